@@ -1,5 +1,6 @@
 """Routes of jobs: the marketplace, a buyer's own, a worker's (specification 4.7 to 4.9)."""
 
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -34,6 +35,7 @@ from market.jobs import (
 )
 from market.money import MICRO
 from market.networks import site
+from market.reputation import WHOLE
 from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, understand
 from market.states import JobStatus
 from proxyctl.protocol.jobspec import Payload, Resources
@@ -45,15 +47,19 @@ ExitCode = Annotated[int, Meta(ge=-255, le=255)]  # below zero it is a signal
 
 
 class Trust(Struct):
-    """For how many hours the buyer may look at a result before its worker is paid.
+    """What the buyer asks of whoever does the job.
 
-    With `copies`, so many devices of different owners do the work, each for the price. Their
-    results are compared as `compare` says: `bytes`, `json`, or `numbers:1e-6` for numbers that may
-    differ by such a part. Only those that agree with most are paid for; so the work must be
-    deterministic.
+    `review_hours` is for how long the buyer may look at a result before its worker is paid, and
+    `min_reputation` the score that a device must have: 0.5 is that of one that nothing is known of,
+    and after forty good attempts it is 0.96. With `copies`, so many devices of different owners do
+    the work, each for the price. Their results are compared as `compare` says: `bytes`, `json`, or
+    `numbers:1e-6` for numbers that may differ by such a part. Only those that agree with most are
+    paid for; so the work must be deterministic. Whatever it is, the owner of the device can read
+    all that the job is given, computes and returns.
     """
 
     review_hours: Annotated[int, Meta(ge=0, le=REVIEW_MAX_HOURS)] | None = None
+    min_reputation: Annotated[float, Meta(ge=0, le=1)] = 0.0
     copies: Annotated[int, Meta(ge=1, le=COPIES_MAX)] | None = None
     compare: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
 
@@ -61,9 +67,10 @@ class Trust(Struct):
 class CreateRequest(Struct):
     """What is to be done, for how many credits, and how many hours it may take.
 
-    Every worker device may read the texts before it accepts: keep secrets out of them. A job with a
-    payload is given to a device that has what it needs: `resources`, or without these what its
-    requirements say.
+    Every worker device may read the texts before it accepts: keep secrets out of them. Whoever owns
+    the device that runs the job can read everything in it, and nothing keeps that from them. A job
+    with a payload is given to a device that has what it needs: `resources`, or without these what
+    its requirements say.
     """
 
     title: Annotated[str, Meta(min_length=1, max_length=TITLE_MAX_CHARACTERS)]
@@ -120,9 +127,9 @@ class MarketplaceReply(Reply, kw_only=True):
 class OpenJob(JobItem, kw_only=True):
     """An open job; its texts are for its buyer, and for worker devices, who may want to do it.
 
-    So is what it needs, as that was understood, and for how many hours the buyer may look at the
-    result before it is paid, where that is not as usual. With `copies` others do the same work, and
-    only who agrees with most of them is paid.
+    So is what it needs, as that was understood, for how many hours the buyer may look at the result
+    before it is paid, where that is not as usual, and the reputation that a device must have. With
+    `copies` others do the same work, and only who agrees with most of them is paid.
     """
 
     description: str | UnsetType = UNSET
@@ -131,6 +138,7 @@ class OpenJob(JobItem, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     is_manual: bool | UnsetType = UNSET
     review_hours: int | UnsetType = UNSET
+    min_reputation: float | UnsetType = UNSET
     copies: int | UnsetType = UNSET
     compare: str | UnsetType = UNSET
 
@@ -196,6 +204,7 @@ class OwnJob(OwnJobItem, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     is_manual: bool | UnsetType = UNSET
     review_hours: int | UnsetType = UNSET
+    min_reputation: float | UnsetType = UNSET
     review: Review | UnsetType = UNSET
     copies: Copies | UnsetType = UNSET
 
@@ -309,7 +318,8 @@ class FailRequest(Struct):
 
     `kind` says whose fault it is: the device's own (`host`, or `refused` where it would not), and
     then the job may come back to its owner once, or the job's. A job that machines of three owners
-    have not done has failed, whoever was to blame; those that refuse it do not count.
+    have not done who have done ten jobs before, or of ten owners in all, has failed, whoever was to
+    blame; those that refuse it do not count. One whose own work has failed is paid for its time.
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]
@@ -424,6 +434,7 @@ class JobRoutes:
                     Code.JOB_FAILED_HERE,
                     Code.COPY_TAKEN_HERE,
                     Code.DEVICE_FULL,
+                    Code.REPUTATION_TOO_LOW,
                 ),
             ),
             Route(
@@ -495,6 +506,8 @@ class JobRoutes:
                 open_job.resources, open_job.is_manual = spec.resources, spec.is_manual
                 open_job.warnings = list(spec.warnings)
                 open_job.review_hours = UNSET if spec.review_hours is None else spec.review_hours
+                if spec.min_reputation:
+                    open_job.min_reputation = spec.min_reputation / WHOLE
             if found.group is not None:
                 open_job.copies = len(found.group.copies)
                 open_job.compare = found.group.compare
@@ -557,6 +570,8 @@ class JobRoutes:
             shown.resources, shown.is_manual = spec.resources, spec.is_manual
             shown.warnings = list(spec.warnings)
             shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
+            if spec.min_reputation:
+                shown.min_reputation = spec.min_reputation / WHOLE
         review = owned.review
         if review is not None:
             state = REVIEW_STATUSES[review.state]
@@ -636,8 +651,10 @@ def _understood(body: CreateRequest) -> Spec | None:
     Raises:
         MarketError: `payload_invalid`.
     """
-    review_hours = None if body.trust is None else body.trust.review_hours
-    new = NewSpec(body.payload, body.resources, review_hours)
+    trust = body.trust or Trust()
+    # Rounded up, or 0.9 might be 899,999 millionths.
+    least = math.ceil(round(trust.min_reputation * WHOLE, 3))
+    new = NewSpec(body.payload, body.resources, trust.review_hours, least)
     if new == NewSpec():
         return None
     return understand(

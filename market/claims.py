@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from time import monotonic
 
-from market import copies
+from market import copies, trust
 from market.attempts import PROVEN_JOBS, slots_of
 from market.bounds import Bounds
 from market.matching import WaitingJob
@@ -35,13 +35,15 @@ class Refused(Enum):
 
     `TAKEN`: the job does not wait any more. `RELATED`: it is a copy, and the device's owner or
     network has another one. `FULL`: the device has as many jobs as it may. `REVOKED`: its token was
-    revoked. `UNWANTED`: nobody waits for the answer any more.
+    revoked. `UNTRUSTED`: its reputation is lower than it was, and than the job's buyer asks.
+    `UNWANTED`: nobody waits for the answer any more.
     """
 
     TAKEN = auto()
     RELATED = auto()
     FULL = auto()
     REVOKED = auto()
+    UNTRUSTED = auto()
     UNWANTED = auto()
 
 
@@ -117,7 +119,14 @@ class Claims:
 
     async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
         rows = [
-            PairRow(pair.job.id, pair.device_id, pair.job.attempts, pair.job.group, pair.network)
+            PairRow(
+                pair.job.id,
+                pair.device_id,
+                pair.job.attempts,
+                pair.job.needs.min_reputation,
+                pair.job.group,
+                pair.network,
+            )
             for pair in pairs
         ]
         began = monotonic()
@@ -150,12 +159,17 @@ async def claim(
         for row in await queries.loads(tx, devices, proven_jobs=PROVEN_JOBS)
         for most in (slots_of(PROVEN_JOBS if row.is_proven else 0, bounds),)
     }
+    # What a buyer asks never changes, so it is not read again.
+    choosy = [pair.device_id for pair in pairs if pair.min_reputation]
+    reputations = await trust.of_devices(tx, choosy) if choosy else {}
     outcomes: dict[str, Outcome] = {}
     allowed = []
     for pair in pairs:
         room = left.get(pair.device_id)
         if room is None:
             outcomes[pair.job_id] = Refused.REVOKED
+        elif pair.min_reputation and reputations[pair.device_id].score < pair.min_reputation:
+            outcomes[pair.job_id] = Refused.UNTRUSTED
         elif room < 1:
             outcomes[pair.job_id] = Refused.FULL
         else:

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market import copies, ledger, reviews, trust
 from market.artifacts import require_inputs
 from market.attempts import (
     HOST_KINDS,
+    PROVEN_JOBS,
     WORK_KINDS,
     Ending,
     FailureKind,
@@ -34,6 +36,7 @@ from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, as_decimal
 from market.overdue import GRACE_SECONDS, Ended, Leases, Overdue
+from market.reputation import NEW_RELIABILITY
 from market.specs import Spec, Specs, size_of
 from market.states import CopiesStatus, JobStatus, ReviewStatus
 from market.sweeping import Sweep
@@ -62,8 +65,11 @@ TITLE_MAX_CHARACTERS = 200
 TEXT_MAX_CHARACTERS = 20_000
 DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
-# Owners of devices, not devices or attempts: anybody may register as many devices as they like.
-OWNERS_MAX = 3
+# Owners of devices, not devices or attempts: anybody may register as many devices as they like. Nor
+# do accounts cost anything, so the word of those counts whose devices were seen to work.
+PROVEN_OWNERS_MAX = 3
+# Proven or not: else a job that nobody can do would wait, and cost transactions, for long.
+OWNERS_MAX = 10
 # However many refuse it: each of them costs a transaction, and a line that its buyer is shown.
 ATTEMPTS_MAX = 100
 TAKE_BACK_MAX_JOBS = 100
@@ -79,6 +85,7 @@ DAY_SECONDS = 86_400
 NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
 UNNEEDED = "The other copies agree already."
+ENDED_EARLY = "the service ended by itself before its time"
 REVOKED = "the token of the device was revoked"
 
 Outcomes = TypeVar("Outcomes")
@@ -150,8 +157,9 @@ class Outcome(Struct, frozen=True):
 class Owned(Struct, frozen=True):
     """A job as its buyer sees it, and what it has cost, in its currency, once it is over.
 
-    `review` is there once it is completed, if its buyer may look at the result, or might; `group`
-    if it is one of several copies.
+    `review` is there once it is completed, if its buyer may look at the result, or might; of a
+    replica that is paid by time, once an attempt was paid, and it is the last one that is open.
+    `group` is there if it is one of several copies.
     """
 
     job: JobRow
@@ -195,6 +203,13 @@ class CopyGroup(Struct, frozen=True):
 
     copying: Copying
     review_seconds: int
+
+
+class Completion(Struct, frozen=True):
+    """How a job is once a result was taken, and copies that need not be done any more."""
+
+    status: JobStatus
+    unneeded: Sequence[JobRow] = ()
 
 
 class Moment(Struct, frozen=True):
@@ -411,10 +426,10 @@ class Jobs:
             network: where the device is (`market.networks.site`).
 
         Raises:
-            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`;
-                `copy_taken_here`, when it is one of several copies, and the device's owner or
-                network has another one, or has put it up; `worker_unauthorized`, when the device
-                was revoked meanwhile.
+            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
+                `reputation_too_low`; `copy_taken_here`, when it is one of several copies, and the
+                device's owner or network has another one, or has put it up; `worker_unauthorized`,
+                when the device was revoked meanwhile.
         """
         job, others = await self._store.write(
             _accept, device, job_id, network, bounds=self.bounds, now=self._now()
@@ -465,13 +480,16 @@ class Jobs:
                 when the job has a payload, and what it ran has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
-        unneeded = await self._store.write(
+        done = await self._store.write(
             self._complete, self.moment(), device, job_id, attempt, result, ending, is_logged
         )
-        if unneeded is not None:
-            self._ended(job_id, "completed")
-            for job in unneeded:
-                self.stopped(job)
+        if done is None:
+            return
+        if done.status == JobStatus.WAITING:
+            self._waking.job(job_id)
+        self._ended(job_id, "completed" if done.status == JobStatus.COMPLETED else "failed")
+        for job in done.unneeded:
+            self.stopped(job)
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
@@ -605,11 +623,12 @@ class Jobs:
             raise MarketError(Code.JOB_NOT_FOUND)
         hold = await ledger_queries.find_hold(tx, hold_of(job_id))
         spec = await self._specs.find(tx, job_id)
-        review = await review_queries.find(tx, job_id)
+        rows = await review_queries.of_job(tx, job_id)
         paid = hold.captured if hold is not None else None
-        if review is not None and review.state == ReviewStatus.REVERSED:
-            paid = 0
-        return Owned(job, paid, spec, review, await copies.find(tx, job_id))
+        if paid is not None:
+            paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
+        group = await copies.find(tx, job_id)
+        return Owned(job, paid, spec, reviews.most_urgent(rows), group)
 
     async def _find_open(self, tx: Transaction, job_id: str) -> Open:
         job = await queries.find(tx, job_id)
@@ -667,8 +686,8 @@ class Jobs:
         result: str,
         ending: Ending,
         is_logged: bool,
-    ) -> Sequence[JobRow] | None:
-        """Take a result; return copies that need not be done now, None if it was taken before."""
+    ) -> Completion | None:
+        """Take a result; return how the job is then, or None when it was taken before."""
         group = await copies.lock(tx, job_id)
         job = await queries.find(tx, job_id)
         is_done = job is not None and job.status == JobStatus.COMPLETED
@@ -681,14 +700,44 @@ class Jobs:
         if spec is not None and ending.exit_code:
             message = f"A job whose process ended with {ending.exit_code} has failed."
             raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
+        if spec is not None and job.deploy_id is not None and _serves(spec.payload):
+            early = replace(ending, kind=FailureKind.JOB)
+            await self._retry(tx, moment, job, ENDED_EARLY, early)
+            after = await queries.find(tx, job_id)
+            return None if after is None else Completion(JobStatus(after.status))
+        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
         seconds = 0 if spec is None else self._review_seconds(spec.review_hours)
         if group is not None:
             seconds = copies.review_seconds(job, group)
             await copies.lock_reputations(tx, group)
-        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
-        return await self._leave(
+        unneeded = await self._leave(
             tx, moment, job, outcome, device.user_id, review_seconds=seconds, group=group
         )
+        return Completion(JobStatus.COMPLETED, unneeded)
+
+    async def _leave_failed(
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        outcome: Outcome,
+        worker: str,
+        group: GroupRow | None,
+    ) -> None:
+        """End a job whose own work has failed: its time is paid, as if the buyer had cancelled it.
+
+        Else whoever prints a result and exits with 1 has had it for nothing. It is in review like a
+        result, because it is the device that says so.
+        """
+        spec = await attempt_queries.spec(tx, job.id)
+        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
+        gross = 0 if spec is None else _share(job, began, moment.now)
+        if spec is None or not gross:
+            await self._leave(tx, moment, job, outcome, None, group=group)
+            return
+        paid = replace(outcome, gross=gross)
+        seconds = self._review_seconds(spec.review_hours)
+        await self._leave(tx, moment, job, paid, worker, review_seconds=seconds, group=group)
 
     async def _fail(
         self,
@@ -703,7 +752,8 @@ class Jobs:
         """Take a job back from a device; return whether it waits for another one."""
         group = await copies.lock(tx, job_id)
         job = await require_current(tx, device.id, job_id, attempt)
-        return await self._retry(tx, moment, job, reason, ending, group=group)
+        worker = device.user_id
+        return await self._retry(tx, moment, job, reason, ending, worker=worker, group=group)
 
     async def _take_back(self, tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
         """Take a job back and return it as it was; None when it is not in that attempt any more."""
@@ -732,12 +782,14 @@ class Jobs:
         ending: Ending,
         *,
         is_lost: bool = False,
+        worker: str | None = None,
         group: GroupRow | None = None,
     ) -> bool:
         """Put a running job up again, and return whether it waits now, or has failed for good.
 
         It has when so many owners' devices did not do it, refusals apart, or its buyer wants it run
-        once; a copy also when enough others have agreed.
+        once; a copy also when enough others have agreed. `worker` is who owns the device, if that
+        says itself how the attempt ended.
         """
         attempt = "lost" if is_lost else _outcome(ending)
         drawn = await self._draw(tx, moment, job, is_lost=is_lost)
@@ -745,17 +797,13 @@ class Jobs:
             done = Outcome(JobStatus.COMPLETED, result=reason, attempt=attempt, ending=ending)
             await self._leave(tx, moment, job, done, None, drawn=drawn)
             return False
-        # Owners may have rules of their own, such as which images they run: the job is no worse for
-        # what these refuse, and waits for others.
-        counted = None if ending.kind is FailureKind.REFUSED else job.attempts
-        over = await queries.count_unsuccessful(tx, job.id, counted) >= OWNERS_MAX
-        over = over or job.attempts >= ATTEMPTS_MAX
+        over = await _has_failed(tx, job, ending)
         over = over or (group is not None and group.state != CopiesStatus.OPEN)
-        if ending.kind in WORK_KINDS:
-            over = over or await _runs_once(tx, job.id)
         status = JobStatus.FAILED if over else JobStatus.WAITING
         outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
-        if over:
+        if over and worker is not None and ending.kind in WORK_KINDS and drawn is None:
+            await self._leave_failed(tx, moment, job, outcome, worker, group)
+        elif over:
             await self._leave(tx, moment, job, outcome, None, drawn=drawn, group=group)
         else:
             await self._move(tx, job, outcome, 0, moment.now)
@@ -767,7 +815,8 @@ class Jobs:
         self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
     ) -> Drawn | None:
         """Pay an attempt at a replica that ends now; None for a job that is none."""
-        how = Drawing(self._terms.fee, moment.now, self._identifiers.new)
+        review_seconds = self._terms.review_hours * HOUR_SECONDS
+        how = Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
         return await draw(tx, job, hold_of(job.id), how, is_lost=is_lost)
 
     async def _leave(
@@ -835,6 +884,7 @@ class Jobs:
         if worker is not None and review_seconds:
             how = reviews.Beginning(
                 worker=worker,
+                price=_held_part(job, outcome.gross),
                 earned=earned,
                 seconds=review_seconds,
                 resolution=moment.resolution,
@@ -849,7 +899,7 @@ class Jobs:
         elif job.currency == Currency.CREDIT:
             payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
         else:
-            payments = [(house, job.price_held * outcome.gross // (job.price_credit or 1))]
+            payments = [(house, _held_part(job, outcome.gross))]
             await _pay_out(tx, moment, job, worker, earned)
         await ledger.capture(
             tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
@@ -899,6 +949,13 @@ def _share(job: JobRow, began: int | None, now: int) -> int:
     return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
 
 
+def _held_part(job: JobRow, gross: int) -> int:
+    """Return the part of what a buyer holds, in its currency, that is worth so many credits."""
+    if job.currency == Currency.CREDIT and gross < job.price_credit:
+        return gross
+    return job.price_held * gross // job.price_credit if job.price_credit else job.price_held
+
+
 def _is_used_up(drawn: Drawn, ending: Ending) -> bool:
     """Say whether a replica has had all its time: a service ends then, and that is no failure.
 
@@ -911,6 +968,32 @@ def _is_used_up(drawn: Drawn, ending: Ending) -> bool:
 def _outcome(ending: Ending) -> str:
     """Return how an attempt ended that its device could not complete."""
     return "lost" if ending.kind in HOST_KINDS else "failed"
+
+
+def _serves(payload: str) -> bool:
+    """Say whether a payload listens on ports: as a replica it is to run until its time is over."""
+    said = json.loads(payload)
+    return bool(said.get("ports") or said.get("ready"))
+
+
+async def _has_failed(tx: Transaction, job: JobRow, ending: Ending) -> bool:
+    """Say whether a job whose attempt ends like this has failed for good."""
+    if ending.kind in WORK_KINDS and await _runs_once(tx, job.id):
+        return True
+    if job.attempts >= ATTEMPTS_MAX:  # those of a replica that served are no failures
+        served = await queries.count_served(tx, job.id)
+        if job.attempts - served >= ATTEMPTS_MAX:
+            return True
+    # Owners may have rules of their own, such as which images they run: the job is no worse for
+    # what these refuse, and waits for others.
+    unsuccessful = await queries.count_unsuccessful(
+        tx,
+        job.id,
+        None if ending.kind is FailureKind.REFUSED else job.attempts,
+        proven_attempts=PROVEN_JOBS,
+        proven_reliability=NEW_RELIABILITY,
+    )
+    return unsuccessful.proven >= PROVEN_OWNERS_MAX or unsuccessful.owners >= OWNERS_MAX
 
 
 async def _runs_once(tx: Transaction, job_id: str) -> bool:
@@ -1047,6 +1130,22 @@ async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bo
     require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
 
 
+async def _require_able(tx: Transaction, device_id: str, job_id: str, bounds: Bounds) -> None:
+    """Check that a device may hold one more job, and is trusted enough for this one.
+
+    Raises:
+        MarketError: `device_full`, `reputation_too_low`.
+    """
+    left = await slots_left(tx, device_id, bounds)
+    if left is not None and left < 0:
+        raise MarketError(Code.DEVICE_FULL)
+    least = await spec_queries.min_reputation(tx, job_id)
+    if least:
+        reputation = (await trust.of_devices(tx, [device_id]))[device_id]
+        if reputation.score < least:
+            raise MarketError(Code.REPUTATION_TOO_LOW)
+
+
 async def _accept(
     tx: Transaction, device: DeviceRow, job_id: str, network: str, *, bounds: Bounds, now: int
 ) -> tuple[JobRow, Sequence[str]]:
@@ -1057,16 +1156,14 @@ async def _accept(
     await device_queries.lock(tx, device_id)
     if await device_queries.is_revoked(tx, device_id):
         raise MarketError(Code.WORKER_UNAUTHORIZED)
-    pair = PairRow(job_id, device_id, 0, job_id, network)
+    pair = PairRow(job_id, device_id, 0, group_id=job_id, network=network)
     members = await copies.lock_members(tx, job_id)
     is_permitted = bool(await copies.independent(tx, [pair], members))
     started = None
     if is_permitted:
         started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
-        left = await slots_left(tx, device_id, bounds)
-        if left is not None and left < 0:
-            raise MarketError(Code.DEVICE_FULL)
+        await _require_able(tx, device_id, job_id, bounds)
         if members:
             await copies.note_networks(tx, [pair], [job_id])
         return started, [member.job_id for member in members if member.job_id != job_id]

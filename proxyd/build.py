@@ -58,6 +58,7 @@ from proxyd.exits.mesh import Cluster, Mesh
 from proxyd.exits.origin import OriginCheck
 from proxyd.exits.remote import AnyExit
 from proxyd.exits.stand_in import StandInServices
+from proxyd.exits.tunnels import DeviceTunnels
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
@@ -260,6 +261,7 @@ def _daemon(
                 seconds=clock.seconds,
             )
         metrics.count_exits(exit_port.listener)
+        metrics.count_tunnels(exit_port.tunnels)
     return Daemon(
         settings,
         listeners,
@@ -319,7 +321,11 @@ def _exit_port(
         listener,
         exits.counters,
     )
-    exit_port = ExitPort(listener, listeners.exits, door, context, geography, canaries, mesh)
+    # Workers' streams go another way than exits' connections, and share the port alone.
+    tunnels = DeviceTunnels(exits.reactor, market.devices, limits.streams, limits.heartbeat_seconds)
+    exit_port = ExitPort(
+        listener, listeners.exits, door, context, geography, canaries, tunnels, mesh
+    )
     if settings.exits.next_tls_cert:
         exit_port.announce_certificate(settings.exits.next_tls_cert)
     market.exits.attached = exit_port

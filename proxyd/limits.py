@@ -15,6 +15,9 @@ EXITS_SHARE = 0.4
 # yet is open there. It comes out of the connections' share.
 ASKS_SHARE = 0.1
 DESCRIPTORS_PER_ASK = 2  # an order may be given once more, on another connection of the exit
+# Streams into jobs, where devices attach: out of the connections' share, too.
+STREAMS_SHARE = 0.05
+DESCRIPTORS_PER_STREAM = 4  # a work connection, a pair, and whoever uses the stream
 CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has not said who it is
 # Of that rest: where this node stands in for exits that cannot reach another one, which few cannot.
 STAND_INS_SHARE = 0.1
@@ -54,7 +57,7 @@ class ExitLimits:
 
     `parked` are connections of exits that wait for a target, `arrivals` those that have not said
     yet what they are, `stand_ins` connections to other nodes in an exit's place. `asks` are dials
-    for each of the other processes of this machine.
+    for each of the other processes of this machine. `streams` are those into jobs on devices.
     """
 
     exits_total: int
@@ -64,6 +67,7 @@ class ExitLimits:
     heartbeat_seconds: float
     asks: int = 0
     stand_ins: int = 0
+    streams: int = 0
 
 
 def raise_descriptors() -> int:
@@ -86,7 +90,7 @@ def connections_total(
         with_exits: whether exits attach, and take a part of that share.
         with_asks: whether other processes ask for them, which takes another part.
     """
-    share = DESCRIPTORS_SHARE - EXITS_SHARE * with_exits - ASKS_SHARE * with_asks
+    share = DESCRIPTORS_SHARE - (EXITS_SHARE + STREAMS_SHARE) * with_exits - ASKS_SHARE * with_asks
     affordable = int(descriptors * share) // DESCRIPTORS_PER_CONNECTION
     return min(configured, affordable) if configured else affordable
 
@@ -105,6 +109,11 @@ def exits_total(configured: int, descriptors: int) -> int:
 def parked_total(descriptors: int) -> int:
     """Return how many connections of exits may wait for a target; half as many are arrivals."""
     return int(_exits_rest(descriptors) * (1 - STAND_INS_SHARE)) * 2 // 3
+
+
+def streams_total(descriptors: int) -> int:
+    """Return how many streams into jobs a share of the descriptors pays for."""
+    return int(descriptors * STREAMS_SHARE) // DESCRIPTORS_PER_STREAM
 
 
 def stand_ins_total(descriptors: int) -> int:

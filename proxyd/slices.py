@@ -40,6 +40,7 @@ from proxyd.limits import (
     pipes_total,
     racers_total,
     stand_ins_total,
+    streams_total,
 )
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
@@ -322,6 +323,7 @@ def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
         heartbeat_seconds=exits.heartbeat_seconds,
         asks=asks_total(descriptors, settings.proxy.processes),
         stand_ins=stand_ins_total(descriptors),
+        streams=streams_total(descriptors),
     )
 
 

@@ -1,4 +1,4 @@
-"""Queries on reputations, and on what buyers ask of the devices that get their jobs."""
+"""Queries on the reputations of devices and of their owners."""
 
 import json
 from collections.abc import Sequence
@@ -24,13 +24,6 @@ class OwnedRow(NamedTuple):
 
     device_id: str
     user_id: str
-
-
-class DemandRow(NamedTuple):
-    """What the buyer of a job asks of the device that gets it, in millionths."""
-
-    job_id: str
-    min_reputation: int
 
 
 _COLUMNS = ", ".join(ReputationRow._fields)
@@ -115,27 +108,6 @@ async def owners(tx: Transaction, device_ids: Sequence[str]) -> dict[str, str]:
         wanted=json.dumps([{"id": each} for each in sorted(set(device_ids))]),
     )
     return {row.device_id: row.user_id for row in rows}
-
-
-async def insert_demand(tx: Transaction, demand: DemandRow) -> None:
-    """Add what a job's buyer asks of devices."""
-    await tx.run(
-        "INSERT INTO job_trust (job_id, min_reputation) VALUES (:job_id, :min_reputation)",
-        **demand._asdict(),
-    )
-
-
-async def demands(tx: Transaction, job_ids: Sequence[str]) -> dict[str, int]:
-    """Return the reputation that jobs need, of those that need any."""
-    rows = await tx.all(
-        DemandRow,
-        f"""
-        SELECT t.job_id, t.min_reputation FROM {tx.table("wanted", id="TEXT")}
-        JOIN job_trust AS t ON t.job_id = wanted.id
-        """,
-        wanted=json.dumps([{"id": each} for each in sorted(set(job_ids))]),
-    )
-    return {row.job_id: row.min_reputation for row in rows}
 
 
 def _json(rows: Sequence[ReputationRow]) -> str:

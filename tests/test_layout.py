@@ -43,6 +43,7 @@ TESTED_IN = {
     "client/proxyctl/status.py": "tests/client/proxyctl/exit/test_commands.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/worker/bell.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/benchmark.py": "tests/api/test_benchmarks.py",
     "client/proxyctl/worker/checks.py": "tests/client/proxyctl/worker/test_commands.py",
     "client/proxyctl/worker/endings.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/executors/base.py": (
@@ -90,6 +91,7 @@ TESTED_IN = {
     "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
     "client/proxyctl/worker/lock.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/names.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/probe.py": "tests/client/proxyctl/worker/test_ports.py",
     "client/proxyctl/worker/processes.py": "tests/client/proxyctl/worker/test_supervisor.py",
     "client/proxyctl/worker/pump.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",
@@ -167,6 +169,7 @@ TESTED_IN = {
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/benchmarks.py": "tests/market/test_benchmarks.py",
     "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/claims.py": "tests/market/test_claims.py",
     "storage/copies.py": "tests/market/test_copies.py",

@@ -27,9 +27,19 @@ CREATE TABLE reputation_buyers (
     PRIMARY KEY (owner_id, buyer_id)
 );
 
--- What the buyer of a job asks of the device that gets it: `min_reputation` in millionths.
-CREATE TABLE job_trust (
-    job_id TEXT PRIMARY KEY REFERENCES jobs (id),
-    min_reputation BIGINT NOT NULL,
-    CONSTRAINT job_trust_share CHECK (min_reputation > 0 AND min_reputation <= 1000000)
+-- What the buyer of a job asks of the device that gets it, in millionths.
+ALTER TABLE job_specs ADD COLUMN min_reputation BIGINT NOT NULL DEFAULT 0
+    CONSTRAINT job_specs_reputation CHECK (min_reputation >= 0 AND min_reputation <= 1000000);
+
+-- What a device has shown that it has, at the last time that it was tried: hashes a second of one core
+-- and of all at once, and memory that it has filled.
+CREATE TABLE device_benchmarks (
+    device_id TEXT PRIMARY KEY REFERENCES devices (id),
+    core_hashes BIGINT NOT NULL,
+    hashes BIGINT NOT NULL,
+    memory_bytes BIGINT NOT NULL,
+    measured_at BIGINT NOT NULL,
+    CONSTRAINT device_benchmarks_amounts CHECK (
+        core_hashes >= 0 AND hashes >= 0 AND memory_bytes >= 0
+    )
 );

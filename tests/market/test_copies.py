@@ -95,8 +95,7 @@ async def state(market: Market, buyer: str, job_id: str) -> tuple[str, str | Non
 
 
 async def review_state(market: Market, job_id: str) -> str:
-    row = await market.store.read(review_queries.find, job_id)
-    assert row is not None
+    [row] = await market.store.read(review_queries.of_job, job_id)
     return row.state
 
 
@@ -238,14 +237,17 @@ async def test_in_one_batch_owners_and_networks_differ_as_well(market: Market) -
     same = [await device_of(market, owner) for _ in range(2)]
     near, far = await worker(market), await worker(market)
     pairs = [
-        PairRow(jobs[0], same[0].id, 0, jobs[0], HERE),
-        PairRow(jobs[1], same[1].id, 0, jobs[0], THERE),
-        PairRow(jobs[2], near.id, 0, jobs[0], HERE),
+        PairRow(jobs[0], same[0].id, 0, group_id=jobs[0], network=HERE),
+        PairRow(jobs[1], same[1].id, 0, group_id=jobs[0], network=THERE),
+        PairRow(jobs[2], near.id, 0, group_id=jobs[0], network=HERE),
     ]
     outcomes = await market.store.write(claim, pairs, Bounds(), market.clock.seconds())
     assert isinstance(outcomes[jobs[0]], GivenRow)
     assert [outcomes[job_id] for job_id in jobs[1:]] == [Refused.RELATED] * 2
-    pairs = [PairRow(jobs[1], far.id, 0, jobs[0], THERE), PairRow(jobs[2], near.id, 0, jobs[0], "")]
+    pairs = [
+        PairRow(jobs[1], far.id, 0, group_id=jobs[0], network=THERE),
+        PairRow(jobs[2], near.id, 0, group_id=jobs[0]),
+    ]
     outcomes = await market.store.write(claim, pairs, Bounds(), market.clock.seconds())
     assert all(isinstance(each, GivenRow) for each in outcomes.values())
 
@@ -257,7 +259,7 @@ async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
     roomy = offer(Capacity(slots=5, cores=16, ram_gb=64, disk_gb=500, arch="x86_64"))
     own = await device_of(market, buyer)
     assert await given(market, own, ask(roomy)) == []
-    assert await market.dispatch.offers(own, 10) == []
+    assert (await market.dispatch.offers(own, 10)).jobs == []
     first, second = await device_of(market, owner), await device_of(market, owner)
     here, there = replace(ask(roomy), network=HERE), replace(ask(roomy), network=THERE)
     [one] = await given(market, first, here)

@@ -2,16 +2,24 @@
 
 import asyncio
 
+import pytest
 from support.books import stored_job
 from support.jobs import device_of, running
 from support.market import Market
+from support.waiting import until
+from support.work import ask, given, posted
 
-from market import trust
+from market import reviews, trust
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
-from market.market import Bounds
+from market.bounds import Bounds
+from market.errors import Code, MarketError
+from market.money import MICRO
 from market.reputation import NEW, Reputation
+from market.states import ReviewStatus
+from storage import trust as queries
 from storage.devices import DeviceRow
+from storage.store import Transaction
 
 HOST = Ending(FailureKind.HOST)
 
@@ -125,3 +133,84 @@ async def test_a_report_that_is_refused_counts_for_nothing(market: Market) -> No
     assert sum(result is None for result in results) == 1
     assert (await stored_job(market, job_id)).status == "waiting"
     assert (await reputation_of(market, device)).attempts == 1
+
+
+async def reputed(market: Market, worker: str, good: int) -> DeviceRow:
+    """Return a new device that has done so many attempts well."""
+    device = await device_of(market, worker)
+    row = trust._row(device.id, "device", NEW)
+    for _ in range(good):
+        row = trust._row(device.id, "device", Reputation(*row[2:]).after_attempt(is_good=True))
+
+    async def write(tx: Transaction) -> None:
+        await queries.add(tx, [row])
+
+    await market.store.write(write)
+    return device
+
+
+async def test_a_job_goes_to_a_device_with_the_reputation_that_its_buyer_asks(
+    market: Market,
+) -> None:
+    buyer = await market.person(credit="1000")
+    new = await device_of(market, await market.person())
+    proven = await reputed(market, await market.person(), 40)
+    job_id = await posted(market, buyer, min_reputation=950_000)
+    await market.dispatch._reader.catch_up()
+    for device in (new, proven):
+        offers = await market.dispatch.offers(device, 10)
+        assert [each.row.job_id for each in offers.jobs] == [job_id] * (device is proven)
+    assert await given(market, new) == []
+    with pytest.raises(MarketError) as caught:
+        await market.jobs.accept(new, job_id)
+    assert caught.value.code is Code.REPUTATION_TOO_LOW
+    assert (await stored_job(market, job_id)).status == "waiting"
+    assert await given(market, proven) == [job_id]
+
+
+async def test_a_job_finds_the_device_that_waits_and_has_the_reputation(market: Market) -> None:
+    buyer = await market.person(credit="1000")
+    new = await device_of(market, await market.person())
+    proven = await reputed(market, await market.person(), 40)
+    waits = [
+        asyncio.create_task(market.dispatch.next(device, ask(wait_seconds=30)))
+        for device in (new, proven)
+    ]
+    await until(lambda: market.dispatch.held == 2 and len(market.dispatch._waiting) == 2)
+    job_id = await posted(market, buyer, min_reputation=950_000)
+    await market.dispatch._reader.catch_up()
+    told = await waits[1]
+    assert [job.row.job_id for job in told.jobs] == [job_id]
+    market.dispatch.drain()
+    assert (await waits[0]).jobs == []
+
+
+async def test_a_device_that_has_fallen_since_it_was_looked_up_does_not_get_the_job(
+    market: Market,
+) -> None:
+    buyer = await market.person(credit="1000")
+    device = await reputed(market, await market.person(), 40)
+    wait = asyncio.create_task(market.dispatch.next(device, ask(wait_seconds=30)))
+    await until(lambda: len(market.dispatch._waiting) == 1)
+    await market.store.write(trust.checked, device.id, is_right=False)
+    job_id = await posted(market, buyer, min_reputation=950_000)
+    await market.dispatch._reader.catch_up()
+    await market.dispatch.claims.settle()
+    market.dispatch.drain()
+    assert (await wait).jobs == []
+    assert (await stored_job(market, job_id)).status == "waiting"
+
+
+async def test_a_result_that_the_operator_takes_back_was_wrong(market: Market) -> None:
+    buyer, worker = await market.person(credit="1000"), await market.person()
+    device = await device_of(market, worker)
+    for decision in (ReviewStatus.UPHELD, ReviewStatus.REVERSED):
+        job_id = await posted(market, buyer, price=10 * MICRO)
+        await market.jobs.accept(device, job_id)
+        await market.jobs.complete(device, job_id, "done", attempt=1)
+        await market.reviews.dispute(buyer, job_id, "it is garbage")
+        await reviews.decide(market.context, job_id, decision)
+        found = await reputation_of(market, device)
+        assert found.checks == (decision is ReviewStatus.REVERSED)
+    assert found.correctness == NEW.correctness // 2
+    assert (await audit_ledger(market.store)).passed

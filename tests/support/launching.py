@@ -3,7 +3,10 @@
 import fcntl
 import os
 import resource
+import socket
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from proxyctl.worker.executors.base import GATE, Launch, Task
@@ -90,3 +93,18 @@ def _read(descriptor: int, kept: bytearray) -> None:
         while chunk := file.read(1 << 16):
             if len(kept) < LOG_MAX_BYTES:
                 kept += chunk
+
+
+def reached(connect: Callable[[], socket.socket]) -> bytes:
+    """Connect to a job until it listens; return all that it says."""
+    said: list[bytes] = []
+
+    def answers() -> bool:
+        with suppress(OSError), connect() as sock:  # it may not listen yet
+            sock.settimeout(20)
+            while data := sock.recv(4096):
+                said.append(data)
+        return bool(said)
+
+    until_true(answers, "the job listens")
+    return b"".join(said)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base import Executor
     from proxyctl.worker.journal import Entry
     from proxyctl.worker.link import Link
+    from proxyctl.worker.ports import Ports
     from proxyctl.worker.pump import LogSender
     from proxyctl.worker.record import Consent
     from proxyctl.worker.rules import Rules
@@ -64,6 +65,7 @@ class Device:
         executor_for: returns the one for a payload; raises TaskError where there is none.
         log_sender: makes the one of an attempt.
         transfers: of files.
+        ports: of jobs that listen on some.
         gpus: that are lent, and there.
         capabilities: what the daemon is told of the device.
         readings: what it is told with every heartbeat.
@@ -75,6 +77,7 @@ class Device:
     executor_for: Callable[[Payload], Executor]
     log_sender: Callable[[Entry, Path], LogSender]
     transfers: Transfers
+    ports: Ports
     gpus: tuple[Gpu, ...]
     capabilities: Mapping[str, Any]
     readings: Callable[[], dict[str, Any]]
@@ -155,6 +158,7 @@ class Agent:  # its parts, and what several threads have to know of one another
             executor_for=self._device.executor_for,
             log_sender=self._device.log_sender,
             transfers=self._device.transfers,
+            ports=self._device.ports,
             ended=self._ended,
             revoked=self._revoked,
         )
@@ -177,6 +181,7 @@ class Agent:  # its parts, and what several threads have to know of one another
                 attempt.leave()
             for attempt in self._all():
                 attempt.join(_GRACE_SECONDS)
+            self._device.ports.close()
             self._say_offline()
             for executor in self._device.executors.values():
                 executor.close()

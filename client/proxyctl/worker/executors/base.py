@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -237,6 +238,17 @@ class Executor(Protocol):
 
         Raises:
             TaskError: it cannot go on; whoever called ends it by `stop`.
+        """
+
+    def connect(self, attempt_id: str, port: int) -> socket.socket:
+        """Return a socket to a port on which a job listens, on its own 127.0.0.1.
+
+        It does not block, and its connect is done or still under way. Which ports may be reached is
+        for the caller to have looked up.
+
+        Raises:
+            OSError: nobody listens there (ConnectionRefusedError), or nothing of the job runs.
+            TaskError: this executor cannot do that; `prepare` refuses a task with ports then.
         """
 
     def stop(self, attempt_id: str, grace_s: float) -> None:

@@ -46,10 +46,12 @@ from proxyctl.worker.executors.family import (
     user_of,
 )
 from proxyctl.worker.executors.limits.base import NO_SCOPE, name_of, rlimits_of
+from proxyctl.worker.executors.netns import Spaces
 from proxyctl.worker.executors.signals import send
 from proxyctl.worker.executors.syscalls import ARCHITECTURES
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterable
 
     from proxyctl.worker.executors.limits.base import Admission, Limits
@@ -142,6 +144,7 @@ class BwrapExecutor:
         self._limits = limits
         self._network = network
         self._program = program
+        self._spaces = Spaces()
 
     def check(self) -> list[Finding]:
         """Say whether a job could run, by running one that does nothing."""
@@ -204,6 +207,10 @@ class BwrapExecutor:
             finally:
                 os.close(gate)
 
+    def connect(self, attempt_id: str, port: int) -> socket.socket:
+        """Connect from within the job's network namespace."""
+        return self._spaces.connect(attempt_id, port, lambda: self._first(attempt_id))
+
     def stop(self, attempt_id: str, grace_s: float) -> None:
         """Send SIGTERM to all of the job, and SIGKILL to what is left."""
         if grace_s > 0:
@@ -214,6 +221,7 @@ class BwrapExecutor:
         self._kill(attempt_id)
         if not _until(lambda: not self._processes(attempt_id), KILL_SECONDS):
             raise TaskError("host", f"attempt {attempt_id}: its processes do not end")
+        self._spaces.forget(attempt_id)
         if self._network is not None:
             self._network.close(attempt_id)
 
@@ -234,7 +242,8 @@ class BwrapExecutor:
         self._limits.clean(attempt_id)
 
     def close(self) -> None:
-        """Hold nothing: the way out belongs to whoever has made it, and the jobs run on."""
+        """Let go of namespaces; the way out belongs to whoever has made it, and the jobs run on."""
+        self._spaces.close()
 
     def _command(self, task: Task) -> tuple[str, ...]:
         label = ("--setenv", SCOPE_LABEL, self._scope, "--setenv", LABEL, task.attempt_id)
@@ -272,6 +281,11 @@ class BwrapExecutor:
     def _processes(self, attempt_id: str) -> list[int]:
         known = self._limits.processes(attempt_id)
         return known or family(self._sandboxes().get(attempt_id, ()))
+
+    def _first(self, attempt_id: str) -> int | None:
+        """Return process 1 inside the job's sandbox."""
+        processes = self._processes(attempt_id)
+        return next((each for each in processes if is_first(Path("/proc", str(each)))), None)
 
     def _sandboxes(self) -> dict[str, list[int]]:
         """Return the outermost processes of sandboxes by attempt.

@@ -13,7 +13,8 @@ from proxyctl.worker import names
 from proxyctl.worker.attempt import Attempt, Tools
 from proxyctl.worker.executors.base import Ending, TaskError
 from proxyctl.worker.journal import Entry, Journal, Report, Stop
-from proxyctl.worker.link import RefusedError
+from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.ports import Served
 from proxyctl.worker.record import Consent
 from proxyctl.worker.states import State
 from proxyctl.worker.supervisor import write
@@ -52,6 +53,27 @@ class DiskJournal(Journal):
         super()._save(entry)
 
 
+class Joinable:
+    """What can be connected to."""
+
+    def connect(self, attempt_id: str, port: int) -> None:
+        pass
+
+
+class StandInPorts:
+    """Serves nothing, and keeps what it was to serve."""
+
+    def __init__(self) -> None:
+        self.served: list[Served] = []
+        self.forgotten: list[str] = []
+
+    def serve(self, served: Served) -> None:
+        self.served.append(served)
+
+    def forget(self, attempt_id: str) -> None:
+        self.forgotten.append(attempt_id)
+
+
 class Device:
     """Everything that an attempt uses, and what it has asked of that."""
 
@@ -63,6 +85,7 @@ class Device:
         self.fetch: Callable[[Attempt], None] = lambda _: None
         self.clean: Callable[[], None] = lambda: None
         self.post_fails: Callable[[], None] = lambda: None
+        self.ports = StandInPorts()
 
     def attempt(self, state: State = State.TAKEN, **changes: Any) -> Attempt:
         """Make one that is in some state, by an agent of before."""
@@ -77,7 +100,7 @@ class Device:
     def _tools(self, consent: Consent) -> Tools:
         device = self
 
-        class Executor:
+        class Executor(Joinable):
             name = "stand-in"
 
             def stop(self, attempt_id: str, grace_s: float) -> None:
@@ -120,6 +143,7 @@ class Device:
             executor_for=lambda _: Executor(),  # type: ignore[arg-type, return-value]
             log_sender=lambda *_: Sender(),
             transfers=Transfers(),
+            ports=self.ports,  # type: ignore[arg-type]
             ended=lambda _: self.is_over.set(),
             revoked=lambda: None,
         )
@@ -273,3 +297,61 @@ def test_a_bell_that_rings_while_the_log_is_closed_is_harmless(device: Device) -
     attempt.__class__ = Closing
     attempt.ring()
     assert rung
+
+
+LISTENING = {
+    **WORK,
+    "payload": {
+        "script": "print(1)",
+        "ports": [{"name": "web", "port": 8888}],
+        "ready": {"port": 8888, "http": "/"},
+    },
+}
+
+
+def running(device: Device, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Attempt:
+    """Return an attempt that runs, and goes on to do so."""
+    monkeypatch.setitem(WORK, "payload", LISTENING["payload"])
+    monkeypatch.setattr(Attempt, "_is_unended", lambda _: True)
+    return device.attempt(State.RUNNING, **changes)
+
+
+def test_that_a_job_is_ready_is_told_until_it_is_heard_and_once(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = running(device, monkeypatch, is_start_known=True)
+    tries = []
+
+    def post_fails() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise LinkError("the marketplace is away")
+
+    device.post_fails = post_fails
+    attempt.start()
+    until_true(lambda: bool(device.ports.served), "its ports are served")
+    [served] = device.ports.served
+    assert (served.attempt_id, served.ports) == (attempt.attempt_id, (8888,))
+    assert served.ready is not None
+    assert not tries
+    served.became_ready()
+    until_true(lambda: attempt.entry.is_ready_known, "it is told")
+    assert device.posted == [("ready", {"attempt": 1})]
+    served.became_ready()
+    attempt.stop(Stop("cancelled"))
+    attempt.leave()
+    assert attempt.join(20)
+    assert device.ports.forgotten == [attempt.attempt_id]
+    assert len(device.posted) == 1
+
+
+def test_of_a_job_that_was_ready_nobody_asks_again(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = running(device, monkeypatch, is_start_known=True, is_ready_known=True)
+    attempt.start()
+    until_true(lambda: bool(device.ports.served), "its ports are served by the next agent, too")
+    assert device.ports.served[0].ready is None
+    assert device.journal.kept()[0].is_ready_known
+    attempt.leave()
+    assert attempt.join(20)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import battery
+from support import battery, launching
 from support.around import outside
 from support.battery import BOMBS, EXPECTED, OWN_SECRET, SECRET, Outcome, Result
 from support.waiting import until_true
@@ -236,6 +236,24 @@ print(len([each for each in os.listdir("/proc") if each.isdigit()]))
         executor.clean("other")
         started.wait()
     assert "other" not in executor.running()
+
+
+LISTENING = """
+import socket
+server = socket.create_server(("127.0.0.1", 8080))
+while True:
+    server.accept()[0].sendall(b"hi")
+"""
+
+
+def test_a_port_of_a_job_is_reached_from_outside(executor: BwrapExecutor, folder: Path) -> None:
+    job = battery.python_task(folder, LISTENING, ports=(8080,))
+    started = battery.launch(executor, job)
+    assert launching.reached(lambda: executor.connect(job.attempt_id, 8080)) == b"hi"
+    executor.clean(job.attempt_id)
+    started.wait()
+    with pytest.raises(ProcessLookupError):
+        executor.connect(job.attempt_id, 8080)
 
 
 def test_a_fork_bomb_ends_at_its_bound(executor: BwrapExecutor, folder: Path) -> None:
