@@ -8,6 +8,7 @@ from api.artifacts import ArtifactRoutes
 from api.assistant import AssistantRoutes
 from api.attempts import AttemptRoutes
 from api.bandwidth import BandwidthRoutes
+from api.benchmarks import BenchmarkRoutes
 from api.deploys import DeployRoutes
 from api.exits import ExitRoutes
 from api.health import HealthRoutes
@@ -54,6 +55,7 @@ def routes(
         *JobRoutes(market.jobs, responses).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
+        *BenchmarkRoutes(market.benchmarks).table(),
         *LogRoutes(market.logs).table(),
         *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),

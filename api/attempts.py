@@ -7,11 +7,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api.identifiers import in_body, in_path
 from api.listing import Timestamp, timestamp
 from api.literals import ATTEMPT_OUTCOMES, FAILURE_KINDS, AttemptOutcome, FailureKind
+from api.reputations import Reputation, shown
 from api.routes import Auth, Call, Nothing, Reply, Route
 from api.workers import HeartbeatRequest, report_of
 from market.attempt_reports import AttemptReports, Named
 from market.attempts import NAMED_MAX, Action
 from market.errors import Code
+from market.reputation import Reputation as KnownReputation
 from storage.attempts import AttemptRow
 
 AttemptNumber = Annotated[int, Meta(ge=1, le=1_000)]
@@ -79,11 +81,12 @@ class SyncReply(Reply, kw_only=True):
 class AttemptItem(Struct):
     """An attempt of a device at a job; `outcome` is there once it is over.
 
-    `state` and `progress` are what the device last said.
+    `state` and `progress` are what the device last said; `reputation` is what it has now.
     """
 
     attempt: int
     accepted_at: Timestamp
+    reputation: Reputation
     started_at: Timestamp | UnsetType = UNSET
     ready_at: Timestamp | UnsetType = UNSET
     ended_at: Timestamp | UnsetType = UNSET
@@ -190,7 +193,7 @@ class AttemptRoutes:
     async def attempts(self, call: Call[Nothing, Any]) -> AttemptsReply:
         """List the attempts at one of the caller's jobs."""
         rows = await self._reports.of_job(call.user_id, _job_id(call))
-        return AttemptsReply(attempts=[_item(row) for row in rows])
+        return AttemptsReply(attempts=[_item(row, reputation) for row, reputation in rows])
 
 
 def action_item(action: Action) -> ActionItem:
@@ -202,10 +205,11 @@ def _job_id(call: Call[Any, Any]) -> str:
     return in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
 
 
-def _item(row: AttemptRow) -> AttemptItem:
+def _item(row: AttemptRow, reputation: KnownReputation) -> AttemptItem:
     return AttemptItem(
         attempt=row.attempt,
         accepted_at=timestamp(row.started_at),
+        reputation=shown(reputation),
         started_at=_moment(row.work_started_at),
         ready_at=_moment(row.ready_at),
         ended_at=_moment(row.ended_at),

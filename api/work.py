@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec import Money, money
 from api.literals import JOB_TYPES, JobType
+from api.reputations import Reputation, shown
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.artifacts import WorkInput
 from market.attempts import NAMED_MAX
@@ -172,9 +173,10 @@ class OfferItem(Struct):
 
 
 class OffersReply(Reply, kw_only=True):
-    """Waiting jobs that would fit the device, the best first."""
+    """Waiting jobs that would fit the device, the best first, and the reputation that it has."""
 
     jobs: list[OfferItem]
+    reputation: Reputation
 
 
 class WorkRoutes:
@@ -232,8 +234,10 @@ class WorkRoutes:
 
     async def offers(self, call: Call[Nothing, OffersQuery]) -> OffersReply:
         """List what would fit, as the device has last said what it offers."""
-        jobs = await self._dispatch.offers(call.device, call.query.limit)
-        return OffersReply(jobs=[_offer_item(job) for job in jobs])
+        offers = await self._dispatch.offers(call.device, call.query.limit)
+        return OffersReply(
+            jobs=[_offer_item(job) for job in offers.jobs], reputation=shown(offers.reputation)
+        )
 
 
 def _ask(device: DeviceRow, body: NextRequest) -> Ask:

@@ -5,15 +5,18 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.accounts import RequiredText
+from api.benchmarks import Benchmark, benchmark_item
 from api.codec import Money, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
 from api.literals import DEVICE_TYPES, DeviceType
+from api.reputations import Reputation, shown
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
 from market.errors import Code, MarketError
 from market.exits import Exits
 from market.jobs import Jobs
+from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
 from storage.exits import DayRow
 
@@ -69,6 +72,8 @@ class DeviceItem(Struct):
     earn_today: float
     earn_today_usd: float
     shared_bytes_today: int
+    reputation: Reputation
+    benchmark: Benchmark | UnsetType = UNSET
 
 
 class DevicesReply(Reply, kw_only=True):
@@ -242,14 +247,30 @@ class WorkerRoutes:
         """List the caller's devices, as of now."""
         devices, cursor = await self._page(call)
         earned = await self._jobs.earned_today(call.user_id)
-        shared = await self._exits.today([device.id for device in devices])
+        device_ids = [device.id for device in devices]
+        shared = await self._exits.today(device_ids)
+        reputations = await self._devices.reputations(device_ids)
+        benchmarks = await self._devices.benchmarks(device_ids)
         items = [
-            self._device_item(device, earned.get(device.id, 0), shared.get(device.id))
+            self._device_item(
+                device,
+                earned.get(device.id, 0),
+                shared.get(device.id),
+                shown(reputations[device.id]),
+                benchmarks.get(device.id),
+            )
             for device in devices
         ]
         return DevicesReply(devices=items, next_cursor=cursor)
 
-    def _device_item(self, device: DeviceRow, earned: int, shared: DayRow | None) -> DeviceItem:
+    def _device_item(
+        self,
+        device: DeviceRow,
+        earned: int,
+        shared: DayRow | None,
+        reputation: Reputation,
+        benchmark: BenchmarkRow | None,
+    ) -> DeviceItem:
         return DeviceItem(
             id=device.id,
             hostname=device.hostname,
@@ -261,6 +282,8 @@ class WorkerRoutes:
             earn_today=money(earned),
             earn_today_usd=money(0 if shared is None else shared.earned),
             shared_bytes_today=0 if shared is None else shared.used_bytes,
+            reputation=reputation,
+            benchmark=UNSET if benchmark is None else benchmark_item(benchmark),
         )
 
     async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:

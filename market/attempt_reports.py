@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from market import trust
 from market.attempts import NAMED_MAX, Action, actions_for, require_current
 from market.context import Context
 from market.devices import Devices, Report
 from market.errors import Code, MarketError
 from market.jobs import Jobs
 from market.renewals import Renewals
+from market.reputation import Reputation
 from storage import attempts as queries
 from storage import jobs as job_queries
 from storage.attempts import AttemptRow, HeldRow
@@ -118,8 +120,10 @@ class AttemptReports:
                 await self._jobs.take_back_attempt(row.job_id, row.attempt, FORGOTTEN)
         return actions
 
-    async def of_job(self, user_id: str, job_id: str) -> list[AttemptRow]:
+    async def of_job(self, user_id: str, job_id: str) -> list[tuple[AttemptRow, Reputation]]:
         """Return the attempts at one of a buyer's jobs, the first one first.
+
+        Beside each stands the reputation that its device has now.
 
         Raises:
             MarketError: `job_not_found`, when there is none or it is another user's.
@@ -163,8 +167,12 @@ async def _held(
     return held, await actions_for(tx, device_id, named)
 
 
-async def _of_job(tx: Transaction, user_id: str, job_id: str) -> list[AttemptRow]:
+async def _of_job(
+    tx: Transaction, user_id: str, job_id: str
+) -> list[tuple[AttemptRow, Reputation]]:
     job = await job_queries.find(tx, job_id)
     if job is None or job.user_id != user_id:
         raise MarketError(Code.JOB_NOT_FOUND)
-    return await queries.of_job(tx, job_id, limit=ATTEMPTS_MAX)
+    rows = await queries.of_job(tx, job_id, limit=ATTEMPTS_MAX)
+    reputations = await trust.of_devices(tx, [row.device_id for row in rows])
+    return [(row, reputations[row.device_id]) for row in rows]

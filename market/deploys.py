@@ -31,6 +31,7 @@ IMAGE_MAX_CHARACTERS = 300
 COMMAND_MAX_CHARACTERS = 2_000
 GPU_COUNT_MAX = 64
 REPLICAS_MAX = 100
+NO_GPU = "none"  # as a model: a deploy that says what it runs, and needs no GPU
 OPEN = frozenset((JobStatus.WAITING, JobStatus.RUNNING))
 
 
@@ -272,10 +273,10 @@ class Deploys:
         template = replace(new.template, image=new.image, command=new.command)
         if template == Template():
             return None
-        needed = dataclasses.replace(
-            template.resources, gpus=new.gpu_count, gpu_model=new.gpu_model
-        )
         template = completed(template, new.job_type, self._images.get(new.job_type, ""))
+        needed = template.resources
+        if new.gpu_model.lower() != NO_GPU:
+            needed = dataclasses.replace(needed, gpus=new.gpu_count, gpu_model=new.gpu_model)
         return replace(template, resources=needed)
 
     async def _begin(
@@ -288,7 +289,8 @@ class Deploys:
     ) -> None:
         """Add a deploy that says what its replicas run."""
         deploy = deploy._replace(image=template.image or None)
-        spec_of(template, deploy.job_type, deploy.duration_hrs * HOUR_SECONDS)
+        whole = deploy.duration_hrs * HOUR_SECONDS
+        spec_of(template, deploy.job_type, whole)
 
         async def begin(tx: Transaction) -> list[str]:
             if receipt is not None:

@@ -15,11 +15,15 @@ from typing import TypedDict
 
 from msgspec import Struct
 
+from market import trust
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
+from market.reputation import Reputation
+from storage import benchmarks as benchmark_queries
 from storage import devices as queries
+from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
 from storage.store import Transaction
@@ -193,6 +197,14 @@ class Devices:
         """Return a user's devices that were not revoked and those that were, newest first."""
         rows = await self._store.read(queries.page, user_id=user_id, before=before, limit=limit)
         return [self._latest(row) for row in rows]
+
+    async def reputations(self, device_ids: Sequence[str]) -> dict[str, Reputation]:
+        """Return what is known of each of these devices."""
+        return await self._store.read(trust.of_devices, device_ids)
+
+    async def benchmarks(self, device_ids: Sequence[str]) -> dict[str, BenchmarkRow]:
+        """Return what these devices have shown that they have, of those that have."""
+        return await self._store.read(benchmark_queries.find, device_ids)
 
     async def revoke(self, user_id: str, device_id: str) -> None:
         """End a device's token at once; doing it again changes nothing.

@@ -18,6 +18,7 @@ from itertools import islice
 import msgspec
 from msgspec import Struct, structs
 
+from market import trust
 from market.artifacts import WorkFiles, files_of, wants_files
 from market.attempts import Action, actions_for
 from market.bounds import Bounds
@@ -33,6 +34,7 @@ from market.matching import (
     WaitingJob,
     suits,
 )
+from market.reputation import Reputation
 from market.specs import UNREADABLE, Specs
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
@@ -101,6 +103,13 @@ class OfferedJob(Struct, frozen=True):
     price: int
 
 
+class Offers(Struct, frozen=True):
+    """The jobs that a device could get, the best first, with the reputation that it has."""
+
+    jobs: list[OfferedJob]
+    reputation: Reputation
+
+
 class Told(Struct, frozen=True):
     """What a device is told: jobs that are now its own, what to stop, the number of the answer."""
 
@@ -115,6 +124,7 @@ class _Found(Struct, frozen=True):
     held: Sequence[HeldRow]
     unknown: Sequence[GivenRow]
     actions: Sequence[Action]
+    reputation: int
 
 
 class _Device:
@@ -123,7 +133,8 @@ class _Device:
     `held` counts only while `is_certain`. `told` are actions that still stand, the last of them in
     the answer with the number `told_at`: told again until the device has seen that. `given` are the
     attempts that it was given and does not name, with the number of the answer: one that it has
-    seen and does not take is not given again, but taken back.
+    seen and does not take is not given again, but taken back. `reputation` is as it was last looked
+    up, in millionths.
     """
 
     __slots__ = (
@@ -132,6 +143,7 @@ class _Device:
         "held",
         "is_certain",
         "offer",
+        "reputation",
         "request",
         "settled",
         "told",
@@ -145,6 +157,7 @@ class _Device:
         self.told_at = 0
         self.given: dict[tuple[str, int], int] = {}
         self.offer: Offer | None = None
+        self.reputation = 0
         self.request: _Request | None = None
         self.claiming = 0
         self.settled: asyncio.Future[None] | None = None
@@ -164,6 +177,11 @@ class _Request:
         self.claiming = 0
         self.jobs: list[GivenRow] = []
         self.error: Exception | None = None
+
+    @property
+    def reputation(self) -> int:
+        """What the device has of it, in millionths."""
+        return self.device.reputation
 
     @property
     def is_wanted(self) -> bool:
@@ -244,7 +262,7 @@ class Dispatch:
         """Keep the jobs that wait in memory, until cancelled."""
         await self._reader.run()
 
-    async def offers(self, row: DeviceRow, limit: int) -> list[OfferedJob]:
+    async def offers(self, row: DeviceRow, limit: int) -> Offers:
         """Return waiting jobs that a device could get, the best first.
 
         It is judged by what it last offered here, or by its last report: then by what it has, and
@@ -253,10 +271,12 @@ class Dispatch:
         known = self._devices.get(row.id)
         offer = known.offer if known is not None and known.offer is not None else _reported(row)
         offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
-        best = list(islice(self.jobs.best(offer, row.user_id), limit))
+        reputation = (await self._store.read(trust.of_devices, [row.id]))[row.id]
+        best = list(islice(self.jobs.best(offer, row.user_id, reputation.score), limit))
         found = await self._store.read(queries.offered, [job.id for job in best])
         rows = {each.job_id: each for each in found}
-        return [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
+        jobs = [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
+        return Offers(jobs, reputation)
 
     @property
     def held(self) -> int:
@@ -393,6 +413,7 @@ class Dispatch:
         except BaseException:
             device.is_certain = False
             raise
+        device.reputation = found.reputation
         device.held = {(row.job_id, row.attempt) for row in found.held}
         device.given = {
             key: number
@@ -421,7 +442,7 @@ class Dispatch:
         most = min(offer.capacity.slots, JOBS_PER_ANSWER)
         if most < 1 or not self.jobs:
             return
-        for job in self.jobs.best(offer, request.owner):
+        for job in self.jobs.best(offer, request.owner, request.reputation):
             if chosen and not suits(job.needs, offer):
                 continue
             chosen.append(job)
@@ -476,6 +497,9 @@ class Dispatch:
                 request.offer = structs.replace(request.offer, capacity=NOTHING)
             elif outcome is Refused.REVOKED:
                 request.error = MarketError(Code.WORKER_UNAUTHORIZED)
+            elif outcome is Refused.UNTRUSTED:  # it has fallen since it was looked up
+                device.reputation = min(device.reputation, job.needs.min_reputation - 1)
+                device.is_certain = False
             self._add(job.again())
         if not device.claiming and device.settled is not None:
             device.settled.set_result(None)
@@ -548,4 +572,6 @@ async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
     ]
     given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
-    return _Found(held, given, await actions_for(tx, device_id, sorted(named)))
+    reputations = await trust.of_devices(tx, [device_id])
+    actions = await actions_for(tx, device_id, sorted(named))
+    return _Found(held, given, actions, reputations[device_id].score)

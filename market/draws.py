@@ -148,12 +148,13 @@ async def _pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Dr
         beginning = reviews.Beginning(
             worker=row.user_id,
             earned=row.earned,
+            price=row.amount,
             seconds=how.review_seconds,
             resolution=ids,
             hold_id=how.new_id(),
             now=how.now,
         )
-        await reviews.keep(tx, job, row.amount, beginning, is_draw=True)
+        await reviews.keep(tx, job, beginning, is_draw=True)
         return
     worker = ledger.available(row.user_id, Currency.CREDIT)
     house = ledger.revenue(currency)

@@ -144,6 +144,16 @@ class Code(Enum):
         Kind.INVALID,
         "The device has as many jobs as it may have at once; finish one.",
     )
+    BENCHMARK_FAILED = (
+        "benchmark_failed",
+        Kind.INVALID,
+        "The device has not shown what it was to show; it may begin again.",
+    )
+    REPUTATION_TOO_LOW = (
+        "reputation_too_low",
+        Kind.INVALID,
+        "The buyer asks for a device with more reputation than this one has.",
+    )
     JOB_OVER = "job_over", Kind.INVALID, "The job is over and cannot be cancelled."
     ATTEMPT_NOT_CURRENT = (
         "attempt_not_current",

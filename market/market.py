@@ -13,6 +13,7 @@ from market.apps import Apps
 from market.artifacts import Artifacts, ArtifactTerms
 from market.attempt_reports import AttemptReports
 from market.bandwidth import Bandwidth, Terms, Traffic
+from market.benchmarks import Benchmarks
 from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
@@ -141,6 +142,7 @@ class Market:
             context, self.devices, self.jobs, self.renewals, observed_seconds
         )
         self.reviews = Reviews(context)
+        self.benchmarks = Benchmarks(context, monotonic)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.rollouts = Rollouts(context, self.jobs, self.specs, self.waking)
         self.jobs.on_change = self.rollouts.hear

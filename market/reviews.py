@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from market import ledger
+from market import ledger, trust
 from market.context import Context
 from market.errors import Code, MarketError
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import Currency
 from market.states import ReviewStatus
 from market.sweeping import Sweep
+from storage import attempts as attempt_queries
 from storage import jobs as job_queries
 from storage import reviews as queries
 from storage.jobs import JobRow
@@ -37,9 +38,14 @@ _logger = logging.getLogger("reviews")
 
 
 class Beginning(Struct, frozen=True):
-    """What begins a review: whom it is about, and what each of them gets of the price."""
+    """What begins a review: whom it is about, and what each of them gets of the price.
+
+    `price` is what the work was worth, in the job's currency; the rest of what its buyer holds is
+    released. `earned` is the worker's part, in micro-credits.
+    """
 
     worker: str
+    price: int
     earned: int
     seconds: int
     resolution: TransferIds
@@ -157,10 +163,10 @@ def most_urgent(rows: Sequence[ReviewRow]) -> ReviewRow | None:
 
 
 async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) -> None:
-    """Take the price of a completed job from its buyer, and keep it until the review is over.
+    """Take what a job was worth from its buyer, and keep it until the review is over.
 
     Args:
-        tx: the transaction; it has just completed the job.
+        tx: the transaction; it has just ended the job.
         job: as it was while it ran.
         job_hold_id: the hold of its price.
         how: who has done it, and what that has earned in credits.
@@ -169,29 +175,27 @@ async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) 
     kept, source = ledger.review(currency), ledger.revenue(Currency.CREDIT)
     if currency == Currency.CREDIT:
         source = kept
-    # All that the transfers below move, also what `capture` releases: nothing, for the price is
-    # captured whole.
+    # All that the transfers below move, also what `capture` releases.
+    buyer, rest = ledger.held(job.user_id, currency), job.price_held - how.price
     movements = (
-        Movement(ledger.held(job.user_id, currency), kept, job.price_held),
+        Movement(buyer, kept, how.price),
+        Movement(buyer, ledger.available(job.user_id, currency), rest),
         Movement(source, ledger.held(how.worker, Currency.CREDIT), how.earned),
     )
     await ledger.lock(tx, movements)
     await ledger.capture(
-        tx, job_hold_id, [(kept, job.price_held)], transfer_ids=how.resolution, now=how.now
+        tx, job_hold_id, [(kept, how.price)], transfer_ids=how.resolution, now=how.now
     )
-    await keep(tx, job, job.price_held, how)
+    await keep(tx, job, how)
 
 
-async def keep(
-    tx: Transaction, job: JobRow, price: int, how: Beginning, *, is_draw: bool = False
-) -> None:
+async def keep(tx: Transaction, job: JobRow, how: Beginning, *, is_draw: bool = False) -> None:
     """Begin the review of a payment which the house's account for reviews has received just now.
 
     Args:
         tx: the transaction, which has locked every account that this moves money between.
         job: as it was while it ran.
-        price: what was received, in micro-units of the job's currency.
-        how: who has done it, and what that has earned in credits.
+        how: who has done it, what was received for it, and what of that they earn in credits.
         is_draw: whether it pays for the time of the attempt at a replica, and not for a result.
     """
     currency, house = Currency(job.currency), ledger.revenue(Currency.CREDIT)
@@ -203,7 +207,7 @@ async def keep(
         buyer_id=job.user_id,
         earned=how.earned,
         currency=currency,
-        price=price,
+        price=how.price,
         created_at=how.now,
         review_until=how.now + how.seconds,
         state=ReviewStatus.HELD,
@@ -260,6 +264,10 @@ async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> list[Review
     decided = [row for row in rows if row.state == chosen.state]
     if not disputed and not decided:
         raise MarketError(Code.NOT_REVIEWABLE, "Nobody disputes the payment of this job.")
+    if chosen.state == ReviewStatus.REVERSED:
+        attempts = [row.attempt for row in disputed]
+        for device_id in await attempt_queries.devices_of(tx, job_id, attempts):
+            await trust.checked(tx, device_id, is_right=False)
     await _resolve(tx, chosen, disputed)
     return disputed or decided
 

@@ -1,5 +1,6 @@
 """What each replica of a deploy runs: a template, which becomes the payload of a job."""
 
+import dataclasses
 import shlex
 from typing import Literal
 
@@ -66,11 +67,11 @@ OF_DEFAULT_IMAGES = {
 
 
 def completed(template: Template, deploy_type: str, default_image: str) -> Template:
-    """Return a template with the default image of a deploy's type, if it names none.
+    """Return a template with the default image of a deploy's type, if it has nothing to run.
 
     What that image listens on is declared, too, unless the template says another command or ports.
     """
-    if template.image:
+    if template.image or template.script:
         return template
     template = replace(template, image=default_image)
     usual = OF_DEFAULT_IMAGES.get(deploy_type)
@@ -99,11 +100,15 @@ class Change(Struct, frozen=True):
     resources: Resources | None = None
 
     def of(self, template: Template) -> Template:
-        """Return a template with the change."""
+        """Return a template with the change; which GPUs there are is the deploy's, and stays."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return replace(
-            template, **{name: said for name, said in fields.items() if said is not None}
-        )
+        said = {name: value for name, value in fields.items() if value is not None}
+        if self.resources is not None:
+            before = template.resources
+            said["resources"] = dataclasses.replace(
+                self.resources, gpus=before.gpus, gpu_model=before.gpu_model
+            )
+        return replace(template, **said)
 
 
 def template_of(stored: str) -> Template:

@@ -17,7 +17,8 @@ ASKS_SHARE = 0.1
 DESCRIPTORS_PER_ASK = 2  # an order may be given once more, on another connection of the exit
 # Streams into jobs, where devices attach: out of the connections' share, too.
 STREAMS_SHARE = 0.05
-DESCRIPTORS_PER_STREAM = 4  # a work connection, a pair, and whoever uses the stream
+# A work connection, a pair, and whoever uses the stream; and as many devices may be attached.
+DESCRIPTORS_PER_STREAM = 5
 CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has not said who it is
 # Of that rest: where this node stands in for exits that cannot reach another one, which few cannot.
 STAND_INS_SHARE = 0.1
@@ -59,7 +60,8 @@ class ExitLimits:
 
     `parked` are connections of exits that wait for a target, `arrivals` those that have not said
     yet what they are, `stand_ins` connections to other nodes in an exit's place. `asks` are dials
-    for each of the other processes of this machine. `streams` are those into jobs on devices.
+    for each of the other processes of this machine. `streams` are those into jobs on
+    devices, and as many devices may be attached for them.
     """
 
     exits_total: int

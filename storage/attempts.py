@@ -31,6 +31,7 @@ class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
     exit_code: int | None
     cpu_seconds: float | None
     max_memory_bytes: int | None
+    device_id: str
 
 
 class BegunRow(NamedTuple):
@@ -169,6 +170,20 @@ async def of_job(tx: Transaction, job_id: str, *, limit: int) -> list[AttemptRow
         """,
         job_id=job_id,
         limit=limit,
+    )
+
+
+async def devices_of(tx: Transaction, job_id: str, attempts: Sequence[int]) -> list[str]:
+    """Return the devices of some attempts at a job, each once, in the order of their ids."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT DISTINCT device_id FROM job_attempts
+        WHERE job_id = :job_id AND attempt IN (SELECT n FROM {tx.table("wanted", n="BIGINT")})
+        ORDER BY device_id
+        """,
+        job_id=job_id,
+        wanted=json.dumps([{"n": attempt} for attempt in attempts]),
     )
 
 

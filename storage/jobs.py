@@ -84,6 +84,13 @@ class StateRow(NamedTuple):
     earned: int
 
 
+class UnsuccessfulRow(NamedTuple):
+    """How many owners' devices did not do a job, and how many of these owners are proven."""
+
+    owners: int
+    proven: int
+
+
 class EarnedRow(NamedTuple):
     """What a device earned, in micro-credits."""
 
@@ -99,10 +106,8 @@ CHANCES = 2
 SERVED_SECONDS = 600
 # What of these an attempt `a` used.
 CHANCES_OF_ATTEMPT = f"""
-    CASE WHEN EXISTS (
-        SELECT 1 FROM job_draws AS paid WHERE paid.job_id = a.job_id
-            AND paid.attempt = a.attempt AND paid.seconds >= {SERVED_SECONDS}
-    ) THEN 0 WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
+    CASE WHEN a.served_seconds >= {SERVED_SECONDS} THEN 0
+        WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
 """
 _CHANCES_USED = f"""(
     SELECT COALESCE(SUM({CHANCES_OF_ATTEMPT}), 0)
@@ -333,8 +338,15 @@ async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str) -> bool
     return (used or 0) >= CHANCES
 
 
-async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) -> int:
-    """Return how many owners' devices failed at a job or were lost.
+async def count_unsuccessful(
+    tx: Transaction,
+    job_id: str,
+    attempt: int | None,
+    *,
+    proven_attempts: int,
+    proven_reliability: int,
+) -> UnsuccessfulRow:
+    """Count the owners whose devices failed at a job or were lost.
 
     Refusals do not count, nor does a replica that was paid for a while: it had served before, and
     will again.
@@ -343,12 +355,18 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
         tx: the transaction.
         job_id: the job.
         attempt: the one that is ending, which counts; None when it was refused.
+        proven_attempts: an owner is proven whose devices have made so many attempts that counted,
+        proven_reliability: and have this reliability, in millionths.
     """
-    count = await tx.one(
-        int,
+    row = await tx.one(
+        UnsuccessfulRow,
         """
-        SELECT COUNT(DISTINCT d.user_id) FROM job_attempts AS a
+        SELECT COUNT(DISTINCT d.user_id),
+            COUNT(DISTINCT CASE WHEN r.attempts >= :proven_attempts
+                AND r.reliability >= :proven_reliability THEN d.user_id END)
+        FROM job_attempts AS a
         JOIN devices AS d ON d.id = a.device_id
+        LEFT JOIN reputations AS r ON r.id = d.user_id
         WHERE a.job_id = :job_id AND (
             a.outcome IN ('failed', 'lost') AND COALESCE(a.failure_kind, '') <> 'refused'
             OR a.attempt = :attempt
@@ -360,15 +378,17 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
         job_id=job_id,
         attempt=attempt or 0,
         served=SERVED_SECONDS,
+        proven_attempts=proven_attempts,
+        proven_reliability=proven_reliability,
     )
-    return count or 0
+    return row or UnsuccessfulRow(0, 0)
 
 
 async def count_served(tx: Transaction, job_id: str) -> int:
     """Return how many attempts at a replica were paid for so long that they are no failures."""
     count = await tx.one(
         int,
-        "SELECT COUNT(*) FROM job_draws WHERE job_id = :job_id AND seconds >= :served",
+        "SELECT COUNT(*) FROM job_attempts WHERE job_id = :job_id AND served_seconds >= :served",
         job_id=job_id,
         served=SERVED_SECONDS,
     )
@@ -397,7 +417,8 @@ async def open_work(
 ) -> OpenWorkRow:
     """Count a user's open jobs, and the bytes of these and of the jobs posted since a moment.
 
-    A recent job that is over and earned something counts no bytes, unless it was nearly free.
+    A recent job that is over and earned something counts no bytes, unless it was nearly free; a
+    replica, unless it was served for so short that it was.
 
     Args:
         tx: the transaction.
@@ -419,9 +440,10 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
-                AND (price_credit < :free_below OR earned = 0 AND NOT EXISTS (
-                    SELECT 1 FROM job_draws AS d WHERE d.job_id = jobs.id AND d.earned > 0
-                ))
+                AND (price_credit < :free_below OR earned = 0 AND price_credit * (
+                    SELECT COALESCE(SUM(a.served_seconds), 0) FROM job_attempts AS a
+                    WHERE a.job_id = jobs.id
+                ) < :free_below * 3600 * duration_hrs)
         ) AS work
         """,
         user_id=user_id,
@@ -458,8 +480,11 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
 
 
 async def earn_nothing(tx: Transaction, job_id: str) -> None:
-    """Record that what a completed job earned was given back to its buyer."""
-    await tx.run("UPDATE jobs SET earned = 0 WHERE id = :id AND status = 'completed'", id=job_id)
+    """Record that what a job earned that is over was given back to its buyer."""
+    await tx.run(
+        "UPDATE jobs SET earned = 0 WHERE id = :id AND status IN ('completed', 'failed')",
+        id=job_id,
+    )
 
 
 async def by_state(tx: Transaction) -> list[StateRow]:

@@ -50,6 +50,7 @@ TESTED_IN = {
     "client/proxyctl/status.py": "tests/client/proxyctl/exit/test_commands.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/worker/bell.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/benchmark.py": "tests/api/test_benchmarks.py",
     "client/proxyctl/worker/checks.py": "tests/client/proxyctl/worker/test_commands.py",
     "client/proxyctl/worker/endings.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/executors/base.py": (
@@ -177,6 +178,7 @@ TESTED_IN = {
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/benchmarks.py": "tests/market/test_benchmarks.py",
     "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/claims.py": "tests/market/test_claims.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
@@ -196,6 +198,7 @@ TESTED_IN = {
     "storage/referrals.py": "tests/market/test_referrals.py",
     "storage/reviews.py": "tests/market/test_reviews.py",
     "storage/rollouts.py": "tests/market/test_rollouts.py",
+    "storage/trust.py": "tests/market/test_trust.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 

@@ -34,6 +34,8 @@ from proxyd.ops.timed_store import TimedStore
 from storage.errors import StoreError
 from storage.jobs import StateRow, by_state
 from storage.ledger import TotalRow, totals
+from storage.rollouts import StateRow as RolloutStateRow
+from storage.rollouts import by_state as rollouts_by_state
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
 LAG_CHECK_SECONDS = 0.5
@@ -41,6 +43,7 @@ LAG_CHECK_SECONDS = 0.5
 LEDGER_PAUSE_SECONDS = 60.0
 
 REVIEW_STATES = ("held", "disputed")
+ROLLOUT_STATES = ("progressing", "available", "stuck", "paused")
 JOB_STATES = ("waiting", "running", *REVIEW_STATES)
 
 _logger = logging.getLogger("metrics")
@@ -75,6 +78,7 @@ class Metrics(Collector):
         self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
         self._jobs: list[StateRow] = []
+        self._deploys: list[RolloutStateRow] = []
         self._attempts: Callable[[], Mapping[str, int]] | None = None
         self._dispatch: Dispatch | None = None
         self._files: Traffic | None = None
@@ -165,6 +169,7 @@ class Metrics(Collector):
             try:
                 self._ledger = await self._sources.store.read(totals)
                 self._jobs = await self._sources.store.read(by_state)
+                self._deploys = await self._sources.store.read(rollouts_by_state)
             except StoreError as error:
                 _logger.warning("ledger totals wait for the store to return: %s", error)
             await asyncio.sleep(LEDGER_PAUSE_SECONDS)
@@ -271,6 +276,13 @@ class Metrics(Collector):
             replicas.add_metric(["start"], self._rollouts.started)
             replicas.add_metric(["stop"], self._rollouts.stopped)
             yield replicas
+        deploys = GaugeMetricFamily(
+            "proxyd_deploys", "Deploys that say what they run and are not over", labels=["state"]
+        )
+        counts = {row.state: row.deploys for row in self._deploys}
+        for state in ROLLOUT_STATES:
+            deploys.add_metric([state], counts.get(state, 0))
+        yield deploys
         if self._apps is not None:
             yield from _apps(self._apps)
         logs = self._logs

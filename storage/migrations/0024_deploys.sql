@@ -6,6 +6,7 @@
 
 CREATE TABLE deploy_rollouts (
     deploy_id TEXT PRIMARY KEY REFERENCES deploys (id),
+    user_id TEXT NOT NULL REFERENCES users (id),
     revision BIGINT NOT NULL,
     desired BIGINT NOT NULL,
     strategy TEXT NOT NULL,
@@ -25,6 +26,7 @@ CREATE TABLE deploy_rollouts (
 );
 CREATE INDEX deploy_rollouts_open ON deploy_rollouts (deploy_id)
     WHERE state IN ('progressing', 'available', 'stuck');
+CREATE INDEX deploy_rollouts_by_user ON deploy_rollouts (user_id) WHERE state <> 'over';
 
 -- What was to run, the newest few revisions: `template` is JSON, `secrets` is sealed, and
 -- `size_bytes` is what both take.
@@ -81,6 +83,8 @@ CREATE TABLE job_draws (
     CONSTRAINT job_draws_amounts CHECK (seconds > 0 AND amount >= 0 AND earned >= 0)
 );
 CREATE INDEX job_draws_by_user ON job_draws (user_id, created_at);
+-- The same seconds, beside how the attempt ended: whoever asks that looks at many attempts.
+ALTER TABLE job_attempts ADD COLUMN served_seconds BIGINT NOT NULL DEFAULT 0;
 
 -- What an attempt at a replica was paid may be disputed, too: a job has a review for each of these
 -- (`is_draw`), or one of its result.

@@ -56,7 +56,7 @@ async def test_a_buyer_sees_how_an_attempt_goes(service: Service) -> None:
     buyer = await service.person(credit="10")
     job_id, device = await accepted(service, buyer)
     [attempt] = await attempts_of(service, buyer, job_id)
-    assert set(attempt) == {"attempt", "accepted_at"}
+    assert set(attempt) == {"attempt", "accepted_at", "reputation"}
     for _ in range(2):
         answer = await report(
             service, device, job_id, "started", {"attempt": 1, "image_digest": DIGEST}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.books import available, earned, held
-from support.jobs import device_of
+from support.jobs import device_of, prove
 from support.market import Market
 
 from market.attempts import Ending, FailureKind
@@ -234,7 +234,9 @@ async def test_three_owners_that_never_serve_end_it(market: Market) -> None:
     deploy_id = await create(market, user)
     job = await replica(market, user, deploy_id)
     for _ in range(3):
-        device = await begun(market, await market.person(), job.id)
+        owner = await market.person()
+        await prove(market, owner)
+        device = await begun(market, owner, job.id)
         market.clock.now += 599
         await market.jobs.fail(device, job.id, "crashed")
     assert (await replica(market, user, deploy_id)).status == "failed"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.books import available, earned, held, stored_job
-from support.jobs import device_of
+from support.jobs import device_of, prove
 from support.market import WAITING_SECONDS, Market
 
 from market import jobs, rollouts
@@ -21,7 +21,7 @@ from market.rollouts import Rollouts, Serving, serving
 from market.sealing import Sealing
 from market.specs import Specs
 from market.templates import Change, Template
-from proxyctl.protocol.jobspec import Port, Ready
+from proxyctl.protocol.jobspec import Payload, Port, Ready, Resources
 from storage.jobs import JobRow
 
 if TYPE_CHECKING:
@@ -410,6 +410,7 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await state(market, user, deploy_id) == "available"
     for _ in range(3):  # whose devices fail at it one after the other
         device = fleet.devices[second.id]
+        await prove(market, device.user_id)
         await market.jobs.fail(device, second.id, "no memory")
         fleet.owner = await market.person()
         await fleet.take(user, deploy_id)
@@ -428,6 +429,7 @@ async def fail_for_good(fleet: Fleet, user: str, deploy_id: str, job_id: str) ->
     """Have the devices of three owners fail at a replica."""
     for _ in range(3):
         fleet.owner = await fleet.market.person()
+        await prove(fleet.market, fleet.owner)
         await fleet.take(user, deploy_id)
         await fleet.market.jobs.fail(fleet.devices[job_id], job_id, "no memory")
 
@@ -464,6 +466,40 @@ async def test_what_was_gone_back_to_is_not_gone_back_to_again(
         market.clock.now += 600
     rows = await market.rollouts.revisions(user, deploy_id)
     assert [row.state for row in rows] == ["stuck", "stuck", "available"]
+
+
+async def test_a_revision_needs_the_same_gpus(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=1, gpu_count=2)
+    await market.rollouts.revise(user, deploy_id, Change(resources=Resources(ram_gb=8)))
+    await fleet.settle(user, deploy_id)
+    [job] = await fleet.jobs(user, deploy_id)
+    spec = (await market.jobs.find(user, job.id)).spec
+    assert spec is not None
+    assert spec.resources == Resources(gpus=2, gpu_model="A100", ram_gb=8)
+
+
+async def test_a_script_needs_neither_image_nor_gpu(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    template = Template(script="print(1)")
+    deploy_id = await create(
+        market, user, job_type="Inference", image="", gpu_model="None", template=template
+    )
+    payload = await payload_of(market, user, deploy_id)
+    assert (payload.script, payload.image, payload.ports) == ("print(1)", "", ())
+    [job, *_] = await fleet.jobs(user, deploy_id)
+    spec = (await market.jobs.find(user, job.id)).spec
+    assert spec is not None
+    assert spec.resources.needed_gpus == 0
+
+
+async def payload_of(market: Market, user: str, deploy_id: str) -> Payload:
+    """Return what the first replica of a deploy runs."""
+    [job_id, *_] = (await market.deploys.find(user, deploy_id)).job_ids
+    spec = (await market.jobs.find(user, job_id)).spec
+    assert spec is not None
+    assert spec.payload is not None
+    return spec.payload
 
 
 async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, fleet: Fleet) -> None:
@@ -511,6 +547,39 @@ async def test_templates_take_their_part_of_what_a_buyer_may_store(
     await market.rollouts.revise(user, deploy_id, large)
 
 
+async def test_deploys_without_replicas_are_bounded_as_well(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    market.jobs.bounds = Bounds(jobs=2)
+    for _ in range(2):
+        deploy_id = await create(market, user, replicas=1)
+        await market.rollouts.scale(user, deploy_id, 0)
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, replicas=1)
+    assert caught.value.code is Code.TOO_MANY_JOBS
+    await market.deploys.cancel(user, deploy_id)
+    await create(market, user, replicas=1)
+
+
+async def test_replicas_that_served_count_as_paid(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    market.jobs.bounds = Bounds(job_bytes=6_000)
+    market.clock.now += 10
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)  # who has paid for those of before has room for others
+    market.clock.now += 10
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)
+    assert await state(market, user, deploy_id) == "available"
+    for _ in range(3):
+        await market.rollouts.restart(user, deploy_id)
+        await fleet.settle(user, deploy_id)
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    assert rollout.problem is not None
+    assert rollout.problem.startswith(Code.TOO_MUCH_JOB_TEXT.meaning)
+
+
 async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     market: Market, fleet: Fleet
 ) -> None:
@@ -520,7 +589,7 @@ async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     await pass_time(market, 600, job_id)
     assert (await fleet.jobs(user, deploy_id))[0].status == "running"
     await pass_time(market, 300, job_id)
-    [attempt] = await market.attempt_reports.of_job(user, job_id)
+    [(attempt, _)] = await market.attempt_reports.of_job(user, job_id)
     assert (attempt.outcome, attempt.reason) == ("failed", "it did not become ready in time")
     fleet.owner = await market.person()
     await fleet.take(user, deploy_id)

@@ -26,6 +26,7 @@ async def posted(
     payload: dict[str, Any] | None = None,
     resources: dict[str, Any] | None = None,
     is_manual: bool = False,
+    min_reputation: int = 0,
     **changes: Any,
 ) -> str:
     """Put up a job that any device may get which suits; for a credit an hour but for changes."""
@@ -34,6 +35,7 @@ async def posted(
         resources_of(resources or {}),
         is_manual=is_manual,
         timeout_seconds=3_600,
+        min_reputation=min_reputation,
     )
     job = wanted(**{"job_type": "script", "price": MICRO, "duration_hrs": 1, **changes})
     return await market.jobs.create(buyer, replace(job, spec=spec))
