@@ -16,7 +16,7 @@ from market.money import Currency, as_decimal
 from market.rollout import Strategy
 from market.rollouts import Rollouts, description, needs
 from market.states import JobStatus
-from market.templates import HOUR_SECONDS, JOB_TYPES, Template, spec_of
+from market.templates import HOUR_SECONDS, JOB_TYPES, Template, completed, spec_of
 from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
 from storage import rollouts as rollout_queries
@@ -273,11 +273,11 @@ class Deploys:
         template = replace(new.template, image=new.image, command=new.command)
         if template == Template():
             return None
-        image = template.image or self._images.get(new.job_type, "")
+        template = completed(template, new.job_type, self._images.get(new.job_type, ""))
         needed = template.resources
         if new.gpu_model.lower() != NO_GPU:
             needed = dataclasses.replace(needed, gpus=new.gpu_count, gpu_model=new.gpu_model)
-        return replace(template, image=image, resources=needed)
+        return replace(template, resources=needed)
 
     async def _begin(
         self,

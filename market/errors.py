@@ -227,6 +227,16 @@ class Code(Enum):
         Kind.INVALID,
         "This deploy does not say what its replicas run, so that cannot be changed.",
     )
+    NO_APP = (
+        "no_app",
+        Kind.INVALID,
+        "It declares no port of the protocol http, so there is nothing to open in a browser.",
+    )
+    APPS_NOT_OFFERED = (
+        "apps_not_offered",
+        Kind.INVALID,
+        "This service has no door for apps: what listens in a job cannot be reached.",
+    )
     DEPLOY_OVER = "deploy_over", Kind.INVALID, "The deploy is over."
     REVISION_NOT_FOUND = (
         "revision_not_found",

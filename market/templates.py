@@ -49,6 +49,42 @@ class Template(Struct, frozen=True):
         return msgspec.json.encode(replace(self, secrets=dict.fromkeys(self.secrets, ""))).decode()
 
 
+# What the images listen on that run where a buyer names none, by the type of the deploy; see the
+# settings `market.jupyter_image` and `inference_image`. A notebook asks nobody for a token: whoever
+# has come as far has shown the key of the app.
+OF_DEFAULT_IMAGES = {
+    "Jupyter": Template(
+        env={
+            "NOTEBOOK_ARGS": (
+                "--ServerApp.token= --ServerApp.password= --ServerApp.allow_remote_access=True"
+            )
+        },
+        ports=(Port("notebook", 8888),),
+        ready=Ready(8888),
+    ),
+    "Inference": Template(ports=(Port("api", 8000),), ready=Ready(8000, "/health")),
+}
+
+
+def completed(template: Template, deploy_type: str, default_image: str) -> Template:
+    """Return a template with the default image of a deploy's type, if it has nothing to run.
+
+    What that image listens on is declared, too, unless the template says another command or ports.
+    """
+    if template.image or template.script:
+        return template
+    template = replace(template, image=default_image)
+    usual = OF_DEFAULT_IMAGES.get(deploy_type)
+    if usual is None or not default_image or template.command or template.ports:
+        return template
+    return replace(
+        template,
+        env={**usual.env, **template.env},
+        ports=usual.ports,
+        ready=template.ready or usual.ready,
+    )
+
+
 class Change(Struct, frozen=True):
     """What is other in the next revision; None stays as it is."""
 

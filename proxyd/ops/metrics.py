@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from api.reverse.server import AppServer
 from market.artifacts import Traffic
 from market.dispatch import Dispatch
 from market.logs import Logs
@@ -83,6 +84,7 @@ class Metrics(Collector):
         self._files: Traffic | None = None
         self._logs: Logs | None = None
         self._rollouts: Rollouts | None = None
+        self._apps: AppServer | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -116,6 +118,10 @@ class Metrics(Collector):
     def count_artifacts(self, traffic: Traffic) -> None:
         """Have the files of jobs counted, where this process has the marketplace."""
         self._files = traffic
+
+    def count_apps(self, server: AppServer) -> None:
+        """Have streams into apps counted, where they are reached."""
+        self._apps = server
 
     def count_exits(self, listener: ExitListener) -> None:
         """Have exits counted, where they may attach."""
@@ -277,6 +283,8 @@ class Metrics(Collector):
         for state in ROLLOUT_STATES:
             deploys.add_metric([state], counts.get(state, 0))
         yield deploys
+        if self._apps is not None:
+            yield from _apps(self._apps)
         logs = self._logs
         if logs is not None:
             totals = logs.totals
@@ -299,6 +307,25 @@ def _artifacts(traffic: Traffic) -> Iterator[Metric]:
     ends.add_metric(["whole"], traffic.finished)
     ends.add_metric(["mismatch"], traffic.mismatches)
     yield ends
+
+
+def _apps(server: AppServer) -> Iterator[Metric]:
+    streams = server.streams
+    yield _gauge("proxyd_app_connections", "Clients of apps", server.connections)
+    yield _gauge("proxyd_app_streams", "Requests and WebSockets into apps", len(streams))
+    moved = CounterMetricFamily(
+        "proxyd_app_bytes", "Bytes of bodies into and out of apps", labels=["direction"]
+    )
+    moved.add_metric(["received"], streams.totals.received)
+    moved.add_metric(["sent"], streams.totals.sent)
+    yield moved
+    requests = CounterMetricFamily(
+        "proxyd_app_requests", "Requests for apps, by what became of them", labels=["outcome"]
+    )
+    requests.add_metric(["answered"], streams.totals.requests)
+    requests.add_metric(["refused"], streams.refused)
+    yield requests
+    yield _count("proxyd_app_streams_ended", "Streams that were ended from here", streams.ended)
 
 
 def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:
