@@ -15,6 +15,7 @@ from market.attempts import Action as ToldAction
 from market.dispatch import Ask, Dispatch, GivenJob, OfferedJob
 from market.errors import Code, MarketError
 from market.matching import MILLION, Offer
+from market.networks import site
 from proxyctl.protocol.jobspec import Capacity
 from storage.devices import DeviceRow
 
@@ -223,7 +224,7 @@ class WorkRoutes:
     async def next(self, call: Call[NextRequest, Any]) -> NextReply:
         """Wait for work."""
         device, body = call.device, call.body
-        told = await self._dispatch.next(device, _ask(device, body))
+        told = await self._dispatch.next(device, _ask(device, body, site(call.address)))
         lease = self._dispatch.terms.lease_seconds
         return NextReply(
             jobs=[_work(job, lease) for job in told.jobs],
@@ -234,13 +235,13 @@ class WorkRoutes:
 
     async def offers(self, call: Call[Nothing, OffersQuery]) -> OffersReply:
         """List what would fit, as the device has last said what it offers."""
-        offers = await self._dispatch.offers(call.device, call.query.limit)
+        offers = await self._dispatch.offers(call.device, call.query.limit, site(call.address))
         return OffersReply(
             jobs=[_offer_item(job) for job in offers.jobs], reputation=shown(offers.reputation)
         )
 
 
-def _ask(device: DeviceRow, body: NextRequest) -> Ask:
+def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
     free, can = body.capacity, body.capabilities
     if len({gpu.name for gpu in can.gpus}) > GPU_KINDS_MAX:
         message = f"A device has GPUs of at most {GPU_KINDS_MAX} different names."
@@ -265,7 +266,7 @@ def _ask(device: DeviceRow, body: NextRequest) -> Ask:
         (least or 0) * MILLION,
     )
     attempts = frozenset((each.job_id, each.attempt) for each in body.attempts)
-    return Ask(offer, attempts, body.wait_s, body.seen)
+    return Ask(offer, attempts, body.wait_s, body.seen, network)
 
 
 def _work(job: GivenJob, lease_seconds: int) -> NewWork:
