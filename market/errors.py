@@ -139,6 +139,11 @@ class Code(Enum):
         Kind.INVALID,
         "A device of the same owner has failed at the job, or lost it twice; others may take it.",
     )
+    COPY_TAKEN_HERE = (
+        "copy_taken_here",
+        Kind.INVALID,
+        "Its owner has put this job up, or another copy is done by its owner or in its network.",
+    )
     DEVICE_FULL = (
         "device_full",
         Kind.INVALID,

@@ -182,6 +182,7 @@ TESTED_IN = {
     "storage/benchmarks.py": "tests/market/test_benchmarks.py",
     "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/claims.py": "tests/market/test_claims.py",
+    "storage/copies.py": "tests/market/test_copies.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/draws.py": "tests/market/test_draws.py",

@@ -224,6 +224,18 @@ def _work(grown: Grown) -> Iterator[str]:
         FROM work WHERE is_reviewed = 1
     """
     yield """
+        INSERT INTO copy_groups (id, copies, compare, review_seconds, state, result_at, decided_at)
+        SELECT id, 2, 'bytes', 3600, CASE WHEN is_done THEN 'undecided' ELSE 'open' END,
+            began_at, CASE WHEN is_done THEN began_at END
+        FROM work WHERE n % 4 = 2 AND is_session = 0
+    """
+    yield "INSERT INTO job_copies (job_id, group_id, number) SELECT id, id, 1 FROM copy_groups"
+    yield """
+        INSERT INTO copy_networks (job_id, attempt, network)
+        SELECT a.job_id, a.attempt, '8.8.8.0/24' FROM job_attempts AS a
+        JOIN copy_groups AS g ON g.id = a.job_id
+    """
+    yield """
         INSERT INTO holds (id, user_id, currency, amount, captured, created_at, resolved_at)
         SELECT 'review:' || hold_id, user_id, 'credit', 450, 450, began_at, began_at + 60
         FROM work WHERE is_reviewed = 1
