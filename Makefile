@@ -1,6 +1,6 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
 # make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
-# make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make kubernetes | make audit | make clean
+# make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: setup install run exit worker test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm kubernetes audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -210,11 +210,14 @@ crash: setup
 	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
 		--timeout 0 --capture no tests/faults/test_kill.py
 
-# The same of devices that work: agent, supervisor and marketplace, for a hundred seeds; five minutes.
+# The same of devices that work, a hundred seeds each: agent and supervisor beside a marketplace that is away at times
+# (five minutes), and beside a real daemon that is killed, too, over SQLite, and over PostgreSQL, which is also (half an hour);
+# and podman and docker with all that they have for a container (as root; an hour). KILLS=10 is a tenth of it.
 crash-jobs: setup
 	@seed=$${SEED:-$$(date +%s)}; echo "SEED=$$seed KILLS=$(KILLS)"; \
 	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
-		--timeout 120 tests/faults/test_worker_kill.py
+		--timeout 120 tests/faults/test_worker_kill.py tests/faults/test_job_kill.py \
+		tests/faults/test_engine_kill.py
 
 # Loads a daemon with everything at once: what it holds must stop growing.
 soak: setup
@@ -253,6 +256,15 @@ kubernetes: setup
 			ip link set lo up; ip link add outside type bridge; ip addr add 192.0.2.1/24 dev outside; \
 			ip link set outside up; ip route add default via 192.0.2.2; \
 			exec $(VENV)/bin/python -m pytest --timeout 300 tests/client/proxyctl/worker/executors/test_kubernetes.py'
+
+# A notebook that runs as a job, in a real browser, through everything: as root, on Debian, which notebook and browser
+# are installed from (116 MB). Half a minute.
+NOTEBOOK_PACKAGES := bubblewrap chromium jupyter-notebook python3-ipykernel
+
+notebook: setup
+	@test "$$(command -v bwrap chromium jupyter-notebook | wc -l)" = 3 || \
+		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(NOTEBOOK_PACKAGES)
+	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/integration/test_notebook.py
 
 # Asks the package index which of the pinned versions have known weaknesses.
 audit: setup

@@ -33,12 +33,21 @@ from market.jobs import DURATION_MAX_HOURS
 from market.money import Currency
 from market.rollout import Strategy
 from market.rollouts import Rollouts
-from market.templates import Change, Template, template_of
+from market.templates import Change, Interpreter, Template, template_of
 from proxyctl.protocol.jobspec import Port, Ready, Resources
 from storage.deploys import DeployRow
 from storage.rollouts import RevisionRow
 
 Size = Annotated[float, Meta(ge=0)]
+ONE = "/api/deploy/job/{deploy_id}"
+CHANGE_ERRORS = (Code.DEPLOY_NOT_FOUND, Code.DEPLOY_HAS_NO_REVISIONS, Code.DEPLOY_OVER)
+COST_ERRORS = (
+    Code.INSUFFICIENT_FUNDS,
+    Code.TOO_MANY_JOBS,
+    Code.TOO_MANY_FREE_JOBS,
+    Code.TOO_MUCH_JOB_TEXT,
+    Code.TOO_MANY_ATTEMPTS,
+)
 
 
 class ReplicaResources(Struct):
@@ -66,12 +75,45 @@ class DeployStrategy(Struct):
     auto_revert: bool = False
 
 
-class DeployRequest(Struct):
+class ReplicaFields(Struct, kw_only=True):
+    """What each replica is to run, and needs; whatever is not said stays as it is.
+
+    Any of it but `secrets` is told to each worker that looks at a replica, and `secrets` to each
+    that has one, and anybody may be one: what is in them should not be worth more than the work.
+    """
+
+    image: Annotated[str, Meta(max_length=IMAGE_MAX_CHARACTERS)] | None = None
+    command: Annotated[str, Meta(max_length=COMMAND_MAX_CHARACTERS)] | None = None
+    script: str | None = None
+    interpreter: Interpreter | None = None
+    env: dict[str, str] | None = None
+    secrets: dict[str, str] | None = None
+    ports: list[Port] | None = None
+    ready: Ready | None = None
+    network: Network | None = None
+    resources: ReplicaResources | None = None
+
+    def change(self) -> Change:
+        """Return it as a change of what runs."""
+        return Change(
+            image=self.image,
+            command=self.command,
+            script=self.script,
+            interpreter=self.interpreter,
+            env=self.env,
+            secrets=self.secrets,
+            ports=None if self.ports is None else tuple(self.ports),
+            ready=self.ready,
+            network=self.network,
+            resources=None if self.resources is None else self.resources.as_resources(),
+        )
+
+
+class DeployRequest(ReplicaFields, kw_only=True):
     """What to run, on which GPUs, for how many hours, and what to pay with.
 
-    `image`, `command`, `env` and the rest of what is to run are told to each worker that has a
-    replica, and anybody may be one: keep secrets out of them. A deploy that says any of it is given
-    to devices that have what it needs, and its replicas are replaced as `strategy` says.
+    A deploy that says what its replicas run is given to devices that have what it needs, and its
+    replicas are replaced as `strategy` says.
     """
 
     job_name: RequiredText
@@ -81,26 +123,12 @@ class DeployRequest(Struct):
     duration_hrs: Annotated[int, Meta(ge=1, le=DURATION_MAX_HOURS)] | None = None
     replicas: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] | None = None
     payment_type: literals.Currency | None = None
-    image: Annotated[str, Meta(max_length=IMAGE_MAX_CHARACTERS)] | None = None
-    command: Annotated[str, Meta(max_length=COMMAND_MAX_CHARACTERS)] | None = None
-    env: dict[str, str] | None = None
-    ports: list[Port] | None = None
-    ready: Ready | None = None
-    network: Network | None = None
-    resources: ReplicaResources | None = None
     strategy: DeployStrategy | None = None
 
 
-class RevisionRequest(Struct):
-    """What is other from now on; what is not said stays as it is. `replicas` scales as well."""
+class RevisionRequest(ReplicaFields, kw_only=True):
+    """What is other from now on. `replicas` scales as well."""
 
-    image: Annotated[str, Meta(max_length=IMAGE_MAX_CHARACTERS)] | None = None
-    command: Annotated[str, Meta(max_length=COMMAND_MAX_CHARACTERS)] | None = None
-    env: dict[str, str] | None = None
-    ports: list[Port] | None = None
-    ready: Ready | None = None
-    network: Network | None = None
-    resources: ReplicaResources | None = None
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)] | None = None
 
 
@@ -123,7 +151,7 @@ class RevisionReply(Reply, kw_only=True):
 
 
 class Revision(Struct):
-    """What was to run from some time on, and how far that has come."""
+    """What was to run from some time on, and how far that has come; `secrets` are names alone."""
 
     revision: int
     cause: str
@@ -135,6 +163,9 @@ class Revision(Struct):
     ports: list[Port]
     network: Network
     resources: Resources
+    secrets: list[str]
+    script: str | UnsetType = UNSET
+    interpreter: Interpreter | UnsetType = UNSET
     ready: Ready | UnsetType = UNSET
 
 
@@ -226,7 +257,7 @@ class DeployRoutes:
 
     def table(self) -> list[Route]:
         """Return the declarations."""
-        return [*self._whole(), *self._changes()]
+        return [*self._whole(), *self._revisions(), *self._changes()]
 
     def _whole(self) -> list[Route]:
         return [
@@ -285,84 +316,83 @@ class DeployRoutes:
             ),
         ]
 
-    def _changes(self) -> list[Route]:
-        errors = (Code.DEPLOY_NOT_FOUND, Code.DEPLOY_HAS_NO_REVISIONS, Code.DEPLOY_OVER)
-        costs = (
-            Code.INSUFFICIENT_FUNDS,
-            Code.TOO_MANY_JOBS,
-            Code.TOO_MANY_FREE_JOBS,
-            Code.TOO_MUCH_JOB_TEXT,
-        )
-        one = "/api/deploy/job/{deploy_id}"
+    def _revisions(self) -> list[Route]:
         return [
             Route(
                 "POST",
-                f"{one}/revision",
+                f"{ONE}/revision",
                 "Have the replicas of a deploy run something else",
                 self.revise,
                 RevisionReply,
                 auth=Auth.JWT,
                 body=RevisionRequest,
                 example={"image": "jupyter/scipy-notebook:2026-11-01"},
-                errors=(*errors, Code.PAYLOAD_INVALID, *costs),
+                idempotent=True,
+                errors=(*CHANGE_ERRORS, Code.PAYLOAD_INVALID, *COST_ERRORS),
             ),
             Route(
                 "POST",
-                f"{one}/scale",
-                "Have more or fewer replicas",
-                self.scale,
-                Reply,
-                auth=Auth.JWT,
-                body=ScaleRequest,
-                example={"replicas": 3},
-                errors=(*errors, *costs),
-            ),
-            Route(
-                "POST",
-                f"{one}/rollback",
+                f"{ONE}/rollback",
                 "Have the replicas run what they ran before",
                 self.rollback,
                 RevisionReply,
                 auth=Auth.JWT,
                 body=RollbackRequest,
                 body_optional=True,
-                errors=(*errors, Code.REVISION_NOT_FOUND),
+                idempotent=True,
+                errors=(*CHANGE_ERRORS, Code.REVISION_NOT_FOUND, Code.TOO_MUCH_JOB_TEXT),
             ),
             Route(
                 "POST",
-                f"{one}/restart",
+                f"{ONE}/restart",
                 "Replace every replica by one that runs the same",
                 self.restart,
                 RevisionReply,
                 auth=Auth.JWT,
-                errors=errors,
-            ),
-            Route(
-                "POST",
-                f"{one}/pause",
-                "Start and stop no replica for now",
-                self.pause,
-                Reply,
-                auth=Auth.JWT,
-                errors=errors,
-            ),
-            Route(
-                "POST",
-                f"{one}/resume",
-                "Go on with a deploy that was paused",
-                self.resume,
-                Reply,
-                auth=Auth.JWT,
-                errors=errors,
+                idempotent=True,
+                errors=(*CHANGE_ERRORS, Code.TOO_MUCH_JOB_TEXT),
             ),
             Route(
                 "GET",
-                f"{one}/revisions",
+                f"{ONE}/revisions",
                 "List the last revisions of a deploy",
                 self.revisions,
                 RevisionsReply,
                 auth=Auth.JWT,
-                errors=errors[:2],
+                errors=(Code.DEPLOY_NOT_FOUND, Code.DEPLOY_HAS_NO_REVISIONS),
+            ),
+        ]
+
+    def _changes(self) -> list[Route]:
+        return [
+            Route(
+                "POST",
+                f"{ONE}/scale",
+                "Have more or fewer replicas",
+                self.scale,
+                Reply,
+                auth=Auth.JWT,
+                body=ScaleRequest,
+                example={"replicas": 3},
+                errors=(*CHANGE_ERRORS, *COST_ERRORS),
+            ),
+            Route(
+                "POST",
+                f"{ONE}/pause",
+                "Start and stop no replica for now",
+                self.pause,
+                Reply,
+                auth=Auth.JWT,
+                errors=CHANGE_ERRORS,
+            ),
+            Route(
+                "POST",
+                f"{ONE}/resume",
+                "Go on with a deploy that was paused",
+                self.resume,
+                Reply,
+                auth=Auth.JWT,
+                errors=CHANGE_ERRORS,
             ),
         ]
 
@@ -379,7 +409,7 @@ class DeployRoutes:
             currency=Currency(body.payment_type or "usd"),
             image=body.image or "",
             command=body.command or "",
-            template=_change(body).of(Template()),
+            template=body.change().of(Template()),
             strategy=Strategy(**msgspec.structs.asdict(body.strategy or DeployStrategy())),
         )
         deploy = await self._deploys.create(call.user_id, new, call.receipt(_queued))
@@ -424,9 +454,9 @@ class DeployRoutes:
         """Have something else run, and perhaps more or fewer of it."""
         deploy_id, body = _deploy_id(call), call.body
         revision = await self._rollouts.revise(
-            call.user_id, deploy_id, _change(body), replicas=body.replicas
+            call.user_id, deploy_id, body.change(), call.receipt(_revised), replicas=body.replicas
         )
-        return RevisionReply(revision=revision)
+        return _revised(revision)
 
     async def scale(self, call: Call[ScaleRequest, Any]) -> Reply:
         """Have more or fewer replicas."""
@@ -436,13 +466,17 @@ class DeployRoutes:
     async def rollback(self, call: Call[RollbackRequest, Any]) -> RevisionReply:
         """Go back to an earlier revision."""
         deploy_id, wanted = _deploy_id(call), call.body.revision
-        revision = await self._rollouts.rollback(call.user_id, deploy_id, wanted)
-        return RevisionReply(revision=revision)
+        revision = await self._rollouts.rollback(
+            call.user_id, deploy_id, wanted, call.receipt(_revised)
+        )
+        return _revised(revision)
 
     async def restart(self, call: Call[Nothing, Any]) -> RevisionReply:
         """Replace every replica."""
-        revision = await self._rollouts.restart(call.user_id, _deploy_id(call))
-        return RevisionReply(revision=revision)
+        revision = await self._rollouts.restart(
+            call.user_id, _deploy_id(call), call.receipt(_revised)
+        )
+        return _revised(revision)
 
     async def pause(self, call: Call[Nothing, Any]) -> Reply:
         """Start and stop nothing for now."""
@@ -460,19 +494,6 @@ class DeployRoutes:
         return RevisionsReply(revisions=[_revision(row) for row in rows])
 
 
-def _change(body: DeployRequest | RevisionRequest) -> Change:
-    """Return what a request says of what is to run."""
-    return Change(
-        image=body.image,
-        command=body.command,
-        env=body.env,
-        ports=None if body.ports is None else tuple(body.ports),
-        ready=body.ready,
-        network=body.network,
-        resources=None if body.resources is None else body.resources.as_resources(),
-    )
-
-
 def _revision(row: RevisionRow) -> Revision:
     template = template_of(row.template)
     return Revision(
@@ -486,8 +507,15 @@ def _revision(row: RevisionRow) -> Revision:
         ports=list(template.ports),
         network=literals.NETWORKS[template.network],
         resources=template.resources,
+        secrets=sorted(template.secrets),
+        script=template.script or UNSET,
+        interpreter=template.interpreter if template.script else UNSET,
         ready=UNSET if template.ready is None else template.ready,
     )
+
+
+def _revised(revision: int) -> RevisionReply:
+    return RevisionReply(revision=revision)
 
 
 def _deploy_id(call: Call[Any, Any]) -> str:

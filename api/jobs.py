@@ -1,5 +1,6 @@
 """Routes of jobs: the marketplace, a buyer's own, a worker's (specification 4.7 to 4.9)."""
 
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, REVIEW_STATUSES, C
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.attempts import Ending, FailureKind
+from market.dispatch import Dispatch
 from market.errors import Code
 from market.jobs import (
     DURATION_MAX_HOURS,
@@ -23,7 +25,9 @@ from market.jobs import (
     Jobs,
     NewJob,
 )
+from market.matching import Needs
 from market.money import MICRO
+from market.reputation import WHOLE
 from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, understand
 from market.states import JobStatus
 from proxyctl.protocol.jobspec import Payload, Resources
@@ -35,17 +39,25 @@ ExitCode = Annotated[int, Meta(ge=-255, le=255)]  # below zero it is a signal
 
 
 class Trust(Struct):
-    """For how many hours the buyer may look at a result before its worker is paid."""
+    """What the buyer asks of whoever does the job.
+
+    `review_hours` is for how long the buyer may look at a result before its worker is paid, and
+    `min_reputation` the score that a device must have: 0.5 is that of one that nothing is known of,
+    and after forty good attempts it is 0.96. Whatever it is, the owner of the device can read all
+    that the job is given, computes and returns.
+    """
 
     review_hours: Annotated[int, Meta(ge=0, le=REVIEW_MAX_HOURS)] | None = None
+    min_reputation: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class CreateRequest(Struct):
     """What is to be done, for how many credits, and how many hours it may take.
 
-    Every worker device may read the texts before it accepts: keep secrets out of them. A job with a
-    payload is given to a device that has what it needs: `resources`, or without these what its
-    requirements say.
+    Every worker device may read the texts before it accepts: keep secrets out of them. Whoever owns
+    the device that runs the job can read everything in it, and nothing keeps that from them. A job
+    with a payload is given to a device that has what it needs: `resources`, or without these what
+    its requirements say.
     """
 
     title: Annotated[str, Meta(min_length=1, max_length=TITLE_MAX_CHARACTERS)]
@@ -57,6 +69,12 @@ class CreateRequest(Struct):
     payload: Payload | None = None
     resources: Resources | None = None
     trust: Trust | None = None
+
+
+NO_DEVICE = (
+    "None of the devices that have asked for work lately runs such a job, by its type, its image or"
+    " its network: it waits for one that does."
+)
 
 
 class CreateReply(Reply, kw_only=True):
@@ -101,8 +119,8 @@ class MarketplaceReply(Reply, kw_only=True):
 class OpenJob(JobItem, kw_only=True):
     """An open job; its texts are for its buyer, and for worker devices, who may want to do it.
 
-    So is what it needs, as that was understood, and for how many hours the buyer may look at the
-    result before it is paid, where that is not as usual.
+    So is what it needs, as that was understood, for how many hours the buyer may look at the result
+    before it is paid, where that is not as usual, and the reputation that a device must have.
     """
 
     description: str | UnsetType = UNSET
@@ -111,6 +129,7 @@ class OpenJob(JobItem, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     is_manual: bool | UnsetType = UNSET
     review_hours: int | UnsetType = UNSET
+    min_reputation: float | UnsetType = UNSET
 
 
 class OpenJobReply(Reply, kw_only=True):
@@ -154,6 +173,7 @@ class OwnJob(OwnJobItem, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     is_manual: bool | UnsetType = UNSET
     review_hours: int | UnsetType = UNSET
+    min_reputation: float | UnsetType = UNSET
     review: Review | UnsetType = UNSET
 
 
@@ -266,7 +286,8 @@ class FailRequest(Struct):
 
     `kind` says whose fault it is: the device's own (`host`, or `refused` where it would not), and
     then the job may come back to its owner once, or the job's. A job that machines of three owners
-    have not done has failed, whoever was to blame; those that refuse it do not count.
+    have not done who have done ten jobs before, or of ten owners in all, has failed, whoever was to
+    blame; those that refuse it do not count. One whose own work has failed is paid for its time.
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]
@@ -280,8 +301,9 @@ class FailRequest(Struct):
 class JobRoutes:
     """The routes of jobs."""
 
-    def __init__(self, jobs: Jobs, answers: Answers) -> None:
+    def __init__(self, jobs: Jobs, dispatch: Dispatch, answers: Answers) -> None:
         self._jobs = jobs
+        self._dispatch = dispatch
         self._answers = answers
 
     def table(self) -> list[Route]:
@@ -380,6 +402,7 @@ class JobRoutes:
                     Code.JOB_NOT_WAITING,
                     Code.JOB_FAILED_HERE,
                     Code.DEVICE_FULL,
+                    Code.REPUTATION_TOO_LOW,
                 ),
             ),
             Route(
@@ -451,6 +474,8 @@ class JobRoutes:
                 open_job.resources, open_job.is_manual = spec.resources, spec.is_manual
                 open_job.warnings = list(spec.warnings)
                 open_job.review_hours = UNSET if spec.review_hours is None else spec.review_hours
+                if spec.min_reputation:
+                    open_job.min_reputation = spec.min_reputation / WHOLE
         return OpenJobReply(job=open_job)
 
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
@@ -465,12 +490,26 @@ class JobRoutes:
             requirements=body.requirements or "",
             spec=spec,
         )
+        warnings = self._warnings(spec, body.job_type)
 
         def reply(job_id: str) -> CreateReply:
-            return _created(job_id, spec)
+            return _created(job_id, spec, warnings)
 
         job_id = await self._jobs.create(call.user_id, new, call.receipt(reply))
         return reply(job_id)
+
+    def _warnings(self, spec: Spec | None, job_type: str) -> list[str]:
+        """Return what its buyer should know of a job that is put up, as far as it is known now."""
+        if spec is None:
+            return []
+        warnings = list(spec.warnings)
+        payload = spec.payload
+        if payload is None or spec.is_manual:
+            return warnings
+        has_image, has_network = bool(payload.image), payload.network != "none"
+        if not self._dispatch.may_run(Needs(spec.resources, job_type, has_image, has_network)):
+            warnings.append(NO_DEVICE)
+        return warnings
 
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
@@ -501,6 +540,8 @@ class JobRoutes:
             shown.resources, shown.is_manual = spec.resources, spec.is_manual
             shown.warnings = list(spec.warnings)
             shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
+            if spec.min_reputation:
+                shown.min_reputation = spec.min_reputation / WHOLE
         review = owned.review
         if review is not None:
             state = REVIEW_STATUSES[review.state]
@@ -578,8 +619,10 @@ def _understood(body: CreateRequest) -> Spec | None:
     Raises:
         MarketError: `payload_invalid`.
     """
-    review_hours = None if body.trust is None else body.trust.review_hours
-    new = NewSpec(body.payload, body.resources, review_hours)
+    trust = body.trust or Trust()
+    # Rounded up, or 0.9 might be 899,999 millionths.
+    least = math.ceil(round(trust.min_reputation * WHOLE, 3))
+    new = NewSpec(body.payload, body.resources, trust.review_hours, least)
     if new == NewSpec():
         return None
     return understand(
@@ -602,13 +645,13 @@ def _ending(body: CompleteRequest | FailRequest) -> Ending:
     )
 
 
-def _created(job_id: str, spec: Spec | None) -> CreateReply:
+def _created(job_id: str, spec: Spec | None, warnings: list[str]) -> CreateReply:
     if spec is None:
         return CreateReply(job_id=job_id)
     return CreateReply(
         job_id=job_id,
         resources=spec.resources,
-        warnings=list(spec.warnings),
+        warnings=warnings,
         is_manual=spec.is_manual,
     )
 

@@ -5,15 +5,18 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.accounts import RequiredText
+from api.benchmarks import Benchmark, benchmark_item
 from api.codec import Money, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
 from api.literals import DEVICE_TYPES, DeviceType
+from api.reputations import Reputation, shown
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
-from market.errors import Code
+from market.errors import Code, MarketError
 from market.exits import Exits
 from market.jobs import Jobs
+from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
 from storage.exits import DayRow
 
@@ -69,6 +72,8 @@ class DeviceItem(Struct):
     earn_today: float
     earn_today_usd: float
     shared_bytes_today: int
+    reputation: Reputation
+    benchmark: Benchmark | UnsetType = UNSET
 
 
 class DevicesReply(Reply, kw_only=True):
@@ -100,6 +105,17 @@ class RevokeRequest(Struct):
     """Which token to end."""
 
     token_id: RequiredText
+
+
+class TunnelReply(Reply, kw_only=True):
+    """Where a device attaches for streams into the jobs that it runs.
+
+    `certificate_sha256` is that of the certificate there, in hexadecimal.
+    """
+
+    host: str
+    port: int
+    certificate_sha256: str
 
 
 class WorkerRoutes:
@@ -165,6 +181,15 @@ class WorkerRoutes:
             ),
             Route(
                 "GET",
+                "/api/worker/tunnel",
+                "Say where the device attaches for connections to ports of its jobs",
+                self.tunnel,
+                TunnelReply,
+                auth=Auth.WORKER,
+                errors=(Code.TUNNELS_NOT_OFFERED,),
+            ),
+            Route(
+                "GET",
                 "/api/worker/devices",
                 "List my worker devices",
                 self.list_devices,
@@ -209,18 +234,43 @@ class WorkerRoutes:
         await self._devices.offline(call.device)
         return Reply()
 
+    async def tunnel(self, call: Call[Nothing, Any]) -> TunnelReply:  # noqa: ARG002 - the same for all
+        """Say where devices attach."""
+        door = self._exits.attached.door()
+        if door is None:
+            raise MarketError(Code.TUNNELS_NOT_OFFERED)
+        return TunnelReply(
+            host=door.host, port=door.port, certificate_sha256=door.certificate_sha256
+        )
+
     async def list_devices(self, call: Call[Nothing, Page]) -> DevicesReply:
         """List the caller's devices, as of now."""
         devices, cursor = await self._page(call)
         earned = await self._jobs.earned_today(call.user_id)
-        shared = await self._exits.today([device.id for device in devices])
+        device_ids = [device.id for device in devices]
+        shared = await self._exits.today(device_ids)
+        reputations = await self._devices.reputations(device_ids)
+        benchmarks = await self._devices.benchmarks(device_ids)
         items = [
-            self._device_item(device, earned.get(device.id, 0), shared.get(device.id))
+            self._device_item(
+                device,
+                earned.get(device.id, 0),
+                shared.get(device.id),
+                shown(reputations[device.id]),
+                benchmarks.get(device.id),
+            )
             for device in devices
         ]
         return DevicesReply(devices=items, next_cursor=cursor)
 
-    def _device_item(self, device: DeviceRow, earned: int, shared: DayRow | None) -> DeviceItem:
+    def _device_item(
+        self,
+        device: DeviceRow,
+        earned: int,
+        shared: DayRow | None,
+        reputation: Reputation,
+        benchmark: BenchmarkRow | None,
+    ) -> DeviceItem:
         return DeviceItem(
             id=device.id,
             hostname=device.hostname,
@@ -232,6 +282,8 @@ class WorkerRoutes:
             earn_today=money(earned),
             earn_today_usd=money(0 if shared is None else shared.earned),
             shared_bytes_today=0 if shared is None else shared.used_bytes,
+            reputation=reputation,
+            benchmark=UNSET if benchmark is None else benchmark_item(benchmark),
         )
 
     async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from time import monotonic
 
+from market import trust
 from market.attempts import PROVEN_JOBS, slots_of
 from market.bounds import Bounds
 from market.matching import WaitingJob
@@ -33,12 +34,14 @@ class Refused(Enum):
     """Why a pair does not hold.
 
     `TAKEN`: the job does not wait any more. `FULL`: the device has as many jobs as it may.
-    `REVOKED`: its token was revoked. `UNWANTED`: nobody waits for the answer any more.
+    `REVOKED`: its token was revoked. `UNTRUSTED`: its reputation is lower than it was, and than the
+    job's buyer asks. `UNWANTED`: nobody waits for the answer any more.
     """
 
     TAKEN = auto()
     FULL = auto()
     REVOKED = auto()
+    UNTRUSTED = auto()
     UNWANTED = auto()
 
 
@@ -111,7 +114,10 @@ class Claims:
             self._writing.discard(task)
 
     async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
-        rows = [PairRow(pair.job.id, pair.device_id, pair.job.attempts) for pair in pairs]
+        rows = [
+            PairRow(pair.job.id, pair.device_id, pair.job.attempts, pair.job.needs.min_reputation)
+            for pair in pairs
+        ]
         began = monotonic()
         try:
             outcomes = await self._store.write(claim, rows, self._bounds(), self._now())
@@ -142,12 +148,17 @@ async def claim(
         for row in await queries.loads(tx, devices, proven_jobs=PROVEN_JOBS)
         for most in (slots_of(PROVEN_JOBS if row.is_proven else 0, bounds),)
     }
+    # What a buyer asks never changes, so it is not read again.
+    choosy = [pair.device_id for pair in pairs if pair.min_reputation]
+    reputations = await trust.of_devices(tx, choosy) if choosy else {}
     outcomes: dict[str, Outcome] = {}
     allowed = []
     for pair in pairs:
         room = left.get(pair.device_id)
         if room is None:
             outcomes[pair.job_id] = Refused.REVOKED
+        elif pair.min_reputation and reputations[pair.device_id].score < pair.min_reputation:
+            outcomes[pair.job_id] = Refused.UNTRUSTED
         elif room < 1:
             outcomes[pair.job_id] = Refused.FULL
         else:

@@ -16,7 +16,7 @@ from market.money import Currency, as_decimal
 from market.rollout import Strategy
 from market.rollouts import Rollouts, description, needs
 from market.states import JobStatus
-from market.templates import HOUR_SECONDS, JOB_TYPES, Template, spec_of
+from market.templates import HOUR_SECONDS, JOB_TYPES, Template, completed, spec_of
 from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
 from storage import rollouts as rollout_queries
@@ -31,6 +31,7 @@ IMAGE_MAX_CHARACTERS = 300
 COMMAND_MAX_CHARACTERS = 2_000
 GPU_COUNT_MAX = 64
 REPLICAS_MAX = 100
+NO_GPU = "none"  # as a model: a deploy that says what it runs, and needs no GPU
 OPEN = frozenset((JobStatus.WAITING, JobStatus.RUNNING))
 
 
@@ -75,11 +76,17 @@ class NewDeploy(Struct, frozen=True):  # as wide as the request
 
 
 class Deploy(Struct, frozen=True):
-    """A deploy and how its replicas are; `rollout` is there if it says what they run."""
+    """A deploy and how its replicas are.
+
+    One that says what they run has a `rollout`, and instead of `replicas` those that are `present`,
+    for there is no bound to how many were replaced; `spent` is what all of them have cost once it
+    is over.
+    """
 
     row: DeployRow
     replicas: tuple[ReplicaRow, ...]
     rollout: RolloutRow | None = None
+    spent: int = 0
     present: tuple[PresentRow, ...] = ()
     now: int = 0
 
@@ -91,8 +98,10 @@ class Deploy(Struct, frozen=True):
     @property
     def paid(self) -> int | None:
         """What it has cost, in micro-units of its currency; None while a replica is not over."""
-        amounts = [each.captured for each in self.replicas if each.captured is not None]
         is_over = self.status not in ("queued", "running")
+        if self.rollout is not None:
+            return self.spent if is_over else None
+        amounts = [each.captured for each in self.replicas if each.captured is not None]
         return sum(amounts) if len(amounts) == len(self.replicas) and is_over else None
 
     @property
@@ -263,20 +272,20 @@ class Deploys:
         """
         deploy = await self.find(user_id, deploy_id)
         if deploy.rollout is not None:
-            await self._rollouts.end(deploy_id)
-            deploy = await self.find(user_id, deploy_id)  # nothing is started any more
-        await self._jobs.cancel_all(user_id, deploy.job_ids)
+            await self._rollouts.cancel(user_id, deploy_id)
+        else:
+            await self._jobs.cancel_all(user_id, deploy.job_ids)
 
     def _template(self, new: NewDeploy) -> Template | None:
         """Return what the replicas of a deploy run; None if it does not say so."""
         template = replace(new.template, image=new.image, command=new.command)
         if template == Template():
             return None
-        needed = dataclasses.replace(
-            template.resources, gpus=new.gpu_count, gpu_model=new.gpu_model
-        )
-        image = template.image or self._images.get(new.job_type, "")
-        return replace(template, image=image, resources=needed)
+        template = completed(template, new.job_type, self._images.get(new.job_type, ""))
+        needed = template.resources
+        if new.gpu_model.lower() != NO_GPU:
+            needed = dataclasses.replace(needed, gpus=new.gpu_count, gpu_model=new.gpu_model)
+        return replace(template, resources=needed)
 
     async def _begin(
         self,
@@ -288,7 +297,8 @@ class Deploys:
     ) -> None:
         """Add a deploy that says what its replicas run."""
         deploy = deploy._replace(image=template.image or None)
-        spec_of(template, deploy.job_type, deploy.duration_hrs * HOUR_SECONDS)
+        whole = deploy.duration_hrs * HOUR_SECONDS
+        spec_of(template, deploy.job_type, whole)
 
         async def begin(tx: Transaction) -> list[str]:
             if receipt is not None:
@@ -389,19 +399,22 @@ async def _with_replicas(tx: Transaction, rows: Sequence[DeployRow], now: int) -
     if not rows:
         return []
     ids = [row.id for row in rows]
-    replicas: dict[str, list[ReplicaRow]] = {each: [] for each in ids}
-    for replica in await queries.replicas(tx, ids):
-        replicas[replica.deploy_id].append(replica)
     rollouts = {each.deploy_id: each for each in await rollout_queries.of_deploys(tx, ids)}
+    replicas: dict[str, list[ReplicaRow]] = {each: [] for each in ids}
+    for replica in await queries.replicas(tx, [each for each in ids if each not in rollouts]):
+        replicas[replica.deploy_id].append(replica)
     present: dict[str, list[PresentRow]] = {each: [] for each in rollouts}
     if rollouts:
         for row in await rollout_queries.present(tx, list(rollouts)):
             present[row.deploy_id].append(row)
+    over = [each.deploy_id for each in rollouts.values() if each.state == "over"]
+    spent = await rollout_queries.spent(tx, over) if over else {}
     return [
         Deploy(
             row,
             tuple(replicas[row.id]),
             rollouts.get(row.id),
+            spent.get(row.id, 0),
             tuple(present.get(row.id, ())),
             now,
         )

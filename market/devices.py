@@ -9,16 +9,21 @@ import asyncio
 import hashlib
 import logging
 import secrets
+from collections.abc import Sequence
 from itertools import islice
 from typing import TypedDict
 
 from msgspec import Struct
 
+from market import trust
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
+from market.reputation import Reputation
+from storage import benchmarks as benchmark_queries
 from storage import devices as queries
+from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
 from storage.store import Transaction
@@ -193,6 +198,14 @@ class Devices:
         rows = await self._store.read(queries.page, user_id=user_id, before=before, limit=limit)
         return [self._latest(row) for row in rows]
 
+    async def reputations(self, device_ids: Sequence[str]) -> dict[str, Reputation]:
+        """Return what is known of each of these devices."""
+        return await self._store.read(trust.of_devices, device_ids)
+
+    async def benchmarks(self, device_ids: Sequence[str]) -> dict[str, BenchmarkRow]:
+        """Return what these devices have shown that they have, of those that have."""
+        return await self._store.read(benchmark_queries.find, device_ids)
+
     async def revoke(self, user_id: str, device_id: str) -> None:
         """End a device's token at once; doing it again changes nothing.
 
@@ -211,6 +224,14 @@ class Devices:
         device = self._by_token.get(token_hash)
         if device is not None and device.revoked_at is None:
             self._by_token[token_hash] = device._replace(revoked_at=now)
+
+    async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
+        """Return those of some devices whose tokens were revoked, by whomever.
+
+        Raises:
+            StoreError: that cannot be said now.
+        """
+        return await self._store.read(queries.revoked_among, device_ids)
 
     def is_online(self, device: DeviceRow) -> bool:
         """Say whether a device was heard of lately and has not left since."""

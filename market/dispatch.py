@@ -18,6 +18,7 @@ from itertools import islice
 import msgspec
 from msgspec import Struct, structs
 
+from market import trust
 from market.artifacts import WorkFiles, files_of, wants_files
 from market.attempts import Action, actions_for
 from market.bounds import Bounds
@@ -29,14 +30,16 @@ from market.matching import (
     WITHOUT_IMAGE,
     DeviceBook,
     JobBook,
+    Needs,
     Offer,
     WaitingJob,
     suits,
 )
+from market.reputation import Reputation
 from market.specs import UNREADABLE, Specs
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
-from proxyctl.protocol.jobspec import Capacity, as_fields
+from proxyctl.protocol.jobspec import Capacity, Resources, as_fields
 from proxyctl.protocol.jobspec.matching import left
 from storage import claims as queries
 from storage import devices as device_queries
@@ -52,9 +55,14 @@ DEVICES_MAX = 50_000
 # More than a device may hold, unless the operator wants that; of more, the rest are not told again.
 HELD_MAX = 1_000
 NOTHING = Capacity()
+ANYTHING = Capacity(slots=1)
+# In a market with more devices than that, some of the latest run what is run at all.
+KINDS_LOOKED_AT_MAX = 200
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
 # nobody says here when it has finished one.
 FULL_SECONDS = 5.0
+# An agent asks again at once, or after a minute if the marketplace was away for long.
+AGENT_AWAY_SECONDS = 120.0
 JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
 
 
@@ -74,6 +82,16 @@ class DispatchTerms(Struct, frozen=True):
     held_max: int = 10_000
 
 
+class Agent(Struct, frozen=True):
+    """The program that asks for a device: the name of its folder, and its start in UTC seconds.
+
+    Two of them may have the token of one device, though it is meant for one.
+    """
+
+    name: str = ""
+    since: int = 0
+
+
 class Ask(Struct, frozen=True):
     """What a device asks with: what it offers, what it holds, and for how long it waits.
 
@@ -84,6 +102,7 @@ class Ask(Struct, frozen=True):
     attempts: frozenset[tuple[str, int]]
     wait_seconds: float
     seen: int
+    agent: Agent = Agent()
 
 
 class GivenJob(Struct, frozen=True):
@@ -101,12 +120,23 @@ class OfferedJob(Struct, frozen=True):
     price: int
 
 
+class Offers(Struct, frozen=True):
+    """The jobs that a device could get, the best first, with the reputation that it has."""
+
+    jobs: list[OfferedJob]
+    reputation: Reputation
+
+
 class Told(Struct, frozen=True):
-    """What a device is told: jobs that are now its own, what to stop, the number of the answer."""
+    """What a device is told: jobs that are now its own, what to stop, the number of the answer.
+
+    `is_replaced`: another agent with the same token was started later, and is given the jobs.
+    """
 
     jobs: Sequence[GivenJob]
     actions: Sequence[Action]
     seen: int
+    is_replaced: bool = False
 
 
 class _Found(Struct, frozen=True):
@@ -115,6 +145,7 @@ class _Found(Struct, frozen=True):
     held: Sequence[HeldRow]
     unknown: Sequence[GivenRow]
     actions: Sequence[Action]
+    reputation: int
 
 
 class _Device:
@@ -123,15 +154,21 @@ class _Device:
     `held` counts only while `is_certain`. `told` are actions that still stand, the last of them in
     the answer with the number `told_at`: told again until the device has seen that. `given` are the
     attempts that it was given and does not name, with the number of the answer: one that it has
-    seen and does not take is not given again, but taken back.
+    seen and does not take is not given again, but taken back. `agents` are the agents that were
+    given what it holds, and `agent` the one that gets jobs now, which asked last at `asked_at`.
+    `reputation` is as it was last looked up, in millionths.
     """
 
     __slots__ = (
+        "agent",
+        "agents",
+        "asked_at",
         "claiming",
         "given",
         "held",
         "is_certain",
         "offer",
+        "reputation",
         "request",
         "settled",
         "told",
@@ -144,10 +181,27 @@ class _Device:
         self.told: frozenset[Action] = frozenset()
         self.told_at = 0
         self.given: dict[tuple[str, int], int] = {}
+        self.agent = Agent()
+        self.agents: dict[tuple[str, int], str] = {}
+        self.asked_at = 0.0
         self.offer: Offer | None = None
+        self.reputation = 0
         self.request: _Request | None = None
         self.claiming = 0
         self.settled: asyncio.Future[None] | None = None
+
+    def is_for(self, agent: Agent, now: float) -> bool:
+        """Note who asks; say whether that is not an agent in whose place another one works."""
+        is_away = self.request is None and now - self.asked_at > AGENT_AWAY_SECONDS
+        if self.has_other(agent) and agent.since < self.agent.since and not is_away:
+            return False
+        if agent.name:
+            self.agent, self.asked_at = agent, now
+        return True
+
+    def has_other(self, agent: Agent) -> bool:
+        """Say whether another agent gets the jobs; of one without a name nobody knows."""
+        return bool(agent.name and self.agent.name) and agent.name != self.agent.name
 
 
 class _Request:
@@ -164,6 +218,11 @@ class _Request:
         self.claiming = 0
         self.jobs: list[GivenRow] = []
         self.error: Exception | None = None
+
+    @property
+    def reputation(self) -> int:
+        """What the device has of it, in millionths."""
+        return self.device.reputation
 
     @property
     def is_wanted(self) -> bool:
@@ -244,7 +303,7 @@ class Dispatch:
         """Keep the jobs that wait in memory, until cancelled."""
         await self._reader.run()
 
-    async def offers(self, row: DeviceRow, limit: int) -> list[OfferedJob]:
+    async def offers(self, row: DeviceRow, limit: int) -> Offers:
         """Return waiting jobs that a device could get, the best first.
 
         It is judged by what it last offered here, or by its last report: then by what it has, and
@@ -253,10 +312,27 @@ class Dispatch:
         known = self._devices.get(row.id)
         offer = known.offer if known is not None and known.offer is not None else _reported(row)
         offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
-        best = list(islice(self.jobs.best(offer, row.user_id), limit))
+        reputation = (await self._store.read(trust.of_devices, [row.id]))[row.id]
+        best = list(islice(self.jobs.best(offer, row.user_id, reputation.score), limit))
         found = await self._store.read(queries.offered, [job.id for job in best])
         rows = {each.job_id: each for each in found}
-        return [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
+        jobs = [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
+        return Offers(jobs, reputation)
+
+    def may_run(self, needs: Needs) -> bool:
+        """Say whether a device of those that asked last runs such jobs, whatever it has free now.
+
+        As long as none has asked nobody knows, and it is not said that none does.
+        """
+        kind = needs._replace(resources=Resources())
+        asked = 0
+        for device in islice(reversed(self._devices.values()), KINDS_LOOKED_AT_MAX):
+            if device.offer is None:
+                continue
+            asked += 1
+            if suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
+                return True
+        return not asked
 
     @property
     def held(self) -> int:
@@ -281,6 +357,8 @@ class Dispatch:
             StoreError: nothing was given to the device, as far as is known.
         """
         device = self._device(row.id)
+        if not device.is_for(ask.agent, asyncio.get_running_loop().time()):
+            return replaced(ask)
         earlier, request = device.request, _Request(row, device, ask.offer)
         if earlier is None:
             self._held.take(row.user_id, self.terms.held_max)
@@ -292,6 +370,7 @@ class Dispatch:
             return await self._with_files(await self._answer(request, ask))
         finally:
             if device.request is request:
+                device.asked_at = asyncio.get_running_loop().time()
                 device.request = None
                 self._waiting.remove(request)
                 self._held.give(row.user_id)
@@ -322,7 +401,7 @@ class Dispatch:
                 raise request.error
             if request.jobs and request.is_wanted:
                 return self._told(device, ask, request.jobs)
-        return self._told(device, ask)
+        return replaced(ask) if device.has_other(ask.agent) else self._told(device, ask)
 
     async def _wait(self, request: _Request, seconds: float) -> None:
         """Wait until something has happened to a request, or its time is over."""
@@ -354,7 +433,9 @@ class Dispatch:
     ) -> Told:
         """Return an answer, with a number that neither side has had."""
         number = max(device.told_at, ask.seen, *device.given.values()) + 1
-        device.given.update({(row.job_id, row.attempt): number for row in jobs})
+        keys = [(row.job_id, row.attempt) for row in jobs]
+        device.given.update(dict.fromkeys(keys, number))
+        device.agents.update(dict.fromkeys(keys, ask.agent.name))
         if actions:
             device.told, device.told_at = device.told.union(actions), number
         given = [GivenJob(row, self._payload(row)) for row in jobs]
@@ -393,12 +474,14 @@ class Dispatch:
         except BaseException:
             device.is_certain = False
             raise
+        device.reputation = found.reputation
         device.held = {(row.job_id, row.attempt) for row in found.held}
         device.given = {
             key: number
             for key, number in device.given.items()
             if key in device.held and key not in ask.attempts
         }
+        device.agents = {key: name for key, name in device.agents.items() if key in device.held}
         actions = found.actions
         if ask.seen >= device.told_at:  # what it was told it has heard, and is at work on
             device.told = device.told.intersection(actions)
@@ -409,6 +492,8 @@ class Dispatch:
             row
             for row in found.unknown
             if device.given.get((row.job_id, row.attempt), ask.seen + 1) > ask.seen
+            # Another agent may be at work on what it was given, and has named it to nobody yet.
+            and device.agents.get((row.job_id, row.attempt), "") in ("", ask.agent.name)
         ]
         return unknown, actions
 
@@ -421,7 +506,7 @@ class Dispatch:
         most = min(offer.capacity.slots, JOBS_PER_ANSWER)
         if most < 1 or not self.jobs:
             return
-        for job in self.jobs.best(offer, request.owner):
+        for job in self.jobs.best(offer, request.owner, request.reputation):
             if chosen and not suits(job.needs, offer):
                 continue
             chosen.append(job)
@@ -476,6 +561,9 @@ class Dispatch:
                 request.offer = structs.replace(request.offer, capacity=NOTHING)
             elif outcome is Refused.REVOKED:
                 request.error = MarketError(Code.WORKER_UNAUTHORIZED)
+            elif outcome is Refused.UNTRUSTED:  # it has fallen since it was looked up
+                device.reputation = min(device.reputation, job.needs.min_reputation - 1)
+                device.is_certain = False
             self._add(job.again())
         if not device.claiming and device.settled is not None:
             device.settled.set_result(None)
@@ -525,6 +613,11 @@ class Dispatch:
                 self._devices[device_id] = device
 
 
+def replaced(ask: Ask) -> Told:
+    """Return the answer for an agent in whose place another one works."""
+    return Told((), (), ask.seen, is_replaced=True)
+
+
 def _reported(row: DeviceRow) -> Offer:
     """Return an offer of what a device has reported of itself, for anything it can run."""
     names = (row.gpu_name,) if row.gpu_name else ()
@@ -548,4 +641,6 @@ async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
     ]
     given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
-    return _Found(held, given, await actions_for(tx, device_id, sorted(named)))
+    reputations = await trust.of_devices(tx, [device_id])
+    actions = await actions_for(tx, device_id, sorted(named))
+    return _Found(held, given, actions, reputations[device_id].score)

@@ -1,16 +1,16 @@
 """Draws: replicas are paid for the time that they can be used, to the second, attempt by attempt.
 
 A replica's hold is drawn from whenever an attempt at it ends, however it ends. What an attempt did
-not use is there for the next one, and is released when the replica is over. Nobody looks at a
-result first, as there is none: a buyer who is not served stops the replica.
+not use is there for the next one, and is released when the replica is over. As with a result, what
+was drawn is in review for a while: that a replica served is its device's word alone.
 """
 
 from collections.abc import Callable
 
 from msgspec import Struct
 
-from market import ledger
-from market.ledger import Movement, Transfer, TransferKind
+from market import ledger, reviews
+from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import Currency
 from market.states import JobStatus
 from storage import attempts as attempt_queries
@@ -33,7 +33,8 @@ class Drawn(Struct, frozen=True):
     Attributes:
         left: for how many seconds the replica may still be paid.
         had: the same, before this attempt.
-        worked: for how many seconds this attempt worked, whatever of it is paid.
+        worked: for how many seconds this attempt worked, whatever of it is paid; 0 if it never
+            became ready.
     """
 
     left: int
@@ -42,11 +43,19 @@ class Drawn(Struct, frozen=True):
 
 
 class Drawing(Struct, frozen=True):
-    """What a draw needs from outside: the house's fee in ten-thousandths, the time, identifiers."""
+    """What a draw needs from outside.
+
+    Attributes:
+        fee: the house's part, in ten-thousandths.
+        now: UTC seconds.
+        new_id: makes identifiers of transfers.
+        review_seconds: for how long the buyer may dispute it; 0 pays at once.
+    """
 
     fee: int
     now: int
     new_id: Callable[[], str]
+    review_seconds: int = 0
 
 
 async def draw(
@@ -107,10 +116,12 @@ async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
         ledger.held(buyer, currency),
         ledger.revenue(currency),
         ledger.revenue(Currency.CREDIT),
+        ledger.review(currency),
     }
     owner = None if job.device_id is None else await device_queries.owner_of(tx, job.device_id)
     if owner is not None:
         accounts.add(ledger.available(owner, Currency.CREDIT))
+        accounts.add(ledger.held(owner, Currency.CREDIT))
     return accounts
 
 
@@ -120,15 +131,31 @@ async def _time(
     """Return for how many seconds an attempt could be used, and for how many it worked."""
     began, ready, renewed = await attempt_queries.begun(tx, job.id, job.attempts)
     until = min(now, renewed) if is_lost and renewed is not None else now
-    since = ready if replica.says_ready else began
-    usable = 0 if since is None else max(until - since, 0)
-    return usable, 0 if began is None else max(until - began, 0)
+    since = began if replica.ready_within is None else ready
+    if since is None or began is None:
+        return 0, 0
+    return max(until - since, 0), max(until - began, 0)
 
 
 async def _pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
-    """Pay what was drawn; a worker is paid in credits, whatever the buyer holds."""
+    """Pay what was drawn, perhaps into review; a worker is paid in credits, whatever is held."""
     await tx.lock("accounts", sorted(await accounts_of(tx, job)))
     key, currency = f"{hold_id}:attempt:{row.attempt}", Currency(job.currency)
+    if how.review_seconds:
+        kept = [(ledger.review(currency), row.amount)]
+        await ledger.draw(tx, hold_id, kept, key=key, transfer_id=how.new_id(), now=how.now)
+        ids = TransferIds(how.new_id(), how.new_id())
+        beginning = reviews.Beginning(
+            worker=row.user_id,
+            earned=row.earned,
+            price=row.amount,
+            seconds=how.review_seconds,
+            resolution=ids,
+            hold_id=how.new_id(),
+            now=how.now,
+        )
+        await reviews.keep(tx, job, beginning, is_draw=True)
+        return
     worker = ledger.available(row.user_id, Currency.CREDIT)
     house = ledger.revenue(currency)
     payments = [(house, row.amount)]

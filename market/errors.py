@@ -111,6 +111,11 @@ class Code(Enum):
         Kind.INVALID,
         "This service has no exits: sessions leave from the service itself.",
     )
+    TUNNELS_NOT_OFFERED = (
+        "tunnels_not_offered",
+        Kind.INVALID,
+        "This service has no port where devices attach, so nobody can connect to ports of jobs.",
+    )
     CONSENT_NEEDED = (
         "consent_needed",
         Kind.INVALID,
@@ -138,6 +143,16 @@ class Code(Enum):
         "device_full",
         Kind.INVALID,
         "The device has as many jobs as it may have at once; finish one.",
+    )
+    BENCHMARK_FAILED = (
+        "benchmark_failed",
+        Kind.INVALID,
+        "The device has not shown what it was to show; it may begin again.",
+    )
+    REPUTATION_TOO_LOW = (
+        "reputation_too_low",
+        Kind.INVALID,
+        "The buyer asks for a device with more reputation than this one has.",
     )
     JOB_OVER = "job_over", Kind.INVALID, "The job is over and cannot be cancelled."
     ATTEMPT_NOT_CURRENT = (
@@ -206,6 +221,16 @@ class Code(Enum):
         "deploy_has_no_revisions",
         Kind.INVALID,
         "This deploy does not say what its replicas run, so that cannot be changed.",
+    )
+    NO_APP = (
+        "no_app",
+        Kind.INVALID,
+        "It declares no port of the protocol http, so there is nothing to open in a browser.",
+    )
+    APPS_NOT_OFFERED = (
+        "apps_not_offered",
+        Kind.INVALID,
+        "This service has no door for apps: what listens in a job cannot be reached.",
     )
     DEPLOY_OVER = "deploy_over", Kind.INVALID, "The deploy is over."
     REVISION_NOT_FOUND = (

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from market import ledger, reviews
+from market import ledger, reviews, trust
 from market.artifacts import require_inputs
 from market.attempts import (
     HOST_KINDS,
+    PROVEN_JOBS,
     WORK_KINDS,
     Ending,
     FailureKind,
@@ -33,6 +35,7 @@ from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import MICRO, Currency, as_decimal
 from market.overdue import GRACE_SECONDS, Ended, Leases, Overdue
+from market.reputation import NEW_RELIABILITY
 from market.specs import Spec, Specs, size_of
 from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
@@ -46,6 +49,7 @@ from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage import reviews as review_queries
 from storage.attempts import EndRow
+from storage.attempts import SpecRow as PayloadRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
 from storage.job_specs import SpecRow
@@ -58,8 +62,11 @@ TITLE_MAX_CHARACTERS = 200
 TEXT_MAX_CHARACTERS = 20_000
 DURATION_MAX_HOURS = 8_760
 PRICE_MAX = 1_000_000 * MICRO
-# Owners of devices, not devices or attempts: anybody may register as many devices as they like.
-OWNERS_MAX = 3
+# Owners of devices, not devices or attempts: anybody may register as many devices as they like. Nor
+# do accounts cost anything, so the word of those counts whose devices were seen to work.
+PROVEN_OWNERS_MAX = 3
+# Proven or not: else a job that nobody can do would wait, and cost transactions, for long.
+OWNERS_MAX = 10
 # However many refuse it: each of them costs a transaction, and a line that its buyer is shown.
 ATTEMPTS_MAX = 100
 TAKE_BACK_MAX_JOBS = 100
@@ -74,6 +81,7 @@ HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
+ENDED_EARLY = "the service ended by itself before its time"
 REVOKED = "the token of the device was revoked"
 
 _logger = logging.getLogger("jobs")
@@ -143,7 +151,8 @@ class Outcome(Struct, frozen=True):
 class Owned(Struct, frozen=True):
     """A job as its buyer sees it, and what it has cost, in its currency, once it is over.
 
-    `review` is there once it is completed, if its buyer may look at the result, or might.
+    `review` is there once it is completed, if its buyer may look at the result, or might; of a
+    replica that is paid by time, once an attempt was paid, and it is the last one that is open.
     """
 
     job: JobRow
@@ -337,8 +346,8 @@ class Jobs:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
 
         Raises:
-            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`;
-                `worker_unauthorized`, when the device was revoked meanwhile.
+            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
+                `reputation_too_low`; `worker_unauthorized`, when the device was revoked meanwhile.
         """
         job = await self._store.write(
             _accept, device.id, job_id, bounds=self.bounds, now=self._now()
@@ -387,11 +396,13 @@ class Jobs:
                 when the job has a payload, and what it ran has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
-        is_new = await self._store.write(
+        after = await self._store.write(
             self._complete, self.moment(), device, job_id, attempt, result, ending, is_logged
         )
-        if is_new:
-            self._ended(job_id, "completed")
+        if after == JobStatus.WAITING:
+            self._waking.job(job_id)
+        if after is not None:
+            self._ended(job_id, "completed" if after == JobStatus.COMPLETED else "failed")
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
@@ -521,11 +532,11 @@ class Jobs:
             raise MarketError(Code.JOB_NOT_FOUND)
         hold = await ledger_queries.find_hold(tx, hold_of(job_id))
         spec = await self._specs.find(tx, job_id)
-        review = await review_queries.find(tx, job_id)
+        rows = await review_queries.of_job(tx, job_id)
         paid = hold.captured if hold is not None else None
-        if review is not None and review.state == ReviewStatus.REVERSED:
-            paid = 0
-        return Owned(job, paid, spec, review)
+        if paid is not None:
+            paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
+        return Owned(job, paid, spec, reviews.most_urgent(rows))
 
     async def _find_open(self, tx: Transaction, job_id: str) -> Open:
         job = await queries.find(tx, job_id)
@@ -577,13 +588,13 @@ class Jobs:
         result: str,
         ending: Ending,
         is_logged: bool,
-    ) -> bool:
-        """Take a result; return whether it was not taken before."""
+    ) -> JobStatus | None:
+        """Take a result; return how the job is then, or None when it was taken before."""
         await tx.lock("jobs", [job_id])
         job = await queries.find(tx, job_id)
         is_done = job is not None and job.status == JobStatus.COMPLETED
         if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
-            return False
+            return None
         job = await require_current(tx, device.id, job_id, attempt)
         if not is_logged:
             raise MarketError(Code.LOG_INCOMPLETE, field="log_bytes")
@@ -591,16 +602,40 @@ class Jobs:
         if spec is not None and ending.exit_code:
             message = f"A job whose process ended with {ending.exit_code} has failed."
             raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
-        review_hours = 0
-        if spec is not None:
-            review_hours = self._terms.review_hours
-            if spec.review_hours is not None:
-                review_hours = spec.review_hours
+        if spec is not None and job.deploy_id is not None and _serves(spec.payload):
+            early = replace(ending, kind=FailureKind.JOB)
+            await self._retry(tx, moment, job, ENDED_EARLY, early)
+            after = await queries.find(tx, job_id)
+            return None if after is None else JobStatus(after.status)
         outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
-        await self._leave(
-            tx, moment, job, outcome, device.user_id, review_seconds=review_hours * HOUR_SECONDS
-        )
-        return True
+        seconds = self._review_seconds(spec)
+        await self._leave(tx, moment, job, outcome, device.user_id, review_seconds=seconds)
+        return JobStatus.COMPLETED
+
+    def _review_seconds(self, spec: PayloadRow | None) -> int:
+        """Return for how long the buyer of a job may look at what came of it."""
+        if spec is None:
+            return 0
+        hours = self._terms.review_hours if spec.review_hours is None else spec.review_hours
+        return hours * HOUR_SECONDS
+
+    async def _leave_failed(
+        self, tx: Transaction, moment: Moment, job: JobRow, outcome: Outcome, worker: str
+    ) -> None:
+        """End a job whose own work has failed: its time is paid, as if the buyer had cancelled it.
+
+        Else whoever prints a result and exits with 1 has had it for nothing. It is in review like a
+        result, because it is the device that says so.
+        """
+        spec = await attempt_queries.spec(tx, job.id)
+        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
+        gross = 0 if spec is None else _share(job, began, moment.now)
+        if not gross:
+            await self._leave(tx, moment, job, outcome, None)
+            return
+        paid = replace(outcome, gross=gross)
+        seconds = self._review_seconds(spec)
+        await self._leave(tx, moment, job, paid, worker, review_seconds=seconds)
 
     async def _fail(
         self,
@@ -615,7 +650,7 @@ class Jobs:
         """Take a job back from a device; return whether it waits for another one."""
         await tx.lock("jobs", [job_id])
         job = await require_current(tx, device.id, job_id, attempt)
-        return await self._retry(tx, moment, job, reason, ending)
+        return await self._retry(tx, moment, job, reason, ending, worker=device.user_id)
 
     async def _take_back(self, tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
         """Take a job back and return it as it was; None when it is not in that attempt any more."""
@@ -643,11 +678,12 @@ class Jobs:
         ending: Ending,
         *,
         is_lost: bool = False,
+        worker: str | None = None,
     ) -> bool:
         """Put a running job up again, and return whether it waits now, or has failed for good.
 
         It has when so many owners' devices did not do it, refusals apart, or its buyer wants it run
-        once.
+        once. `worker` is who owns the device, if that says itself how the attempt ended.
         """
         attempt = "lost" if is_lost else _outcome(ending)
         drawn = await self._draw(tx, moment, job, is_lost=is_lost)
@@ -655,19 +691,15 @@ class Jobs:
             done = Outcome(JobStatus.COMPLETED, result=reason, attempt=attempt, ending=ending)
             await self._leave(tx, moment, job, done, None, drawn=drawn)
             return False
-        # Owners may have rules of their own, such as which images they run: the job is no worse for
-        # what these refuse, and waits for others.
-        counted = None if ending.kind is FailureKind.REFUSED else job.attempts
-        over = await queries.count_unsuccessful(tx, job.id, counted) >= OWNERS_MAX
-        over = over or job.attempts >= ATTEMPTS_MAX
-        if ending.kind in WORK_KINDS:
-            over = over or await _runs_once(tx, job.id)
+        over = await _has_failed(tx, job, ending)
         status = JobStatus.FAILED if over else JobStatus.WAITING
         outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
-        if over:
+        if over and worker is not None and ending.kind in WORK_KINDS and drawn is None:
+            await self._leave_failed(tx, moment, job, outcome, worker)
+        elif over:
             await self._leave(tx, moment, job, outcome, None, drawn=drawn)
         else:
-            await _move(tx, job, outcome, 0, moment.now)
+            await self._move(tx, job, outcome, 0, moment.now)
             if drawn is not None:
                 await spec_queries.set_timeout(tx, job.id, drawn.left)
         return not over
@@ -676,7 +708,8 @@ class Jobs:
         self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
     ) -> Drawn | None:
         """Pay an attempt at a replica that ends now; None for a job that is none."""
-        how = Drawing(self._terms.fee, moment.now, self._identifiers.new)
+        review_seconds = self._terms.review_hours * HOUR_SECONDS
+        how = Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
         return await draw(tx, job, hold_of(job.id), how, is_lost=is_lost)
 
     async def _leave(
@@ -698,7 +731,7 @@ class Jobs:
         """
         drawn = drawn or await self._draw(tx, moment, job)
         if drawn is not None:
-            await _move(tx, job, outcome, 0, moment.now)
+            await self._move(tx, job, outcome, 0, moment.now)
             await spec_queries.forget_secrets(tx, job.id)
             hold_id, ids = hold_of(job.id), moment.resolution
             await tx.lock("accounts", sorted(await accounts_of(tx, job)))
@@ -706,11 +739,12 @@ class Jobs:
             return
         fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
-        await _move(tx, job, outcome, earned, moment.now)
+        await self._move(tx, job, outcome, earned, moment.now)
         await spec_queries.forget_secrets(tx, job.id)
         if worker is not None and review_seconds:
             how = reviews.Beginning(
                 worker=worker,
+                price=_held_part(job, outcome.gross),
                 earned=earned,
                 seconds=review_seconds,
                 resolution=moment.resolution,
@@ -725,11 +759,41 @@ class Jobs:
         elif job.currency == Currency.CREDIT:
             payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
         else:
-            payments = [(house, job.price_held * outcome.gross // (job.price_credit or 1))]
+            payments = [(house, _held_part(job, outcome.gross))]
             await _pay_out(tx, moment, job, worker, earned)
         await ledger.capture(
             tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
         )
+
+    async def _move(
+        self, tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int
+    ) -> None:
+        """Write down how a job is left, and what that says of the device that ran it."""
+        JobStatus(job.status).require_before(outcome.status)
+        ending = outcome.ending
+        moved = await queries.change_status(
+            tx,
+            job,
+            after=outcome.status,
+            attempt=EndRow(
+                outcome.attempt or outcome.status,
+                failure_kind=ending.kind,
+                reason=outcome.failure_reason,
+                exit_code=ending.exit_code,
+                cpu_seconds=ending.cpu_seconds,
+                max_memory_bytes=ending.max_memory_bytes,
+            ),
+            earned=earned,
+            result=outcome.result,
+            failure_reason=outcome.failure_reason,
+            now=now,
+        )
+        if not moved:
+            raise MarketError(Code.ATTEMPT_NOT_CURRENT)
+        how = outcome.attempt or outcome.status
+        if outcome.status is JobStatus.COMPLETED:  # also a replica that has served all its time
+            how = outcome.status
+        await trust.ended(tx, job, how, ending.kind, least_price=self.bounds.free_below, now=now)
 
     def moment(self) -> Moment:
         """Return what a change needs that is made now."""
@@ -745,6 +809,13 @@ def _share(job: JobRow, began: int | None, now: int) -> int:
     return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
 
 
+def _held_part(job: JobRow, gross: int) -> int:
+    """Return the part of what a buyer holds, in its currency, that is worth so many credits."""
+    if job.currency == Currency.CREDIT and gross < job.price_credit:
+        return gross
+    return job.price_held * gross // job.price_credit if job.price_credit else job.price_held
+
+
 def _is_used_up(drawn: Drawn, ending: Ending) -> bool:
     """Say whether a replica has had all its time: a service ends then, and that is no failure.
 
@@ -757,6 +828,32 @@ def _is_used_up(drawn: Drawn, ending: Ending) -> bool:
 def _outcome(ending: Ending) -> str:
     """Return how an attempt ended that its device could not complete."""
     return "lost" if ending.kind in HOST_KINDS else "failed"
+
+
+def _serves(payload: str) -> bool:
+    """Say whether a payload listens on ports: as a replica it is to run until its time is over."""
+    said = json.loads(payload)
+    return bool(said.get("ports") or said.get("ready"))
+
+
+async def _has_failed(tx: Transaction, job: JobRow, ending: Ending) -> bool:
+    """Say whether a job whose attempt ends like this has failed for good."""
+    if ending.kind in WORK_KINDS and await _runs_once(tx, job.id):
+        return True
+    if job.attempts >= ATTEMPTS_MAX:  # those of a replica that served are no failures
+        served = await queries.count_served(tx, job.id)
+        if job.attempts - served >= ATTEMPTS_MAX:
+            return True
+    # Owners may have rules of their own, such as which images they run: the job is no worse for
+    # what these refuse, and waits for others.
+    unsuccessful = await queries.count_unsuccessful(
+        tx,
+        job.id,
+        None if ending.kind is FailureKind.REFUSED else job.attempts,
+        proven_attempts=PROVEN_JOBS,
+        proven_reliability=NEW_RELIABILITY,
+    )
+    return unsuccessful.proven >= PROVEN_OWNERS_MAX or unsuccessful.owners >= OWNERS_MAX
 
 
 async def _runs_once(tx: Transaction, job_id: str) -> bool:
@@ -897,6 +994,11 @@ async def _accept(
         left = await slots_left(tx, device_id, bounds)
         if left is not None and left < 0:
             raise MarketError(Code.DEVICE_FULL)
+        least = await spec_queries.min_reputation(tx, job_id)
+        if least:
+            reputation = (await trust.of_devices(tx, [device_id]))[device_id]
+            if reputation.score < least:
+                raise MarketError(Code.REPUTATION_TOO_LOW)
         return started
     job = await queries.find(tx, job_id)
     if job is None:
@@ -907,27 +1009,3 @@ async def _accept(
     if job.status == JobStatus.WAITING and excluded:
         raise MarketError(Code.JOB_FAILED_HERE)
     raise MarketError(Code.JOB_NOT_WAITING)
-
-
-async def _move(tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int) -> None:
-    JobStatus(job.status).require_before(outcome.status)
-    ending = outcome.ending
-    moved = await queries.change_status(
-        tx,
-        job,
-        after=outcome.status,
-        attempt=EndRow(
-            outcome.attempt or outcome.status,
-            failure_kind=ending.kind,
-            reason=outcome.failure_reason,
-            exit_code=ending.exit_code,
-            cpu_seconds=ending.cpu_seconds,
-            max_memory_bytes=ending.max_memory_bytes,
-        ),
-        earned=earned,
-        result=outcome.result,
-        failure_reason=outcome.failure_reason,
-        now=now,
-    )
-    if not moved:
-        raise MarketError(Code.ATTEMPT_NOT_CURRENT)

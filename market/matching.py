@@ -31,6 +31,9 @@ LOOKS_MAX = 512
 # Different offers that a new job is compared with: a millisecond. Devices behind them find the job
 # when they ask again.
 OFFERS_LOOKED_AT_MAX = 1_024
+# Devices that one new job is compared with, whose owners have failed at it, or whose reputation is
+# too low: a third of a millisecond. Those behind them find the job when they ask again.
+DEVICES_LOOKED_AT_MAX = 4_096
 # Offers whose suitable shapes are remembered. A device repeats its offer until it has something.
 OFFERS_KEPT_MAX = 256
 # Of one buyer, most of whom have a few: every search goes through those of everybody. A job with
@@ -43,12 +46,16 @@ WITHOUT_IMAGE: Final = "bwrap"
 
 
 class Needs(NamedTuple):
-    """What a job needs of a device; jobs that need the same are one shape."""
+    """What a job needs of a device; jobs that need the same are one shape.
+
+    `min_reputation` is in millionths, and no matter of the offer: see `JobBook.best`.
+    """
 
     resources: Resources
     job_type: str
     has_image: bool = False
     has_network: bool = False
+    min_reputation: int = 0
 
 
 class Offer(Struct, frozen=True, cache_hash=True):
@@ -65,7 +72,10 @@ class Offer(Struct, frozen=True, cache_hash=True):
 
 
 def suits(needs: Needs, offer: Offer) -> bool:
-    """Say whether a device that offers this can do what needs that; prices are another matter."""
+    """Say whether a device that offers this can do what needs that.
+
+    Prices are another matter, and so is reputation.
+    """
     if needs.job_type not in offer.job_types or (needs.has_network and not offer.has_network):
         return False
     executors = offer.executors
@@ -255,12 +265,22 @@ class JobBook:
             self._drop_gone()
         return job
 
-    def best(self, offer: Offer, owner: str) -> Iterator[WaitingJob]:
+    def best(self, offer: Offer, owner: str, reputation: int = 0) -> Iterator[WaitingJob]:
         """Yield the jobs for a device, the best first, of those that are not far behind others.
 
         The book may not be changed meanwhile.
+
+        Args:
+            offer: what the device has free, and can do.
+            owner: the user whose it is.
+            reputation: what the device has, in millionths.
         """
-        heaps = (heap for shape in self._suiting(offer) for heap in shape.heaps(offer.least_price))
+        heaps = (
+            heap
+            for shape in self._suiting(offer)
+            if shape.needs.min_reputation <= reputation
+            for heap in shape.heaps(offer.least_price)
+        )
         for job in islice(_merged(heaps), LOOKS_MAX):
             if not job.is_taken and job.is_for(offer, owner):
                 yield job
@@ -304,6 +324,10 @@ class Waiter(Protocol):
     def owner(self) -> str:
         """The user whose it is."""
 
+    @property
+    def reputation(self) -> int:
+        """What it has of it, in millionths."""
+
 
 _Waiter = TypeVar("_Waiter", bound=Waiter)
 
@@ -335,12 +359,16 @@ class DeviceBook(Generic[_Waiter]):
 
     def find(self, job: WaitingJob) -> _Waiter | None:
         """Return the device for a job, of those that suit the one that has waited longest."""
+        least, looks = job.needs.min_reputation, DEVICES_LOOKED_AT_MAX
         for offer, group in islice(self._groups.items(), OFFERS_LOOKED_AT_MAX):
             if job.price < offer.least_price or not suits(job.needs, offer):
                 continue
             for waiter in group:
-                if waiter.owner not in job.excluded:
+                if waiter.owner not in job.excluded and waiter.reputation >= least:
                     return waiter
+                looks -= 1
+                if not looks:
+                    return None
         return None
 
 

@@ -34,6 +34,7 @@ PREPARING = "preparing"
 VANISHED = "the device was not heard of any more"
 NOT_STARTED = "the device did not begin the work in time"
 TOO_LONG = "the work took longer than it may"
+NOT_READY = "it did not become ready in time"
 
 Row = TypeVar("Row", bound=Hashable)
 
@@ -111,7 +112,12 @@ class Overdue:
         # What is less than a second is left for the next time.
         self._looked_at = observed if self._looked_at is None else self._looked_at + passed
         ended += [
-            Ended(row.job_id, row.attempt, TOO_LONG, is_timeout=bool(row.has_payload))
+            Ended(
+                row.job_id,
+                row.attempt,
+                NOT_READY if row.is_unready else TOO_LONG,
+                is_timeout=bool(row.has_payload),
+            )
             for row in due
         ]
         return ended

@@ -5,20 +5,24 @@ the buyer. What the worker earns of it waits in the worker's held account, under
 what the house keeps waits in an account of the house. The buyer confirms, or says nothing until the
 time is over: then both are paid. The buyer disputes: then nothing moves until the operator has
 decided that the payment stands (`upheld`), or that the buyer gets all of it back (`reversed`).
+
+A replica that is paid by time has such a review of each attempt that was paid, instead; its buyer
+and the operator decide about all of them at once that are open.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from market import ledger
+from market import ledger, trust
 from market.context import Context
 from market.errors import Code, MarketError
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import Currency
 from market.states import ReviewStatus
 from market.sweeping import Sweep
+from storage import attempts as attempt_queries
 from storage import jobs as job_queries
 from storage import reviews as queries
 from storage.jobs import JobRow
@@ -34,9 +38,14 @@ _logger = logging.getLogger("reviews")
 
 
 class Beginning(Struct, frozen=True):
-    """What begins a review: whom it is about, and what each of them gets of the price."""
+    """What begins a review: whom it is about, and what each of them gets of the price.
+
+    `price` is what the work was worth, in the job's currency; the rest of what its buyer holds is
+    released. `earned` is the worker's part, in micro-credits.
+    """
 
     worker: str
+    price: int
     earned: int
     seconds: int
     resolution: TransferIds
@@ -49,8 +58,7 @@ class Decision(Struct, frozen=True):
 
     state: ReviewStatus
     now: int
-    resolution: TransferIds
-    rest_id: str
+    new_id: Callable[[], str]
 
 
 class Reviews:
@@ -118,8 +126,8 @@ class Reviews:
 
 
 def decision(new_id: Callable[[], str], state: ReviewStatus, now: int) -> Decision:
-    """Return a decision with identifiers for its transfers."""
-    return Decision(state, now, TransferIds(new_id(), new_id()), new_id())
+    """Return a decision that is made now."""
+    return Decision(state, now, new_id)
 
 
 async def disputes(context: Context) -> list[ReviewRow]:
@@ -127,8 +135,8 @@ async def disputes(context: Context) -> list[ReviewRow]:
     return await context.store.read(queries.disputed, limit=DISPUTES_MAX)
 
 
-async def decide(context: Context, job_id: str, state: ReviewStatus) -> ReviewRow:
-    """Decide a dispute as the operator; return the review as it was before.
+async def decide(context: Context, job_id: str, state: ReviewStatus) -> list[ReviewRow]:
+    """Decide a dispute as the operator; return the reviews that this is about, as they were before.
 
     Deciding again alike changes nothing.
 
@@ -139,16 +147,26 @@ async def decide(context: Context, job_id: str, state: ReviewStatus) -> ReviewRo
     return await context.store.write(_decide, chosen, job_id)
 
 
-def hold_of(job_id: str) -> str:
+def hold_of(review: ReviewRow) -> str:
     """Return the hold of what a worker has earned of a job that is in review."""
-    return f"review:job:{job_id}"
+    attempt = f":attempt:{review.attempt}" if review.is_draw else ""
+    return f"review:job:{review.job_id}{attempt}"
+
+
+def most_urgent(rows: Sequence[ReviewRow]) -> ReviewRow | None:
+    """Return of a job's reviews the one that its buyer is shown: what is open comes first."""
+    order = (ReviewStatus.DISPUTED, ReviewStatus.HELD)
+    ranks = {state: len(order) - place for place, state in enumerate(order)}
+    return max(
+        rows, key=lambda row: (ranks.get(ReviewStatus(row.state), 0), row.attempt), default=None
+    )
 
 
 async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) -> None:
-    """Take the price of a completed job from its buyer, and keep it until the review is over.
+    """Take what a job was worth from its buyer, and keep it until the review is over.
 
     Args:
-        tx: the transaction; it has just completed the job.
+        tx: the transaction; it has just ended the job.
         job: as it was while it ran.
         job_hold_id: the hold of its price.
         how: who has done it, and what that has earned in credits.
@@ -157,18 +175,31 @@ async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) 
     kept, source = ledger.review(currency), ledger.revenue(Currency.CREDIT)
     if currency == Currency.CREDIT:
         source = kept
-    # All that the transfers below move, also what `capture` releases: nothing, for the price is
-    # captured whole.
+    # All that the transfers below move, also what `capture` releases.
+    buyer, rest = ledger.held(job.user_id, currency), job.price_held - how.price
     movements = (
-        Movement(ledger.held(job.user_id, currency), kept, job.price_held),
+        Movement(buyer, kept, how.price),
+        Movement(buyer, ledger.available(job.user_id, currency), rest),
         Movement(source, ledger.held(how.worker, Currency.CREDIT), how.earned),
     )
     await ledger.lock(tx, movements)
     await ledger.capture(
-        tx, job_hold_id, [(kept, job.price_held)], transfer_ids=how.resolution, now=how.now
+        tx, job_hold_id, [(kept, how.price)], transfer_ids=how.resolution, now=how.now
     )
-    hold = HoldRow(hold_of(job.id), how.worker, Currency.CREDIT, how.earned, None)
-    await ledger.hold(tx, hold, transfer_id=how.hold_id, now=how.now, source=source)
+    await keep(tx, job, how)
+
+
+async def keep(tx: Transaction, job: JobRow, how: Beginning, *, is_draw: bool = False) -> None:
+    """Begin the review of a payment which the house's account for reviews has received just now.
+
+    Args:
+        tx: the transaction, which has locked every account that this moves money between.
+        job: as it was while it ran.
+        how: who has done it, what was received for it, and what of that they earn in credits.
+        is_draw: whether it pays for the time of the attempt at a replica, and not for a result.
+    """
+    currency, house = Currency(job.currency), ledger.revenue(Currency.CREDIT)
+    source = ledger.review(currency) if currency == Currency.CREDIT else house
     review = ReviewRow(
         job_id=job.id,
         attempt=job.attempts,
@@ -176,68 +207,95 @@ async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) 
         buyer_id=job.user_id,
         earned=how.earned,
         currency=currency,
-        price=job.price_held,
+        price=how.price,
         created_at=how.now,
         review_until=how.now + how.seconds,
         state=ReviewStatus.HELD,
         reason=None,
         disputed_at=None,
         resolved_at=None,
+        is_draw=int(is_draw),
     )
+    hold = HoldRow(hold_of(review), how.worker, Currency.CREDIT, how.earned, None)
+    await ledger.hold(tx, hold, transfer_id=how.hold_id, now=how.now, source=source)
     await queries.insert(tx, review)
 
 
-async def _of_buyer(tx: Transaction, user_id: str, job_id: str) -> ReviewRow:
-    """Lock a buyer's job, and return its review."""
+async def _of_buyer(tx: Transaction, user_id: str, job_id: str) -> list[ReviewRow]:
+    """Lock a buyer's job, and return its reviews."""
     await tx.lock("jobs", [job_id])
     job = await job_queries.find(tx, job_id)
     if job is None or job.user_id != user_id:
         raise MarketError(Code.JOB_NOT_FOUND)
-    review = await queries.find(tx, job_id)
-    if review is None:
+    rows = await queries.of_job(tx, job_id)
+    if not rows:
         raise MarketError(Code.NOT_REVIEWABLE)
-    return review
+    return rows
 
 
 async def _confirm(tx: Transaction, chosen: Decision, user_id: str, job_id: str) -> None:
-    review = await _of_buyer(tx, user_id, job_id)
-    if review.state == ReviewStatus.CONFIRMED:
-        return
-    if review.state not in (ReviewStatus.HELD, ReviewStatus.DISPUTED):
+    rows = await _of_buyer(tx, user_id, job_id)
+    open_rows = [row for row in rows if row.state in (ReviewStatus.HELD, ReviewStatus.DISPUTED)]
+    if not open_rows and not any(row.state == ReviewStatus.CONFIRMED for row in rows):
         raise MarketError(Code.NOT_REVIEWABLE)
-    await _resolve(tx, chosen, review)
+    await _resolve(tx, chosen, open_rows)
 
 
 async def _dispute(tx: Transaction, user_id: str, job_id: str, *, reason: str, now: int) -> None:
-    review = await _of_buyer(tx, user_id, job_id)
-    if review.state == ReviewStatus.DISPUTED:
-        return
-    if not await queries.dispute(tx, job_id, reason=reason, now=now):
+    rows = await _of_buyer(tx, user_id, job_id)
+    is_new = await queries.dispute(tx, job_id, reason=reason, now=now)
+    if not is_new and not any(row.state == ReviewStatus.DISPUTED for row in rows):
         raise MarketError(Code.NOT_REVIEWABLE)
 
 
 async def _expire(tx: Transaction, chosen: Decision, job_id: str) -> None:
     await tx.lock("jobs", [job_id])
-    review = await queries.find(tx, job_id)
-    is_due = review is not None and review.state == ReviewStatus.HELD
-    if review is not None and is_due and review.review_until <= chosen.now:
-        await _resolve(tx, chosen, review)
+    rows = await queries.of_job(tx, job_id)
+    held = [row for row in rows if row.state == ReviewStatus.HELD]
+    await _resolve(tx, chosen, [row for row in held if row.review_until <= chosen.now])
 
 
-async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> ReviewRow:
+async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> list[ReviewRow]:
     await tx.lock("jobs", [job_id])
     if await job_queries.find(tx, job_id) is None:
         raise MarketError(Code.JOB_NOT_FOUND)
-    review = await queries.find(tx, job_id)
-    if review is None or review.state not in (ReviewStatus.DISPUTED, chosen.state):
+    rows = await queries.of_job(tx, job_id)
+    disputed = [row for row in rows if row.state == ReviewStatus.DISPUTED]
+    decided = [row for row in rows if row.state == chosen.state]
+    if not disputed and not decided:
         raise MarketError(Code.NOT_REVIEWABLE, "Nobody disputes the payment of this job.")
-    if review.state == ReviewStatus.DISPUTED:
-        await _resolve(tx, chosen, review)
-    return review
+    if chosen.state == ReviewStatus.REVERSED:
+        attempts = [row.attempt for row in disputed]
+        for device_id in await attempt_queries.devices_of(tx, job_id, attempts):
+            await trust.checked(tx, device_id, is_right=False)
+    await _resolve(tx, chosen, disputed)
+    return disputed or decided
 
 
-async def _resolve(tx: Transaction, chosen: Decision, review: ReviewRow) -> None:
-    """End a review that is open: pay the worker and the house, or the buyer."""
+async def _resolve(tx: Transaction, chosen: Decision, rows: Sequence[ReviewRow]) -> None:
+    """End reviews of one job that are open: pay the workers and the house, or the buyer."""
+    if not rows:
+        return
+    # All of them at once: accounts are locked in one order, whoever locks them.
+    await tx.lock("accounts", sorted({account for row in rows for account in _accounts_of(row)}))
+    for row in rows:
+        await _resolve_one(tx, chosen, row)
+
+
+def _accounts_of(review: ReviewRow) -> set[str]:
+    """Return every account that the end of a review may touch."""
+    currency = Currency(review.currency)
+    return {
+        ledger.held(review.user_id, Currency.CREDIT),
+        ledger.available(review.user_id, Currency.CREDIT),
+        ledger.available(review.buyer_id, currency),
+        ledger.review(currency),
+        ledger.revenue(currency),
+        ledger.revenue(Currency.CREDIT),
+    }
+
+
+async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> None:
     ReviewStatus(review.state).require_before(chosen.state)
     if not await queries.resolve(tx, review, after=chosen.state, now=chosen.now):
         raise MarketError(Code.NOT_REVIEWABLE)
@@ -248,19 +306,22 @@ async def _resolve(tx: Transaction, chosen: Decision, review: ReviewRow) -> None
         earner = kept if is_credit else ledger.revenue(Currency.CREDIT)
         rest = Movement(kept, ledger.available(review.buyer_id, currency), review.price)
         kind = TransferKind.REFUND
-        await job_queries.earn_nothing(tx, review.job_id)
+        if not review.is_draw:
+            await job_queries.earn_nothing(tx, review.job_id)
     else:
         earner = ledger.available(review.user_id, Currency.CREDIT)
         amount = review.price - review.earned if is_credit else review.price
         rest = Movement(kept, ledger.revenue(currency), amount)
         kind = TransferKind.FEE
-    hold_id = hold_of(review.job_id)
-    part = Movement(ledger.held(review.user_id, Currency.CREDIT), earner, review.earned)
-    await ledger.lock(tx, (part, rest))
+    hold_id, new_id = hold_of(review), chosen.new_id
     captured = await ledger.capture(
-        tx, hold_id, [(earner, review.earned)], transfer_ids=chosen.resolution, now=chosen.now
+        tx,
+        hold_id,
+        [(earner, review.earned)],
+        transfer_ids=TransferIds(new_id(), new_id()),
+        now=chosen.now,
     )
     assert captured is not None  # noqa: S101 - a review that is open has an open hold
     key = f"{hold_id}:{kind}"
-    transfer = Transfer(chosen.rest_id, key, kind, hold_id, currency, (rest,), chosen.now)
+    transfer = Transfer(new_id(), key, kind, hold_id, currency, (rest,), chosen.now)
     await ledger.post(tx, transfer)

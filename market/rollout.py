@@ -29,10 +29,16 @@ class Strategy(Struct, frozen=True):
 
 
 class Goal(Struct, frozen=True):
-    """The replicas that there should be: one of `revision` for each of these numbers."""
+    """The replicas that there should be: one of `revision` for each of these numbers.
+
+    `failed` are those of them that have failed for good with this revision. They are not started
+    again, and count among those that are not available, so that a revision which does not work
+    does not replace one replica after the other that does.
+    """
 
     revision: int
     numbers: frozenset[int]
+    failed: frozenset[int] = frozenset()
 
 
 class Replica(Struct, frozen=True):
@@ -90,8 +96,9 @@ def plan(goal: Goal, replicas: Sequence[Replica], strategy: Strategy, now: int) 
     surplus.sort(key=lambda each: (each.number in goal.numbers, each.revision, each.number))
     unneeded = [each for each in surplus if each.job_id in available]
     stops += [Stop(each.job_id) for each in unneeded[: max(spare, 0)]]
-    room = len(goal.numbers) + strategy.max_surge - (len(replicas) - len(stops))
-    missing = sorted(goal.numbers - kept.keys())
+    failed = (goal.failed & goal.numbers) - kept.keys()
+    room = len(goal.numbers) - len(failed) + strategy.max_surge - (len(replicas) - len(stops))
+    missing = sorted(goal.numbers - failed - kept.keys())
     steps: list[Step] = [*stops, *(Start(number) for number in missing[: max(room, 0)])]
     if steps or (not surplus and all(each in available for each in kept.values())):
         return steps

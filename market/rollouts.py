@@ -7,21 +7,25 @@ several may look at the same deploy.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from market.bounds import lock_user, require
 from market.context import Context
 from market.draws import SECONDS_MIN, accounts_of
 from market.errors import Code, MarketError
-from market.jobs import Jobs, NewJob, put_up, waiting
+from market.idempotency import Receipt
+from market.jobs import DAY_SECONDS, Jobs, NewJob, put_up, waiting
 from market.money import Currency
 from market.rollout import Goal, Replica, Start, Step, Stop, Strategy, Wait, plan
 from market.specs import Specs, size_of
 from market.states import JobStatus
 from market.templates import Change, Template, job_type_of, spec_of, template_of
 from market.waking import Waking
+from proxyctl.protocol.jobspec import Port, payload_of
 from storage import deploys as deploy_queries
 from storage import job_specs as spec_queries
 from storage import jobs as job_queries
@@ -42,9 +46,21 @@ LOOK_MAX_DEPLOYS = 200  # of those that may go on; others have their turn in the
 HEARD_MAX = 10_000  # jobs that were heard of and not looked at yet; those beyond wait for a look
 # After a refusal: money or room for jobs comes back when the buyer does something.
 REFUSED_SECONDS = 30
+UNREADABLE = "The secrets of this deploy cannot be read any more; say them again in a new revision."
 FAILED_SECONDS = 1.0  # after a failure of the store
 
 _logger = logging.getLogger("jobs")
+
+
+class Serving(Struct, frozen=True):
+    """A replica that can be used now: the attempt at its job that runs, and what it listens on."""
+
+    job_id: str
+    attempt: int
+    device_id: str
+    number: int
+    revision: int
+    ports: tuple[Port, ...]
 
 
 class Judgement(Struct, frozen=True):
@@ -86,8 +102,10 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
         for row in rows
         if row.status in (JobStatus.WAITING, JobStatus.RUNNING)
     ]
-    goal = Goal(rollout.revision, numbers - done - failed.keys())
+    goal = Goal(rollout.revision, numbers - done, frozenset(failed))
     steps = plan(goal, replicas, strategy, now)
+    # What has failed will not get better by itself, whatever else is waited for.
+    is_broken = bool(goal.failed & goal.numbers) and all(isinstance(step, Wait) for step in steps)
     updated = len(numbers & done) + len(
         {
             each.number
@@ -100,15 +118,15 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
     has_progressed = updated > rollout.updated or rollout.state == "available"
     progressed_at = now if has_progressed and steps else rollout.progressed_at
     problem = None if has_progressed else rollout.problem
-    if steps:
+    if is_broken:
+        number = min(goal.failed & goal.numbers)
+        state = "stuck"
+        problem = f"Replica {number} has failed: {failed[number].failure_reason or 'unknown'}"
+    elif steps:
         is_stuck = now - progressed_at >= strategy.progress_s
         state = "stuck" if is_stuck else "progressing"
         if is_stuck and problem is None:
             problem = f"Nothing has got better for {strategy.progress_s} seconds."
-    elif numbers & failed.keys():
-        number = min(numbers & failed.keys())
-        state = "stuck"
-        problem = f"Replica {number} has failed: {failed[number].failure_reason or 'unknown'}"
     elif numbers and numbers <= done:
         state, problem = "over", None
     else:
@@ -146,7 +164,13 @@ class Rollouts:
     # --- what buyers want -------------------------------------------------------------------
 
     async def revise(
-        self, user_id: str, deploy_id: str, change: Change, *, replicas: int | None = None
+        self,
+        user_id: str,
+        deploy_id: str,
+        change: Change,
+        receipt: Receipt[int] | None = None,
+        *,
+        replicas: int | None = None,
     ) -> int:
         """Have something else run from now on; return the number of the revision.
 
@@ -154,44 +178,57 @@ class Rollouts:
             user_id: whose deploy it is.
             deploy_id: the deploy.
             change: what is other.
+            receipt: keeps the reply.
             replicas: how many there should be; None for as many as before.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`,
-                `payload_invalid`; with `replicas` also as `scale`.
+                `payload_invalid`, `too_much_job_text`, `idempotency_key_reused`; with `replicas`
+                also as `scale`.
+            Replayed: this was answered before.
         """
 
         async def revise(tx: Transaction) -> tuple[int, Done]:
-            revision = await self._revise(tx, user_id, deploy_id, change)
+            revision = await self._revise(tx, user_id, deploy_id, change, receipt)
             if replicas is None:
                 return revision, Done()
             return revision, await self._scale(tx, user_id, deploy_id, replicas)
 
-        revision, done = await self._store.write(revise)
+        with self._jobs.counting_refusals(user_id):
+            revision, done = await self._store.write(revise)
         self._tell(done)
         self._hear_deploy(deploy_id)
         return revision
 
-    async def restart(self, user_id: str, deploy_id: str) -> int:
+    async def restart(
+        self, user_id: str, deploy_id: str, receipt: Receipt[int] | None = None
+    ) -> int:
         """Replace every replica by one that runs the same; as `revise`.
 
         Those that have failed get another chance.
         """
         revision = await self._store.write(
-            self._revise, user_id, deploy_id, Change(), cause="restart"
+            self._revise, user_id, deploy_id, Change(), receipt, cause="restart"
         )
         self._hear_deploy(deploy_id)
         return revision
 
-    async def rollback(self, user_id: str, deploy_id: str, revision: int | None) -> int:
+    async def rollback(
+        self,
+        user_id: str,
+        deploy_id: str,
+        revision: int | None,
+        receipt: Receipt[int] | None = None,
+    ) -> int:
         """Have run what ran in an earlier revision, by default the last one that was available.
 
         That is a new revision as well, whose number is returned.
 
         Raises:
             MarketError: as `revise`; `revision_not_found`.
+            Replayed: this was answered before.
         """
-        new = await self._store.write(self._roll_back, user_id, deploy_id, revision)
+        new = await self._store.write(self._roll_back, user_id, deploy_id, revision, receipt)
         self._hear_deploy(deploy_id)
         return new
 
@@ -203,9 +240,10 @@ class Rollouts:
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`;
                 `insufficient_funds`, `too_many_jobs`, `too_many_free_jobs`, `too_much_job_text`,
-                and nothing was changed then.
+                `too_many_attempts`, and nothing was changed then.
         """
-        done = await self._store.write(self._scale, user_id, deploy_id, replicas)
+        with self._jobs.counting_refusals(user_id):
+            done = await self._store.write(self._scale, user_id, deploy_id, replicas)
         self._tell(done)
         self._hear_deploy(deploy_id)
 
@@ -226,9 +264,13 @@ class Rollouts:
         """
         return await self._store.read(_revisions, user_id, deploy_id)
 
-    async def end(self, deploy_id: str) -> None:
-        """Start no replica of a deploy any more."""
-        await self._store.write(_end, deploy_id)
+    async def cancel(self, user_id: str, deploy_id: str) -> None:
+        """Stop every replica of a deploy, and start none any more; again, it changes nothing.
+
+        Raises:
+            MarketError: `deploy_not_found`, `deploy_has_no_revisions`.
+        """
+        self._tell(Done(await self._store.write(self._cancel, user_id, deploy_id)))
 
     # --- what happens to replicas -----------------------------------------------------------
 
@@ -337,6 +379,7 @@ class Rollouts:
         """
         rollout = RolloutRow(
             deploy_id=deploy.id,
+            user_id=deploy.user_id,
             revision=1,
             desired=deploy.replicas,
             strategy=msgspec.json.encode(strategy).decode(),
@@ -347,13 +390,14 @@ class Rollouts:
             progressed_at=deploy.created_at,
             problem=None,
         )
+        await lock_user(tx, deploy.user_id)
         await queries.insert(tx, rollout)
-        revision = RevisionRow(
-            deploy.id, 1, template.as_json(), "created", deploy.created_at, "progressing"
-        )
-        await queries.insert_revision(tx, revision, keep=REVISIONS_KEPT)
+        # Each of them is looked at again and again, also one that has no replicas.
+        count = await queries.count_open(tx, deploy.user_id)
+        require(count, self._jobs.bounds.jobs, Code.TOO_MANY_JOBS)
+        await self._insert_revision(tx, deploy, 1, template, "created", deploy.created_at)
         numbers = range(1, deploy.replicas + 1)
-        return await self._start(tx, deploy, rollout, template, numbers)
+        return await self._start(tx, deploy, rollout, template, dict.fromkeys(numbers, 0))
 
     async def _revise(
         self,
@@ -361,25 +405,37 @@ class Rollouts:
         user_id: str,
         deploy_id: str,
         change: Change,
+        receipt: Receipt[int] | None = None,
         *,
         cause: str = "revision",
     ) -> int:
         deploy, rollout = await _own(tx, user_id, deploy_id)
+        if receipt is not None:
+            await receipt.keep(tx, rollout.revision + 1)
         revisions = await queries.revisions(tx, deploy_id)
-        template = change.of(template_of(revisions[0].template))
-        spec_of(template, deploy.job_type, deploy.duration_hrs * HOUR_SECONDS)
-        return await _add_revision(tx, rollout, template, cause, self._now())
+        last = revisions[0]
+        says_secrets = change.secrets is not None  # and so those of before need not be readable
+        template = change.of(template_of(last.template) if says_secrets else self._template(last))
+        whole = deploy.duration_hrs * HOUR_SECONDS
+        spec_of(template, deploy.job_type, whole)
+        return await self._add_revision(tx, deploy, rollout, template, cause)
 
     async def _roll_back(
-        self, tx: Transaction, user_id: str, deploy_id: str, revision: int | None
+        self,
+        tx: Transaction,
+        user_id: str,
+        deploy_id: str,
+        revision: int | None,
+        receipt: Receipt[int] | None = None,
     ) -> int:
-        _, rollout = await _own(tx, user_id, deploy_id)
+        deploy, rollout = await _own(tx, user_id, deploy_id)
+        if receipt is not None:
+            await receipt.keep(tx, rollout.revision + 1)
         found = _earlier(await queries.revisions(tx, deploy_id), rollout.revision, revision)
         if found is None:
             raise MarketError(Code.REVISION_NOT_FOUND, field="revision")
         cause = f"rollback to {found.revision}"
-        template = template_of(found.template)
-        return await _add_revision(tx, rollout, template, cause, self._now())
+        return await self._add_revision(tx, deploy, rollout, self._template(found), cause)
 
     async def _scale(self, tx: Transaction, user_id: str, deploy_id: str, replicas: int) -> Done:
         deploy, rollout = await _own(tx, user_id, deploy_id)
@@ -400,6 +456,21 @@ class Rollouts:
             after = rollout._replace(state=state, progressed_at=self._now(), problem=None)
             await _change(tx, rollout, after)
 
+    async def _cancel(self, tx: Transaction, user_id: str, deploy_id: str) -> list[JobRow]:
+        """End a deploy, and return the jobs of its replicas as they were before they stopped."""
+        await tx.lock("deploys", [deploy_id])
+        deploy = await deploy_queries.find(tx, deploy_id)
+        if deploy is None or deploy.user_id != user_id:
+            raise MarketError(Code.DEPLOY_NOT_FOUND)
+        rollout = await queries.find(tx, deploy_id)
+        if rollout is None:
+            raise MarketError(Code.DEPLOY_HAS_NO_REVISIONS)
+        if rollout.state != "over":
+            await _change(tx, rollout, rollout._replace(state="over", problem=None))
+        # In one unit with the end: no daemon that dies here leaves anything behind that is paid.
+        rows = await queries.present(tx, [deploy_id])
+        return await self._stop(tx, rows, are_replaced=False)
+
     async def _step(self, tx: Transaction, deploy_id: str) -> Done:
         """Do some of what is to be done for a deploy; nothing when there is nothing."""
         await tx.lock("deploys", [deploy_id])
@@ -412,10 +483,12 @@ class Rollouts:
         done = await self._carry_out(tx, deploy, judged, rows, most=STEPS_PER_UNIT)
         if judged.after != rollout:
             await _change(tx, rollout, judged.after)
-            await self._mark(tx, rollout, judged.after)
+            await self._mark(tx, deploy, rollout, judged.after)
         return done
 
-    async def _mark(self, tx: Transaction, before: RolloutRow, after: RolloutRow) -> None:
+    async def _mark(
+        self, tx: Transaction, deploy: DeployRow, before: RolloutRow, after: RolloutRow
+    ) -> None:
         """Record how far a revision has come, and go back to another one if it is to."""
         if after.state in ("available", "stuck", "over"):
             state = "stuck" if after.state == "stuck" else "available"
@@ -425,9 +498,13 @@ class Rollouts:
             return
         revisions = await queries.revisions(tx, after.deploy_id)
         found = _earlier(revisions, after.revision, None, is_available=True)
-        if found is not None and revisions[0].state != "available":
+        if found is None or revisions[0].state == "available":
+            return
+        # What was gone back to before, and is stuck as well, would be stuck for ever in turns.
+        before_that = template_of(revisions[0].template)
+        if template_of(found.template) != before_that or found.secrets != revisions[0].secrets:
             cause = f"revision {after.revision} was stuck, back to {found.revision}"
-            await _add_revision(tx, after, template_of(found.template), cause, self._now())
+            await self._add_revision(tx, deploy, after, self._template(found), cause)
 
     async def _carry_out(
         self,
@@ -444,12 +521,21 @@ class Rollouts:
         stopped = await self._stop(tx, [row for row in rows if row.job_id in stops])
         if not numbers:
             return Done(stopped)
+        now, revision = self._now(), judged.after.revision
+        await queries.forget_failed(tx, deploy.id, before=revision, now=now)
         revisions = await queries.revisions(tx, deploy.id)
-        template = template_of(revisions[0].template)
-        started = await self._start(tx, deploy, judged.after, template, numbers)
+        # What runs still, because others come first, has used some of a replica's time, too.
+        running = dict.fromkeys(numbers, 0)
+        for row in rows:
+            if row.number in running and row.job_id not in stops and row.ready_at is not None:
+                running[row.number] += max(now - row.ready_at, 0)
+        template = self._template(revisions[0])
+        started = await self._start(tx, deploy, judged.after, template, running)
         return Done(stopped, started)
 
-    async def _stop(self, tx: Transaction, rows: Sequence[PresentRow]) -> list[JobRow]:
+    async def _stop(
+        self, tx: Transaction, rows: Sequence[PresentRow], *, are_replaced: bool = True
+    ) -> list[JobRow]:
         """Stop replicas, and return their jobs as they were; what was done of them is paid."""
         if not rows:
             return []
@@ -465,7 +551,8 @@ class Rollouts:
         await tx.lock("accounts", sorted(accounts))
         for job in running:
             await self._jobs.stop(tx, job, self._jobs.moment())
-            await queries.stop(tx, job.id, now=self._now())
+            if are_replaced:
+                await queries.stop(tx, job.id, now=self._now())
         return running
 
     async def _start(
@@ -474,16 +561,26 @@ class Rollouts:
         deploy: DeployRow,
         rollout: RolloutRow,
         template: Template,
-        numbers: Collection[int],
+        running: Mapping[int, int],
     ) -> list[str]:
-        """Put up replicas, each for the time that it has left; return their jobs."""
+        """Put up replicas, each for the time that it has left; return their jobs.
+
+        Args:
+            tx: the transaction, which has locked the deploy.
+            deploy: whose they are.
+            rollout: says how many there should be, and what they cost.
+            template: what they run.
+            running: how many seconds of each have passed that are not paid yet, by number.
+        """
         whole = deploy.duration_hrs * HOUR_SECONDS
         used = {row.number: row.seconds for row in await queries.used(tx, deploy.id)}
+        patience = msgspec.json.decode(rollout.strategy, type=Strategy).progress_s
         replicas = []
-        for number in numbers:
-            seconds = max(whole - used.get(number, 0), SECONDS_MIN)
+        for number, passed in running.items():
+            seconds = max(whole - used.get(number, 0) - passed, SECONDS_MIN)
             job = self._replica(deploy, rollout, template, number, seconds)
-            row = self._specs.row(job.id, spec_of(template, deploy.job_type, seconds))
+            spec = spec_of(template, deploy.job_type, seconds)
+            row = self._specs.row(job.id, spec)
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
             replica = ReplicaRow(
                 job_id=job.id,
@@ -491,7 +588,7 @@ class Rollouts:
                 number=number,
                 revision=rollout.revision,
                 seconds=seconds,
-                says_ready=int(template.ready is not None),
+                ready_within=None if template.ready is None else patience,
             )
             replicas.append((job, row, replica))
         new = self._identifiers.new
@@ -500,6 +597,72 @@ class Rollouts:
             await spec_queries.insert(tx, row)
             await queries.insert_replica(tx, replica)
         return [job.id for job, _, _ in replicas]
+
+    def _template(self, row: RevisionRow) -> Template:
+        """Return what a revision runs, with its secrets.
+
+        Raises:
+            MarketError: `payload_invalid`, when they cannot be read any more.
+        """
+        template = template_of(row.template)
+        if not template.secrets:
+            return template
+        secrets = None if row.secrets is None else self._specs.unseal(row.secrets)
+        if secrets is None:
+            raise MarketError(Code.PAYLOAD_INVALID, UNREADABLE, field="secrets")
+        return replace(template, secrets=secrets)
+
+    async def _add_revision(
+        self,
+        tx: Transaction,
+        deploy: DeployRow,
+        rollout: RolloutRow,
+        template: Template,
+        cause: str,
+    ) -> int:
+        """Have a template run from now on; return the number of its revision.
+
+        Raises:
+            MarketError: `too_much_job_text`.
+        """
+        number, now = rollout.revision + 1, self._now()
+        await self._insert_revision(tx, deploy, number, template, cause, now)
+        await queries.forget_failed(tx, deploy.id, before=number, now=now)
+        await queries.set_running(
+            tx, deploy.id, image=template.image or None, command=template.command or None
+        )
+        state = "paused" if rollout.state == "paused" else "progressing"
+        after = rollout._replace(
+            revision=number, state=state, updated=0, progressed_at=now, problem=None
+        )
+        await _change(tx, rollout, after)
+        return number
+
+    async def _insert_revision(
+        self,
+        tx: Transaction,
+        deploy: DeployRow,
+        number: int,
+        template: Template,
+        cause: str,
+        now: int,
+    ) -> None:
+        stored = template.as_json()
+        secrets = self._specs.seal(template.secrets) if template.secrets else None
+        row = RevisionRow(
+            deploy_id=deploy.id,
+            user_id=deploy.user_id,
+            revision=number,
+            template=stored,
+            secrets=secrets,
+            size_bytes=len(stored.encode()) + len(secrets or ""),
+            cause=cause,
+            created_at=now,
+            state="progressing",
+        )
+        await queries.insert_revision(tx, row, keep=REVISIONS_KEPT)
+        size = await queries.revision_bytes(tx, deploy.user_id, since=now - DAY_SECONDS)
+        require(size, self._jobs.bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
 
     def _replica(
         self,
@@ -527,6 +690,25 @@ class Rollouts:
             currency=Currency(deploy.currency),
             price_held=rollout.replica_price * seconds // whole,
         )
+
+
+async def serving(tx: Transaction, deploy_id: str) -> list[Serving]:
+    """Return the replicas of a deploy that can be used now, those of the newest revision first.
+
+    There are none of a deploy that does not say what its replicas run. Whose deploy it is, is to
+    be made sure of before.
+    """
+    return [
+        Serving(
+            job_id=row.job_id,
+            attempt=row.attempt,
+            device_id=row.device_id,
+            number=row.number,
+            revision=row.revision,
+            ports=tuple(payload_of(msgspec.json.decode(row.payload)).ports),
+        )
+        for row in await queries.serving(tx, deploy_id)
+    ]
 
 
 def description(deploy: DeployRow, number: int, replicas: int) -> str:
@@ -578,25 +760,8 @@ async def _own(tx: Transaction, user_id: str, deploy_id: str) -> tuple[DeployRow
 async def _change(tx: Transaction, before: RolloutRow, after: RolloutRow) -> None:
     is_changed = await queries.change(tx, before, after)
     assert is_changed  # noqa: S101 - the deploy is locked since this was read
-
-
-async def _add_revision(
-    tx: Transaction, rollout: RolloutRow, template: Template, cause: str, now: int
-) -> int:
-    """Have a template run from now on; return the number of its revision."""
-    deploy_id, number = rollout.deploy_id, rollout.revision + 1
-    revision = RevisionRow(deploy_id, number, template.as_json(), cause, now, "progressing")
-    await queries.insert_revision(tx, revision, keep=REVISIONS_KEPT)
-    await queries.forget_failed(tx, deploy_id, now=now)
-    await queries.set_running(
-        tx, deploy_id, image=template.image or None, command=template.command or None
-    )
-    state = "paused" if rollout.state == "paused" else "progressing"
-    after = rollout._replace(
-        revision=number, state=state, updated=0, progressed_at=now, problem=None
-    )
-    await _change(tx, rollout, after)
-    return number
+    if after.state == "over":
+        await queries.forget_secrets(tx, after.deploy_id)
 
 
 async def _present(
@@ -617,13 +782,6 @@ async def _revisions(tx: Transaction, user_id: str, deploy_id: str) -> list[Revi
     if not revisions:
         raise MarketError(Code.DEPLOY_HAS_NO_REVISIONS)
     return revisions
-
-
-async def _end(tx: Transaction, deploy_id: str) -> None:
-    await tx.lock("deploys", [deploy_id])
-    rollout = await queries.find(tx, deploy_id)
-    if rollout is not None and rollout.state != "over":
-        await _change(tx, rollout, rollout._replace(state="over", problem=None))
 
 
 async def _note(tx: Transaction, deploy_id: str, problem: str) -> None:

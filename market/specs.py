@@ -42,6 +42,7 @@ class NewSpec(Struct, frozen=True):
     payload: Payload | None = None
     resources: Resources | None = None
     review_hours: int | None = None
+    min_reputation: int = 0
 
 
 class Spec(Struct, frozen=True):
@@ -49,7 +50,7 @@ class Spec(Struct, frozen=True):
 
     `payload` has no values of its secrets, unless this is for the device that holds the job.
     `warnings` are what was not understood of its requirements; `is_manual` says that it is offered
-    to no device by itself.
+    to no device by itself. `min_reputation` is what a device must have at least, in millionths.
     """
 
     payload: Payload | None
@@ -58,6 +59,7 @@ class Spec(Struct, frozen=True):
     is_manual: bool = False
     timeout_seconds: int | None = None
     review_hours: int | None = None
+    min_reputation: int = 0
 
     @property
     def artifact_ids(self) -> list[str]:
@@ -92,7 +94,15 @@ def understand(new: NewSpec, *, job_type: str, duration_hrs: int, text: str) -> 
         arch = architecture(new.resources.arch)
         resources, is_manual = dataclasses.replace(new.resources, arch=arch), False
         warnings = _checked_resources(resources)
-    return Spec(payload, resources, warnings, is_manual, timeout_seconds, new.review_hours)
+    return Spec(
+        payload,
+        resources,
+        warnings,
+        is_manual,
+        timeout_seconds,
+        new.review_hours,
+        new.min_reputation,
+    )
 
 
 class Specs:
@@ -109,7 +119,7 @@ class Specs:
         """Return the row of a job's specification, its secrets sealed."""
         payload, secrets = spec.payload, None
         if payload is not None and payload.secrets:
-            secrets = self._sealing.close(msgspec.json.encode(payload.secrets))
+            secrets = self.seal(payload.secrets)
             payload = dataclasses.replace(payload, secrets=dict.fromkeys(payload.secrets, ""))
         return SpecRow(
             job_id=job_id,
@@ -120,6 +130,7 @@ class Specs:
             is_manual=int(spec.is_manual),
             timeout_seconds=spec.timeout_seconds,
             review_hours=spec.review_hours,
+            min_reputation=spec.min_reputation,
         )
 
     async def find(self, tx: Transaction, job_id: str) -> Spec | None:
@@ -155,11 +166,17 @@ class Specs:
         read = payload_of(msgspec.json.decode(payload))
         if not read.secrets:
             return read
-        opened = None if secrets is None else self._sealing.open(secrets)
-        if opened is None:
-            return None
-        values = msgspec.json.decode(opened, type=dict[str, str])
-        return dataclasses.replace(read, secrets=values)
+        values = None if secrets is None else self.unseal(secrets)
+        return None if values is None else dataclasses.replace(read, secrets=values)
+
+    def seal(self, secrets: dict[str, str]) -> str:
+        """Return secrets as they are stored."""
+        return self._sealing.close(msgspec.json.encode(secrets))
+
+    def unseal(self, sealed: str) -> dict[str, str] | None:
+        """Return secrets out of what `seal` returned; None when they cannot be read any more."""
+        opened = self._sealing.open(sealed)
+        return None if opened is None else msgspec.json.decode(opened, type=dict[str, str])
 
 
 def size_of(row: SpecRow) -> int:
@@ -203,6 +220,7 @@ def _spec(row: SpecRow) -> Spec:
         is_manual=bool(row.is_manual),
         timeout_seconds=row.timeout_seconds,
         review_hours=row.review_hours,
+        min_reputation=row.min_reputation,
     )
 
 

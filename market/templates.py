@@ -1,6 +1,8 @@
 """What each replica of a deploy runs: a template, which becomes the payload of a job."""
 
+import dataclasses
 import shlex
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -21,24 +23,66 @@ JOB_TYPES = {
 _OF_PAYLOAD = "payload."
 
 
+Interpreter = Literal["python3", "bash"]
+
+
 class Template(Struct, frozen=True):
     """What a replica runs, and needs beside its GPUs.
 
     `command` is written as for a shell, which does not run it. Nobody but whoever runs a replica,
-    and its buyer, is shown any of it; secrets should not be in it all the same.
+    and its buyer, is shown any of it; and nobody but whoever runs one the values of `secrets`.
     """
 
     image: str = ""
     command: str = ""
+    script: str = ""
+    interpreter: Interpreter = "python3"
     env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     ports: tuple[Port, ...] = ()
     ready: Ready | None = None
     network: str = "none"
     resources: Resources = Resources()
 
     def as_json(self) -> str:
-        """Return it as it is stored."""
-        return msgspec.json.encode(self).decode()
+        """Return it as it is stored: without the values of its secrets."""
+        return msgspec.json.encode(replace(self, secrets=dict.fromkeys(self.secrets, ""))).decode()
+
+
+# What the images listen on that run where a buyer names none, by the type of the deploy; see the
+# settings `market.jupyter_image` and `inference_image`. A notebook asks nobody for a token: whoever
+# has come as far has shown the key of the app.
+OF_DEFAULT_IMAGES = {
+    "Jupyter": Template(
+        env={
+            "NOTEBOOK_ARGS": (
+                "--ServerApp.token= --ServerApp.password= --ServerApp.allow_remote_access=True"
+            )
+        },
+        ports=(Port("notebook", 8888),),
+        ready=Ready(8888),
+    ),
+    "Inference": Template(ports=(Port("api", 8000),), ready=Ready(8000, "/health")),
+}
+
+
+def completed(template: Template, deploy_type: str, default_image: str) -> Template:
+    """Return a template with the default image of a deploy's type, if it has nothing to run.
+
+    What that image listens on is declared, too, unless the template says another command or ports.
+    """
+    if template.image or template.script:
+        return template
+    template = replace(template, image=default_image)
+    usual = OF_DEFAULT_IMAGES.get(deploy_type)
+    if usual is None or not default_image or template.command or template.ports:
+        return template
+    return replace(
+        template,
+        env={**usual.env, **template.env},
+        ports=usual.ports,
+        ready=template.ready or usual.ready,
+    )
 
 
 class Change(Struct, frozen=True):
@@ -46,22 +90,29 @@ class Change(Struct, frozen=True):
 
     image: str | None = None
     command: str | None = None
+    script: str | None = None
+    interpreter: Interpreter | None = None
     env: dict[str, str] | None = None
+    secrets: dict[str, str] | None = None
     ports: tuple[Port, ...] | None = None
     ready: Ready | None = None
     network: str | None = None
     resources: Resources | None = None
 
     def of(self, template: Template) -> Template:
-        """Return a template with the change."""
+        """Return a template with the change; which GPUs there are is the deploy's, and stays."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return replace(
-            template, **{name: said for name, said in fields.items() if said is not None}
-        )
+        said = {name: value for name, value in fields.items() if value is not None}
+        if self.resources is not None:
+            before = template.resources
+            said["resources"] = dataclasses.replace(
+                self.resources, gpus=before.gpus, gpu_model=before.gpu_model
+            )
+        return replace(template, **said)
 
 
 def template_of(stored: str) -> Template:
-    """Return a template as `as_json` stored it."""
+    """Return a template as `as_json` stored it, without the values of its secrets."""
     return msgspec.json.decode(stored, type=Template)
 
 
@@ -86,7 +137,10 @@ def spec_of(template: Template, deploy_type: str, seconds: int) -> Spec:
     payload = Payload(
         image=template.image,
         command=command,
+        script=template.script,
+        interpreter=template.interpreter,
         env=template.env,
+        secrets=template.secrets,
         ports=template.ports,
         ready=template.ready,
         network="egress" if template.network == "egress" else "none",

@@ -159,6 +159,7 @@ class WaitingJobs:
             row.job_type,
             has_image=bool(runs.image),
             has_network=runs.network != "none",
+            min_reputation=row.min_reputation,
         )
         return WaitingJob(
             row.job_id,

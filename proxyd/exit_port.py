@@ -15,6 +15,7 @@ from proxyd.acceptor import Acceptor
 from proxyd.exits.canaries import Canaries
 from proxyd.exits.certificate import fingerprint
 from proxyd.exits.listener import ExitListener
+from proxyd.exits.tunnels import DeviceTunnels
 from proxyd.limits import ExitLimits
 from proxyd.loop import cancellation
 from proxyd.ops.listening import CannotListenError
@@ -37,7 +38,8 @@ class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
     `desk` answers the other processes of this machine, where there are any, and `labels` are set
-    where there may be other nodes; both may be set until the start.
+    where there may be other nodes; both may be set until the start. `tunnels` are the devices that
+    are attached as workers.
 
     Args:
         listener: takes exits in.
@@ -45,6 +47,7 @@ class ExitPort:
         door: where devices find it.
         context: speaks TLS for it.
         geography: says where exits are; closed with the port.
+        tunnels: streams into jobs on devices.
         canaries: look whether exits are honest, as long as the port is there.
         mesh: the other nodes and their exits; None where there can be none.
     """
@@ -57,9 +60,12 @@ class ExitPort:
         context: ssl.SSLContext,
         geography: "Geography",
         canaries: Canaries,
+        tunnels: DeviceTunnels,
         mesh: "Mesh | None" = None,
     ) -> None:
         self.listener = listener
+        self.tunnels = tunnels
+        listener.workers = tunnels
         self.canaries = canaries
         self.mesh = mesh
         self.labels: Labels | None = None
@@ -96,6 +102,8 @@ class ExitPort:
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on."""
         self.listener.change_limits(limits)
+        self.tunnels.most = limits.streams
+        self.tunnels.heartbeat_seconds = limits.heartbeat_seconds
         if self.desk is not None:
             self.desk.most = limits.asks
 

@@ -31,6 +31,7 @@ class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
     exit_code: int | None
     cpu_seconds: float | None
     max_memory_bytes: int | None
+    device_id: str
 
 
 class BegunRow(NamedTuple):
@@ -109,11 +110,15 @@ class UnstartedRow(NamedTuple):
 
 
 class OverdueRow(NamedTuple):
-    """An attempt whose time is over; `has_payload` is 1 where the job says how long it may take."""
+    """An attempt whose time is over; `has_payload` is 1 where the job says how long it may take.
+
+    `is_unready` is 1 for a replica that has not become ready in time.
+    """
 
     job_id: str
     attempt: int
     has_payload: int
+    is_unready: int
 
 
 class SpecRow(NamedTuple):
@@ -168,6 +173,20 @@ async def of_job(tx: Transaction, job_id: str, *, limit: int) -> list[AttemptRow
     )
 
 
+async def devices_of(tx: Transaction, job_id: str, attempts: Sequence[int]) -> list[str]:
+    """Return the devices of some attempts at a job, each once, in the order of their ids."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT DISTINCT device_id FROM job_attempts
+        WHERE job_id = :job_id AND attempt IN (SELECT n FROM {tx.table("wanted", n="BIGINT")})
+        ORDER BY device_id
+        """,
+        job_id=job_id,
+        wanted=json.dumps([{"n": attempt} for attempt in attempts]),
+    )
+
+
 async def begun(tx: Transaction, job_id: str, attempt: int) -> BegunRow:
     """Return when the work of an attempt began, was ready, and was last heard of."""
     row = await tx.one(
@@ -193,14 +212,19 @@ async def begin_work(
 ) -> None:
     """Record that the work of an attempt has begun, and perhaps that it is ready to be used.
 
-    What was recorded before stays. It does not count as naming the attempt: a list of what the
-    device held a moment before may still be on its way.
+    What was recorded before stays. The time of a replica begins anew when it is ready. None of it
+    counts as naming the attempt: a list of what the device held a moment before may still be on its
+    way.
     """
     await tx.run(
         """
         UPDATE job_attempts SET
             work_started_at = COALESCE(work_started_at, :now),
             ready_at = CASE WHEN :is_ready = 1 THEN COALESCE(ready_at, :now) ELSE ready_at END,
+            deadline = CASE WHEN :is_ready = 1 AND ready_at IS NULL AND EXISTS (
+                SELECT 1 FROM deploy_replicas AS r
+                WHERE r.job_id = job_attempts.job_id AND r.ready_within IS NOT NULL
+            ) THEN NULL ELSE deadline END,
             renewed_at = :now,
             image_digest = COALESCE(image_digest, :image_digest)
         WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL
@@ -390,10 +414,13 @@ async def set_deadlines(
         f"""
         UPDATE job_attempts SET deadline = :shown + (
             SELECT CASE WHEN s.job_id IS NULL THEN :plain_times * 3600 * j.duration_hrs
+                WHEN job_attempts.ready_at IS NULL AND r.ready_within < s.timeout_seconds
+                    THEN r.ready_within
                 WHEN COALESCE(s.timeout_seconds, 0) > 0 THEN s.timeout_seconds
                 ELSE 3600 * j.duration_hrs END
             FROM jobs AS j
             LEFT JOIN job_specs AS s ON s.job_id = j.id AND s.payload IS NOT NULL
+            LEFT JOIN deploy_replicas AS r ON r.job_id = j.id
             WHERE j.id = job_attempts.job_id
         )
         WHERE ended_at IS NULL AND deadline IS NULL
@@ -420,9 +447,11 @@ async def overdue(
     return await tx.all(
         OverdueRow,
         f"""
-        SELECT a.job_id, a.attempt, CASE WHEN s.job_id IS NULL THEN 0 ELSE 1 END
+        SELECT a.job_id, a.attempt, CASE WHEN s.job_id IS NULL THEN 0 ELSE 1 END,
+            CASE WHEN r.ready_within IS NOT NULL AND a.ready_at IS NULL THEN 1 ELSE 0 END
         FROM job_attempts AS a
         LEFT JOIN job_specs AS s ON s.job_id = a.job_id AND s.payload IS NOT NULL
+        LEFT JOIN deploy_replicas AS r ON r.job_id = a.job_id
         WHERE a.ended_at IS NULL AND a.deadline <= :shown - CAST(:grace AS BIGINT)
             AND (a.phase IS NULL OR a.phase NOT IN {_AFTER_WORK}
                 OR a.deadline <= :shown - CAST(:delivery AS BIGINT))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.jobs import CHANCES
+from storage.jobs import CHANCES, CHANCES_OF_ATTEMPT
 from storage.store import Transaction
 
 
@@ -21,7 +21,8 @@ class WaitingKeyRow(NamedTuple):
 class WaitingRow(NamedTuple):
     """A job of a buyer that waits: price in micro-credits, `created_at` in UTC seconds.
 
-    `payload` and `resources` are JSON, `secrets` are sealed.
+    `min_reputation` is what its device must have at least, in millionths. `payload` and `resources`
+    are JSON, `secrets` are sealed.
     """
 
     job_id: str
@@ -34,6 +35,7 @@ class WaitingRow(NamedTuple):
     payload: str
     secrets: str | None
     resources: str
+    min_reputation: int = 0
 
 
 class ExcludedRow(NamedTuple):
@@ -44,11 +46,15 @@ class ExcludedRow(NamedTuple):
 
 
 class PairRow(NamedTuple):
-    """A job, the device that it is for, and how many attempts it had when that was decided."""
+    """A job, the device that it is for, and how many attempts it had when that was decided.
+
+    `min_reputation` is what the device must have at least, in millionths.
+    """
 
     job_id: str
     device_id: str
     attempts: int
+    min_reputation: int = 0
 
 
 class StateRow(NamedTuple):
@@ -129,7 +135,7 @@ async def waiting(tx: Transaction, job_ids: Sequence[str]) -> list[WaitingRow]:
         WaitingRow,
         f"""
         SELECT j.id, j.user_id, j.job_type, j.price_credit, j.duration_hrs, j.created_at,
-            j.attempts, s.payload, s.secrets, s.resources
+            j.attempts, s.payload, s.secrets, s.resources, s.min_reputation
         {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         """,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),
@@ -145,7 +151,7 @@ async def excluded(tx: Transaction, job_ids: Sequence[str]) -> list[ExcludedRow]
         FROM job_attempts AS a JOIN devices AS d ON d.id = a.device_id
         WHERE a.job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         GROUP BY a.job_id, d.user_id
-        HAVING SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END) >= {CHANCES}
+        HAVING SUM({CHANCES_OF_ATTEMPT}) >= {CHANCES}
         """,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),
     )

@@ -76,7 +76,6 @@ async def replicas(tx: Transaction, deploy_ids: Sequence[str]) -> list[ReplicaRo
         SELECT j.deploy_id, j.id, j.status, {PAID} FROM {tx.table("deploy_ids", id="TEXT")}
         JOIN jobs AS j ON j.deploy_id = deploy_ids.id
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
-        LEFT JOIN job_reviews AS r ON r.job_id = j.id
         ORDER BY j.id
         """,
         deploy_ids=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),

@@ -97,6 +97,18 @@ async def is_revoked(tx: Transaction, device_id: str) -> bool:
     return row is None
 
 
+async def revoked_among(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
+    """Return those of some devices whose tokens were revoked."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT d.id FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
+        WHERE d.revoked_at IS NOT NULL
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+    )
+
+
 async def owner_of(tx: Transaction, device_id: str) -> str | None:
     """Return the owner of a device."""
     return await tx.one(

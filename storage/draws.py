@@ -33,6 +33,15 @@ _VALUES = ", ".join(f":{name}" for name in DrawRow._fields)
 async def insert(tx: Transaction, draw: DrawRow) -> None:
     """Record what an attempt was paid."""
     await tx.run(f"INSERT INTO job_draws ({_COLUMNS}) VALUES ({_VALUES})", **draw._asdict())
+    await tx.run(
+        """
+        UPDATE job_attempts SET served_seconds = :seconds
+        WHERE job_id = :job_id AND attempt = :attempt
+        """,
+        job_id=draw.job_id,
+        attempt=draw.attempt,
+        seconds=draw.seconds,
+    )
 
 
 async def drawn(tx: Transaction, job_id: str, attempt: int) -> DrawnRow:

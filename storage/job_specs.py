@@ -9,7 +9,7 @@ class SpecRow(NamedTuple):
     """What a job says of how it is run; `payload`, `resources` and `warnings` are JSON.
 
     `secrets` is sealed. `payload`, `timeout_seconds` and `review_hours` are None where nothing is
-    said.
+    said. `min_reputation` is what the device must have at least, in millionths.
     """
 
     job_id: str
@@ -20,6 +20,7 @@ class SpecRow(NamedTuple):
     is_manual: int
     timeout_seconds: int | None
     review_hours: int | None
+    min_reputation: int = 0
 
 
 _COLUMNS = ", ".join(SpecRow._fields)
@@ -53,3 +54,11 @@ async def set_timeout(tx: Transaction, job_id: str, seconds: int) -> None:
         job_id=job_id,
         seconds=seconds,
     )
+
+
+async def min_reputation(tx: Transaction, job_id: str) -> int:
+    """Return what the device that gets a job must have at least, in millionths; 0 for nothing."""
+    least = await tx.one(
+        int, "SELECT min_reputation FROM job_specs WHERE job_id = :job_id", job_id=job_id
+    )
+    return least or 0

@@ -84,6 +84,13 @@ class StateRow(NamedTuple):
     earned: int
 
 
+class UnsuccessfulRow(NamedTuple):
+    """How many owners' devices did not do a job, and how many of these owners are proven."""
+
+    owners: int
+    proven: int
+
+
 class EarnedRow(NamedTuple):
     """What a device earned, in micro-credits."""
 
@@ -94,18 +101,27 @@ class EarnedRow(NamedTuple):
 # The chances that the devices of one owner have at a job. A failed attempt uses both, a lost device
 # one: a machine that was restarted may go on, and no owner can keep a job for ever.
 CHANCES = 2
-# Who has served for so long does not count among those who could not run a replica.
+# An attempt at a replica that was paid for so long uses none, nor does its owner count as one who
+# could not run it: a service for a month outlives many a machine.
 SERVED_SECONDS = 600
-_CHANCES_USED = """(
-    SELECT COALESCE(SUM(CASE a.outcome WHEN 'failed' THEN 2 WHEN 'lost' THEN 1 ELSE 0 END), 0)
+# What of these an attempt `a` used.
+CHANCES_OF_ATTEMPT = f"""
+    CASE WHEN a.served_seconds >= {SERVED_SECONDS} THEN 0
+        WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
+"""
+_CHANCES_USED = f"""(
+    SELECT COALESCE(SUM({CHANCES_OF_ATTEMPT}), 0)
     FROM job_attempts AS a
     JOIN devices AS theirs ON theirs.id = a.device_id
     JOIN devices AS own ON own.user_id = theirs.user_id
     WHERE a.job_id = :job_id AND own.id = :device_id
 )"""
 
-# What a job has cost its buyer, with its hold as `h` and its review as `r`: None while it is open.
-PAID = "CASE WHEN r.state = 'reversed' THEN 0 ELSE h.captured END"
+# What a job `j` has cost its buyer, with its hold as `h`: None while it is open.
+PAID = """h.captured - (
+    SELECT CAST(COALESCE(SUM(r.price), 0) AS BIGINT) FROM job_reviews AS r
+    WHERE r.job_id = j.id AND r.state = 'reversed'
+)"""
 
 _COLUMNS = ", ".join(JobRow._fields)
 _VALUES = ", ".join(f":{name}" for name in JobRow._fields)
@@ -185,7 +201,6 @@ async def page_of_user(
         f"""
         SELECT {_OWN_COLUMNS}, {PAID} FROM jobs AS j
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
-        LEFT JOIN job_reviews AS r ON r.job_id = j.id
         WHERE j.user_id = :user_id AND j.id < :before AND {status_filter}
         ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit
@@ -323,8 +338,15 @@ async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str) -> bool
     return (used or 0) >= CHANCES
 
 
-async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) -> int:
-    """Return how many owners' devices failed at a job or were lost.
+async def count_unsuccessful(
+    tx: Transaction,
+    job_id: str,
+    attempt: int | None,
+    *,
+    proven_attempts: int,
+    proven_reliability: int,
+) -> UnsuccessfulRow:
+    """Count the owners whose devices failed at a job or were lost.
 
     Refusals do not count, nor does a replica that was paid for a while: it had served before, and
     will again.
@@ -333,12 +355,18 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
         tx: the transaction.
         job_id: the job.
         attempt: the one that is ending, which counts; None when it was refused.
+        proven_attempts: an owner is proven whose devices have made so many attempts that counted,
+        proven_reliability: and have this reliability, in millionths.
     """
-    count = await tx.one(
-        int,
+    row = await tx.one(
+        UnsuccessfulRow,
         """
-        SELECT COUNT(DISTINCT d.user_id) FROM job_attempts AS a
+        SELECT COUNT(DISTINCT d.user_id),
+            COUNT(DISTINCT CASE WHEN r.attempts >= :proven_attempts
+                AND r.reliability >= :proven_reliability THEN d.user_id END)
+        FROM job_attempts AS a
         JOIN devices AS d ON d.id = a.device_id
+        LEFT JOIN reputations AS r ON r.id = d.user_id
         WHERE a.job_id = :job_id AND (
             a.outcome IN ('failed', 'lost') AND COALESCE(a.failure_kind, '') <> 'refused'
             OR a.attempt = :attempt
@@ -350,6 +378,19 @@ async def count_unsuccessful(tx: Transaction, job_id: str, attempt: int | None) 
         job_id=job_id,
         attempt=attempt or 0,
         served=SERVED_SECONDS,
+        proven_attempts=proven_attempts,
+        proven_reliability=proven_reliability,
+    )
+    return row or UnsuccessfulRow(0, 0)
+
+
+async def count_served(tx: Transaction, job_id: str) -> int:
+    """Return how many attempts at a replica were paid for so long that they are no failures."""
+    count = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM job_attempts WHERE job_id = :job_id AND served_seconds >= :served",
+        job_id=job_id,
+        served=SERVED_SECONDS,
     )
     return count or 0
 
@@ -359,7 +400,12 @@ async def due_to_expire(tx: Transaction, *, created_before: int, limit: int) -> 
     return await tx.all(
         str,
         in_turns(
-            "jobs", by="created_at", due="status = 'waiting' AND created_at <= :created_before"
+            "jobs",
+            by="created_at",
+            due="""status = 'waiting' AND created_at <= :created_before AND NOT EXISTS (
+                SELECT 1 FROM job_attempts AS a
+                WHERE a.job_id = jobs.id AND a.ended_at > :created_before
+            )""",
         ),
         created_before=created_before,
         limit=limit,
@@ -371,7 +417,8 @@ async def open_work(
 ) -> OpenWorkRow:
     """Count a user's open jobs, and the bytes of these and of the jobs posted since a moment.
 
-    A recent job that is over and earned something counts no bytes, unless it was nearly free.
+    A recent job that is over and earned something counts no bytes, unless it was nearly free; a
+    replica, unless it was served for so short that it was.
 
     Args:
         tx: the transaction.
@@ -393,7 +440,10 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
-                AND (earned = 0 OR price_credit < :free_below)
+                AND (price_credit < :free_below OR earned = 0 AND price_credit * (
+                    SELECT COALESCE(SUM(a.served_seconds), 0) FROM job_attempts AS a
+                    WHERE a.job_id = jobs.id
+                ) < :free_below * 3600 * duration_hrs)
         ) AS work
         """,
         user_id=user_id,
@@ -417,8 +467,10 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
             JOIN devices AS d ON d.id = j.device_id
             WHERE d.user_id = :user_id AND j.finished_at >= :since AND j.earned > 0
             UNION ALL
-            SELECT device_id, earned FROM job_draws
-            WHERE user_id = :user_id AND created_at >= :since
+            SELECT d.device_id, d.earned FROM job_draws AS d
+            LEFT JOIN job_reviews AS r ON r.job_id = d.job_id AND r.attempt = d.attempt
+            WHERE d.user_id = :user_id AND d.created_at >= :since
+                AND COALESCE(r.state, '') <> 'reversed'
         ) AS earnings
         GROUP BY device_id
         """,
@@ -428,8 +480,11 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
 
 
 async def earn_nothing(tx: Transaction, job_id: str) -> None:
-    """Record that what a completed job earned was given back to its buyer."""
-    await tx.run("UPDATE jobs SET earned = 0 WHERE id = :id AND status = 'completed'", id=job_id)
+    """Record that what a job earned that is over was given back to its buyer."""
+    await tx.run(
+        "UPDATE jobs SET earned = 0 WHERE id = :id AND status IN ('completed', 'failed')",
+        id=job_id,
+    )
 
 
 async def by_state(tx: Transaction) -> list[StateRow]:

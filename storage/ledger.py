@@ -396,7 +396,9 @@ async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
             UNION ALL
             SELECT 'job:' || id, 1 FROM jobs WHERE status IN ('waiting', 'running')
             UNION ALL
-            SELECT 'review:job:' || job_id, 1 FROM job_reviews WHERE state IN ('held', 'disputed')
+            SELECT 'review:job:' || job_id
+                || CASE WHEN is_draw = 1 THEN ':attempt:' || attempt ELSE '' END, 1
+            FROM job_reviews WHERE state IN ('held', 'disputed')
             """,
             "SELECT id AS reference, 1 AS amount FROM holds WHERE resolved_at IS NULL",
         ),

@@ -10,7 +10,8 @@ class ReviewRow(NamedTuple):  # as wide as its table
     """A finished job in review, or that was: times in UTC seconds.
 
     `user_id` is the worker, who has earned `earned` micro-credits; `price` is what the buyer has
-    paid, in micro-units of `currency`. `reason` is why the buyer disputes it.
+    paid, in micro-units of `currency`. `reason` is why the buyer disputes it. `is_draw` is 1 if it
+    is not about a result, but about what an attempt at a replica was paid for its time.
     """
 
     job_id: str
@@ -26,12 +27,17 @@ class ReviewRow(NamedTuple):  # as wide as its table
     reason: str | None
     disputed_at: int | None
     resolved_at: int | None
+    is_draw: int = 0
 
 
 _COLUMNS = ", ".join(ReviewRow._fields)
 _VALUES = ", ".join(f":{name}" for name in ReviewRow._fields)
 _REVIEW = f"SELECT {_COLUMNS} FROM job_reviews"
 IS_OPEN = "state IN ('held', 'disputed')"
+# The reference of a review, with `r`: what its hold is called, and its transfers begin with.
+REFERENCE = """
+    'review:job:' || r.job_id || CASE WHEN r.is_draw = 1 THEN ':attempt:' || r.attempt ELSE '' END
+"""
 # What the house keeps of the price until it is decided who gets it: the fee, or the whole price
 # where the worker is paid in another currency.
 _KEPT = "CASE WHEN currency = 'credit' THEN price - earned ELSE price END"
@@ -42,13 +48,15 @@ async def insert(tx: Transaction, review: ReviewRow) -> None:
     await tx.run(f"INSERT INTO job_reviews ({_COLUMNS}) VALUES ({_VALUES})", **review._asdict())
 
 
-async def find(tx: Transaction, job_id: str) -> ReviewRow | None:
-    """Return the review of a job."""
-    return await tx.one(ReviewRow, f"{_REVIEW} WHERE job_id = :job_id", job_id=job_id)
+async def of_job(tx: Transaction, job_id: str) -> list[ReviewRow]:
+    """Return the review of a job's result, or those of what its attempts were paid, in order."""
+    return await tx.all(
+        ReviewRow, f"{_REVIEW} WHERE job_id = :job_id ORDER BY attempt", job_id=job_id
+    )
 
 
 async def dispute(tx: Transaction, job_id: str, *, reason: str, now: int) -> bool:
-    """Freeze a review; False when it is not held any more, or its time is over."""
+    """Freeze what is in review of a job; False when nothing is held, or its time is over."""
     row_count = await tx.run(
         """
         UPDATE job_reviews SET state = 'disputed', reason = :reason, disputed_at = :now
@@ -58,7 +66,7 @@ async def dispute(tx: Transaction, job_id: str, *, reason: str, now: int) -> boo
         reason=reason,
         now=now,
     )
-    return row_count == 1
+    return row_count > 0
 
 
 async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -> bool:
@@ -66,9 +74,11 @@ async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -
     row_count = await tx.run(
         """
         UPDATE job_reviews SET state = :after, resolved_at = :now
-        WHERE job_id = :job_id AND state = CAST(:before AS TEXT) AND resolved_at IS NULL
+        WHERE job_id = :job_id AND attempt = :attempt AND state = CAST(:before AS TEXT)
+            AND resolved_at IS NULL
         """,
         job_id=before.job_id,
+        attempt=before.attempt,
         before=before.state,
         after=after,
         now=now,
@@ -77,7 +87,7 @@ async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -
 
 
 async def due(tx: Transaction, *, now: int, limit: int) -> list[str]:
-    """Return jobs whose review is over, the longest first."""
+    """Return jobs with a review that is over, the longest first, once for each such review."""
     return await tx.all(
         str,
         """
@@ -134,14 +144,27 @@ async def reviews_against_holds(tx: Transaction) -> list[DifferenceRow]:
             """
             SELECT 'job:' || r.job_id, r.price, COALESCE(h.captured, 0) FROM job_reviews AS r
             LEFT JOIN holds AS h ON h.id = 'job:' || r.job_id
-            WHERE r.price <> COALESCE(h.captured, 0)
+            WHERE r.is_draw = 0 AND r.price <> COALESCE(h.captured, 0)
             """,
         ),
         *await tx.all(
             DifferenceRow,
             """
-            SELECT 'review:job:' || r.job_id, r.earned, COALESCE(h.amount, 0) FROM job_reviews AS r
-            LEFT JOIN holds AS h ON h.id = 'review:job:' || r.job_id AND h.user_id = r.user_id
+            SELECT reference, CAST(SUM(expected) AS BIGINT), CAST(SUM(actual) AS BIGINT) FROM (
+                SELECT 'job:' || job_id || ':attempt:' || attempt AS reference,
+                    price AS expected, 0 AS actual
+                FROM job_reviews WHERE is_draw = 1
+                UNION ALL
+                SELECT 'job:' || job_id || ':attempt:' || attempt, 0, amount FROM job_draws
+            ) AS both_lists
+            GROUP BY reference HAVING SUM(expected) > 0 AND SUM(expected) <> SUM(actual)
+            """,
+        ),
+        *await tx.all(
+            DifferenceRow,
+            f"""
+            SELECT {REFERENCE}, r.earned, COALESCE(h.amount, 0) FROM job_reviews AS r
+            LEFT JOIN holds AS h ON h.id = {REFERENCE} AND h.user_id = r.user_id
             WHERE r.earned <> COALESCE(h.amount, 0)
         """,
         ),
@@ -150,10 +173,10 @@ async def reviews_against_holds(tx: Transaction) -> list[DifferenceRow]:
 
 async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
     """Return each decided review whose worker, buyer or house did not get what is theirs."""
-    credited = """
+    credited = f"""
         (SELECT CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
         FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
-        WHERE t.business_key = 'review:job:' || r.job_id || ':{of}' AND e.credit_account = {to})
+        WHERE t.business_key = {REFERENCE} || ':{{of}}' AND e.credit_account = {{to}})
     """
     reversed_to, expected = "CASE WHEN r.state = 'reversed' THEN {} ELSE {} END", []
     for amount, of, account in (
@@ -173,7 +196,7 @@ async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
         expected += await tx.all(
             DifferenceRow,
             f"""
-            SELECT 'review:job:' || r.job_id || ':{of}', {amount}, {actual}
+            SELECT {REFERENCE} || ':{of}', {amount}, {actual}
             FROM job_reviews AS r
             WHERE r.resolved_at IS NOT NULL AND {amount} <> {actual}
             """,

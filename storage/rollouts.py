@@ -13,6 +13,7 @@ class RolloutRow(NamedTuple):
     """Where a deploy is with its replicas; see the schema for each column."""
 
     deploy_id: str
+    user_id: str
     revision: int
     desired: int
     strategy: str
@@ -25,11 +26,14 @@ class RolloutRow(NamedTuple):
 
 
 class RevisionRow(NamedTuple):
-    """What a deploy was to run from some time on: `template` is JSON."""
+    """What a deploy was to run from some time on: `template` is JSON, `secrets` is sealed."""
 
     deploy_id: str
+    user_id: str
     revision: int
     template: str
+    secrets: str | None
+    size_bytes: int
     cause: str
     created_at: int
     state: str
@@ -38,8 +42,9 @@ class RevisionRow(NamedTuple):
 class ReplicaRow(NamedTuple):
     """Which replica a job is, and for how long it is paid.
 
-    It is paid from the moment on that its device says it is ready, if `says_ready` is 1, and else
-    from when its work began; for `seconds` at most, in all its attempts.
+    It is paid from the moment on that its device says it is ready, for which an attempt has
+    `ready_within` seconds. Where that is None nothing says so, and it is paid from when its work
+    began. It is paid for `seconds` at most, in all its attempts.
     """
 
     job_id: str
@@ -47,7 +52,7 @@ class ReplicaRow(NamedTuple):
     number: int
     revision: int
     seconds: int
-    says_ready: int
+    ready_within: int | None
     stopped_at: int | None = None
 
 
@@ -61,6 +66,31 @@ class PresentRow(NamedTuple):
     status: str
     ready_at: int | None
     failure_reason: str | None
+
+
+class ServingRow(NamedTuple):
+    """A replica that can be used now; `payload` is JSON."""
+
+    job_id: str
+    attempt: int
+    device_id: str
+    number: int
+    revision: int
+    payload: str
+
+
+class StateRow(NamedTuple):
+    """How many deploys are in a state."""
+
+    state: str
+    deploys: int
+
+
+class SpentRow(NamedTuple):
+    """What a deploy has cost, in micro-units of its currency."""
+
+    deploy_id: str
+    amount: int
 
 
 class UsedRow(NamedTuple):
@@ -87,6 +117,24 @@ async def find(tx: Transaction, deploy_id: str) -> RolloutRow | None:
         RolloutRow,
         f"SELECT {_COLUMNS} FROM deploy_rollouts WHERE deploy_id = :deploy_id",
         deploy_id=deploy_id,
+    )
+
+
+async def count_open(tx: Transaction, user_id: str) -> int:
+    """Return how many deploys of a user have rollouts that are not over."""
+    count = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM deploy_rollouts WHERE user_id = :user_id AND state <> 'over'",
+        user_id=user_id,
+    )
+    return count or 0
+
+
+async def by_state(tx: Transaction) -> list[StateRow]:
+    """Count the deploys whose rollouts are not over, by state."""
+    return await tx.all(
+        StateRow,
+        "SELECT state, COUNT(*) FROM deploy_rollouts WHERE state <> 'over' GROUP BY state",
     )
 
 
@@ -191,6 +239,31 @@ async def revisions(tx: Transaction, deploy_id: str) -> list[RevisionRow]:
     )
 
 
+async def revision_bytes(tx: Transaction, user_id: str, *, since: int) -> int:
+    """Return what the revisions take that a user has made since a moment, and that are kept."""
+    size = await tx.one(
+        int,
+        """
+        SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM deploy_revisions
+        WHERE user_id = :user_id AND created_at > :since
+        """,
+        user_id=user_id,
+        since=since,
+    )
+    return size or 0
+
+
+async def forget_secrets(tx: Transaction, deploy_id: str) -> None:
+    """Forget the secrets of a deploy, which nobody needs any more."""
+    await tx.run(
+        """
+        UPDATE deploy_revisions SET secrets = NULL
+        WHERE deploy_id = :deploy_id AND secrets IS NOT NULL
+        """,
+        deploy_id=deploy_id,
+    )
+
+
 async def mark_revision(tx: Transaction, deploy_id: str, revision: int, state: str) -> None:
     """Record how far a revision has come; one that was available stays so."""
     await tx.run(
@@ -228,7 +301,7 @@ async def present(tx: Transaction, deploy_ids: Sequence[str]) -> list[PresentRow
         PresentRow,
         f"""
         SELECT r.deploy_id, r.job_id, r.number, r.revision, j.status,
-            CASE WHEN r.says_ready = 1 THEN a.ready_at ELSE a.work_started_at END,
+            CASE WHEN r.ready_within IS NOT NULL THEN a.ready_at ELSE a.work_started_at END,
             j.failure_reason
         FROM {tx.table("wanted", id="TEXT")}
         JOIN deploy_replicas AS r ON r.deploy_id = wanted.id AND r.stopped_at IS NULL
@@ -241,6 +314,26 @@ async def present(tx: Transaction, deploy_ids: Sequence[str]) -> list[PresentRow
     )
 
 
+async def serving(tx: Transaction, deploy_id: str) -> list[ServingRow]:
+    """Return the replicas of a deploy that can be used now, those of the newest revision first."""
+    return await tx.all(
+        ServingRow,
+        """
+        SELECT r.job_id, a.attempt, a.device_id, r.number, r.revision, s.payload
+        FROM deploy_replicas AS r
+        JOIN jobs AS j ON j.id = r.job_id AND j.status = 'running'
+        JOIN job_attempts AS a
+            ON a.job_id = j.id AND a.attempt = j.attempts AND a.ended_at IS NULL
+        JOIN job_specs AS s ON s.job_id = j.id AND s.payload IS NOT NULL
+        WHERE r.deploy_id = :deploy_id AND r.stopped_at IS NULL
+            AND a.work_started_at IS NOT NULL
+            AND (r.ready_within IS NULL OR a.ready_at IS NOT NULL)
+        ORDER BY r.revision DESC, r.number, r.job_id
+        """,
+        deploy_id=deploy_id,
+    )
+
+
 async def stop(tx: Transaction, job_id: str, *, now: int) -> None:
     """Record that a replica was stopped for the sake of another one."""
     await tx.run(
@@ -250,17 +343,38 @@ async def stop(tx: Transaction, job_id: str, *, now: int) -> None:
     )
 
 
-async def forget_failed(tx: Transaction, deploy_id: str, *, now: int) -> None:
-    """Let replicas that have failed count no more, so that others are started for them."""
+async def forget_failed(tx: Transaction, deploy_id: str, *, before: int, now: int) -> None:
+    """Let replicas that have failed, of revisions before one, make room for others."""
     await tx.run(
         """
         UPDATE deploy_replicas SET stopped_at = :now
         WHERE deploy_id = :deploy_id AND stopped_at IS NULL
+            AND revision < :before
             AND job_id IN (SELECT id FROM jobs WHERE deploy_id = :deploy_id AND status = 'failed')
         """,
+        before=before,
         deploy_id=deploy_id,
         now=now,
     )
+
+
+async def spent(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, int]:
+    """Return what the replicas of each of these deploys have cost, without what was given back."""
+    rows = await tx.all(
+        SpentRow,
+        f"""
+        SELECT r.deploy_id, CAST(SUM(
+            d.amount - CASE WHEN v.state = 'reversed' THEN v.price ELSE 0 END
+        ) AS BIGINT)
+        FROM {tx.table("wanted", id="TEXT")}
+        JOIN deploy_replicas AS r ON r.deploy_id = wanted.id
+        JOIN job_draws AS d ON d.job_id = r.job_id
+        LEFT JOIN job_reviews AS v ON v.job_id = d.job_id AND v.attempt = d.attempt
+        GROUP BY r.deploy_id
+        """,
+        wanted=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
+    )
+    return {row.deploy_id: row.amount for row in rows}
 
 
 async def used(tx: Transaction, deploy_id: str) -> list[UsedRow]:

@@ -16,6 +16,13 @@ TESTED_IN = {
     "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/responses.py": "tests/api/test_server.py",
+    "api/reverse/choosing.py": "tests/api/reverse/test_server.py",
+    "api/reverse/known_apps.py": "tests/api/reverse/test_server.py",
+    "api/reverse/pages.py": "tests/api/reverse/test_server.py",
+    "api/reverse/raw_stream.py": "tests/api/reverse/test_server.py",
+    "api/reverse/relaying.py": "tests/api/reverse/test_server.py",
+    "api/reverse/streams.py": "tests/api/reverse/test_server.py",
+    "api/reverse/upstream.py": "tests/api/reverse/test_server.py",
     "api/routes.py": "tests/api/test_router.py",
     "api/sse.py": "tests/api/test_assistant.py",
     "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/test_commands.py",
@@ -43,6 +50,7 @@ TESTED_IN = {
     "client/proxyctl/status.py": "tests/client/proxyctl/exit/test_commands.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/worker/bell.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/benchmark.py": "tests/api/test_benchmarks.py",
     "client/proxyctl/worker/checks.py": "tests/client/proxyctl/worker/test_commands.py",
     "client/proxyctl/worker/endings.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/executors/base.py": (
@@ -84,6 +92,7 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/ownership.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
+    "client/proxyctl/worker/executors/none.py": "tests/client/proxyctl/worker/test_attempt.py",
     "client/proxyctl/worker/executors/signals.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
@@ -102,6 +111,7 @@ TESTED_IN = {
     ),
     "client/proxyctl/worker/lock.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/names.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/probe.py": "tests/client/proxyctl/worker/test_ports.py",
     "client/proxyctl/worker/processes.py": "tests/client/proxyctl/worker/test_supervisor.py",
     "client/proxyctl/worker/programs.py": ("tests/client/proxyctl/worker/executors/test_slurm.py"),
     "client/proxyctl/worker/pump.py": "tests/client/proxyctl/worker/test_agent.py",
@@ -137,6 +147,7 @@ TESTED_IN = {
     "market/templates.py": "tests/market/test_rollouts.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
+    "proxyd/app_port.py": "tests/api/test_apps.py",
     "proxyd/build.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/cli/bookkeeping.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",
@@ -176,10 +187,12 @@ TESTED_IN = {
     "proxyd/wire/http_refusals.py": "tests/proxyd/wire/test_http.py",
     "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
     "storage/allowlist.py": "tests/market/test_allowlist.py",
+    "storage/apps.py": "tests/market/test_apps.py",
     "storage/artifacts.py": "tests/market/test_artifacts.py",
     "storage/assistant.py": "tests/market/assistant/test_goodness.py",
     "storage/attempts.py": "tests/market/test_attempts.py",
     "storage/bandwidth.py": "tests/market/test_bandwidth.py",
+    "storage/benchmarks.py": "tests/market/test_benchmarks.py",
     "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
     "storage/claims.py": "tests/market/test_claims.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
@@ -199,6 +212,7 @@ TESTED_IN = {
     "storage/referrals.py": "tests/market/test_referrals.py",
     "storage/reviews.py": "tests/market/test_reviews.py",
     "storage/rollouts.py": "tests/market/test_rollouts.py",
+    "storage/trust.py": "tests/market/test_trust.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 

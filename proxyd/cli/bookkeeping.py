@@ -195,10 +195,12 @@ async def decide_dispute(settings: Settings, *, job_id: str, for_buyer: bool) ->
     """
     state = ReviewStatus.REVERSED if for_buyer else ReviewStatus.UPHELD
     async with _store(settings) as store:
-        row = await reviews.decide(_context(store), job_id, state)
+        rows = await reviews.decide(_context(store), job_id, state)
     if for_buyer:
-        return f"{job_id}: the buyer has {as_decimal(row.price)} {row.currency} back"
-    return f"{job_id}: the worker has {as_decimal(row.earned)} credit"
+        price = as_decimal(sum(row.price for row in rows))
+        return f"{job_id}: the buyer has {price} {rows[0].currency} back"
+    workers = "worker has" if len({row.user_id for row in rows}) == 1 else "workers have"
+    return f"{job_id}: the {workers} {as_decimal(sum(row.earned for row in rows))} credit"
 
 
 async def audit(settings: Settings) -> tuple[bool, str]:

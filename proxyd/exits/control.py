@@ -31,6 +31,7 @@ from proxyctl.protocol.frames import (
     Preface,
     Sorry,
     State,
+    Tunnel,
     encode,
 )
 from proxyd.exits.attached import Attached
@@ -204,7 +205,8 @@ class ControlServices:
     marketplace says of it by now, `suspected` what it did that no honest one does: the kind, and
     what shows it. `spawn` runs a task that is ended with the listener. `welcome`
     takes the connection of another node over, with what it has begun with, or says that it is none.
-    `loaner` returns who lends exits to other nodes. `admit` takes a work connection under TLS over.
+    `loaner` returns who lends exits to other nodes. `admit` takes a work connection under TLS over,
+    with what has come behind its preface. `tunnel` takes a worker in, or refuses it.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -215,7 +217,8 @@ class ControlServices:
     changed: Callable[[Attached, ExitGrant], None]
     refused: Callable[[str], None]
     suspected: Callable[[Attached, str, str], None]
-    admit: Callable[["Control", Preface], None]
+    admit: Callable[["Control", Preface, bytes], None]
+    tunnel: Callable[["Control", Tunnel], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     welcome: Callable[[asyncio.Transport, bytes], bool]
     loaner: Callable[[], Loaner]
@@ -307,13 +310,12 @@ class Control(asyncio.Protocol):
             self.cut("violation")
 
     def _begin_work(self, data: bytes) -> None:
-        """It is a work connection: read its preface, behind which nothing may come yet."""
+        """It is a work connection: read its preface."""
         self._beginning += data
-        if len(self._beginning) > PREFACE.size:
-            self.cut("violation")
-        elif len(self._beginning) == PREFACE.size:
+        if len(self._beginning) >= PREFACE.size:
             self._has_greeted = True
-            self._services.admit(self, Preface.decode(self._beginning))
+            preface, rest = self._beginning[: PREFACE.size], self._beginning[PREFACE.size :]
+            self._services.admit(self, Preface.decode(preface), rest)
 
     def hand_over(self) -> asyncio.Transport:
         """Return its transport, which is somebody else's from here on; this is over."""
@@ -410,10 +412,7 @@ class Control(asyncio.Protocol):
         if isinstance(frame, Ping):
             self.send(Pong(frame.payload))
         elif attached is None:
-            if not isinstance(frame, Hello) or self._has_greeted:
-                raise FrameError("something else than one hello before it was attached")
-            self._has_greeted = True
-            self._services.spawn(self._authorize(frame))
+            self._greet(frame)
         elif isinstance(frame, Dialled):
             self._dialled(attached, frame)
         elif isinstance(frame, Pong):
@@ -429,6 +428,16 @@ class Control(asyncio.Protocol):
                 self._services.paused(attached, frame.paused)
         else:
             raise FrameError(f"a frame of the type {type(frame).__name__}, which is the daemon's")
+
+    def _greet(self, frame: Frame) -> None:
+        """Take a hello, of an exit or of a worker."""
+        if self._has_greeted or not isinstance(frame, (Hello, Tunnel)):
+            raise FrameError("something else than one hello before it was attached")
+        self._has_greeted = True
+        if isinstance(frame, Tunnel):
+            self._services.tunnel(self, frame)
+        else:
+            self._services.spawn(self._authorize(frame))
 
     def _dialled(self, attached: Attached, frame: Dialled) -> None:
         """An exit says how an order went; that it has none under this number is a lie."""

@@ -30,6 +30,7 @@ from proxyctl.protocol.frames import (
     Node,
     Nodes,
     Preface,
+    Tunnel,
     Welcome,
 )
 from proxyd.counters import ExitCounters
@@ -130,6 +131,28 @@ class Book(Protocol):
 
     def remove(self, entry: Attached) -> None:
         """Let it be chosen no more."""
+
+
+class Workers(Protocol):
+    """Devices that are attached as workers: see `tunnels.py`."""
+
+    async def welcome(self, control: Control, hello: Tunnel) -> None:
+        """Take one in that has said hello, or refuse it."""
+
+    def admit(self, control: Control, preface: Preface, rest: bytes) -> None:
+        """Take a work connection over with what came behind its preface, or cut it."""
+
+    def recheck(self, device_id: str) -> None:
+        """Look again whether a device may be attached."""
+
+    def drain(self, seconds: float) -> None:
+        """Tell every one that the daemon stops."""
+
+    def close(self) -> None:
+        """Let every one go, with its streams; twice is harmless."""
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing is under way any more."""
 
 
 class Neighbours(Protocol):
@@ -234,6 +257,7 @@ class ExitListener:
         self.neighbours: Neighbours = Alone(now)
         self.next_door: Door | None = None  # by which devices will know this daemon
         self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
+        self.workers: Workers | None = None  # set by who builds, before the first one arrives
         self._reactor = reactor
         self._context = context
         self._authority = authority
@@ -278,6 +302,7 @@ class ExitListener:
             refused=self._refused,
             suspected=self._suspected,
             admit=self._admit_secure,
+            tunnel=self._tunnel,
             spawn=self._spawn,
             welcome=self._welcome_node,
             loaner=lambda: self.loaner,
@@ -442,12 +467,25 @@ class ExitListener:
         else:
             self.forget(arrival)
 
-    def _admit_secure(self, control: Control, preface: Preface) -> None:
+    def _tunnel(self, control: Control, hello: Tunnel) -> None:
+        """One says that it is a worker."""
+        if self.workers is None:
+            control.refuse("tunnels_off", "The service opens no streams into jobs.", AGAIN_SECONDS)
+        else:
+            self._spawn(self.workers.welcome(control, hello))
+
+    def _admit_secure(self, control: Control, preface: Preface, rest: bytes) -> None:
         """One has shown under TLS that it is a work connection: let it wait, if it has a ticket."""
         attached, _ = self._attached.get(preface.attachment, (None, None))
+        if attached is None and self.workers is not None:
+            self.workers.admit(control, preface, rest)
+            return
         pool = attached.secure if attached is not None else None
         if pool is None or not pool.admits(preface.number, preface.ticket):
             control.cut("ticket")
+            return
+        if rest:  # an exit says nothing before it has a target
+            control.cut("violation")
             return
         transport = control.hand_over()
         try:
@@ -553,6 +591,8 @@ class ExitListener:
 
     def recheck(self, device_id: str) -> None:
         """Look again whether a device may be attached, and what it may do."""
+        if self.workers is not None:
+            self.workers.recheck(device_id)
         attached = self._by_device.get(device_id)
         if attached is not None:
             _, control = self._attached[attached.attachment]
@@ -666,6 +706,8 @@ class ExitListener:
         self._is_draining = True
         for _, control in tuple(self._attached.values()):
             control.drain(max(1, round(seconds)))
+        if self.workers is not None:
+            self.workers.drain(seconds)
 
     def close(self) -> None:
         """Let every exit go, and every connection of theirs that waits; twice is harmless."""
@@ -677,6 +719,8 @@ class ExitListener:
         for control in tuple(self._controls):
             control.cut("stopping")
         self.loaner.close()
+        if self.workers is not None:
+            self.workers.close()
         for seal in tuple(self._seals):
             seal.abort()
         self._arrivals.close()
@@ -689,6 +733,8 @@ class ExitListener:
     async def wait_closed(self) -> None:
         """Wait until nothing is under way any more."""
         await self._tasks.wait()
+        if self.workers is not None:
+            await self.workers.wait_closed()
 
     def _attach(self, control: Control, grant: ExitGrant, hello: Hello) -> None:
         network, limits = counted_network(control.address), self.limits

@@ -39,6 +39,8 @@ _AT_ONCE: Final = -1  # of TCP_LINGER2: who closes a socket waits for no end of 
 class Seal(asyncio.Protocol):
     """One work connection under TLS, and the one of the pair that stands for it.
 
+    `received` and `sent` are bytes of its stream, from the exit and to it.
+
     Args:
         transport: speaks TLS; this is its protocol from here on.
         sock: of the pair, non-blocking; owned from here on.
@@ -59,6 +61,7 @@ class Seal(asyncio.Protocol):
         self._reader = ChunkReader()
         self._side = _Side(self, _Watch(poller, sock.fileno(), self))
         self._is_lost = False
+        self.received = self.sent = 0
 
     async def start(self) -> None:
         """Begin to pass on.
@@ -92,6 +95,7 @@ class Seal(asyncio.Protocol):
         had_ended = self._reader.has_ended
         try:
             for part in self._reader.receive_data(data):
+                self.received += len(part)
                 self._side.write(bytes(part))
         except ChunkError:
             self.abort()
@@ -124,10 +128,10 @@ class Seal(asyncio.Protocol):
 
     # --- from the relay ------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
+    def side_said(self, data: bytes) -> None:
         """Pass the relay's bytes on."""
-        if not self._transport.is_closing():
-            self._transport.write(data)
+        self.sent += len(data)
+        self._write(chunked(data))
 
     def pause(self) -> None:
         """Read no more from the exit: the relay takes nothing."""
@@ -141,7 +145,7 @@ class Seal(asyncio.Protocol):
 
     def side_ended(self) -> None:
         """The relay has ended its stream."""
-        self.write(END)
+        self._write(END)
         self._close_if_ended()
 
     def side_lost(self) -> None:
@@ -159,6 +163,10 @@ class Seal(asyncio.Protocol):
             self._side.drop()
         else:
             self._side.resume()  # it ends, or breaks; of what is left the pair bounds the size
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def _close_if_ended(self) -> None:
         if self._reader.has_ended and self._side.has_ended:
@@ -188,7 +196,7 @@ class _Side(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the relay has written."""
-        self._seal.write(chunked(data))
+        self._seal.side_said(data)
 
     def eof_received(self) -> bool:
         """Pass on the end of the relay's stream; the other way goes on."""

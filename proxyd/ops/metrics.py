@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from api.reverse.server import AppServer
 from market.artifacts import Traffic
 from market.dispatch import Dispatch
 from market.logs import Logs
@@ -22,6 +23,7 @@ from market.money import MICRO
 from market.rollouts import Rollouts
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.exits.listener import ExitListener
+from proxyd.exits.tunnels import DeviceTunnels
 from proxyd.gateway import Gateway
 from proxyd.metering.meter import Meter
 from proxyd.ops.access_log import AccessLog
@@ -32,6 +34,8 @@ from proxyd.ops.timed_store import TimedStore
 from storage.errors import StoreError
 from storage.jobs import StateRow, by_state
 from storage.ledger import TotalRow, totals
+from storage.rollouts import StateRow as RolloutStateRow
+from storage.rollouts import by_state as rollouts_by_state
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
 LAG_CHECK_SECONDS = 0.5
@@ -39,6 +43,7 @@ LAG_CHECK_SECONDS = 0.5
 LEDGER_PAUSE_SECONDS = 60.0
 
 REVIEW_STATES = ("held", "disputed")
+ROLLOUT_STATES = ("progressing", "available", "stuck", "paused")
 JOB_STATES = ("waiting", "running", *REVIEW_STATES)
 
 _logger = logging.getLogger("metrics")
@@ -68,15 +73,18 @@ class Metrics(Collector):
         self._sources = sources
         self._emails: Callable[[], int] | None = None
         self._exits: ExitListener | None = None
+        self._tunnels: DeviceTunnels | None = None
         self._lag = Latency()
         self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
         self._jobs: list[StateRow] = []
+        self._deploys: list[RolloutStateRow] = []
         self._attempts: Callable[[], Mapping[str, int]] | None = None
         self._dispatch: Dispatch | None = None
         self._files: Traffic | None = None
         self._logs: Logs | None = None
         self._rollouts: Rollouts | None = None
+        self._apps: AppServer | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -111,9 +119,17 @@ class Metrics(Collector):
         """Have the files of jobs counted, where this process has the marketplace."""
         self._files = traffic
 
+    def count_apps(self, server: AppServer) -> None:
+        """Have streams into apps counted, where they are reached."""
+        self._apps = server
+
     def count_exits(self, listener: ExitListener) -> None:
         """Have exits counted, where they may attach."""
         self._exits = listener
+
+    def count_tunnels(self, tunnels: DeviceTunnels) -> None:
+        """Have streams into jobs counted, where devices may attach."""
+        self._tunnels = tunnels
 
     def render(self) -> bytes:
         """Return every metric as text (Prometheus' exposition format, version 0.0.4).
@@ -134,6 +150,8 @@ class Metrics(Collector):
         yield from self._proxy()
         if self._exits is not None:
             yield from _exits(self._exits)
+        if self._tunnels is not None:
+            yield from _tunnel_metrics(self._tunnels)
         yield from self._rest()
         yield from self._money()
 
@@ -151,6 +169,7 @@ class Metrics(Collector):
             try:
                 self._ledger = await self._sources.store.read(totals)
                 self._jobs = await self._sources.store.read(by_state)
+                self._deploys = await self._sources.store.read(rollouts_by_state)
             except StoreError as error:
                 _logger.warning("ledger totals wait for the store to return: %s", error)
             await asyncio.sleep(LEDGER_PAUSE_SECONDS)
@@ -257,6 +276,15 @@ class Metrics(Collector):
             replicas.add_metric(["start"], self._rollouts.started)
             replicas.add_metric(["stop"], self._rollouts.stopped)
             yield replicas
+        deploys = GaugeMetricFamily(
+            "proxyd_deploys", "Deploys that say what they run and are not over", labels=["state"]
+        )
+        counts = {row.state: row.deploys for row in self._deploys}
+        for state in ROLLOUT_STATES:
+            deploys.add_metric([state], counts.get(state, 0))
+        yield deploys
+        if self._apps is not None:
+            yield from _apps(self._apps)
         logs = self._logs
         if logs is not None:
             totals = logs.totals
@@ -281,6 +309,25 @@ def _artifacts(traffic: Traffic) -> Iterator[Metric]:
     yield ends
 
 
+def _apps(server: AppServer) -> Iterator[Metric]:
+    streams = server.streams
+    yield _gauge("proxyd_app_connections", "Clients of apps", server.connections)
+    yield _gauge("proxyd_app_streams", "Requests and WebSockets into apps", len(streams))
+    moved = CounterMetricFamily(
+        "proxyd_app_bytes", "Bytes of bodies into and out of apps", labels=["direction"]
+    )
+    moved.add_metric(["received"], streams.totals.received)
+    moved.add_metric(["sent"], streams.totals.sent)
+    yield moved
+    requests = CounterMetricFamily(
+        "proxyd_app_requests", "Requests for apps, by what became of them", labels=["outcome"]
+    )
+    requests.add_metric(["answered"], streams.totals.requests)
+    requests.add_metric(["refused"], streams.refused)
+    yield requests
+    yield _count("proxyd_app_streams_ended", "Streams that were ended from here", streams.ended)
+
+
 def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "proxyd_dispatch_jobs", "Jobs in memory for which no device waits", len(dispatch.jobs)
@@ -301,6 +348,25 @@ def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "proxyd_claim_seconds", "Time in transactions that give jobs to devices", claims.seconds
     )
+
+
+def _tunnel_metrics(tunnels: DeviceTunnels) -> Iterator[Metric]:
+    """Return what is counted of streams into jobs."""
+    yield _gauge("proxyd_tunnel_devices", "Devices attached as workers", len(tunnels))
+    yield _gauge("proxyd_tunnel_streams", "Streams into jobs that are open", tunnels.streams)
+    yield _count("proxyd_tunnel_attachments", "Devices that have attached", tunnels.attached)
+    received, sent = tunnels.moved
+    for name, words, label, numbers in (
+        ("proxyd_tunnel_gone", "Workers that were let go of", "reason", tunnels.gone),
+        ("proxyd_tunnel_opens", "Streams asked for", "outcome", tunnels.opens),
+        (
+            "proxyd_tunnel_bytes",
+            "Bytes of streams",
+            "direction",
+            {"from_job": received, "to_job": sent},
+        ),
+    ):
+        yield _labelled(name, words, label, numbers)
 
 
 def _exits(listener: ExitListener) -> Iterator[Metric]:
@@ -336,10 +402,7 @@ def _exits(listener: ExitListener) -> Iterator[Metric]:
         ("proxyd_exit_canaries", "Looks at exits' honesty", "outcome", counters.canaries),
         ("proxyd_exit_canary_failures", "Exits that lied", "kind", counters.canary_failures),
     ):
-        family = CounterMetricFamily(name, description, labels=[label])
-        for value, number in numbers.items():
-            family.add_metric([value], number)
-        yield family
+        yield _labelled(name, description, label, numbers)
     yield _histogram("proxyd_exit_dial_seconds", "Time to a target", {"": counters.seconds})
 
 
@@ -349,6 +412,13 @@ def _gauge(name: str, description: str, value: float) -> Metric:
 
 def _count(name: str, description: str, value: float) -> Metric:
     return CounterMetricFamily(name, description, value)
+
+
+def _labelled(name: str, description: str, label: str, numbers: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, description, labels=[label])
+    for value, number in numbers.items():
+        family.add_metric([value], number)
+    return family
 
 
 def _histogram(

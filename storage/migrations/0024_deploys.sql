@@ -6,6 +6,7 @@
 
 CREATE TABLE deploy_rollouts (
     deploy_id TEXT PRIMARY KEY REFERENCES deploys (id),
+    user_id TEXT NOT NULL REFERENCES users (id),
     revision BIGINT NOT NULL,
     desired BIGINT NOT NULL,
     strategy TEXT NOT NULL,
@@ -25,12 +26,17 @@ CREATE TABLE deploy_rollouts (
 );
 CREATE INDEX deploy_rollouts_open ON deploy_rollouts (deploy_id)
     WHERE state IN ('progressing', 'available', 'stuck');
+CREATE INDEX deploy_rollouts_by_user ON deploy_rollouts (user_id) WHERE state <> 'over';
 
--- What was to run, the newest few revisions: `template` is JSON.
+-- What was to run, the newest few revisions: `template` is JSON, `secrets` is sealed, and
+-- `size_bytes` is what both take.
 CREATE TABLE deploy_revisions (
     deploy_id TEXT NOT NULL REFERENCES deploys (id),
+    user_id TEXT NOT NULL REFERENCES users (id),
     revision BIGINT NOT NULL,
     template TEXT NOT NULL,
+    secrets TEXT,
+    size_bytes BIGINT NOT NULL,
     cause TEXT NOT NULL,
     created_at BIGINT NOT NULL,
     state TEXT NOT NULL,
@@ -38,14 +44,17 @@ CREATE TABLE deploy_revisions (
     CONSTRAINT deploy_revisions_known_state CHECK (state IN ('progressing', 'available', 'stuck'))
 );
 
--- Which replica a job is, counted from 1, and for how many seconds it is paid at most.
+CREATE INDEX deploy_revisions_by_user ON deploy_revisions (user_id, created_at);
+
+-- Which replica a job is, counted from 1, and for how many seconds it is paid at most. One whose device
+-- says when it is ready has `ready_within` seconds to become so.
 CREATE TABLE deploy_replicas (
     job_id TEXT PRIMARY KEY REFERENCES jobs (id),
     deploy_id TEXT NOT NULL REFERENCES deploys (id),
     number BIGINT NOT NULL,
     revision BIGINT NOT NULL,
     seconds BIGINT NOT NULL,
-    says_ready BIGINT NOT NULL,
+    ready_within BIGINT,
     stopped_at BIGINT,
     CONSTRAINT deploy_replicas_amounts CHECK (number > 0 AND seconds > 0)
 );
@@ -74,3 +83,8 @@ CREATE TABLE job_draws (
     CONSTRAINT job_draws_amounts CHECK (seconds > 0 AND amount >= 0 AND earned >= 0)
 );
 CREATE INDEX job_draws_by_user ON job_draws (user_id, created_at);
+-- The same seconds, beside how the attempt ended: whoever asks that looks at many attempts.
+ALTER TABLE job_attempts ADD COLUMN served_seconds BIGINT NOT NULL DEFAULT 0;
+
+-- What an attempt at a replica was paid may be disputed, too: a job has a review for each of these
+-- (`is_draw`), or one of its result.

@@ -56,7 +56,7 @@ async def test_a_buyer_sees_how_an_attempt_goes(service: Service) -> None:
     buyer = await service.person(credit="10")
     job_id, device = await accepted(service, buyer)
     [attempt] = await attempts_of(service, buyer, job_id)
-    assert set(attempt) == {"attempt", "accepted_at"}
+    assert set(attempt) == {"attempt", "accepted_at", "reputation"}
     for _ in range(2):
         answer = await report(
             service, device, job_id, "started", {"attempt": 1, "image_digest": DIGEST}
@@ -93,6 +93,7 @@ async def test_a_buyer_sees_how_an_attempt_goes(service: Service) -> None:
         assert (await report(service, device, job_id, "complete", ending)).body == {"ok": True}
     [attempt] = await attempts_of(service, buyer, job_id)
     assert (attempt["outcome"], attempt["exit_code"]) == ("completed", 0)
+    assert "state" not in attempt  # it does not run any more
     assert (attempt["cpu_seconds"], attempt["max_memory_bytes"]) == (3.5, 1_000)
 
 

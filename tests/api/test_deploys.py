@@ -504,3 +504,49 @@ async def test_what_cannot_be_run_is_refused(
     buyer = await service.person(usd="10")
     refused(await create(service, buyer, **body), code, field)
     await nothing_was_bought(service, buyer, 10)
+
+
+RUNS = {**LEAST, "gpu_model": "none", "job_type": "Script", "script": "print(1)"}
+
+
+async def test_a_deploys_secrets_are_never_shown(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer, **{**RUNS, "secrets": {"TOKEN": "hunter2"}})
+    [job_id] = (await one(service, buyer, deploy_id))["job_ids"]
+    answers = [
+        await service.call("GET", path, token=buyer.token)
+        for path in (
+            f"{CREATE}/{deploy_id}",
+            f"{CREATE}/{deploy_id}/revisions",
+            LIST,
+            f"/api/jobs/{job_id}",
+        )
+    ]
+    assert all(answer.status == 200 for answer in answers)
+    assert "hunter2" not in json.dumps([answer.body for answer in answers])
+    [revision] = answers[1].body["revisions"]
+    assert (revision["secrets"], revision["script"], revision["env"]) == (["TOKEN"], "print(1)", {})
+
+
+async def test_a_change_with_a_key_is_made_once(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer, **RUNS)
+    path = f"{CREATE}/{deploy_id}"
+    for act, body in (
+        ("revision", {"env": {"A": "1"}}),
+        ("restart", None),
+        ("rollback", {"revision": 1}),
+    ):
+        replies = [
+            await service.call(
+                "POST",
+                f"{path}/{act}",
+                body,
+                token=buyer.token,
+                headers={"Idempotency-Key": act},
+            )
+            for _ in range(3)
+        ]
+        assert [reply.status for reply in replies] == [200] * 3
+        assert len({reply.body["revision"] for reply in replies}) == 1
+    assert (await one(service, buyer, deploy_id))["revision"] == 4

@@ -7,7 +7,7 @@ import pytest
 from support.exits import SomeAttached
 from support.service import Answer, Person, Service
 
-from market.exits import Coverage, ExitTerms
+from market.exits import Coverage, ExitTerms, NoneAttached
 from market.leases import LeaseState, Usage
 from market.money import GB, MICRO
 
@@ -86,6 +86,20 @@ async def test_anybody_can_read_the_terms_and_where_exits_attach(offered: Servic
     assert (answer.body["share_percent"], answer.body["payout_hold_days"]) == (60, 7)
     place = answer.body["host"], answer.body["port"], answer.body["certificate_sha256"]
     assert place == ("exits.example.com", 1090, "ab" * 32)
+
+
+async def test_a_worker_is_told_where_to_attach_for_its_jobs(
+    offered: Service, service: Service
+) -> None:
+    made = await device(offered, await offered.person())
+    headers = {"X-Worker-Token": made["token"]}
+    answer = await offered.call("GET", "/api/worker/tunnel", headers=headers)
+    place = answer.body["host"], answer.body["port"], answer.body["certificate_sha256"]
+    assert place == ("exits.example.com", 1090, "ab" * 32)
+    assert (await offered.call("GET", "/api/worker/tunnel")).status == 401
+    service.daemon.market.exits.attached = NoneAttached()
+    answer = await service.call("GET", "/api/worker/tunnel", headers=headers)
+    assert (answer.status, answer.code) == (400, "tunnels_not_offered")
 
 
 async def test_a_service_without_exits_says_so(service: Service) -> None:

@@ -30,6 +30,7 @@ DEVICE_FIELDS = {
     "earn_today": float,
     "earn_today_usd": float,
     "shared_bytes_today": int,
+    "reputation": dict,
 }
 AS_USER = [("POST", CREATE), ("GET", TOKENS), ("POST", REVOKE), ("GET", DEVICES)]
 AS_WORKER = [("POST", HEARTBEAT), ("POST", OFFLINE)]
@@ -98,6 +99,13 @@ async def test_a_new_device_is_listed_offline_with_the_fields_of_the_specificati
         "earn_today": 0.0,
         "earn_today_usd": 0.0,
         "shared_bytes_today": 0,
+        "reputation": {
+            "score": 0.5,
+            "reliability": 0.5,
+            "correctness": 1.0,
+            "attempts": 0,
+            "checks": 0,
+        },
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.books import available, held, revenue
+from support.jobs import prove
 from support.market import Market
 from support.statements import counted
 
@@ -454,7 +455,9 @@ async def test_a_replica_that_fails_three_times_is_released(market: Market) -> N
     await market.jobs.complete(worker, first.id, "done")
     for _ in range(3):
         assert await shape(market, user, deploy_id) == ("queued", 0)
-        worker = await device(market, await market.person())
+        other = await market.person()
+        await prove(market, other)
+        worker = await device(market, other)
         await market.jobs.accept(worker, second.id)
         await market.jobs.fail(worker, second.id, "no memory")
     assert await shape(market, user, deploy_id) == ("failed", 0)

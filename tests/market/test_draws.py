@@ -4,15 +4,17 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.books import available, held
-from support.jobs import device_of
+from support.books import available, earned, held
+from support.jobs import device_of, prove
 from support.market import Market
 
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.deploys import NewDeploy
-from market.errors import MarketError
+from market.errors import Code, MarketError
 from market.money import Currency, micro
+from market.reviews import decide, disputes
+from market.states import ReviewStatus
 from market.templates import Change, Template
 from proxyctl.protocol.jobspec import Port, Ready
 from storage import ledger as ledger_queries
@@ -81,7 +83,7 @@ async def test_time_is_paid_from_when_it_is_ready_to_the_second(
     cost = price * 1_201 // (2 * HOUR)
     assert await available(market, user, currency) == price - cost
     gross = micro(300) * 1_201 // (2 * HOUR)
-    assert await available(market, owner, CREDIT) == gross - gross // 10
+    assert await earned(market, owner) == gross - gross // 10
     assert (await market.deploys.find(user, deploy_id)).paid == cost
     assert (await audit_ledger(market.store)).passed
 
@@ -95,6 +97,95 @@ async def test_what_was_never_ready_costs_nothing(market: Market) -> None:
     await market.deploys.cancel(user, deploy_id)
     assert await available(market, user) == micro(3)
     assert await drawn(market) == {}
+
+
+async def served(
+    market: Market, user: str, currency: Currency = USD, seconds: tuple[int, ...] = (1_000,)
+) -> tuple[str, list[str]]:
+    """Have a replica served by one owner after the other; return its job, and these."""
+    deploy_id = await create(market, user, currency=currency)
+    job, owners = await replica(market, user, deploy_id), []
+    for each in seconds:
+        owners.append(await market.person())
+        device = await begun(market, owners[-1], job.id)
+        market.clock.now += each
+        await market.jobs.fail(device, job.id, "crashed")
+    return job.id, owners
+
+
+@pytest.mark.parametrize("currency", [USD, CREDIT])
+async def test_what_was_drawn_is_in_review_and_paid_when_nobody_disputes_it(
+    market: Market, currency: Currency
+) -> None:
+    user = await market.person("3", "300")
+    _, [owner] = await served(market, user, currency)
+    due = micro(300) * 1_000 // (2 * HOUR)
+    due -= due // 10
+    assert (await available(market, owner, CREDIT), await held(market, owner, CREDIT)) == (0, due)
+    assert await market.reviews.earned_in_review(owner) == due
+    market.clock.now += 24 * HOUR - 1
+    assert await market.reviews.expire() == 0
+    assert (await audit_ledger(market.store)).passed
+    market.clock.now += 1
+    assert await market.reviews.expire() == 1
+    assert (await available(market, owner, CREDIT), await held(market, owner, CREDIT)) == (due, 0)
+    assert (await audit_ledger(market.store)).passed
+
+
+@pytest.mark.parametrize("currency", [USD, CREDIT])
+async def test_a_buyer_who_was_not_served_gets_back_what_was_drawn(
+    market: Market, currency: Currency
+) -> None:
+    user = await market.person("3", "300")
+    job_id, owners = await served(market, user, currency, (1_000, 700))
+    spent = (micro(3) if currency is USD else micro(300)) * 1_700 // (2 * HOUR)
+    await market.reviews.dispute(user, job_id, "Nobody answers on the port.")
+    market.clock.now += 48 * HOUR
+    assert await market.reviews.expire() == 0
+    assert len(await disputes(market.context)) == 2
+    assert (await audit_ledger(market.store)).passed
+    rows = await decide(market.context, job_id, ReviewStatus.REVERSED)
+    assert sum(row.price for row in rows) == spent
+    assert await decide(market.context, job_id, ReviewStatus.REVERSED)  # which moves nothing more
+    assert [await earned(market, owner) for owner in owners] == [0, 0]
+    assert await market.jobs.earned_today(owners[0]) == {}
+    await market.jobs.cancel(user, job_id)
+    assert (await market.jobs.find(user, job_id)).paid == 0
+    assert await available(market, user, currency) == micro(3 if currency is USD else 300)
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_only_what_is_still_in_review_can_be_disputed(market: Market) -> None:
+    user = await market.person("3")
+    deploy_id = await create(market, user)
+    job, owners = await replica(market, user, deploy_id), []
+    for _ in range(2):  # a day apart
+        owners.append(await market.person())
+        device = await begun(market, owners[-1], job.id)
+        market.clock.now += 900
+        await market.jobs.fail(device, job.id, "crashed")
+        market.clock.now += 24 * HOUR - 1
+    assert await market.reviews.expire() == 1
+    await market.reviews.dispute(user, job.id, "It was slow.")
+    owned = await market.jobs.find(user, job.id)
+    assert owned.review is not None
+    assert (owned.review.state, owned.review.attempt) == ("disputed", 2)
+    rows = await decide(market.context, job.id, ReviewStatus.UPHELD)
+    assert [row.attempt for row in rows] == [2]
+    assert await available(market, owners[0], CREDIT) == await available(market, owners[1], CREDIT)
+    with pytest.raises(MarketError) as caught:
+        await market.reviews.dispute(user, job.id, "It was slow.")
+    assert caught.value.code is Code.NOT_REVIEWABLE
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_a_buyer_may_confirm_what_was_drawn(market: Market) -> None:
+    user = await market.person("3")
+    job_id, owners = await served(market, user, USD, (1_000, 700))
+    await market.reviews.confirm(user, job_id)
+    await market.reviews.confirm(user, job_id)
+    assert [await held(market, owner, CREDIT) for owner in owners] == [0, 0]
+    assert (await audit_ledger(market.store)).passed
 
 
 async def test_each_attempt_is_paid_and_the_next_has_what_is_left(market: Market) -> None:
@@ -120,9 +211,9 @@ async def test_each_attempt_is_paid_and_the_next_has_what_is_left(market: Market
     found = await market.deploys.find(user, deploy_id)
     assert (found.status, found.paid) == ("completed", micro(3))
     assert await available(market, user) == await held(market, user) == 0
-    earned = [await available(market, owner, CREDIT) for owner in owners]
-    assert sum(earned) == pytest.approx(micro(270), abs=5)
-    assert {*(await market.jobs.earned_today(owners[4])).values()} == {earned[4]}
+    amounts = [await earned(market, owner) for owner in owners]
+    assert sum(amounts) == pytest.approx(micro(270), abs=5)
+    assert {*(await market.jobs.earned_today(owners[4])).values()} == {amounts[4]}
     assert (await audit_ledger(market.store)).passed
 
 
@@ -143,7 +234,9 @@ async def test_three_owners_that_never_serve_end_it(market: Market) -> None:
     deploy_id = await create(market, user)
     job = await replica(market, user, deploy_id)
     for _ in range(3):
-        device = await begun(market, await market.person(), job.id)
+        owner = await market.person()
+        await prove(market, owner)
+        device = await begun(market, owner, job.id)
         market.clock.now += 599
         await market.jobs.fail(device, job.id, "crashed")
     assert (await replica(market, user, deploy_id)).status == "failed"
@@ -219,6 +312,8 @@ class Life:
         if job.status != "running":
             return
         device = self.devices[job_id]
+        if self.random.random() < 0.2:
+            await self.review(job_id)
         what = self.random.randrange(14)
         if what > 6:
             await market.attempt_reports.ready(device, job_id, None)
@@ -231,6 +326,19 @@ class Life:
         else:
             kind = self.random.choice([*FailureKind])
             await market.jobs.fail(device, job_id, "why", ending=Ending(kind))
+
+    async def review(self, job_id: str) -> None:
+        """Let its buyer, or the operator, do something about what was drawn."""
+        what = self.random.randrange(4)
+        if what == 0:
+            await self.market.reviews.confirm(self.buyer, job_id)
+        elif what == 1:
+            await self.market.reviews.dispute(self.buyer, job_id, "slow")
+        elif what == 2:
+            state = self.random.choice((ReviewStatus.UPHELD, ReviewStatus.REVERSED))
+            await decide(self.market.context, job_id, state)
+        else:
+            await self.market.reviews.expire()
 
 
 @pytest.mark.parametrize("currency", [USD, CREDIT])

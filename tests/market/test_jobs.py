@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support import books
 from support.books import refusal, stored_job
 from support.clock import Clock
-from support.jobs import code_of, device_of, history, on, running, wanted
+from support.jobs import code_of, device_of, history, on, prove, running, wanted
 from support.market import RULES, SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
@@ -496,6 +496,7 @@ async def test_the_third_owner_who_fails_is_the_last_and_the_price_is_released(
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await market.jobs.create(buyer, wanted())
     owners = [worker, await market.person(), await market.person()]
+    await prove(market, *owners)
     devices = [await device_of(market, owner) for owner in owners]
     for number, device in enumerate(devices):
         assert (await stored_job(market, job_id)).status == JobStatus.WAITING
@@ -783,7 +784,9 @@ async def test_a_job_that_machines_of_three_owners_abandon_has_failed(market: Ma
     buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
     for _ in range(ATTEMPTS):
-        await market.jobs.accept(await device_of(market, await market.person()), job_id)
+        owner = await market.person()
+        await prove(market, owner)
+        await market.jobs.accept(await device_of(market, owner), job_id)
         assert await market.silence(SILENCE + SWEEP_SECONDS) == 1
     assert (await stored_job(market, job_id)).status == JobStatus.FAILED
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO, 0)
@@ -984,3 +987,29 @@ async def test_owners_who_refuse_a_job_do_not_end_it(
     device = await on(market, job_id, await market.person())
     await market.jobs.fail(device, job_id, "not this image", ending=refused)
     assert (await stored_job(market, job_id)).status == JobStatus.FAILED
+
+
+@pytest.mark.parametrize("kind", [None, FailureKind.HOST, FailureKind.IMAGE])
+async def test_three_accounts_that_nobody_knows_do_not_end_anothers_job(
+    market: Market, kind: FailureKind | None
+) -> None:
+    buyer, honest = await market.person(credit="10"), await market.person()
+    job_id = await market.jobs.create(buyer, wanted())
+    for _ in range(ATTEMPTS):
+        rival = await device_of(market, await market.person())
+        await market.jobs.accept(rival, job_id)
+        await market.jobs.fail(rival, job_id, "it is broken", ending=Ending(kind))
+    assert (await stored_job(market, job_id)).status == JobStatus.WAITING
+    await market.jobs.complete(await on(market, job_id, honest), job_id, "done")
+    assert await available(market, honest) == 9 * MICRO
+
+
+async def test_a_job_that_nobody_can_do_ends_whoever_says_so(market: Market) -> None:
+    buyer = await market.person(credit="10")
+    job_id = await market.jobs.create(buyer, wanted())
+    for attempt in range(jobs_module.OWNERS_MAX):
+        assert (await stored_job(market, job_id)).attempts == attempt
+        device = await on(market, job_id, await market.person())
+        await market.jobs.fail(device, job_id, "it is broken")
+    assert (await stored_job(market, job_id)).status == JobStatus.FAILED
+    assert await available(market, buyer) == 10 * MICRO

@@ -21,17 +21,19 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 from support import sqlite
 from support.clock import Clock
+from support.jobs import prove
 from support.market import Market
 
 from market import ledger, reviews
 from market.attempt_reports import Named
-from market.attempts import Action, slots_left
+from market.attempts import PROVEN_JOBS, Action, Ending, FailureKind, slots_left
 from market.audit import audit_ledger
 from market.bandwidth import Purchase
 from market.errors import Code, MarketError
-from market.jobs import NewJob
+from market.jobs import NOTHING_SAID, NewJob
 from market.leases import Grant, Usage
 from market.money import GB, MICRO, Currency
+from market.reputation import NEW_RELIABILITY
 from market.specs import NewSpec, understand
 from market.states import ReviewStatus
 from proxyctl.protocol.jobspec import Payload
@@ -130,6 +132,7 @@ class Marketplace(RuleBasedStateMachine):
             )
             token = self.run(made)
             self.tokens.append((token.device_id, token.token))
+            self.run(prove(self.market, user))
         for number in range(PEOPLE):
             for currency in Currency:
                 self.deposit(number, currency, 5 * MICRO)
@@ -354,9 +357,28 @@ class Marketplace(RuleBasedStateMachine):
     def fail_as_its_worker(self, job: str) -> None:
         before = self._job(job)
         if before.status == "running":
-            owners = self.run(self.store.read(job_queries.count_unsuccessful, job, before.attempts))
+            unsuccessful = self.run(
+                self.store.read(
+                    job_queries.count_unsuccessful,
+                    job,
+                    before.attempts,
+                    proven_attempts=PROVEN_JOBS,
+                    proven_reliability=NEW_RELIABILITY,
+                )
+            )
+            assert unsuccessful.owners == unsuccessful.proven
+            is_over = unsuccessful.owners == PEOPLE
             self._change(job, self._fail(job, self._holder(before)))
-            assert self._job(job).status == ("failed" if owners == PEOPLE else "waiting")
+            assert self._job(job).status == ("failed" if is_over else "waiting")
+
+    @rule(job=jobs)
+    def fail_by_its_own_work(self, job: str) -> None:
+        """One that says what is to run has failed for good then, and is paid for its time."""
+        before = self._job(job)
+        if before.status == "running" and before.id in self.specified:
+            ending = Ending(FailureKind.JOB)
+            self._change(job, self._fail(job, self._holder(before), ending), pays_for_time=True)
+            assert self._job(job).status == "failed"
 
     @rule(
         buyer=person,
@@ -464,29 +486,39 @@ class Marketplace(RuleBasedStateMachine):
         device = await self.market.devices.authenticate(self.tokens[number][1])
         await self.market.jobs.complete(device, job, "done")
 
-    async def _fail(self, job: str, number: int) -> None:
+    async def _fail(self, job: str, number: int, ending: Ending = NOTHING_SAID) -> None:
         device = await self.market.devices.authenticate(self.tokens[number][1])
-        await self.market.jobs.fail(device, job, "cannot")
+        await self.market.jobs.fail(device, job, "cannot", ending=ending)
 
     async def _cancel(self, job: str) -> None:
         row = await self.store.read(job_queries.find, job)
         assert row is not None
         await self.market.jobs.cancel(row.user_id, job)
 
-    def _change(self, job: str, change: Awaitable[None], *allowed: Code) -> None:
+    def _change(
+        self, job: str, change: Awaitable[None], *allowed: Code, pays_for_time: bool = False
+    ) -> None:
         before = self._job(job)
         refused = self.attempt(change, *allowed)
         after = self._job(job)
         assert refused is None or after == before
-        self._charge(before, after)
+        self._charge(before, after, pays_for_time=pays_for_time)
 
-    def _charge(self, before: JobRow, after: JobRow, *, may_start_now: bool = False) -> None:
+    def _charge(
+        self,
+        before: JobRow,
+        after: JobRow,
+        *,
+        may_start_now: bool = False,
+        pays_for_time: bool = False,
+    ) -> None:
         """Move what a change of a job should have cost its buyer and paid its worker."""
-        if before.status == after.status or after.status not in ("completed", "cancelled"):
+        is_paid = after.status in ("completed", "cancelled") or pays_for_time
+        if before.status == after.status or not is_paid:
             assert before.earned == after.earned
             return
         gross = after.price_credit
-        if after.status == "cancelled":
+        if after.status == "cancelled" or pays_for_time:
             began = self.began.get((after.id, after.attempts), self.clock.now)
             ran = self.clock.now - began
             gross = min(gross * ran // (after.duration_hrs * 3_600), gross)
@@ -494,13 +526,15 @@ class Marketplace(RuleBasedStateMachine):
                 gross = 0
         if before.status == "waiting" and after.device_id is not None:
             assert may_start_now
+        if not gross and pays_for_time:
+            return
         fee = gross * FEE_TENTHS // 10
         self.wealth[after.user_id, Currency.CREDIT] -= gross
         worker = None
         if after.device_id is not None:
             worker = self.people[self._holder(after)]
             self.wealth[worker, Currency.CREDIT] += gross - fee
-        if after.status == "completed" and after.id in self.specified:
+        if after.status in ("completed", "failed") and after.id in self.specified:
             assert worker is not None
             until = self.clock.now + REVIEW_SECONDS
             self.reviews[after.id] = Review(after.user_id, worker, gross, gross - fee, until)

@@ -130,6 +130,7 @@ class Waiting(NamedTuple):
     name: str
     offer: Offer
     owner: str = ""
+    reputation: int = 0
 
 
 def test_a_job_finds_the_device_that_has_waited_longest_of_those_that_suit() -> None:

@@ -12,10 +12,12 @@ from support.jobs import code_of, device_of, history, on, specified
 from support.market import Market
 
 from market import reviews
+from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.deploys import NewDeploy
 from market.errors import Code
 from market.money import MICRO, Currency
+from market.overdue import Ended
 from market.states import JobStatus, ReviewStatus
 from storage import reviews as queries
 from storage.reviews import ReviewRow
@@ -35,8 +37,7 @@ async def kept(market: Market, currency: Currency = CREDIT) -> int:
 
 
 async def review_of(market: Market, job_id: str) -> ReviewRow:
-    review = await market.store.read(queries.find, job_id)
-    assert review is not None
+    [review] = await market.store.read(queries.of_job, job_id)
     return review
 
 
@@ -55,7 +56,8 @@ async def done(market: Market, buyer: str, worker: str, **changes: Any) -> str:
 
 
 async def decided(market: Market, job_id: str, state: ReviewStatus) -> ReviewRow:
-    return await reviews.decide(market.context, job_id, state)
+    [review] = await reviews.decide(market.context, job_id, state)
+    return review
 
 
 async def test_a_finished_job_waits_for_its_buyer(market: Market) -> None:
@@ -407,4 +409,50 @@ async def test_a_sweep_that_comes_too_late_for_a_review_leaves_it(market: Market
         await market.store.write(reviews._expire, chosen, job_id)
         if state is not None:
             assert (await review_of(market, job_id)).state == state
+    assert await audited(market)
+
+
+WORK_ENDED = Ending(FailureKind.JOB, exit_code=1)
+
+
+async def test_work_that_fails_by_itself_is_paid_for_its_time(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await specified(market, buyer)
+    device = await on(market, job_id, worker)
+    market.clock.now += HOUR // 2  # of two
+    await market.jobs.fail(device, job_id, "it ended with the status 1", ending=WORK_ENDED)
+    job = await stored_job(market, job_id)
+    assert (job.status, job.earned) == (JobStatus.FAILED, 2_250_000)
+    assert (await available(market, buyer), await held(market, buyer)) == (7_500_000, 0)
+    assert (await available(market, worker), await held(market, worker)) == (0, 2_250_000)
+    assert await audited(market)
+    owned = await market.jobs.find(buyer, job_id)
+    assert (owned.paid, owned.review is not None) == (2_500_000, True)
+    await market.reviews.dispute(buyer, job_id, "it did not even start it")
+    await decided(market, job_id, ReviewStatus.REVERSED)
+    assert await available(market, buyer) == 10 * MICRO
+    assert (await stored_job(market, job_id)).earned == 0
+    assert await audited(market)
+
+
+async def test_no_failure_is_paid_that_is_the_devices_or_before_work_began(market: Market) -> None:
+    buyer, worker = await market.person(credit="30"), await market.person()
+    for kind, began in ((FailureKind.HOST, True), (FailureKind.JOB, False)):
+        job_id = await specified(market, buyer)
+        device = await device_of(market, worker)
+        await market.jobs.accept(device, job_id)
+        if began:
+            await market.attempt_reports.started(device, job_id, 1)
+        market.clock.now += HOUR
+        await market.jobs.fail(device, job_id, "no", ending=Ending(kind))
+        assert (await stored_job(market, job_id)).earned == 0
+        assert await held(market, worker) == 0
+    # Nor is what the service itself has ended: its device said nothing of it.
+    job_id = await specified(market, buyer, timeout_seconds=60)
+    await on(market, job_id, worker)
+    await market.store.write(
+        market.jobs._take_back, market.jobs.moment(), Ended(job_id, 1, "too long", is_timeout=True)
+    )
+    job = await stored_job(market, job_id)
+    assert (job.status, job.earned) == (JobStatus.FAILED, 0)
     assert await audited(market)

@@ -69,6 +69,16 @@ def test_numbers_that_are_done_are_not_started_again() -> None:
     assert plan(wanted, [], Strategy(), NOW) == [Start(2), Start(3)]
 
 
+def test_what_has_failed_is_left_and_what_works_stays() -> None:
+    wanted = Goal(2, frozenset({1, 2, 3}), failed=frozenset({1}))
+    assert plan(wanted, replicas(1, 3)[1:], Strategy(), NOW) == [Wait()]
+    assert plan(wanted, replicas(1, 3)[1:], Strategy(max_unavailable=2), NOW) == [
+        Stop("1-2"),
+        Start(2),
+    ]
+    assert plan(wanted, replicas(2, 3)[1:], Strategy(), NOW) == []
+
+
 class World:
     """Replicas that come and go as they like, and a rollout that may stop after any step."""
 
@@ -120,7 +130,11 @@ class World:
             ready_at = self.now if self.random.random() < 0.8 else None
             self.replicas[one.job_id] = Replica(one.job_id, one.number, one.revision, ready_at)
         elif there and what < 0.7:
-            del self.replicas[self.random.choice(there).job_id]
+            one = self.random.choice(there)
+            del self.replicas[one.job_id]
+            if one.revision == self.goal.revision and self.random.random() < 0.3:
+                failed = self.goal.failed | {one.number}
+                self.goal = Goal(self.goal.revision, self.goal.numbers, failed)
         self.now += self.random.randint(0, 3)
 
 
@@ -133,6 +147,7 @@ def test_no_step_is_too_much_and_every_rollout_ends(seed: int) -> None:
             if world.random.random() < 0.3:  # whoever carried it out is gone
                 break
         world.change()
+    world.goal = Goal(world.goal.revision, world.goal.numbers)
     for _ in range(60):  # from here on every replica gets ready, and nothing else happens
         for step in world.steps():
             world.do(step)

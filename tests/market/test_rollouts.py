@@ -5,20 +5,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.books import available, held
-from support.jobs import device_of
-from support.market import Market
+from support.books import available, earned, held, stored_job
+from support.jobs import device_of, prove
+from support.market import WAITING_SECONDS, Market
 
-from market import rollouts
+from market import jobs, rollouts
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
+from market.bounds import Bounds
 from market.deploys import Deploy, NewDeploy
 from market.errors import Code, MarketError
 from market.money import Currency, micro
 from market.rollout import Strategy
-from market.rollouts import Rollouts
+from market.rollouts import Rollouts, Serving, serving
+from market.sealing import Sealing
+from market.specs import Specs
 from market.templates import Change, Template
-from proxyctl.protocol.jobspec import Port, Ready
+from proxyctl.protocol.jobspec import Payload, Port, Ready, Resources
 from storage.jobs import JobRow
 
 if TYPE_CHECKING:
@@ -104,6 +107,15 @@ async def running(fleet: Fleet, user: str, **changes: Any) -> str:
     return deploy_id
 
 
+async def pass_time(market: Market, seconds: int, job_id: str) -> None:
+    """Let time pass while the device of a replica is heard of."""
+    end = market.clock.now + seconds
+    while market.clock.now < end:
+        market.clock.now += min(30, end - market.clock.now)
+        market.renewals.renew(job_id, (await stored_job(market, job_id)).attempts)
+        await market.jobs.take_back()
+
+
 async def audited(market: Market) -> bool:
     return (await audit_ledger(market.store)).passed
 
@@ -175,6 +187,30 @@ async def test_a_replica_counts_as_ready_when_its_device_says_so(
     assert (found.ready_replicas, found.available_replicas, found.updated_replicas) == (2, 2, 3)
 
 
+async def test_who_serves_is_who_is_ready_the_newest_first(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, template=PROBE)
+
+    async def numbers() -> list[tuple[int, int]]:
+        rows = await market.store.read(serving, deploy_id)
+        return [(row.revision, row.number) for row in rows]
+
+    taken = await fleet.take(user, deploy_id)
+    assert await numbers() == []
+    await fleet.ready(taken)
+    assert await numbers() == [(1, 1), (1, 2), (1, 3)]
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await market.rollouts.look(deploy_id)
+    assert len(await numbers()) == 2
+    [new] = await fleet.take(user, deploy_id)
+    await fleet.ready([new])
+    [first, *rest] = await market.store.read(serving, deploy_id)
+    assert first == Serving(new, 1, fleet.devices[new].id, 1, 2, (Port("web", 8080),))
+    assert [(row.revision, row.number) for row in rest] == [(1, 2), (1, 3)]
+    await market.jobs.take_back_attempt(new, 1, "gone")
+    assert await numbers() == [(1, 2), (1, 3)]
+
+
 async def test_replicas_are_replaced_one_after_the_other(market: Market, fleet: Fleet) -> None:
     user = await market.person("9")  # not a cent more than it costs
     deploy_id = await create(market, user, template=PROBE)
@@ -213,7 +249,7 @@ async def test_what_was_used_is_paid_and_the_rest_pays_the_next_one(
     await market.rollouts.restart(user, deploy_id)
     await fleet.settle(user, deploy_id)
     assert await held(market, user) == REPLICA_USD // 2
-    assert await available(market, fleet.owner, CREDIT) == micro(135)  # of 150 for the hour
+    assert await earned(market, fleet.owner) == micro(135)  # of 150 for the hour
     [job] = await fleet.jobs(user, deploy_id)
     spec = (await market.jobs.find(user, job.id)).spec
     assert spec is not None
@@ -221,7 +257,7 @@ async def test_what_was_used_is_paid_and_the_rest_pays_the_next_one(
     market.clock.now += HOUR // 3
     await market.deploys.cancel(user, deploy_id)
     assert await available(market, user) == micro(1)
-    assert await available(market, fleet.owner, CREDIT) == micro(180)
+    assert await earned(market, fleet.owner) == micro(180)
     found = await market.deploys.find(user, deploy_id)
     assert (found.status, found.paid) == ("cancelled", micro(2))
     assert await audited(market)
@@ -374,6 +410,7 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await state(market, user, deploy_id) == "available"
     for _ in range(3):  # whose devices fail at it one after the other
         device = fleet.devices[second.id]
+        await prove(market, device.user_id)
         await market.jobs.fail(device, second.id, "no memory")
         fleet.owner = await market.person()
         await fleet.take(user, deploy_id)
@@ -388,6 +425,237 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await audited(market)
 
 
+async def fail_for_good(fleet: Fleet, user: str, deploy_id: str, job_id: str) -> None:
+    """Have the devices of three owners fail at a replica."""
+    for _ in range(3):
+        fleet.owner = await fleet.market.person()
+        await prove(fleet.market, fleet.owner)
+        await fleet.take(user, deploy_id)
+        await fleet.market.jobs.fail(fleet.devices[job_id], job_id, "no memory")
+
+
+async def test_a_revision_that_does_not_work_leaves_what_works(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
+    for _ in range(3):
+        await market.rollouts.look(deploy_id)
+        for job in await fleet.jobs(user, deploy_id):
+            if job.status == "waiting":
+                await fail_for_good(fleet, user, deploy_id, job.id)
+    found = await market.deploys.find(user, deploy_id)
+    assert (found.ready_replicas, await state(market, user, deploy_id)) == (2, "stuck")
+    assert found.rollout is not None
+    assert found.rollout.problem == "Replica 1 has failed: no memory"
+    await market.rollouts.rollback(user, deploy_id, 1)
+    found = await fleet.settle(user, deploy_id)
+    assert (found.ready_replicas, await fleet.images(user, deploy_id)) == (3, ["web:1"] * 3)
+    assert await audited(market)
+
+
+async def test_what_was_gone_back_to_is_not_gone_back_to_again(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, strategy=Strategy(auto_revert=True))
+    await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
+    for _ in range(4):  # and no device takes anything
+        await market.rollouts.look(deploy_id)
+        market.clock.now += 600
+    rows = await market.rollouts.revisions(user, deploy_id)
+    assert [row.state for row in rows] == ["stuck", "stuck", "available"]
+
+
+async def test_a_revision_needs_the_same_gpus(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=1, gpu_count=2)
+    await market.rollouts.revise(user, deploy_id, Change(resources=Resources(ram_gb=8)))
+    await fleet.settle(user, deploy_id)
+    [job] = await fleet.jobs(user, deploy_id)
+    spec = (await market.jobs.find(user, job.id)).spec
+    assert spec is not None
+    assert spec.resources == Resources(gpus=2, gpu_model="A100", ram_gb=8)
+
+
+async def test_a_script_needs_neither_image_nor_gpu(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    template = Template(script="print(1)")
+    deploy_id = await create(
+        market, user, job_type="Inference", image="", gpu_model="None", template=template
+    )
+    payload = await payload_of(market, user, deploy_id)
+    assert (payload.script, payload.image, payload.ports) == ("print(1)", "", ())
+    [job, *_] = await fleet.jobs(user, deploy_id)
+    spec = (await market.jobs.find(user, job.id)).spec
+    assert spec is not None
+    assert spec.resources.needed_gpus == 0
+
+
+async def payload_of(market: Market, user: str, deploy_id: str) -> Payload:
+    """Return what the first replica of a deploy runs."""
+    [job_id, *_] = (await market.deploys.find(user, deploy_id)).job_ids
+    spec = (await market.jobs.find(user, job_id)).spec
+    assert spec is not None
+    assert spec.payload is not None
+    return spec.payload
+
+
+async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    template = Template(secrets={"TOKEN": "hunter2"})
+    deploy_id = await running(fleet, user, replicas=1, template=template)
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await fleet.settle(user, deploy_id)
+    [job] = await fleet.jobs(user, deploy_id)
+    owned = await market.jobs.find(user, job.id)
+    assert owned.spec is not None
+    assert owned.spec.payload is not None
+    assert owned.spec.payload.secrets == {"TOKEN": ""}
+    work = await market.jobs.work(fleet.devices[job.id], job.id)
+    assert work.spec is not None
+    assert work.spec.payload is not None
+    assert work.spec.payload.secrets == {"TOKEN": "hunter2"}
+    rows = await market.rollouts.revisions(user, deploy_id)
+    assert all(row.secrets is not None for row in rows)
+    assert "hunter2" not in repr(rows)
+    other = Specs(Sealing(b"o" * 40, b"job secrets"))
+    stranger = Rollouts(market.context, market.jobs, other, market.waking)
+    with pytest.raises(MarketError) as caught:
+        await stranger.restart(user, deploy_id)
+    assert caught.value.field == "secrets"
+    await stranger.revise(user, deploy_id, Change(secrets={}))
+    await market.deploys.cancel(user, deploy_id)
+    assert all(row.secrets is None for row in await market.rollouts.revisions(user, deploy_id))
+
+
+async def test_templates_take_their_part_of_what_a_buyer_may_store(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=1)
+    await market.rollouts.scale(user, deploy_id, 0)
+    market.jobs.bounds = Bounds(job_bytes=40_000)
+    large = Change(env={"TEXT": "x" * 15_000})
+    await market.rollouts.revise(user, deploy_id, large)
+    await market.rollouts.revise(user, deploy_id, large)
+    with pytest.raises(MarketError) as caught:
+        await market.rollouts.revise(user, deploy_id, large)
+    assert caught.value.code is Code.TOO_MUCH_JOB_TEXT
+    market.clock.now += 24 * HOUR
+    await market.rollouts.revise(user, deploy_id, large)
+
+
+async def test_deploys_without_replicas_are_bounded_as_well(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    market.jobs.bounds = Bounds(jobs=2)
+    for _ in range(2):
+        deploy_id = await create(market, user, replicas=1)
+        await market.rollouts.scale(user, deploy_id, 0)
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, replicas=1)
+    assert caught.value.code is Code.TOO_MANY_JOBS
+    await market.deploys.cancel(user, deploy_id)
+    await create(market, user, replicas=1)
+
+
+async def test_replicas_that_served_count_as_paid(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    market.jobs.bounds = Bounds(job_bytes=6_000)
+    market.clock.now += 10
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)  # who has paid for those of before has room for others
+    market.clock.now += 10
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)
+    assert await state(market, user, deploy_id) == "available"
+    for _ in range(3):
+        await market.rollouts.restart(user, deploy_id)
+        await fleet.settle(user, deploy_id)
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    assert rollout.problem is not None
+    assert rollout.problem.startswith(Code.TOO_MUCH_JOB_TEXT.meaning)
+
+
+async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=1, template=PROBE)
+    [job_id] = await fleet.take(user, deploy_id)
+    await pass_time(market, 600, job_id)
+    assert (await fleet.jobs(user, deploy_id))[0].status == "running"
+    await pass_time(market, 300, job_id)
+    [(attempt, _)] = await market.attempt_reports.of_job(user, job_id)
+    assert (attempt.outcome, attempt.reason) == ("failed", "it did not become ready in time")
+    fleet.owner = await market.person()
+    await fleet.take(user, deploy_id)
+    await pass_time(market, 500, job_id)
+    await fleet.ready([job_id])
+    await pass_time(market, 2 * HOUR, job_id)  # which it has from here on
+    assert (await fleet.jobs(user, deploy_id))[0].status == "running"
+    await pass_time(market, 300, job_id)
+    await market.rollouts.look(deploy_id)
+    found = await market.deploys.find(user, deploy_id)
+    assert (found.status, found.paid) == ("completed", REPLICA_USD)
+    assert await audited(market)
+
+
+async def test_who_has_served_a_replica_may_have_it_again(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=1)
+    [job] = await fleet.jobs(user, deploy_id)
+    for _ in range(4):
+        market.clock.now += 700
+        await market.jobs.fail(fleet.devices[job.id], job.id, "out of power")
+        assert await fleet.take(user, deploy_id) == [job.id]
+    assert await audited(market)
+
+
+async def test_a_replica_that_waits_anew_has_all_the_time_to_find_a_device(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("3000")
+    deploy_id = await running(fleet, user, replicas=1, duration_hrs=2_000)
+    [job] = await fleet.jobs(user, deploy_id)
+    market.clock.now += WAITING_SECONDS
+    await market.jobs.take_back_attempt(job.id, 1, "gone")
+    market.clock.now += WAITING_SECONDS - 1
+    assert await market.jobs.expire() == 0
+    market.clock.now += 1
+    assert await market.jobs.expire() == 1
+
+
+async def test_one_that_comes_before_the_other_goes_has_what_that_has_left(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    strategy = Strategy(max_surge=1, max_unavailable=0)
+    deploy_id = await running(fleet, user, replicas=1, strategy=strategy)
+    market.clock.now += HOUR
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await market.rollouts.look(deploy_id)
+    old, new = await fleet.jobs(user, deploy_id)
+    assert (old.price_held, new.price_held) == (REPLICA_USD, REPLICA_USD // 2)
+
+
+async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=1, template=PROBE)
+    [job_id] = await fleet.take(user, deploy_id)
+    await market.jobs.complete(fleet.devices[job_id], job_id, "all done")
+    [job] = await fleet.jobs(user, deploy_id)
+    assert (job.status, job.failure_reason) == ("waiting", jobs.ENDED_EARLY)
+    assert await audited(market)
+    other = await running(fleet, user, replicas=1)  # which listens nowhere
+    [job] = await fleet.jobs(user, other)
+    await market.jobs.complete(fleet.devices[job.id], job.id, "all done")
+    assert (await fleet.jobs(user, other))[0].status == "completed"
+
+
 async def test_a_replica_whose_hours_are_over_is_done(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=1)
@@ -400,7 +668,7 @@ async def test_a_replica_whose_hours_are_over_is_done(market: Market, fleet: Fle
     found = await market.deploys.find(user, deploy_id)
     assert (found.status, found.paid) == ("completed", REPLICA_USD)
     assert await state(market, user, deploy_id) == "over"
-    assert await available(market, fleet.owner, CREDIT) == micro(270)
+    assert await earned(market, fleet.owner) == micro(270)
     with pytest.raises(MarketError) as caught:
         await market.rollouts.restart(user, deploy_id)
     assert caught.value.code is Code.DEPLOY_OVER

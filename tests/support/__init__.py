@@ -16,6 +16,8 @@ The daemon
     market: the marketplace without a network, with a clock that tests set
     jobs: jobs of such a marketplace, and devices that do them
     work: jobs that say what is to run, and devices that ask for them
+    apps: the door of apps, and jobs that listen behind it
+    app_story: a daemon with apps, a device, and jobs that listen
     exits: devices as exits of such a marketplace, and sessions that leave through them
     owner: the owner of a wire protocol, without sockets
     epoll: a set of sockets that takes no more
@@ -62,6 +64,7 @@ Clients and targets
 Jobs
     worker_market: a marketplace as an agent sees it, that a test can stop and start
     worker_process: the agent as a process of its own, beside such a marketplace
+    crash_site: a daemon, its database and devices that work, all of which a test can kill
     worker_agent: the program of an agent that kills itself in a state
     battery: what a job must not be able to do, for every kind of sandbox
     probe: the program that tries it from within

@@ -30,6 +30,12 @@ async def held(market: Market, user: str, currency: Currency = Currency.USD) -> 
     return await balance(market, ledger.held(user, currency))
 
 
+async def earned(market: Market, user: str) -> int:
+    """Return what a worker without other credits has earned, in review or not."""
+    in_review = await held(market, user, Currency.CREDIT)
+    return await available(market, user, Currency.CREDIT) + in_review
+
+
 async def revenue(market: Market, currency: Currency = Currency.USD) -> int:
     """Return what the operator has earned."""
     return await balance(market, ledger.revenue(currency))

@@ -166,6 +166,23 @@ def _work(grown: Grown) -> Iterator[str]:
         FROM work WHERE is_session = 0
     """
     yield """
+        INSERT INTO deploy_replicas (job_id, deploy_id, number, revision, seconds)
+        SELECT id, deploy_id, 1, 1, 3600 FROM jobs WHERE deploy_id IS NOT NULL
+    """
+    yield """
+        INSERT INTO deploy_rollouts (deploy_id, user_id, revision, desired, strategy, state,
+            replica_price, replica_credit, progressed_at)
+        SELECT d.id, d.user_id, 1, 1, '{}', CASE WHEN j.status = 'running' THEN 'available'
+            ELSE 'over' END, 1000, 1000, d.created_at
+        FROM deploys AS d JOIN jobs AS j ON j.deploy_id = d.id
+    """
+    yield """
+        INSERT INTO deploy_revisions (deploy_id, user_id, revision, template, size_bytes, cause,
+            created_at, state)
+        SELECT id, user_id, 1, '{"image": "web:1"}', 20, 'created', created_at, 'available'
+        FROM deploys
+    """
+    yield """
         INSERT INTO job_attempts (job_id, attempt, device_id, started_at, ended_at, outcome)
         SELECT id, 1, device_id, accepted_at, finished_at,
             CASE WHEN status = 'completed' THEN 'completed' END

@@ -3,10 +3,13 @@
 import fcntl
 import os
 import resource
+import socket
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from proxyctl.worker.executors.base import GATE, Launch, Task
+from proxyctl.worker.executors.base import GATE, STATUS, Launch, Task
 from proxyctl.worker.supervisor import step_down
 from support.waiting import until_true
 
@@ -71,6 +74,10 @@ def _become(task: Task, launch: Launch, out: int, err: int) -> None:
         os.lseek(places[number], 0, os.SEEK_SET)
     if launch.gate is not None:
         places[launch.gate] = os.open(task.folder / GATE, os.O_RDWR)
+    if launch.status is not None:
+        places[launch.status] = os.open(
+            task.folder / STATUS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
+        )
     away = {number: fcntl.fcntl(each, fcntl.F_DUPFD, ABOVE) for number, each in places.items()}
     os.closerange(0, ABOVE)
     for number, descriptor in away.items():
@@ -90,3 +97,18 @@ def _read(descriptor: int, kept: bytearray) -> None:
         while chunk := file.read(1 << 16):
             if len(kept) < LOG_MAX_BYTES:
                 kept += chunk
+
+
+def reached(connect: Callable[[], socket.socket]) -> bytes:
+    """Connect to a job until it listens; return all that it says."""
+    said: list[bytes] = []
+
+    def answers() -> bool:
+        with suppress(OSError), connect() as sock:  # it may not listen yet
+            sock.settimeout(20)
+            while data := sock.recv(4096):
+                said.append(data)
+        return bool(said)
+
+    until_true(answers, "the job listens")
+    return b"".join(said)

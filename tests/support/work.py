@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import structs
 from msgspec.structs import replace
 
-from market.dispatch import Ask, Told
+from market.dispatch import Agent, Ask, Told
 from market.matching import MILLION, Offer
 from market.money import MICRO
 from market.specs import Spec
@@ -26,6 +26,7 @@ async def posted(
     payload: dict[str, Any] | None = None,
     resources: dict[str, Any] | None = None,
     is_manual: bool = False,
+    min_reputation: int = 0,
     **changes: Any,
 ) -> str:
     """Put up a job that any device may get which suits; for a credit an hour but for changes."""
@@ -34,6 +35,7 @@ async def posted(
         resources_of(resources or {}),
         is_manual=is_manual,
         timeout_seconds=3_600,
+        min_reputation=min_reputation,
     )
     job = wanted(**{"job_type": "script", "price": MICRO, "duration_hrs": 1, **changes})
     return await market.jobs.create(buyer, replace(job, spec=spec))
@@ -50,9 +52,10 @@ def ask(
     *held: tuple[str, int],
     wait_seconds: float = 0.0,
     seen: int = 0,
+    agent: Agent | None = None,
 ) -> Ask:
     """Return what a device asks with."""
-    return Ask(offered or offer(), frozenset(held), wait_seconds, seen)
+    return Ask(offered or offer(), frozenset(held), wait_seconds, seen, agent or Agent())
 
 
 async def given(market: Market, device: DeviceRow, asked: Ask | None = None) -> list[str]:

@@ -31,6 +31,7 @@ from proxyctl.exit.control import (
     ATTACH_SECONDS,
     AttachError,
     ControlConnection,
+    keep_alive,
     open_control,
     secure_door,
 )
@@ -42,7 +43,6 @@ from proxyctl.exit.restraints import Rest, Restraints
 from proxyctl.exit.retries import Retries, short_delay
 from proxyctl.exit.watcher import Watcher
 from proxyctl.protocol.frames import (
-    PING_BYTES,
     SECURE,
     UDP,
     VERSION,
@@ -51,7 +51,6 @@ from proxyctl.protocol.frames import (
     Hello,
     Node,
     Nodes,
-    Ping,
     Sorry,
     State,
     Welcome,
@@ -72,9 +71,6 @@ if TYPE_CHECKING:
 GRACE_SECONDS: Final = 10.0  # for what is under way when the battery runs low, or the hour is over
 
 OBEYED_MAX_SECONDS: Final = 86_400  # a daemon that says "in a year" is asked again tomorrow
-HEARTBEAT_LEAST_SECONDS: Final = 1
-HEARTBEAT_MOST_SECONDS: Final = 300
-SILENT_HEARTBEATS: Final = 2.5  # one may be lost to a moment without a network
 DRAIN_GRACE_SECONDS: Final = 5.0
 # Another node may let in what this one does not, now.
 _ELSEWHERE: Final = ("stopping", "too_many_exits", "too_many_on_network", "unavailable")
@@ -243,7 +239,7 @@ class Agent:
             await asyncio.wait(waiting, timeout=ATTACH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if welcomed.done():
                 began = self._loop.time()
-                await self._heartbeats(control, welcomed.result())
+                await keep_alive(control, welcomed.result().heartbeat_seconds)
                 if self._sorry is None or self._sorry.code in _ELSEWHERE:
                     is_rare = self._retries.lose(self._loop.time() - began)
                     self._doors.leave(in_a_hurry=is_rare)
@@ -269,18 +265,6 @@ class Agent:
         guard.surroundings.refresh()  # the device may be elsewhere by now
         there = Borrower(node.host, node.port, home, guard, self._loop)
         return partial(there.connect, ATTACH_SECONDS)
-
-    async def _heartbeats(self, control: ControlConnection, welcome: Welcome) -> None:
-        """Ask for signs of life until there are none."""
-        asked = welcome.heartbeat_seconds
-        seconds = min(max(asked, HEARTBEAT_LEAST_SECONDS), HEARTBEAT_MOST_SECONDS)
-        while not control.closed.done():
-            await asyncio.wait({control.closed}, timeout=seconds)
-            if self._loop.time() - control.heard_at > seconds * SILENT_HEARTBEATS:
-                control.close("the daemon is silent")
-                await control.closed
-            else:
-                control.send(Ping(os.urandom(PING_BYTES)))
 
     def _receive(self, control: ControlConnection, frame: Frame) -> None:
         if isinstance(frame, Sorry):  # at first, or whenever something was withdrawn

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import os
 import ssl
 from typing import TYPE_CHECKING, Final, cast
 
 from proxyctl.exit.secure import SecureDoor
-from proxyctl.protocol.frames import FrameError, FrameReader, Ping, Pong, encode
+from proxyctl.protocol.frames import PING_BYTES, FrameError, FrameReader, Ping, Pong, encode
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
-    from proxyctl.protocol.frames import Frame, Hello
+    from proxyctl.protocol.frames import Frame
 
 ATTACH_SECONDS: Final = 20.0  # to connect, to shake hands, and to be let in
 _HANDSHAKE_SECONDS: Final = 15.0
+HEARTBEAT_LEAST_SECONDS: Final = 1
+HEARTBEAT_MOST_SECONDS: Final = 300
+SILENT_HEARTBEATS: Final = 2.5  # one may be lost to a moment without a network
+_MISMATCH: Final = (
+    "the daemon shows another certificate than the one that you agreed to; "
+    "if its operator says that it was changed, run: proxyctl exit consent"
+)
 
 
 class AttachError(Exception):
@@ -35,14 +43,16 @@ class ControlConnection(asyncio.Protocol):
         pin: the SHA-256 of the daemon's certificate, in hexadecimal; empty where authorities vouch.
         receive: called with this connection and each frame of the daemon.
         loop: the event loop.
+        mismatch: what the owner is told of another certificate.
     """
 
     def __init__(
         self,
-        hello: Hello,
+        hello: Frame,
         pin: str,
         receive: Callable[[ControlConnection, Frame], None],
         loop: asyncio.AbstractEventLoop,
+        mismatch: str,
     ) -> None:
         self.closed: asyncio.Future[str] = loop.create_future()  # why, in words
         self.heard_at = loop.time()
@@ -50,6 +60,7 @@ class ControlConnection(asyncio.Protocol):
         self._pin = pin
         self._receive = receive
         self._loop = loop
+        self._mismatch = mismatch
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._unsent = b""
@@ -66,10 +77,7 @@ class ControlConnection(asyncio.Protocol):
         """Compare the certificate, and say hello."""
         self._transport = cast("asyncio.Transport", transport)
         if self._pin and not self._is_pinned():
-            self.close(
-                "the daemon shows another certificate than the one that you agreed to; "
-                "if its operator says that it was changed, run: proxyctl exit consent"
-            )
+            self.close(self._mismatch)
             return
         self.send(self._hello)
 
@@ -138,11 +146,12 @@ class ControlConnection(asyncio.Protocol):
 async def open_control(
     host: str,
     port: int,
-    hello: Hello,
+    hello: Frame,
     *,
     pin: str,
     receive: Callable[[ControlConnection, Frame], None],
     connect: Callable[[], Awaitable[socket.socket]] | None = None,
+    mismatch: str = _MISMATCH,
 ) -> ControlConnection:
     """Connect to a daemon and say hello.
 
@@ -154,6 +163,7 @@ async def open_control(
         receive: called with the connection and each frame of the daemon.
         connect: returns a socket that is connected to it, or raises OSError; None to connect to
             whatever its name means.
+        mismatch: what the owner is told of another certificate.
 
     Raises:
         AttachError: why that is not possible now.
@@ -164,7 +174,7 @@ async def open_control(
         sock = None if connect is None else await connect()
         place = {"host": host, "port": port} if sock is None else {"sock": sock}
         _, control = await loop.create_connection(
-            lambda: ControlConnection(hello, pin, receive, loop),
+            lambda: ControlConnection(hello, pin, receive, loop, mismatch),
             **place,
             ssl=context,
             server_hostname=host,
@@ -190,6 +200,24 @@ async def open_control(
         raise AttachError(
             f"{host} port {port} cannot be reached: {error.strerror or error}"
         ) from None
+
+
+async def keep_alive(control: ControlConnection, heartbeat_seconds: int) -> None:
+    """Ask for signs of life until there are none, and return when the connection is closed.
+
+    Args:
+        control: a connection to a daemon that has welcomed this device.
+        heartbeat_seconds: as the daemon has said; kept within bounds.
+    """
+    loop = asyncio.get_running_loop()
+    seconds = min(max(heartbeat_seconds, HEARTBEAT_LEAST_SECONDS), HEARTBEAT_MOST_SECONDS)
+    while not control.closed.done():
+        await asyncio.wait({control.closed}, timeout=seconds)
+        if loop.time() - control.heard_at > seconds * SILENT_HEARTBEATS:
+            control.close("the daemon is silent")
+            await control.closed
+        else:
+            control.send(Ping(os.urandom(PING_BYTES)))
 
 
 def secure_door(host: str, pin: str) -> SecureDoor:

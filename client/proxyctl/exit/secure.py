@@ -41,6 +41,10 @@ class SecureTransport(asyncio.Transport):
         if not self._has_ended:
             self._under.write(chunked(data))
 
+    def write_before(self, data: bytes) -> None:
+        """Send bytes that are no part of the stream, before any that are."""
+        self._under.write(data)
+
     def write_eof(self) -> None:
         """See `asyncio.WriteTransport`."""
         if not self._has_ended:

@@ -26,6 +26,17 @@ whether the exit does so. What the borrower has to say (Tickets, Park, Dial, Pin
 `For` with that number, and so go the answers (Dialled, Pong, State). `Return` ends it. A daemon
 lends only an exit whose Hello has the feature "lend".
 
+A device that runs jobs attaches to the same port as a **worker**, with `Tunnel` in the place of
+Hello; it is no exit by that. `Open` asks it for a stream into a job, and has the ticket for one
+work connection, which the device opens under TLS once it has connected to the job. The stream
+begins right behind the preface, in chunks (`secure.py`). If there is none, `Dialled` says why.
+
+    device                                      daemon
+    Tunnel --------------------------------------->
+         <------------------------------- Tunnelled    (or Sorry, and the end)
+         <----- Open: a number, a ticket, a job's port
+    W.. (a work connection), or Dialled ---------->
+
 Both sides ignore frames of a type that they do not know, and fields of a JSON body that they do not
 know, and take an outcome that they do not know for a failure, so either may be older than the
 other. A binary body never grows: what is to be said besides is a type of its own. Numbers are
@@ -75,6 +86,7 @@ _HEAD: Final = Struct("!HB")
 _NUMBER: Final = Struct("!Q")
 _COUNT: Final = Struct("!H")
 _DIAL: Final = Struct("!QHB")
+_OPEN: Final = Struct("!Q16sIH")
 _DIALLED: Final = Struct("!QBIHB")
 
 
@@ -100,6 +112,9 @@ class Kind(IntEnum):
     NODES = 17
     ASSOCIATE = 18
     ENCRYPT = 19
+    TUNNEL = 20
+    TUNNELLED = 21
+    OPEN = 22
 
 
 class Outcome(IntEnum):
@@ -303,6 +318,36 @@ class Return(NamedTuple):
     number: int
 
 
+class Tunnel(NamedTuple):
+    """Who attaches as a worker: by its worker token, for streams into the jobs that it runs."""
+
+    protocol: int
+    token: str
+    version: str
+
+
+class Tunnelled(NamedTuple):
+    """The worker is attached: under which number, and how often it is to show that it is there."""
+
+    attachment: int
+    heartbeat_seconds: int
+
+
+class Open(NamedTuple):
+    """Connect to a port of a job that runs on the device, and open a work connection for it.
+
+    `number` and `ticket` go into its preface. Outcomes of `Dialled`: `REFUSED`, nobody listens or
+    the job has not declared the port; `NOT_ALLOWED`, this attempt does not run there; `AT_LIMIT`,
+    as many streams are open as may be.
+    """
+
+    number: int
+    ticket: bytes
+    job_id: str
+    attempt: int
+    port: int
+
+
 Frame = Union[
     Hello,
     Welcome,
@@ -323,6 +368,9 @@ Frame = Union[
     Return,
     Nodes,
     Encrypt,
+    Tunnel,
+    Tunnelled,
+    Open,
 ]
 
 
@@ -460,6 +508,8 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for
         if len(frame.payload) != PING_BYTES:
             raise ValueError
         return Kind.PING if isinstance(frame, Ping) else Kind.PONG, frame.payload
+    if isinstance(frame, Open):
+        return Kind.OPEN, _encode_open(frame)
     if isinstance(frame, For):
         return Kind.FOR, _NUMBER.pack(frame.number) + frame.frame
     if isinstance(frame, Return):
@@ -556,6 +606,21 @@ def _decode_dial(body: bytes) -> Dial:
     return Dial(number, tuple(addresses), port)
 
 
+def _encode_open(frame: Open) -> bytes:
+    if len(frame.ticket) != TICKET_BYTES or not frame.port:
+        raise ValueError
+    head = _OPEN.pack(frame.number, frame.ticket, frame.attempt, frame.port)
+    return head + _checked_name(frame.job_id.encode("ascii"))
+
+
+def _decode_open(body: bytes) -> Open:
+    number, ticket, attempt, port = _OPEN.unpack_from(body)
+    if not port:
+        raise ValueError
+    job_id = _checked_name(body[_OPEN.size :]).decode("ascii")
+    return Open(number, ticket, job_id, attempt, port)
+
+
 def _checked_name(name: bytes) -> bytes:
     """Return a name that may stand in a log: neither blanks nor control characters are in it."""
     if not 1 <= len(name) <= NAME_MAX_BYTES or not all(0x21 <= each <= 0x7E for each in name):
@@ -604,6 +669,12 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
         )
     if kind is Kind.LENT:
         return Lent(integer_of(fields["number"]), line_of(fields["code"]))
+    if kind is Kind.TUNNEL:
+        return Tunnel(
+            integer_of(fields["protocol"]), line_of(fields["token"]), line_of(fields["version"])
+        )
+    if kind is Kind.TUNNELLED:
+        return Tunnelled(integer_of(fields["attachment"]), integer_of(fields["heartbeat_seconds"]))
     if kind is Kind.NODES:
         return Nodes(tuple(_node(each) for each in _list(fields["nodes"])[:NODES_MAX]))
     return _limits(fields)
@@ -683,6 +754,7 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.ENCRYPT: lambda body: Encrypt(*_COUNT.unpack(body)),
     Kind.ASSOCIATE: lambda body: Associate(*_NUMBER.unpack(body)),
     Kind.FOR: _decode_for,
+    Kind.OPEN: _decode_open,
     Kind.RETURN: lambda body: Return(*_NUMBER.unpack(body)),
 }
 _KINDS: Final = frozenset(Kind)
@@ -696,4 +768,6 @@ _KIND_OF: Final = {
     Lend: Kind.LEND,
     Lent: Kind.LENT,
     Nodes: Kind.NODES,
+    Tunnel: Kind.TUNNEL,
+    Tunnelled: Kind.TUNNELLED,
 }

@@ -11,14 +11,17 @@ import signal
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from proxyctl import files
 from proxyctl.worker import names
 from proxyctl.worker.endings import failed, report_of
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
+from proxyctl.worker.executors.none import NoExecutor
 from proxyctl.worker.journal import Stop
 from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.ports import Served
 from proxyctl.worker.processes import Identity, boot_id
 from proxyctl.worker.pump import Pump
 from proxyctl.worker.retries import Retries
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.base import Executor, Task
     from proxyctl.worker.journal import Entry, Journal, Report
     from proxyctl.worker.link import Link
+    from proxyctl.worker.ports import Ports
     from proxyctl.worker.pump import LogSender
     from proxyctl.worker.record import Consent
     from proxyctl.worker.supervisors import Supervisors
@@ -87,6 +91,7 @@ class Tools:
         executor_for: returns the one for a payload; raises TaskError where there is none.
         log_sender: makes the one of an attempt, which has this folder.
         transfers: of files.
+        ports: of jobs that listen on some.
         ended: is called at the very end of an attempt, with its identifier.
         revoked: is called when the daemon does not know this device any more.
     """
@@ -98,11 +103,12 @@ class Tools:
     executor_for: Callable[[Payload], Executor]
     log_sender: Callable[[Entry, Path], LogSender]
     transfers: Transfers
+    ports: Ports
     ended: Callable[[str], None]
     revoked: Callable[[], None]
 
 
-class Attempt:  # 12 fields, and the table of its steps
+class Attempt:  # one field more than 12 for what goes on beside it, and the table of its steps
     """One attempt.
 
     Args:
@@ -123,6 +129,7 @@ class Attempt:  # 12 fields, and the table of its steps
         self._retries = Retries()
         self._pump: Pump | None = None
         self._checkpoints: Closable | None = None
+        self._ready: threading.Event | None = None  # set when it is; None until somebody looks
         self._thread = threading.Thread(target=self._run, name=entry.attempt_id, daemon=True)
 
     @property
@@ -304,6 +311,8 @@ class Attempt:  # 12 fields, and the table of its steps
                 self._attach(Identity.of_fields(running))
                 _logger.info("job %s: runs on, and is adopted", self.attempt_id)
         self._tell_start()
+        self._serve_ports()
+        self._tell_ready()
         if not self._is_unended():
             self._move(State.ENDED)
         elif self._stop is not None:
@@ -389,12 +398,7 @@ class Attempt:  # 12 fields, and the table of its steps
         self._move(State.DONE)
 
     def _done(self) -> None:
-        try:
-            executor = self._executor()
-        except TaskError:  # there is none for it here, so nothing was made ready
-            pass
-        else:
-            executor.clean(self.attempt_id)
+        self._executor().clean(self.attempt_id)
         self._tools.journal.forget(self.entry)
         self._tools.ended(self.attempt_id)
 
@@ -441,6 +445,39 @@ class Attempt:  # 12 fields, and the table of its steps
         except RefusedError as error:
             self._heed(error, "its start is not taken")
         self.entry = self._tools.journal.note(self.entry, is_start_known=True)
+
+    def _serve_ports(self) -> None:
+        """Have it found out whether it is ready, and its users let in, if it listens on ports."""
+        if self._ready is not None:
+            return
+        ready = threading.Event()
+        payload = payload_of_work(self.entry.work)
+        if payload.ports:
+            self._tools.ports.serve(
+                Served(
+                    attempt_id=self.attempt_id,
+                    ports=tuple(each.port for each in payload.ports),
+                    ready=None if self.entry.is_ready_known else payload.ready,
+                    connect=partial(self._executor().connect, self.attempt_id),
+                    became_ready=partial(self._became_ready, ready),
+                )
+            )
+        self._ready = ready
+
+    def _became_ready(self, ready: threading.Event) -> None:
+        ready.set()
+        self._rung.set()
+
+    def _tell_ready(self) -> None:
+        if self._ready is None or not self._ready.is_set() or self.entry.is_ready_known:
+            return
+        try:
+            self._post("ready", {})
+        except LinkError:
+            return  # it is told again after the next look
+        except RefusedError as error:
+            self._heed(error, "that it is ready is not taken")
+        self.entry = self._tools.journal.note(self.entry, is_ready_known=True)
 
     def _post(self, verb: str, fields: dict[str, Any]) -> None:
         entry = self.entry
@@ -491,6 +528,9 @@ class Attempt:  # 12 fields, and the table of its steps
             self._checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._folder)
 
     def _end_sending(self) -> None:
+        if self._ready is not None:
+            self._tools.ports.forget(self.attempt_id)
+            self._ready = None
         if self._checkpoints is not None:
             self._checkpoints.close()
             self._checkpoints = None
@@ -542,7 +582,10 @@ class Attempt:  # 12 fields, and the table of its steps
         return self._read(names.ENDED) is None and self._is_supervised()
 
     def _executor(self) -> Executor:
-        return self._tools.executor_for(payload_of_work(self.entry.work))
+        try:
+            return self._tools.executor_for(payload_of_work(self.entry.work))
+        except TaskError as error:
+            return NoExecutor(error.message)
 
     def _task(self) -> Task:
         payload = payload_of_work(self.entry.work)

@@ -54,6 +54,7 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     for name, call, words in (
         ("check", _check, "what this device has of what jobs need, and what to do about the rest"),
         ("run", _run, "take jobs until it is stopped"),
+        ("benchmark", _benchmark, "show the marketplace what this device has; takes a minute"),
         ("status", _status, "what this device does"),
         ("jobs", _jobs, "the jobs that are on this device"),
     ):
@@ -174,6 +175,27 @@ def _command(words: str, folder: Path) -> str:
     """Return a command for the same folder, to be typed."""
     place = "" if folder == default_folder() else f" --folder {folder}"
     return f"proxyctl worker {words}{place}"
+
+
+def _benchmark(arguments: argparse.Namespace) -> int:
+    from proxyctl.worker import benchmark  # noqa: PLC0415 - threads and memory, for this alone
+    from proxyctl.worker.link import Link, LinkError, RefusedError  # noqa: PLC0415 - the same
+
+    folder = arguments.folder.expanduser().absolute()
+    consent = record.load(folder / names.CONSENT)
+    held = lock.Lock(folder)  # jobs beside it would be slowed down, and make it look slow
+    try:
+        shown = benchmark.show(Link(consent.api, consent.token), consent.lend)
+    except (LinkError, RefusedError) as error:
+        _show(f"it was not shown: {plain_line(str(error))}")
+        return FAILED
+    finally:
+        held.close()
+    _show(
+        f"shown: {shown['hashes_per_s']} hashes a second,"
+        f" {shown['core_hashes_per_s']} of one core, and {shown['memory_bytes']} bytes of memory"
+    )
+    return DONE
 
 
 def _status(arguments: argparse.Namespace) -> int:

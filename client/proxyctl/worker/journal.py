@@ -73,6 +73,7 @@ class Entry:
         boot: `boot_id` of when it was taken.
         gpus: identifiers of those that are granted to it.
         is_start_known: the daemon knows that it has started.
+        is_ready_known: the daemon knows that it can be used.
         stop: why it is to end, if it is.
         report: what came of it, once that is known.
     """
@@ -82,6 +83,7 @@ class Entry:
     boot: str
     gpus: tuple[str, ...] = ()
     is_start_known: bool = False
+    is_ready_known: bool = False
     stop: Stop | None = None
     report: Report | None = field(default=None, repr=False)
 
@@ -220,6 +222,7 @@ def _entry_of(fields: dict[str, Any]) -> Entry | None:
             boot=str(fields["boot"]),
             gpus=tuple(map(str, fields["gpus"])),
             is_start_known=bool(fields["is_start_known"]),
+            is_ready_known=bool(fields.get("is_ready_known")),  # as agents before did not write it
             stop=None if stop is None else Stop(**stop),
             report=None if report is None else Report(**report),
         )

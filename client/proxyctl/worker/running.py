@@ -16,17 +16,20 @@ from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.egress import Egress
 from proxyctl.worker.link import Link
 from proxyctl.worker.logs import LogSender
+from proxyctl.worker.ports import Ports
 from proxyctl.worker.record import AGREE, ALL_GPUS
 from proxyctl.worker.rules import Readings, Rules
 from proxyctl.worker.sensors import host, nvidia
 from proxyctl.worker.setup import not_in_machine
 from proxyctl.worker.transfers import FileTransfers
+from proxyctl.worker.tunnel import job_tunnel
 from proxyctl.worker.web import Web
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from proxyctl.exit.lan import Guard
     from proxyctl.worker.executors.base import Executor
     from proxyctl.worker.journal import Entry
     from proxyctl.worker.record import Consent
@@ -66,13 +69,20 @@ def agent_of(consent: Consent, folder: Path) -> Agent:
         missing = [each for part in findings.values() for each in part if not each.is_met]
         words = "; ".join(f"{each.id}: {each.actual}" for each in missing)
         raise CannotWorkError(f"no job can be walled in here ({words}); run: proxyctl worker check")
-    return agent_with(consent, folder, executors, way_out.close)
+    return agent_with(consent, folder, executors, way_out.close, way_out.guard)
 
 
 def agent_with(
-    consent: Consent, folder: Path, executors: Mapping[str, Executor], close: Callable[[], None]
+    consent: Consent,
+    folder: Path,
+    executors: Mapping[str, Executor],
+    close: Callable[[], None],
+    guard: Guard | None = None,
 ) -> Agent:
-    """Return an agent that uses these executors, and calls `close` at its end."""
+    """Return an agent that uses these executors, and calls `close` at its end.
+
+    `guard` judges where the daemon's port for devices may be, if not where its API is.
+    """
     gpus = lent_gpus(consent)
     link = Link(consent.api, consent.token)
 
@@ -95,6 +105,7 @@ def agent_with(
         executor_for=lambda payload: sandboxes.executor_for(executors, payload),
         log_sender=log_sender,
         transfers=FileTransfers(link, Web(consent.api, consent.token)),
+        ports=Ports(job_tunnel(consent.api, consent.token, link.get, guard)),
         gpus=gpus,
         capabilities=capabilities(consent, executors, gpus),
         readings=lambda: {**host.readings(processor), **_gpu_readings(gpus)},

@@ -46,10 +46,12 @@ from proxyctl.worker.executors.family import (
     user_of,
 )
 from proxyctl.worker.executors.limits.base import NO_SCOPE, name_of, rlimits_of
+from proxyctl.worker.executors.netns import Spaces
 from proxyctl.worker.executors.signals import send
 from proxyctl.worker.executors.syscalls import ARCHITECTURES
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterable
 
     from proxyctl.worker.executors.limits.base import Admission, Limits
@@ -64,7 +66,8 @@ TMP_SHARE: Final = 4  # /tmp holds a quarter of the job's memory, which it is a 
 SHM_SHARE: Final = 2  # /dev/shm half: what data loaders of training put between their processes
 KILL_SECONDS: Final = 10.0  # until everything is gone after SIGKILL; longer means a sick kernel
 
-_ARGS, _SECCOMP, _GATE, _PASSWD, _GROUP = 10, 11, 12, 13, 14  # descriptors of a launch
+# Descriptors of a launch.
+_ARGS, _SECCOMP, _GATE, _PASSWD, _GROUP, _STATUS = 10, 11, 12, 13, 14, 15
 _PASSWD_FILE: Final = b"job:x:65534:65534::/work:/bin/sh\n"
 _GROUP_FILE: Final = b"job:x:65534:\n"
 # Of /etc, what programs need to start and to know certificates; nothing that tells of the owner.
@@ -142,6 +145,7 @@ class BwrapExecutor:
         self._limits = limits
         self._network = network
         self._program = program
+        self._spaces = Spaces()
 
     def check(self) -> list[Finding]:
         """Say whether a job could run, by running one that does nothing."""
@@ -166,6 +170,7 @@ class BwrapExecutor:
         gate = _GATE if task.network == "egress" else None
         arguments += ["--seccomp", str(_SECCOMP), "--chdir", "/work"]
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
+        arguments += ["--json-status-fd", str(_STATUS)]
         if gate is not None:
             arguments += ["--block-fd", str(gate)]
         # What makes the limits needs root's rights, if it is a program, so it comes first then.
@@ -181,6 +186,7 @@ class BwrapExecutor:
                 _GROUP: _GROUP_FILE,
             },
             gate=gate,
+            status=_STATUS,
             cgroups=admission.cgroups,
             rlimits=rlimits_of(task.bounds),
             places=_folders(task) if is_within else (),
@@ -204,6 +210,10 @@ class BwrapExecutor:
             finally:
                 os.close(gate)
 
+    def connect(self, attempt_id: str, port: int) -> socket.socket:
+        """Connect from within the job's network namespace."""
+        return self._spaces.connect(attempt_id, port, lambda: self._first(attempt_id))
+
     def stop(self, attempt_id: str, grace_s: float) -> None:
         """Send SIGTERM to all of the job, and SIGKILL to what is left."""
         if grace_s > 0:
@@ -214,6 +224,7 @@ class BwrapExecutor:
         self._kill(attempt_id)
         if not _until(lambda: not self._processes(attempt_id), KILL_SECONDS):
             raise TaskError("host", f"attempt {attempt_id}: its processes do not end")
+        self._spaces.forget(attempt_id)
         if self._network is not None:
             self._network.close(attempt_id)
 
@@ -234,7 +245,8 @@ class BwrapExecutor:
         self._limits.clean(attempt_id)
 
     def close(self) -> None:
-        """Hold nothing: the way out belongs to whoever has made it, and the jobs run on."""
+        """Let go of namespaces; the way out belongs to whoever has made it, and the jobs run on."""
+        self._spaces.close()
 
     def _command(self, task: Task) -> tuple[str, ...]:
         label = ("--setenv", SCOPE_LABEL, self._scope, "--setenv", LABEL, task.attempt_id)
@@ -272,6 +284,11 @@ class BwrapExecutor:
     def _processes(self, attempt_id: str) -> list[int]:
         known = self._limits.processes(attempt_id)
         return known or family(self._sandboxes().get(attempt_id, ()))
+
+    def _first(self, attempt_id: str) -> int | None:
+        """Return process 1 inside the job's sandbox."""
+        processes = self._processes(attempt_id)
+        return next((each for each in processes if is_first(Path("/proc", str(each)))), None)
 
     def _sandboxes(self) -> dict[str, list[int]]:
         """Return the outermost processes of sandboxes by attempt.

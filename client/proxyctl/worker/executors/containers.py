@@ -8,6 +8,7 @@ label alone, and another agent on the machine, with another folder, is left alon
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -42,9 +43,11 @@ from proxyctl.worker.executors.engine import (
     remove,
 )
 from proxyctl.worker.executors.guarded import GIVE_UP_SECONDS
+from proxyctl.worker.executors.netns import Spaces
 from proxyctl.worker.executors.ownership import give_away
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
 
     from proxyctl.worker.executors.bwrap import JobNetwork
@@ -100,6 +103,7 @@ class Containers:
         self._stopped: set[str] = set()  # by this agent, until they are cleaned
         self._watches: dict[str, ContainerWatch] = {}  # until they are cleaned
         self._lock = threading.Lock()
+        self._spaces = Spaces()
 
     def check(self) -> list[Finding]:
         """Say what it needs; a container is started and looked at from outside to be sure."""
@@ -123,6 +127,8 @@ class Containers:
             self._network is None or not self.engine.can_share_network()
         ):
             raise TaskError("refused", f"this device gives jobs in {self.name} no network")
+        if task.ports and not self.engine.can_reach_ports():
+            raise TaskError("refused", f"ports of jobs in {self.name} cannot be reached here")
         self._refuse_if_useless()
         self.clean(task.attempt_id)
         try:
@@ -159,6 +165,13 @@ class Containers:
                 watch.start()
         if task.network != "none":
             self._open_network(task)
+
+    def connect(self, attempt_id: str, port: int) -> socket.socket:
+        """Connect from within the network namespace of the attempt's container."""
+        name = _name(attempt_id)
+        if not self.engine.can_reach_ports():
+            raise TaskError("refused", f"ports of jobs in {self.name} cannot be reached here")
+        return self._spaces.connect(attempt_id, port, lambda: self._pid(name))
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
         """Ask the job to end, and end all of it after so many seconds.
@@ -237,6 +250,7 @@ class Containers:
         finally:
             self._stopped.discard(attempt_id)
             self._let_go(attempt_id)
+            self._spaces.forget(attempt_id)
             self._close_network(attempt_id)
             self._mark(attempt_id).unlink(missing_ok=True)
 
@@ -244,6 +258,23 @@ class Containers:
         """End the watchers; the containers run on."""
         for attempt_id in list(self._watches):
             self._let_go(attempt_id)
+        self._spaces.close()
+
+    def _pid(self, name: str) -> int | None:
+        """Return the first process of a container as the machine counts; None if none runs.
+
+        Raises:
+            OSError: the engine does not tell.
+        """
+        try:
+            text = call(
+                self.engine,
+                *("inspect", "--format", "{{.State.Pid}}", name),
+                seconds=PROBE_SECONDS,
+            )
+        except EngineError as error:
+            raise OSError(errno.ESRCH, str(error)) from None
+        return int(text) or None
 
     def _state(self, name: str) -> Mapping[str, Any]:
         """Return what the engine knows of a container, nothing if there is none.

@@ -53,6 +53,10 @@ class Docker:
         """Return True."""
         return True
 
+    def can_reach_ports(self) -> bool:
+        """Return that it can for root, whose the containers' namespaces are."""
+        return os.geteuid() == 0
+
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return what docker would otherwise give a container of the host's."""
         # The name servers of this machine are copied into the container, unless one is named.

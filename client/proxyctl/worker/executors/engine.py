@@ -89,6 +89,9 @@ class Engine(Protocol):
     def can_share_network(self) -> bool:
         """Say whether a container can be given the network of another, as a way out needs it."""
 
+    def can_reach_ports(self) -> bool:
+        """Say whether the agent can connect to ports on which a container listens."""
+
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return the options of `create` that this engine alone has or needs.
 

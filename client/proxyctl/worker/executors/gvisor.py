@@ -51,6 +51,10 @@ class Gvisor:
         # Its own kernel has a loopback, which nobody outside can serve.
         return False
 
+    def can_reach_ports(self) -> bool:
+        """Return False, as above."""
+        return False
+
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return podman's."""
         return self._podman.options(shows_devices=shows_devices, has_network=has_network)

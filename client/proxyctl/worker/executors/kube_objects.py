@@ -29,6 +29,7 @@ SCOPE_LABEL: Final = "proxyd-scope"
 ATTEMPT_LABEL: Final = "proxyd-attempt"
 NETWORK_LABEL: Final = "proxyd-network"
 CONTAINER: Final = "job"
+NO_PORTS: Final = "ports of a job on Kubernetes cannot be reached: it runs on another machine"
 
 # How many threads one pod may start before nothing is taken to bound them. A cluster says so for
 # all of its pods (podPidsLimit), so it is more than one job would be given on a device.
@@ -294,7 +295,7 @@ def require_possible(task: Task) -> None:
     if task.gpus:
         raise TaskError("refused", "GPUs of a cluster are not lent")
     if task.ports:
-        raise TaskError("refused", "nobody can reach the ports of a job on Kubernetes here")
+        raise TaskError("refused", NO_PORTS)
     if any("\0" in each for each in (*task.command, *task.env.values())):
         raise TaskError("job", "a program, argument or variable with a NUL in it")
 

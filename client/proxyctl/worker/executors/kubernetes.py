@@ -35,6 +35,7 @@ from proxyctl.worker.executors.ownership import give_away
 from proxyctl.worker.programs import python
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
 
     from proxyctl.worker.record import Sandbox
@@ -139,6 +140,10 @@ class Kubernetes:
 
     def attach(self, task: Task, pid: int) -> None:
         """Have nothing to do: what the supervisor has started opens the gate."""
+
+    def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - to none
+        """Refuse: the job runs on another machine; `prepare` has refused a task with ports."""
+        raise TaskError("refused", objects.NO_PORTS)
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
         """Ask the job to end, and end all of it after so many seconds.

@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 import warnings
 from contextlib import suppress
@@ -54,25 +55,97 @@ def listen_inside(pid: int, port: int) -> socket.socket:
     return _inside(pid, make)
 
 
-def connect_inside(pid: int, port: int) -> socket.socket:
-    """Return a socket that is connected to a port on which a job listens.
+def connect_inside(space: int, port: int) -> socket.socket:
+    """Return a socket that does not block, whose connect to a port of a job is done or under way.
 
     Args:
-        pid: of a process in its network namespace.
+        space: the job's network namespace (`open_space`).
         port: on 127.0.0.1, seen from within.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: nobody listens there (ConnectionRefusedError), or the namespace cannot be joined.
     """
+    sock = _within(space, socket.socket)
+    sock.setblocking(False)
+    number = sock.connect_ex(("127.0.0.1", port))
+    if number not in (0, errno.EINPROGRESS):
+        sock.close()
+        raise OSError(number, os.strerror(number))
+    return sock
 
-    def make() -> socket.socket:
-        sock = socket.socket()
-        sock.settimeout(SECONDS / 2)
-        sock.connect(("127.0.0.1", port))
-        sock.settimeout(None)
-        return sock
 
-    return _inside(pid, make)
+def open_space(pid: int) -> int:
+    """Return a descriptor of the network namespace of a process; the caller's to close.
+
+    Raises:
+        OSError: it has none of its own, or has ended.
+    """
+    space = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    # If the process has ended its number may stand for one of the machine's own.
+    if os.fstat(space).st_ino == Path("/proc/self/ns/net").stat().st_ino:
+        os.close(space)
+        raise OSError(errno.ESRCH, "this process is in no network namespace of its own")
+    return space
+
+
+class Spaces:
+    """The network namespaces of jobs that somebody connects to, open until the jobs end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, int] = {}
+
+    def connect(self, attempt_id: str, port: int, find: Callable[[], int | None]) -> socket.socket:
+        """Return a socket to a port of a job; see `connect_inside`.
+
+        Args:
+            attempt_id: of the job.
+            port: on 127.0.0.1, seen from within.
+            find: returns a process of the job, None if there is none.
+
+        Raises:
+            OSError: nobody listens there, or there is no such job any more.
+        """
+        with self._lock:
+            known = self._open.get(attempt_id)
+            # A copy, which nobody closes while it is used.
+            space = -1 if known is None else os.dup(known)
+        if space < 0:
+            space = _space_of(find)
+            with self._lock:
+                if attempt_id not in self._open:
+                    self._open[attempt_id] = os.dup(space)
+        try:
+            return connect_inside(space, port)
+        finally:
+            os.close(space)
+
+    def forget(self, attempt_id: str) -> None:
+        """Let go of a job's namespace; harmless if there is none."""
+        with self._lock:
+            space = self._open.pop(attempt_id, None)
+        if space is not None:
+            os.close(space)
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for attempt_id in list(self._open):
+            self.forget(attempt_id)
+
+
+def _space_of(find: Callable[[], int | None]) -> int:
+    """Return the namespace of the process that is found before and after it was opened.
+
+    So its number is still its own: a process that has ended leaves it to any other one.
+    """
+    pid = find()
+    if pid is None:
+        raise OSError(errno.ESRCH, "nothing of this job runs")
+    space = open_space(pid)
+    if find() != pid:
+        os.close(space)
+        raise OSError(errno.ESRCH, "nothing of this job runs")
+    return space
 
 
 def _bind(sock: socket.socket, port: int) -> None:
@@ -93,23 +166,24 @@ def _is_bound(sock: socket.socket, port: int, *, is_last: bool) -> bool:
 
 
 def _inside(pid: int, make: Callable[[], socket.socket]) -> socket.socket:
-    space = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    space = open_space(pid)
     try:
-        # If the process has ended its number may stand for one of the machine's own.
-        if os.fstat(space).st_ino == Path("/proc/self/ns/net").stat().st_ino:
-            raise OSError(errno.ESRCH, "this process is in no network namespace of its own")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours, theirs:
-            child = _fork(space, make, theirs)
-            try:
-                theirs.close()
-                return _receive(ours)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)  # it has ended, or it hangs
-                os.waitpid(child, 0)
+        return _within(space, make)
     finally:
         os.close(space)
+
+
+def _within(space: int, make: Callable[[], socket.socket]) -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        child = _fork(space, make, theirs)
+        try:
+            theirs.close()
+            return _receive(ours)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)  # it has ended, or it hangs
+            os.waitpid(child, 0)
 
 
 def _fork(space: int, make: Callable[[], socket.socket], channel: socket.socket) -> int:

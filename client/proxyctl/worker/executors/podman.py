@@ -56,6 +56,10 @@ class Podman:
         # For others the network belongs to the users' namespace of the other container.
         return os.geteuid() == 0
 
+    def can_reach_ports(self) -> bool:
+        """Return that it can: its containers' namespaces belong to the agent's own user."""
+        return True
+
     def options(self, *, shows_devices: bool, has_network: bool = False) -> tuple[str, ...]:
         """Return what podman would otherwise give a container of the host's."""
         return (

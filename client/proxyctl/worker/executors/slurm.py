@@ -27,6 +27,7 @@ from proxyctl.worker.executors.slurm_calls import OUT_OF_MEMORY, OVER, PENDING, 
 from proxyctl.worker.programs import python
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from pathlib import Path
 
@@ -51,6 +52,8 @@ _END_SECONDS: Final = 60.0  # for Slurm to clear up after a job; it kills what d
 _TRIAL_SECONDS: Final = 60.0  # for a job that does nothing, from the queue to its end
 _TRIAL_BYTES: Final = 64 << 20
 _LOG_MAX_BYTES: Final = 2_000  # of the node's own words, that are told
+
+_NO_PORTS: Final = "ports of a job under Slurm cannot be reached: it runs on another machine"
 
 
 class Slurm:
@@ -114,6 +117,10 @@ class Slurm:
 
     def attach(self, task: Task, pid: int) -> None:
         """Have nothing to do: what the supervisor has started tells the node to begin."""
+
+    def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - as others
+        """Refuse: the job is on a node, and the agent is not."""
+        raise TaskError("refused", _NO_PORTS)
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
         """Ask the job to end, and end all of it after so many seconds.
@@ -284,6 +291,8 @@ def _require_possible(task: Task) -> None:
     if task.network != "none":
         # The way out is served by the agent, which is not where the job is.
         raise TaskError("refused", "a job under Slurm has no network here")
+    if task.ports:
+        raise TaskError("refused", _NO_PORTS)
     if task.gpus:
         raise TaskError("refused", "GPUs of a cluster are not lent")
 

@@ -32,6 +32,7 @@ from proxyctl.protocol.frames import (
     Limits,
     Node,
     Nodes,
+    Open,
     Outcome,
     Park,
     Ping,
@@ -41,6 +42,8 @@ from proxyctl.protocol.frames import (
     Sorry,
     State,
     Tickets,
+    Tunnel,
+    Tunnelled,
     Welcome,
     encode,
 )
@@ -115,6 +118,15 @@ RECORDED: list[tuple[Frame, bytes]] = [
     (For(3, b"\x00\x03\x05\x00\x03"), b"\x00\x0e\x0e\0\0\0\0\0\0\0\x03\x00\x03\x05\x00\x03"),
     (Lent(3, "unreachable"), b'\x00\x22\x0f{"number":3,"code":"unreachable"}'),
     (Return(3), b"\x00\x09\x10\0\0\0\0\0\0\0\x03"),
+    (
+        Tunnel(1, "t0ken", "0.2.0"),
+        b'\x00\x31\x14{"protocol":1,"token":"t0ken","version":"0.2.0"}',
+    ),
+    (Tunnelled(7, 30), b'\x00\x28\x15{"attachment":7,"heartbeat_seconds":30}'),
+    (
+        Open(9, b"t" * 16, "01a1", 3, 8888),
+        b"\x00\x23\x16" + bytes(7) + b"\x09" + b"t" * 16 + b"\x00\x00\x00\x03\x22\xb801a1",
+    ),
 ]
 
 
@@ -185,6 +197,16 @@ any_frame = st.one_of(
     st.builds(For, integers, st.binary(max_size=300)),
     st.builds(Lent, integers, lines),
     st.builds(Return, integers),
+    st.builds(Tunnel, integers, lines, lines),
+    st.builds(Tunnelled, integers, integers),
+    st.builds(
+        Open,
+        integers,
+        st.binary(min_size=16, max_size=16),
+        names,
+        st.integers(0, (1 << 32) - 1),
+        ports,
+    ),
     st.builds(Nodes, st.lists(st.builds(Node, lines, ports, lines), max_size=8).map(tuple)),
 )
 
@@ -234,6 +256,9 @@ def test_the_largest_frames_fit(frame: Frame) -> None:
     "frame",
     [
         Tickets(1, (b"short",)),
+        Open(1, b"short", "job", 1, 80),
+        Open(1, b"t" * 16, "job", 1, 0),
+        Open(1, b"t" * 16, "a job", 1, 80),
         Tickets(1, (b"t" * 16,) * (TICKETS_MAX + 1)),
         Tickets(1 << 64, ()),
         Park(65_536),

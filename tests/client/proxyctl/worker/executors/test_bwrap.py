@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import battery
+from support import battery, launching
 from support.around import outside
 from support.battery import BOMBS, EXPECTED, OWN_SECRET, SECRET, Outcome, Result
+from support.launching import start
 from support.waiting import until_true
 
 from proxyctl.worker.executors import bwrap, family
-from proxyctl.worker.executors.base import INPUTS, WORK, Bounds, TaskError
+from proxyctl.worker.executors.base import INPUTS, STATUS, WORK, Bounds, TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.limits.base import GROUP, scope_of
 from proxyctl.worker.executors.limits.cgroup1 import Cgroup1, find_parents
@@ -167,6 +168,23 @@ sys.exit(7)
     assert not result.ending.is_out_of_memory
 
 
+def test_a_sandbox_that_cannot_be_started_is_told_from_a_job_that_fails(
+    executor: BwrapExecutor, folder: Path
+) -> None:
+    task = battery.python_task(folder, "raise SystemExit(1)")
+    try:
+        assert start(task, executor.prepare(task)).wait() == 1
+        assert b"exit-code" in (folder / STATUS).read_bytes()
+        launch = executor.prepare(task)
+        files = {10: b"--ro-bind\0/no/such/place\0/x\0" + launch.files[10]}
+        started = start(task, replace(launch, files={**launch.files, **files}))
+        assert started.wait() == 1
+        assert b"/no/such/place" in started.err
+        assert b"exit-code" not in (folder / STATUS).read_bytes()
+    finally:
+        executor.clean(task.attempt_id)
+
+
 def test_a_job_of_root_is_nobody_of_this_machine(executor: BwrapExecutor, folder: Path) -> None:
     """Files of a job that root has started belong to a user of that attempt alone."""
     if os.geteuid() != 0:
@@ -236,6 +254,24 @@ print(len([each for each in os.listdir("/proc") if each.isdigit()]))
         executor.clean("other")
         started.wait()
     assert "other" not in executor.running()
+
+
+LISTENING = """
+import socket
+server = socket.create_server(("127.0.0.1", 8080))
+while True:
+    server.accept()[0].sendall(b"hi")
+"""
+
+
+def test_a_port_of_a_job_is_reached_from_outside(executor: BwrapExecutor, folder: Path) -> None:
+    job = battery.python_task(folder, LISTENING, ports=(8080,))
+    started = battery.launch(executor, job)
+    assert launching.reached(lambda: executor.connect(job.attempt_id, 8080)) == b"hi"
+    executor.clean(job.attempt_id)
+    started.wait()
+    with pytest.raises(ProcessLookupError):
+        executor.connect(job.attempt_id, 8080)
 
 
 def test_a_fork_bomb_ends_at_its_bound(executor: BwrapExecutor, folder: Path) -> None:

@@ -330,3 +330,30 @@ def test_a_way_out_is_there_before_the_job_is(
     assert way.open_for == {}
     with pytest.raises(TaskError, match="no network"):
         containers.prepare(job)
+
+
+LISTENING = (
+    "import socket; s=socket.create_server(('127.0.0.1', 80 + 8000)); s.accept()[0].sendall(b'hi')"
+)
+
+
+def test_a_port_of_a_job_is_reached_from_outside(containers: Containers, task: Task) -> None:
+    job = replace(task, command=("python3", "-c", LISTENING), ports=(8080,))
+    child = start(containers.prepare(job))
+    containers.attach(job, child.pid)
+    assert launching.reached(lambda: containers.connect(job.attempt_id, 8080)) == b"hi"
+    child.communicate(timeout=20)
+    assert child.returncode == 0
+    containers.clean(job.attempt_id)
+    with pytest.raises(ProcessLookupError):
+        containers.connect(job.attempt_id, 8080)
+
+
+@pytest.mark.parametrize("kind", ["gvisor"])
+def test_a_kernel_of_its_own_has_ports_that_nobody_reaches(
+    containers: Containers, task: Task
+) -> None:
+    with pytest.raises(TaskError, match="ports"):
+        containers.prepare(replace(task, ports=(8080,)))
+    with pytest.raises(TaskError, match="ports"):
+        containers.connect(task.attempt_id, 8080)

@@ -1,6 +1,8 @@
 """proxyctl.worker.executors.netns: sockets inside a namespace that unshare made."""
 
+import errno
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -102,10 +104,39 @@ def test_a_port_on_which_the_job_listens(started: list[subprocess.Popen[bytes]])
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     pid = first_within(process)
-    with netns.connect_inside(pid, 8888) as sock:
-        assert sock.recv(100) == b"hello from within"
-    with pytest.raises(ConnectionRefusedError):
-        netns.connect_inside(pid, 8889)
+    spaces = netns.Spaces()
+    with spaces.connect("a", 8888, lambda: pid) as sock:
+        assert received(sock) == b"hello from within"
+    # From then on nobody has to be found: the namespace is kept.
+    with spaces.connect("a", 8888, lambda: None) as sock:
+        assert received(sock) == b"hello from within"
+    assert connecting(spaces.connect("a", 8889, lambda: None)) == errno.ECONNREFUSED
+    spaces.forget("a")
+    with pytest.raises(ProcessLookupError):
+        spaces.connect("a", 8888, lambda: None)
+
+
+def connecting(sock: socket.socket) -> int:
+    """Wait until a socket has connected, or failed; return how it failed, and close it."""
+    with sock:
+        select.select([], [sock], [], 20)
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def received(sock: socket.socket) -> bytes:
+    sock.settimeout(20)
+    return sock.recv(100)
+
+
+def test_a_process_that_was_replaced_is_not_connected_to(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    """Its number may be another job's by then."""
+    process = within(CLIENT)
+    started.append(process)
+    numbers = iter([first_within(process), None])
+    with pytest.raises(ProcessLookupError):
+        netns.Spaces().connect("a", 8888, lambda: next(numbers))
 
 
 def test_a_process_of_the_machine_itself_is_refused() -> None:
@@ -123,8 +154,9 @@ def test_no_child_and_no_descriptor_is_left(started: list[subprocess.Popen[bytes
     pid = first_within(process)
     before = len(list(Path("/proc/self/fd").iterdir()))
     netns.listen_inside(pid, 1080).close()
-    with pytest.raises(ConnectionRefusedError):
-        netns.connect_inside(pid, 9)
+    spaces = netns.Spaces()
+    assert connecting(spaces.connect("a", 9, lambda: pid)) == errno.ECONNREFUSED
+    spaces.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     assert str(process.pid) in children

@@ -1,0 +1,49 @@
+"""A device shows what it has over the API, by the program that it runs."""
+
+import asyncio
+
+import pytest
+from support.service import Service
+from support.story import refused, worker_token
+
+from market import benchmarks
+from proxyctl.worker import benchmark
+from proxyctl.worker.link import Link
+from proxyctl.worker.record import Lend
+
+
+async def test_an_agent_shows_what_its_device_has(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmarks, "WALK_SECONDS", 30.0)  # of a machine that does other things
+    monkeypatch.setattr(benchmarks, "ROUNDS", 100)
+    owner = await service.person()
+    token = await worker_token(service, owner)
+    link = Link(service.url, token)
+    try:
+        lend = Lend(cores=2.0, ram_gb=0.02)
+        shown = await asyncio.to_thread(benchmark.show, link, lend)
+    finally:
+        link.close()
+    assert shown["hashes_per_s"] >= shown["core_hashes_per_s"] > 0
+    assert shown["memory_bytes"] == 4 * benchmarks.BLOCK_BYTES
+    listed = await service.call("GET", "/api/worker/devices", token=owner.token)
+    assert listed.body["devices"][0]["benchmark"] == shown
+    buyer = await service.person()
+    job = {"title": "count", "job_type": "script", "price_credit": 0, "duration_hrs": 1}
+    made = await service.call("POST", "/api/jobs", job, token=buyer.token)
+    path = f"/api/jobs/{made.body['job_id']}"
+    await service.call("POST", f"{path}/accept", headers={"X-Worker-Token": token})
+    attempts = await service.call("GET", f"{path}/attempts", token=buyer.token)
+    assert attempts.body["attempts"][0]["benchmark"] == shown
+
+
+async def test_an_answer_to_nothing_is_refused(service: Service) -> None:
+    token = await worker_token(service, await service.person())
+    headers = {"X-Worker-Token": token}
+    body = {"task_id": "none", "values": ["00"]}
+    answer = await service.call("POST", "/api/worker/benchmark/answer", body, headers=headers)
+    refused(answer, "benchmark_failed", None)
+    wrong = {"task_id": "none", "values": ["0g"]}
+    answer = await service.call("POST", "/api/worker/benchmark/answer", wrong, headers=headers)
+    refused(answer, "invalid_field", "values[0]")
