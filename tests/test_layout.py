@@ -89,10 +89,10 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/machine_code.py": (
         "tests/client/proxyctl/worker/executors/test_kube_objects.py"
     ),
+    "client/proxyctl/worker/executors/none.py": "tests/client/proxyctl/worker/test_attempt.py",
     "client/proxyctl/worker/executors/ownership.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
-    "client/proxyctl/worker/executors/none.py": "tests/client/proxyctl/worker/test_attempt.py",
     "client/proxyctl/worker/executors/signals.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
