@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import proxyctl
 from proxyctl.worker.executors import trial
 from proxyctl.worker.executors.base import (
+    CANNOT_BE_RUN,
     GATE,
     INPUTS,
     WORK,
@@ -65,6 +66,8 @@ _USER_PROCESSES: Final = 32768  # what podman has left itself on a machine that 
 _GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
 _SHARES: Final = 64  # of 1,024: the owner's own programs go first
 _TMP: Final = "/tmp"  # noqa: S108 - the container's
+# States of a container whose program has not run.
+_NEVER_RAN: Final = frozenset(("created", "configured", "initialized"))
 _GATE: Final = 12  # a descriptor of the launch
 _KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
 _OVER: Final = ("exited", "stopped", "dead")  # whatever ended it, it was nobody here
@@ -225,7 +228,10 @@ class Containers:
         # podman often misses it: the control group is gone with the process. But nothing within
         # can kill the first process of a container, so if nobody here did, the kernel did.
         was_killed = state.get("ExitCode") == _KILLED and attempt_id not in self._stopped
+        # podman says 0 of all that it could not start, whatever the reason.
+        has_failed = state.get("ExitCode") not in (0, None, *CANNOT_BE_RUN)
         return Ending(
+            is_unstarted=state.get("Status") in _NEVER_RAN and has_failed,
             is_out_of_memory=not lost and (bool(state.get("OOMKilled")) or was_killed),
             cpu_seconds=usage.cpu_seconds,
             max_memory_bytes=usage.max_memory_bytes,
