@@ -224,14 +224,16 @@ class Containers:
         usage = watch.usage if watch else Usage()
         has_client = watch is not None and watch.has_client()
         is_lost = self._mark(attempt_id).exists() or (state.get("Running") and not has_client)
+        is_lost = is_lost or (watch is not None and watch.has_ended_client)
         lost = f"the client of {self.name} that was attached to it went away" if is_lost else ""
         # podman often misses it: the control group is gone with the process. But nothing within
         # can kill the first process of a container, so if nobody here did, the kernel did.
         was_killed = state.get("ExitCode") == _KILLED and attempt_id not in self._stopped
+        is_new = state.get("Status") in _NEVER_RAN
         # podman says 0 of all that it could not start, whatever the reason.
-        has_failed = state.get("ExitCode") not in (0, None, *CANNOT_BE_RUN)
+        tells_why = self.engine.name == "docker"
         return Ending(
-            is_unstarted=state.get("Status") in _NEVER_RAN and has_failed,
+            is_unstarted=is_new and tells_why and state.get("ExitCode") not in CANNOT_BE_RUN,
             is_out_of_memory=not lost and (bool(state.get("OOMKilled")) or was_killed),
             cpu_seconds=usage.cpu_seconds,
             max_memory_bytes=usage.max_memory_bytes,

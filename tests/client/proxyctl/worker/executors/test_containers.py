@@ -15,7 +15,7 @@ import pytest
 from support import engines, launching
 from support.waiting import until_true
 
-from proxyctl.worker.executors import guarded, netns
+from proxyctl.worker.executors import container_watch, guarded, netns
 from proxyctl.worker.executors.base import CANNOT_BE_RUN, Bounds, Launch, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
@@ -228,6 +228,24 @@ def test_a_program_that_is_not_in_the_image_is_the_jobs_failure(
         is_devices = ending.is_unstarted and child.returncode not in CANNOT_BE_RUN
         assert not is_devices, (program, child.returncode, ending)
         assert not ending.lost
+
+
+@pytest.mark.parametrize("kind", ["podman"])
+def test_a_container_whose_monitor_is_killed_is_lost_and_not_waited_for(
+    containers: Containers, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_watch, "_GONE_LOOKS", 1)
+    job = sh(task, "echo ready; sleep 2")
+    child = start(containers.prepare(job))
+    containers.attach(job, child.pid)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    name = f"proxyd-{task.attempt_id}"
+    until_true(lambda: containers._watches[task.attempt_id].usage.cpu_seconds is not None)
+    text = call(containers.engine, "inspect", "--format", "{{.State.ConmonPid}}", name)
+    os.kill(int(text), signal.SIGKILL)
+    child.communicate(timeout=30)
+    assert "went away" in containers.ended(task.attempt_id).lost
 
 
 def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, kind: str) -> None:
