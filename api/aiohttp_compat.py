@@ -69,6 +69,11 @@ class PrivateProtocol(RequestHandler):
         """Whether what comes is thrown away, because it will be closed after an answer."""
         return self._close
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether what comes is HTTP no more, and goes to whoever has set a parser for it."""
+        return self._payload_parser is not None
+
     def bound_queue(self, most: int) -> None:
         """Stop to read while `most` requests are queued, until none is."""
         self._max_msg_queue_size = most

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from api.accounts import AccountRoutes
+from api.apps import AppRoutes
 from api.artifacts import ArtifactRoutes
 from api.assistant import AssistantRoutes
 from api.attempts import AttemptRoutes
@@ -16,6 +17,7 @@ from api.jobs import JobRoutes
 from api.logs import LogRoutes
 from api.referrals import ReferralRoutes
 from api.response_cache import Answers
+from api.reverse.server import AppServer
 from api.reviews import ReviewRoutes
 from api.routes import Route
 from api.wallet import WalletRoutes
@@ -30,6 +32,7 @@ def routes(
     *,
     ready: Callable[[], Awaitable[bool]],
     app_url: str,
+    door: AppServer | None = None,
 ) -> list[Route]:
     """Return every endpoint; a new one is added to the file of its resource, or that file here.
 
@@ -38,6 +41,7 @@ def routes(
         assistant: the routes of the assistant, which asks a model.
         ready: says whether the store is reachable and the listeners are up.
         app_url: where referral links lead.
+        door: where apps are reached; None where they are not.
     """
     responses = Answers(market.context.store.version)
     return [
@@ -56,6 +60,7 @@ def routes(
         *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
         *DeployRoutes(market.deploys, market.rollouts).table(),
+        *AppRoutes(market.apps, door).table(),
         *assistant.table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

@@ -248,7 +248,9 @@ class Connection(PrivateProtocol):
     def data_received(self, data: bytes) -> None:
         """Count what comes, and have it parsed."""
         incoming = self._incoming
-        if incoming.body.is_eof():
+        if self.is_raw:
+            self._server.slots.touch(self)
+        elif incoming.body.is_eof():
             incoming.head_bytes += len(data)
         elif incoming.is_progress(len(data)):
             self._progress_at = self.loop.time()

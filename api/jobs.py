@@ -11,10 +11,19 @@ from api.attempts import Bytes, Usage
 from api.codec import Money, money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
-from api.literals import CURRENCIES, JOB_STATUSES, JOB_TYPES, REVIEW_STATUSES, Currency, JobType
+from api.literals import (
+    COPIES_STATUSES,
+    CURRENCIES,
+    JOB_STATUSES,
+    JOB_TYPES,
+    REVIEW_STATUSES,
+    Currency,
+    JobType,
+)
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.attempts import Ending, FailureKind
+from market.copies import COPIES_MAX, Group, copying_of
 from market.dispatch import Dispatch
 from market.errors import Code
 from market.jobs import (
@@ -27,6 +36,7 @@ from market.jobs import (
 )
 from market.matching import Needs
 from market.money import MICRO
+from market.networks import site
 from market.reputation import WHOLE
 from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, understand
 from market.states import JobStatus
@@ -43,12 +53,17 @@ class Trust(Struct):
 
     `review_hours` is for how long the buyer may look at a result before its worker is paid, and
     `min_reputation` the score that a device must have: 0.5 is that of one that nothing is known of,
-    and after forty good attempts it is 0.96. Whatever it is, the owner of the device can read all
-    that the job is given, computes and returns.
+    and after forty good attempts it is 0.96. With `copies`, so many devices of different owners do
+    the work, each for the price. Their results are compared as `compare` says: `bytes`, `json`, or
+    `numbers:1e-6` for numbers that may differ by such a part. Only those that agree with most are
+    paid for; so the work must be deterministic. Whatever it is, the owner of the device can read
+    all that the job is given, computes and returns.
     """
 
     review_hours: Annotated[int, Meta(ge=0, le=REVIEW_MAX_HOURS)] | None = None
     min_reputation: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    copies: Annotated[int, Meta(ge=1, le=COPIES_MAX)] | None = None
+    compare: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
 
 
 class CreateRequest(Struct):
@@ -72,8 +87,8 @@ class CreateRequest(Struct):
 
 
 NO_DEVICE = (
-    "None of the devices that have asked for work lately runs such a job, by its type, its image or"
-    " its network: it waits for one that does."
+    "None of the devices that have asked for work lately runs such a job, by its type, its image,"
+    " its network or the reputation that it asks for: it waits for one that does."
 )
 
 
@@ -81,10 +96,11 @@ class CreateReply(Reply, kw_only=True):
     """A job that was put up; what it needs as it was understood, if it says what it runs or needs.
 
     `warnings` are what was not understood. A job that is manual is given to no device by itself: it
-    waits for one that accepts it.
+    waits for one that accepts it. `copies` are all jobs that do the same work, the first one first.
     """
 
     job_id: str
+    copies: list[str] | UnsetType = UNSET
     resources: Resources | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
     is_manual: bool | UnsetType = UNSET
@@ -120,7 +136,8 @@ class OpenJob(JobItem, kw_only=True):
     """An open job; its texts are for its buyer, and for worker devices, who may want to do it.
 
     So is what it needs, as that was understood, for how many hours the buyer may look at the result
-    before it is paid, where that is not as usual, and the reputation that a device must have.
+    before it is paid, where that is not as usual, and the reputation that a device must have. With
+    `copies` others do the same work, and only who agrees with most of them is paid.
     """
 
     description: str | UnsetType = UNSET
@@ -130,6 +147,8 @@ class OpenJob(JobItem, kw_only=True):
     is_manual: bool | UnsetType = UNSET
     review_hours: int | UnsetType = UNSET
     min_reputation: float | UnsetType = UNSET
+    copies: int | UnsetType = UNSET
+    compare: str | UnsetType = UNSET
 
 
 class OpenJobReply(Reply, kw_only=True):
@@ -158,6 +177,26 @@ class Review(Struct):
     reason: str | UnsetType = UNSET
 
 
+class CopyItem(Struct):
+    """One of several copies; `agrees` says whether its result is the one that most agree on."""
+
+    job_id: str
+    status: literals.JobStatus
+    agrees: bool | UnsetType = UNSET
+
+
+class Copies(Struct):
+    """The copies of a job, the first one first, and what came of comparing their results.
+
+    `canonical` is the one with the result that most agree on; without one the state is `undecided`.
+    """
+
+    compare: str
+    state: literals.CopiesStatus
+    jobs: list[CopyItem]
+    canonical: str | UnsetType = UNSET
+
+
 class OwnJob(OwnJobItem, kw_only=True):
     """A job as its buyer sees it; `failure_reason` is why the last attempt failed.
 
@@ -175,6 +214,7 @@ class OwnJob(OwnJobItem, kw_only=True):
     review_hours: int | UnsetType = UNSET
     min_reputation: float | UnsetType = UNSET
     review: Review | UnsetType = UNSET
+    copies: Copies | UnsetType = UNSET
 
 
 class OwnQuery(Page):
@@ -401,6 +441,7 @@ class JobRoutes:
                     Code.JOB_NOT_FOUND,
                     Code.JOB_NOT_WAITING,
                     Code.JOB_FAILED_HERE,
+                    Code.COPY_TAKEN_HERE,
                     Code.DEVICE_FULL,
                     Code.REPUTATION_TOO_LOW,
                 ),
@@ -476,6 +517,9 @@ class JobRoutes:
                 open_job.review_hours = UNSET if spec.review_hours is None else spec.review_hours
                 if spec.min_reputation:
                     open_job.min_reputation = spec.min_reputation / WHOLE
+            if found.group is not None:
+                open_job.copies = len(found.group.copies)
+                open_job.compare = found.group.compare
         return OpenJobReply(job=open_job)
 
     async def create(self, call: Call[CreateRequest, Any]) -> CreateReply:
@@ -495,8 +539,17 @@ class JobRoutes:
         def reply(job_id: str) -> CreateReply:
             return _created(job_id, spec, warnings)
 
-        job_id = await self._jobs.create(call.user_id, new, call.receipt(reply))
-        return reply(job_id)
+        def reply_to_all(job_ids: list[str]) -> CreateReply:
+            made = _created(job_ids[0], spec, warnings)
+            made.copies = job_ids
+            return made
+
+        trust = body.trust or Trust()
+        copying = copying_of(trust.copies, trust.compare, body.payload)
+        if copying is None:
+            return reply(await self._jobs.create(call.user_id, new, call.receipt(reply)))
+        receipt = call.receipt(reply_to_all)
+        return reply_to_all(await self._jobs.create_copies(call.user_id, new, copying, receipt))
 
     def _warnings(self, spec: Spec | None, job_type: str) -> list[str]:
         """Return what its buyer should know of a job that is put up, as far as it is known now."""
@@ -507,7 +560,9 @@ class JobRoutes:
         if payload is None or spec.is_manual:
             return warnings
         has_image, has_network = bool(payload.image), payload.network != "none"
-        if not self._dispatch.may_run(Needs(spec.resources, job_type, has_image, has_network)):
+        least = spec.min_reputation
+        needs = Needs(spec.resources, job_type, has_image, has_network, min_reputation=least)
+        if not self._dispatch.may_run(needs):
             warnings.append(NO_DEVICE)
         return warnings
 
@@ -547,6 +602,8 @@ class JobRoutes:
             state = REVIEW_STATUSES[review.state]
             reason = UNSET if review.reason is None else review.reason
             shown.review = Review(state, timestamp(review.review_until), reason)
+        if owned.group is not None:
+            shown.copies = _copies(owned.group)
         return JobReply(job=shown)
 
     async def cancel(self, call: Call[Nothing, Any]) -> Reply:
@@ -556,7 +613,7 @@ class JobRoutes:
 
     async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
         """Let the device run a job."""
-        job = await self._jobs.accept(call.device, _job_id(call))
+        job = await self._jobs.accept(call.device, _job_id(call), site(call.address))
         status = JOB_STATUSES[job.status]
         return AcceptReply(job=AcceptedJob(job.id, job.title, status, job.attempts))
 
@@ -653,6 +710,22 @@ def _created(job_id: str, spec: Spec | None, warnings: list[str]) -> CreateReply
         resources=spec.resources,
         warnings=warnings,
         is_manual=spec.is_manual,
+    )
+
+
+def _copies(group: Group) -> Copies:
+    return Copies(
+        group.compare,
+        COPIES_STATUSES[group.state],
+        [
+            CopyItem(
+                each.job_id,
+                JOB_STATUSES[each.status],
+                UNSET if each.agrees is None else each.agrees,
+            )
+            for each in group.copies
+        ],
+        UNSET if group.canonical is None else group.canonical,
     )
 
 

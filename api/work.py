@@ -15,6 +15,7 @@ from market.attempts import Action as ToldAction
 from market.dispatch import Agent, Ask, Dispatch, GivenJob, OfferedJob
 from market.errors import Code, MarketError
 from market.matching import MILLION, Offer
+from market.networks import site
 from proxyctl.protocol.jobspec import Capacity
 from storage.devices import DeviceRow
 
@@ -231,7 +232,7 @@ class WorkRoutes:
     async def next(self, call: Call[NextRequest, Any]) -> NextReply:
         """Wait for work."""
         device, body = call.device, call.body
-        told = await self._dispatch.next(device, _ask(device, body))
+        told = await self._dispatch.next(device, _ask(device, body, site(call.address)))
         lease = self._dispatch.terms.lease_seconds
         return NextReply(
             jobs=[_work(job, lease) for job in told.jobs],
@@ -243,13 +244,13 @@ class WorkRoutes:
 
     async def offers(self, call: Call[Nothing, OffersQuery]) -> OffersReply:
         """List what would fit, as the device has last said what it offers."""
-        offers = await self._dispatch.offers(call.device, call.query.limit)
+        offers = await self._dispatch.offers(call.device, call.query.limit, site(call.address))
         return OffersReply(
             jobs=[_offer_item(job) for job in offers.jobs], reputation=shown(offers.reputation)
         )
 
 
-def _ask(device: DeviceRow, body: NextRequest) -> Ask:
+def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
     free, can = body.capacity, body.capabilities
     if len({gpu.name for gpu in can.gpus}) > GPU_KINDS_MAX:
         message = f"A device has GPUs of at most {GPU_KINDS_MAX} different names."
@@ -275,7 +276,7 @@ def _ask(device: DeviceRow, body: NextRequest) -> Ask:
     )
     attempts = frozenset((each.job_id, each.attempt) for each in body.attempts)
     agent = Agent(body.agent, body.agent_since)
-    return Ask(offer, attempts, body.wait_s, body.seen, agent)
+    return Ask(offer, attempts, body.wait_s, body.seen, agent, network)
 
 
 def _work(job: GivenJob, lease_seconds: int) -> NewWork:

@@ -30,6 +30,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _nameservers(settings.egress.nameservers)
     yield from _listening(settings)
     yield from _exits(settings)
+    yield from _apps(settings)
     yield from _known_networks(settings)
     yield from _urls(settings)
     yield from _auth(settings)
@@ -181,6 +182,69 @@ def _exits_listening(settings: Settings) -> Iterator[str]:
     }
     if exits.port and (exits.host, exits.port) in others:
         yield f"exits.port: {exits.port} is already taken by {others[exits.host, exits.port]}"
+
+
+def _apps(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the settings of apps; of those that are reached there is more."""
+    apps = settings.apps
+    if apps.public_url and not _is_origin(apps.public_url):
+        yield (
+            "apps.public_url: expected a URL without a path, as in https://apps.example.com, got "
+            f"{apps.public_url!r}"
+        )
+    if apps.domain and (_is_address(apps.domain) or not HOST_NAME.fullmatch(apps.domain)):
+        yield f"apps.domain: expected a name such as apps.example.com, got {apps.domain!r}"
+    if bool(apps.tls_cert) != bool(apps.tls_key):
+        missing = "apps.tls_key" if apps.tls_cert else "apps.tls_cert"
+        yield f"{missing}: must be set too, a certificate and its key go together"
+    if apps.host:
+        yield from _apps_listening(settings)
+
+
+def _apps_listening(settings: Settings) -> Iterator[str]:
+    apps, api = settings.apps, settings.api
+    try:
+        address = ipaddress.ip_address(apps.host)
+    except ValueError:
+        yield f"apps.host: expected an IP address to listen on, or nothing, got {apps.host!r}"
+        return
+    if address.is_unspecified and not apps.public_url:
+        yield (
+            "apps.public_url: must say how clients reach apps, because apps.host "
+            f"({apps.host}) is no address to dial"
+        )
+    if not settings.exits.host:
+        yield "exits.host: must be set, because apps are reached through the port of exits"
+    for url in (api.base_url, api.app_url):
+        if url and apps.public_url and _origin_of(url) == _origin_of(apps.public_url):
+            yield "apps.public_url: must be another origin than the API's and the web application's"
+            break
+    others = {
+        (api.host, api.port): "api.port",
+        (settings.proxy.host, settings.proxy.port): "proxy.port",
+        (settings.exits.host, settings.exits.port): "exits.port",
+    }
+    if apps.port and (apps.host, apps.port) in others:
+        yield f"apps.port: {apps.port} is already taken by {others[apps.host, apps.port]}"
+
+
+def _is_origin(url: str) -> bool:
+    if not _is_http(url):
+        return False
+    parts = urlsplit(url)
+    return not (parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc)
+
+
+def _origin_of(url: str) -> tuple[str, str | None, int]:
+    return urlsplit(url).scheme, urlsplit(url).hostname, _port_of(url)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _known_networks(settings: Settings) -> Iterator[str]:

@@ -100,6 +100,20 @@ class ExitSettings(Struct, frozen=True):  # as wide as its section
     encrypt: Literal["orders", "all"] = "orders"
 
 
+class AppSettings(Struct, frozen=True):
+    """Where apps of jobs are reached, under which names, and by how many at once."""
+
+    host: str = ""
+    port: Port = 8081
+    public_url: str = ""
+    domain: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    connections: PositiveInt = 1000
+    streams_per_app: PositiveInt = 128
+    idle_seconds: Seconds = 3600.0
+
+
 class GeoSettings(Struct, frozen=True):
     """Where addresses are: files that an operator has, and networks that they know."""
 
@@ -276,6 +290,7 @@ class Settings(Struct, frozen=True):
     egress: EgressSettings = EgressSettings()
     exits: ExitSettings = ExitSettings()
     geo: GeoSettings = GeoSettings()
+    apps: AppSettings = AppSettings()
     auth: AuthSettings = AuthSettings()
     market: MarketSettings = MarketSettings()
     work: WorkSettings = WorkSettings()

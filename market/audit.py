@@ -5,6 +5,7 @@ from msgspec import Struct
 from market.money import Currency, as_decimal
 from storage import assistant as assistant_queries
 from storage import bandwidth as bandwidth_queries
+from storage import copies as copy_queries
 from storage import draws as draw_queries
 from storage import exits as exit_queries
 from storage import ledger as queries
@@ -107,6 +108,10 @@ async def _review_checks(tx: Transaction) -> tuple[Check, ...]:
         Check(
             "every job in review was paid for, and its worker's part is held",
             _lines(await review_queries.reviews_against_holds(tx)),
+        ),
+        Check(
+            "copies are paid for, or given back, as their comparison was decided",
+            _counts(await copy_queries.against_money(tx)),
         ),
         Check(
             "every review that was decided paid its worker and the house, or its buyer",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from time import monotonic
 
-from market import trust
+from market import copies, trust
 from market.attempts import PROVEN_JOBS, slots_of
 from market.bounds import Bounds
 from market.matching import WaitingJob
@@ -33,12 +33,14 @@ _logger = logging.getLogger("jobs")
 class Refused(Enum):
     """Why a pair does not hold.
 
-    `TAKEN`: the job does not wait any more. `FULL`: the device has as many jobs as it may.
-    `REVOKED`: its token was revoked. `UNTRUSTED`: its reputation is lower than it was, and than the
-    job's buyer asks. `UNWANTED`: nobody waits for the answer any more.
+    `TAKEN`: the job does not wait any more. `RELATED`: it is a copy, and the device's owner or
+    network has another one. `FULL`: the device has as many jobs as it may. `REVOKED`: its token was
+    revoked. `UNTRUSTED`: its reputation is lower than it was, and than the job's buyer asks.
+    `UNWANTED`: nobody waits for the answer any more.
     """
 
     TAKEN = auto()
+    RELATED = auto()
     FULL = auto()
     REVOKED = auto()
     UNTRUSTED = auto()
@@ -51,7 +53,7 @@ Outcome = GivenRow | Refused | Exception
 class Pair:
     """A job for a device, and who is told what became of it."""
 
-    __slots__ = ("device_id", "is_wanted", "job", "on_outcome")
+    __slots__ = ("device_id", "is_wanted", "job", "network", "on_outcome")
 
     def __init__(
         self,
@@ -59,9 +61,11 @@ class Pair:
         device_id: str,
         is_wanted: Callable[[], bool],
         on_outcome: Callable[[WaitingJob, Outcome], None],
+        network: str = "",
     ) -> None:
         self.job = job
         self.device_id = device_id
+        self.network = network
         self.is_wanted = is_wanted
         self.on_outcome = on_outcome
 
@@ -115,7 +119,14 @@ class Claims:
 
     async def _outcomes(self, pairs: Sequence[Pair]) -> dict[str, Outcome]:
         rows = [
-            PairRow(pair.job.id, pair.device_id, pair.job.attempts, pair.job.needs.min_reputation)
+            PairRow(
+                pair.job.id,
+                pair.device_id,
+                pair.job.attempts,
+                pair.job.needs.min_reputation,
+                pair.job.group,
+                pair.network,
+            )
             for pair in pairs
         ]
         began = monotonic()
@@ -142,7 +153,7 @@ async def claim(
     """
     devices = sorted({pair.device_id for pair in pairs})
     await tx.lock("devices", devices)
-    await tx.lock("jobs", sorted(pair.job_id for pair in pairs))
+    members = await copies.lock_pairs(tx, pairs)
     left = {
         row.device_id: len(pairs) if most is None else most - row.running
         for row in await queries.loads(tx, devices, proven_jobs=PROVEN_JOBS)
@@ -165,9 +176,14 @@ async def claim(
             # One that is taken already uses a slot of this batch, no more.
             left[pair.device_id] = room - 1
             allowed.append(pair)
-    started = await queries.start(tx, allowed, now=now) if allowed else []
+    permitted = await copies.independent(tx, allowed, members)
+    for pair in allowed:
+        outcomes[pair.job_id] = Refused.RELATED
+    for pair in permitted:
+        outcomes[pair.job_id] = Refused.TAKEN
+    started = await queries.start(tx, permitted, now=now) if permitted else []
+    if members:
+        await copies.note_networks(tx, permitted, started)
     for row in await queries.given(tx, started) if started else []:
         outcomes[row.job_id] = row
-    for pair in allowed:
-        outcomes.setdefault(pair.job_id, Refused.TAKEN)
     return outcomes

@@ -16,7 +16,7 @@ from market.money import Currency, as_decimal
 from market.rollout import Strategy
 from market.rollouts import Rollouts, description, needs
 from market.states import JobStatus
-from market.templates import HOUR_SECONDS, JOB_TYPES, Template, spec_of, with_image
+from market.templates import HOUR_SECONDS, JOB_TYPES, Template, completed, spec_of
 from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
 from storage import rollouts as rollout_queries
@@ -273,7 +273,7 @@ class Deploys:
         template = replace(new.template, image=new.image, command=new.command)
         if template == Template():
             return None
-        template = with_image(template, new.job_type, self._images)
+        template = completed(template, new.job_type, self._images.get(new.job_type, ""))
         needed = template.resources
         if new.gpu_model.lower() != NO_GPU:
             needed = dataclasses.replace(needed, gpus=new.gpu_count, gpu_model=new.gpu_model)
@@ -290,7 +290,7 @@ class Deploys:
         """Add a deploy that says what its replicas run."""
         deploy = deploy._replace(image=template.image or None)
         whole = deploy.duration_hrs * HOUR_SECONDS
-        spec_of(template.placed(deploy.id), deploy.job_type, whole)
+        spec_of(template, deploy.job_type, whole)
 
         async def begin(tx: Transaction) -> list[str]:
             if receipt is not None:

@@ -95,7 +95,8 @@ class Agent(Struct, frozen=True):
 class Ask(Struct, frozen=True):
     """What a device asks with: what it offers, what it holds, and for how long it waits.
 
-    `seen` is the number of the last answer that it got, 0 for none.
+    `seen` is the number of the last answer that it got, 0 for none; `network` where it asks from
+    (`market.networks.site`).
     """
 
     offer: Offer
@@ -103,6 +104,7 @@ class Ask(Struct, frozen=True):
     wait_seconds: float
     seen: int
     agent: Agent = Agent()
+    network: str = ""
 
 
 class GivenJob(Struct, frozen=True):
@@ -207,11 +209,22 @@ class _Device:
 class _Request:
     """A held request; a `Waiter` while no job was found for it."""
 
-    __slots__ = ("claiming", "device", "device_id", "error", "future", "jobs", "offer", "owner")
+    __slots__ = (
+        "claiming",
+        "device",
+        "device_id",
+        "error",
+        "future",
+        "jobs",
+        "network",
+        "offer",
+        "owner",
+    )
 
-    def __init__(self, row: DeviceRow, device: _Device, offer: Offer) -> None:
+    def __init__(self, row: DeviceRow, device: _Device, offer: Offer, network: str) -> None:
         self.device_id = row.id
         self.owner = row.user_id
+        self.network = network
         self.device = device
         self.offer = offer
         self.future: asyncio.Future[None] | None = None
@@ -303,17 +316,23 @@ class Dispatch:
         """Keep the jobs that wait in memory, until cancelled."""
         await self._reader.run()
 
-    async def offers(self, row: DeviceRow, limit: int) -> Offers:
+    async def offers(self, row: DeviceRow, limit: int, network: str = "") -> Offers:
         """Return waiting jobs that a device could get, the best first.
 
         It is judged by what it last offered here, or by its last report: then by what it has, and
         not by what it has free.
+
+        Args:
+            row: the device.
+            limit: how many at most.
+            network: where it asks from.
         """
         known = self._devices.get(row.id)
         offer = known.offer if known is not None and known.offer is not None else _reported(row)
         offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
         reputation = (await self._store.read(trust.of_devices, [row.id]))[row.id]
-        best = list(islice(self.jobs.best(offer, row.user_id, reputation.score), limit))
+        suitable = self.jobs.best(offer, row.user_id, reputation.score, network)
+        best = list(islice(suitable, limit))
         found = await self._store.read(queries.offered, [job.id for job in best])
         rows = {each.job_id: each for each in found}
         jobs = [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
@@ -330,7 +349,8 @@ class Dispatch:
             if device.offer is None:
                 continue
             asked += 1
-            if suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
+            has_reputation = needs.min_reputation <= device.reputation
+            if has_reputation and suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
                 return True
         return not asked
 
@@ -359,7 +379,7 @@ class Dispatch:
         device = self._device(row.id)
         if not device.is_for(ask.agent, asyncio.get_running_loop().time()):
             return replaced(ask)
-        earlier, request = device.request, _Request(row, device, ask.offer)
+        earlier, request = device.request, _Request(row, device, ask.offer, ask.network)
         if earlier is None:
             self._held.take(row.user_id, self.terms.held_max)
         device.request, device.offer = request, ask.offer
@@ -506,9 +526,13 @@ class Dispatch:
         most = min(offer.capacity.slots, JOBS_PER_ANSWER)
         if most < 1 or not self.jobs:
             return
-        for job in self.jobs.best(offer, request.owner, request.reputation):
-            if chosen and not suits(job.needs, offer):
+        groups: set[str] = set()
+        best = self.jobs.best(offer, request.owner, request.reputation, request.network)
+        for job in best:
+            if (chosen and not suits(job.needs, offer)) or job.group in groups:
                 continue
+            if job.group:
+                groups.add(job.group)
             chosen.append(job)
             if len(chosen) == most:
                 break
@@ -534,11 +558,14 @@ class Dispatch:
         request.claiming += 1
         request.device.claiming += 1
         self._claimed.add(job.id)
+        for other in self.jobs.copies(job.group):
+            other.exclude(request.owner, request.network)
 
         def on_outcome(job: WaitingJob, outcome: Outcome) -> None:
             self._on_outcome(request, job, outcome)
 
-        self.claims.put(Pair(job, request.device_id, lambda: request.is_wanted, on_outcome))
+        pair = Pair(job, request.device_id, lambda: request.is_wanted, on_outcome, request.network)
+        self.claims.put(pair)
 
     def _on_outcome(self, request: _Request, job: WaitingJob, outcome: Outcome) -> None:
         """Go on with what became of a pair."""
@@ -546,11 +573,12 @@ class Dispatch:
         request.claiming -= 1
         device.claiming -= 1
         self._claimed.discard(job.id)
+        self._read_copies(job, outcome)
         if isinstance(outcome, GivenRow):
             device.held.add((outcome.job_id, outcome.attempt))
             request.jobs.append(outcome)
             self._waking.gone((job.id,))
-        elif outcome is Refused.TAKEN:
+        elif outcome is Refused.TAKEN or outcome is Refused.RELATED:
             self._reader.read_soon(job.id)
         elif isinstance(outcome, Exception):  # another device would get no further
             request.error = outcome
@@ -570,6 +598,14 @@ class Dispatch:
             device.settled = None
         if not request.claiming:
             request.wake()
+
+    def _read_copies(self, job: WaitingJob, outcome: Outcome) -> None:
+        """Have the other copies of a job read again: who may have them is another matter now."""
+        for other in self.jobs.copies(job.group):
+            if isinstance(outcome, GivenRow):  # other daemons do not know, either
+                self._waking.job(other.id)
+            else:
+                self._reader.read_soon(other.id)
 
     # --- what is heard -----------------------------------------------------------------------
 

@@ -139,6 +139,11 @@ class Code(Enum):
         Kind.INVALID,
         "A device of the same owner has failed at the job, or lost it twice; others may take it.",
     )
+    COPY_TAKEN_HERE = (
+        "copy_taken_here",
+        Kind.INVALID,
+        "Its owner has put this job up, or another copy is done by its owner or in its network.",
+    )
     DEVICE_FULL = (
         "device_full",
         Kind.INVALID,
@@ -221,6 +226,16 @@ class Code(Enum):
         "deploy_has_no_revisions",
         Kind.INVALID,
         "This deploy does not say what its replicas run, so that cannot be changed.",
+    )
+    NO_APP = (
+        "no_app",
+        Kind.INVALID,
+        "It declares no port of the protocol http, so there is nothing to open in a browser.",
+    )
+    APPS_NOT_OFFERED = (
+        "apps_not_offered",
+        Kind.INVALID,
+        "This service has no door for apps: what listens in a job cannot be reached.",
     )
     DEPLOY_OVER = "deploy_over", Kind.INVALID, "The deploy is over."
     REVISION_NOT_FOUND = (

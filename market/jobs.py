@@ -8,14 +8,14 @@ no late report is paid.
 import json
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from market import ledger, reviews, trust
+from market import copies, ledger, reviews, trust
 from market.artifacts import require_inputs
 from market.attempts import (
     HOST_KINDS,
@@ -29,6 +29,7 @@ from market.attempts import (
 )
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
+from market.copies import Copying
 from market.draws import FEE_WHOLE, SECONDS_MIN, Drawing, Drawn, accounts_of, draw
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
@@ -37,11 +38,12 @@ from market.money import MICRO, Currency, as_decimal
 from market.overdue import GRACE_SECONDS, Ended, Leases, Overdue
 from market.reputation import NEW_RELIABILITY
 from market.specs import Spec, Specs, size_of
-from market.states import JobStatus, ReviewStatus
+from market.states import CopiesStatus, JobStatus, ReviewStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
 from market.waking import Waking
 from storage import attempts as attempt_queries
+from storage import copies as copy_queries
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
 from storage import job_specs as spec_queries
@@ -49,7 +51,8 @@ from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage import reviews as review_queries
 from storage.attempts import EndRow
-from storage.attempts import SpecRow as PayloadRow
+from storage.claims import PairRow
+from storage.copies import GroupRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
 from storage.job_specs import SpecRow
@@ -81,8 +84,11 @@ HOUR_SECONDS = 3_600
 DAY_SECONDS = 86_400
 NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
+UNNEEDED = "The other copies agree already."
 ENDED_EARLY = "the service ended by itself before its time"
 REVOKED = "the token of the device was revoked"
+
+Outcomes = TypeVar("Outcomes")
 
 _logger = logging.getLogger("jobs")
 
@@ -153,12 +159,14 @@ class Owned(Struct, frozen=True):
 
     `review` is there once it is completed, if its buyer may look at the result, or might; of a
     replica that is paid by time, once an attempt was paid, and it is the last one that is open.
+    `group` is there if it is one of several copies.
     """
 
     job: JobRow
     paid: int | None
     spec: Spec | None = None
     review: ReviewRow | None = None
+    group: copies.Group | None = None
 
 
 class Work(Struct, frozen=True):
@@ -174,10 +182,34 @@ class Work(Struct, frozen=True):
 
 
 class Open(Struct, frozen=True):
-    """An open job as a worker sees it who may accept it."""
+    """An open job as a worker sees it who may accept it; one of several copies has a `group`."""
 
     job: JobRow
     spec: Spec | None = None
+    group: copies.Group | None = None
+
+
+class Posting(Struct, frozen=True):
+    """A new job as it is stored, the artifacts that it is given, and its hold's transfer."""
+
+    row: JobRow
+    spec: SpecRow | None
+    artifact_ids: Sequence[str]
+    transfer_id: str
+
+
+class CopyGroup(Struct, frozen=True):
+    """How new jobs are copies of each other, and for how long their buyer may look at results."""
+
+    copying: Copying
+    review_seconds: int
+
+
+class Completion(Struct, frozen=True):
+    """How a job is once a result was taken, and copies that need not be done any more."""
+
+    status: JobStatus
+    unneeded: Sequence[JobRow] = ()
 
 
 class Moment(Struct, frozen=True):
@@ -240,26 +272,70 @@ class Jobs:
                 `idempotency_key_reused`.
             Replayed: this was answered before.
         """
+        job = self._posting(user_id, new)
+        await self._put_up(user_id, new.price, [job], None, _keeping(receipt, job.row.id))
+        return job.row.id
+
+    async def create_copies(
+        self,
+        user_id: str,
+        new: NewJob,
+        copying: Copying,
+        receipt: Receipt[list[str]] | None = None,
+    ) -> list[str]:
+        """Put the same work up several times, for devices of different owners, and compare.
+
+        The price of each is held. Returns the identifiers; the first one names them all.
+
+        Raises:
+            MarketError, Replayed: as `create`.
+        """
+        posted = [self._posting(user_id, new) for _ in range(copying.copies)]
+        job_ids = [each.row.id for each in posted]
+        seconds = self._review_seconds(None if new.spec is None else new.spec.review_hours)
+        group = CopyGroup(copying, seconds)
+        price = new.price * copying.copies
+        await self._put_up(user_id, price, posted, group, _keeping(receipt, job_ids))
+        return job_ids
+
+    def _posting(self, user_id: str, new: NewJob) -> Posting:
+        """Return what is stored of a new job.
+
+        Raises:
+            MarketError: `invalid_field`.
+        """
         _check(new)
         job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
         row = None if new.spec is None else self._specs.row(job.id, new.spec)
         if row is not None:
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
         artifact_ids = [] if new.spec is None else new.spec.artifact_ids
-        transfer_id = self._identifiers.new()
+        return Posting(job, row, artifact_ids, self._identifiers.new())
+
+    def _review_seconds(self, hours: int | None) -> int:
+        """Return how long a buyer may look at a result, who has said so, or has not."""
+        return (self._terms.review_hours if hours is None else hours) * HOUR_SECONDS
+
+    async def _put_up(
+        self,
+        user_id: str,
+        price: int,
+        posted: Sequence[Posting],
+        group: CopyGroup | None,
+        keep: Callable[[Transaction], Awaitable[None]] | None,
+    ) -> None:
+        """Put jobs up in one unit of work, which `keep` begins."""
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(
-                    _create, job, row, artifact_ids, transfer_id, self.bounds, receipt
-                )
+                await self._store.write(_create, posted, self.bounds, group, keep)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"The price of {as_decimal(new.price)} credits is more than is available."
+            message = f"The price of {as_decimal(price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
-        if row is not None and row.payload is not None:
-            self._waking.job(job.id)
-        return job.id
+        for each in posted:
+            if each.spec is not None and each.spec.payload is not None:
+                self._waking.job(each.row.id)
 
     @contextmanager
     def counting_refusals(self, user_id: str) -> Iterator[None]:
@@ -313,13 +389,12 @@ class Jobs:
 
         A running one pays for the share of its estimated hours that has passed since its worker
         began; one that no worker has begun pays nothing. Cancelling what is cancelled changes
-        nothing.
+        nothing. With one of several copies all are cancelled that are not over.
 
         Raises:
             MarketError: `job_not_found`, `job_over`.
         """
-        job = await self._store.write(self._cancel, self.moment(), user_id, job_id)
-        if job is not None:
+        for job in await self._store.write(self._cancel, user_id, job_id):
             self.stopped(job)
 
     def stopped(self, job: JobRow) -> None:
@@ -342,17 +417,26 @@ class Jobs:
                 if error.code is not Code.JOB_OVER:
                     raise
 
-    async def accept(self, device: DeviceRow, job_id: str) -> JobRow:
+    async def accept(self, device: DeviceRow, job_id: str, network: str = "") -> JobRow:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
+
+        Args:
+            device: which accepts it.
+            job_id: the job.
+            network: where the device is (`market.networks.site`).
 
         Raises:
             MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
-                `reputation_too_low`; `worker_unauthorized`, when the device was revoked meanwhile.
+                `reputation_too_low`; `copy_taken_here`, when it is one of several copies, and the
+                device's owner or network has another one, or has put it up; `worker_unauthorized`,
+                when the device was revoked meanwhile.
         """
-        job = await self._store.write(
-            _accept, device.id, job_id, bounds=self.bounds, now=self._now()
+        job, others = await self._store.write(
+            _accept, device, job_id, network, bounds=self.bounds, now=self._now()
         )
         self._waking.gone([job_id])
+        for other in others:  # who may have these is another matter now
+            self._waking.job(other)
         self._changed(job_id)
         return job
 
@@ -396,13 +480,16 @@ class Jobs:
                 when the job has a payload, and what it ran has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
-        after = await self._store.write(
+        done = await self._store.write(
             self._complete, self.moment(), device, job_id, attempt, result, ending, is_logged
         )
-        if after == JobStatus.WAITING:
+        if done is None:
+            return
+        if done.status == JobStatus.WAITING:
             self._waking.job(job_id)
-        if after is not None:
-            self._ended(job_id, "completed" if after == JobStatus.COMPLETED else "failed")
+        self._ended(job_id, "completed" if done.status == JobStatus.COMPLETED else "failed")
+        for job in done.unneeded:
+            self.stopped(job)
 
     async def _has_log(
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
@@ -497,10 +584,14 @@ class Jobs:
             UnavailableError: the store did not answer; the others wait for it.
         """
         now = self._now()
-        before = now - self._terms.waiting_seconds
+        before, untaken = now - self._terms.waiting_seconds, now - copies.UNTAKEN_SECONDS
 
         async def find(limit: int) -> list[str]:
-            return await self._store.read(queries.due_to_expire, created_before=before, limit=limit)
+            due = await self._store.read(queries.due_to_expire, created_before=before, limit=limit)
+            late = await self._store.read(
+                copy_queries.due_to_expire, result_before=untaken, limit=limit
+            )
+            return list(dict.fromkeys((*due, *late)))[:limit]
 
         async def cancel(job_id: str) -> None:
             await self._store.write(self._expire, self.moment(), job_id)
@@ -536,13 +627,15 @@ class Jobs:
         paid = hold.captured if hold is not None else None
         if paid is not None:
             paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
-        return Owned(job, paid, spec, reviews.most_urgent(rows))
+        group = await copies.find(tx, job_id)
+        return Owned(job, paid, spec, reviews.most_urgent(rows), group)
 
     async def _find_open(self, tx: Transaction, job_id: str) -> Open:
         job = await queries.find(tx, job_id)
         if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_NOT_FOUND)
-        return Open(job, await self._specs.find(tx, job_id))
+        spec = await self._specs.find(tx, job_id)
+        return Open(job, spec, await copies.find(tx, job_id))
 
     async def _work(self, tx: Transaction, device_id: str, job_id: str) -> Work:
         job = await require_current(tx, device_id, job_id, None)
@@ -555,29 +648,34 @@ class Jobs:
         deploy = await deploy_queries.find(tx, job.deploy_id)
         return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
-    async def _cancel(
-        self, tx: Transaction, moment: Moment, user_id: str, job_id: str
-    ) -> JobRow | None:
-        """Cancel a job and return it as it was; None when it was cancelled before."""
-        await tx.lock("jobs", [job_id])
+    async def _cancel(self, tx: Transaction, user_id: str, job_id: str) -> list[JobRow]:
+        """Cancel a job, or all copies of it; return those that were open, as they were."""
+        group = await copies.lock(tx, job_id)
         job = await queries.find(tx, job_id)
         if job is None or job.user_id != user_id:
             raise MarketError(Code.JOB_NOT_FOUND)
-        if job.status == JobStatus.CANCELLED:
-            return None
-        if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+        job_ids = [job_id] if group is None else await copies.open_copies(tx, group)
+        stopped = []
+        for each in job_ids:
+            row = await queries.find(tx, each)
+            if row is not None and row.status in (JobStatus.WAITING, JobStatus.RUNNING):
+                await self.stop(tx, row, self.moment(), group)
+                stopped.append(row)
+        if not stopped and job.status != JobStatus.CANCELLED:
             raise MarketError(Code.JOB_OVER)
-        await self.stop(tx, job, moment)
-        return job
+        return stopped
 
-    async def stop(self, tx: Transaction, job: JobRow, moment: Moment) -> None:
-        """Cancel an open job, which is locked; what was done of it is paid."""
+    async def stop(
+        self, tx: Transaction, job: JobRow, moment: Moment, group: GroupRow | None = None
+    ) -> None:
+        """Cancel an open job, which is locked, with its `group`; what was done of it is paid."""
         device_id = job.device_id
         worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
         began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
         spec = await attempt_queries.spec(tx, job.id)
         gross = _share(job, began, moment.now, spec) if worker is not None else 0
-        await self._leave(tx, moment, job, Outcome(JobStatus.CANCELLED, gross), worker)
+        outcome = Outcome(JobStatus.CANCELLED, gross)
+        await self._leave(tx, moment, job, outcome, worker, group=group)
 
     async def _complete(
         self,
@@ -589,9 +687,9 @@ class Jobs:
         result: str,
         ending: Ending,
         is_logged: bool,
-    ) -> JobStatus | None:
+    ) -> Completion | None:
         """Take a result; return how the job is then, or None when it was taken before."""
-        await tx.lock("jobs", [job_id])
+        group = await copies.lock(tx, job_id)
         job = await queries.find(tx, job_id)
         is_done = job is not None and job.status == JobStatus.COMPLETED
         if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
@@ -607,21 +705,25 @@ class Jobs:
             early = replace(ending, kind=FailureKind.JOB)
             await self._retry(tx, moment, job, ENDED_EARLY, early)
             after = await queries.find(tx, job_id)
-            return None if after is None else JobStatus(after.status)
+            return None if after is None else Completion(JobStatus(after.status))
         outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
-        seconds = self._review_seconds(spec)
-        await self._leave(tx, moment, job, outcome, device.user_id, review_seconds=seconds)
-        return JobStatus.COMPLETED
-
-    def _review_seconds(self, spec: PayloadRow | None) -> int:
-        """Return for how long the buyer of a job may look at what came of it."""
-        if spec is None:
-            return 0
-        hours = self._terms.review_hours if spec.review_hours is None else spec.review_hours
-        return hours * HOUR_SECONDS
+        seconds = 0 if spec is None else self._review_seconds(spec.review_hours)
+        if group is not None:
+            seconds = copies.review_seconds(job, group)
+            await copies.lock_reputations(tx, group)
+        unneeded = await self._leave(
+            tx, moment, job, outcome, device.user_id, review_seconds=seconds, group=group
+        )
+        return Completion(JobStatus.COMPLETED, unneeded)
 
     async def _leave_failed(
-        self, tx: Transaction, moment: Moment, job: JobRow, outcome: Outcome, worker: str
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        outcome: Outcome,
+        worker: str,
+        group: GroupRow | None,
     ) -> None:
         """End a job whose own work has failed: its time is paid, as if the buyer had cancelled it.
 
@@ -631,12 +733,12 @@ class Jobs:
         spec = await attempt_queries.spec(tx, job.id)
         began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
         gross = 0 if spec is None else _share(job, began, moment.now, spec)
-        if not gross:
-            await self._leave(tx, moment, job, outcome, None)
+        if spec is None or not gross:
+            await self._leave(tx, moment, job, outcome, None, group=group)
             return
         paid = replace(outcome, gross=gross)
-        seconds = self._review_seconds(spec)
-        await self._leave(tx, moment, job, paid, worker, review_seconds=seconds)
+        seconds = self._review_seconds(spec.review_hours)
+        await self._leave(tx, moment, job, paid, worker, review_seconds=seconds, group=group)
 
     async def _fail(
         self,
@@ -649,26 +751,28 @@ class Jobs:
         ending: Ending,
     ) -> bool:
         """Take a job back from a device; return whether it waits for another one."""
-        await tx.lock("jobs", [job_id])
+        group = await copies.lock(tx, job_id)
         job = await require_current(tx, device.id, job_id, attempt)
-        return await self._retry(tx, moment, job, reason, ending, worker=device.user_id)
+        worker = device.user_id
+        return await self._retry(tx, moment, job, reason, ending, worker=worker, group=group)
 
     async def _take_back(self, tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
         """Take a job back and return it as it was; None when it is not in that attempt any more."""
-        await tx.lock("jobs", [ended.job_id])
+        group = await copies.lock(tx, ended.job_id)
         job = await queries.find(tx, ended.job_id)
         if job is None or job.status != JobStatus.RUNNING or job.attempts != ended.attempt:
             return None
         ending = Ending(FailureKind.TIMEOUT) if ended.is_timeout else Ending()
-        await self._retry(tx, moment, job, ended.reason, ending, is_lost=not ended.is_timeout)
+        is_lost = not ended.is_timeout
+        await self._retry(tx, moment, job, ended.reason, ending, is_lost=is_lost, group=group)
         return job
 
     async def _expire(self, tx: Transaction, moment: Moment, job_id: str) -> None:
-        await tx.lock("jobs", [job_id])
+        group = await copies.lock(tx, job_id)
         job = await queries.find(tx, job_id)
         if job is not None and job.status == JobStatus.WAITING:
             outcome = Outcome(JobStatus.CANCELLED, failure_reason=UNWANTED)
-            await self._leave(tx, moment, job, outcome, None)
+            await self._leave(tx, moment, job, outcome, None, group=group)
 
     async def _retry(
         self,
@@ -680,11 +784,13 @@ class Jobs:
         *,
         is_lost: bool = False,
         worker: str | None = None,
+        group: GroupRow | None = None,
     ) -> bool:
         """Put a running job up again, and return whether it waits now, or has failed for good.
 
         It has when so many owners' devices did not do it, refusals apart, or its buyer wants it run
-        once. `worker` is who owns the device, if that says itself how the attempt ended.
+        once; a copy also when enough others have agreed. `worker` is who owns the device, if that
+        says itself how the attempt ended.
         """
         attempt = "lost" if is_lost else _outcome(ending)
         drawn = await self._draw(tx, moment, job, is_lost=is_lost)
@@ -693,12 +799,13 @@ class Jobs:
             await self._leave(tx, moment, job, done, None, drawn=drawn)
             return False
         over = await _has_failed(tx, job, ending)
+        over = over or (group is not None and group.state != CopiesStatus.OPEN)
         status = JobStatus.FAILED if over else JobStatus.WAITING
         outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
         if over and worker is not None and ending.kind in WORK_KINDS and drawn is None:
-            await self._leave_failed(tx, moment, job, outcome, worker)
+            await self._leave_failed(tx, moment, job, outcome, worker, group)
         elif over:
-            await self._leave(tx, moment, job, outcome, None, drawn=drawn)
+            await self._leave(tx, moment, job, outcome, None, drawn=drawn, group=group)
         else:
             await self._move(tx, job, outcome, 0, moment.now)
             if drawn is not None:
@@ -723,12 +830,15 @@ class Jobs:
         *,
         review_seconds: int = 0,
         drawn: Drawn | None = None,
-    ) -> None:
+        group: GroupRow | None = None,
+    ) -> list[JobRow]:
         """End a job and settle its hold: what the work was worth, and the rest.
 
         A worker is always paid in credits. Where the buyer holds another currency, the house takes
         that and pays the credits. With `review_seconds` all of it waits for so long. A replica that
-        is paid by time, and by attempts, is paid so; `drawn` says that its last one was.
+        is paid by time, and by attempts, is paid so; `drawn` says that its last one was. With
+        `group`, of which the job is a copy, the results are compared; copies that need not be done
+        any more are cancelled, and returned as they were.
         """
         drawn = drawn or await self._draw(tx, moment, job)
         if drawn is not None:
@@ -737,11 +847,41 @@ class Jobs:
             hold_id, ids = hold_of(job.id), moment.resolution
             await tx.lock("accounts", sorted(await accounts_of(tx, job)))
             await ledger.capture(tx, hold_id, [], transfer_ids=ids, now=moment.now)
-            return
+            return []
         fee = outcome.gross * self._terms.fee // FEE_WHOLE
         earned = outcome.gross - fee if worker is not None else 0
         await self._move(tx, job, outcome, earned, moment.now)
         await spec_queries.forget_secrets(tx, job.id)
+        compared = None
+        if group is not None:
+            least = self.bounds.free_below
+            compared = await copies.compare(tx, group.id, least_price=least, now=moment.now)
+            await copies.lock_accounts(tx, group, job.user_id)
+        await self._settle(tx, moment, job, outcome, worker, earned, review_seconds)
+        if compared is None:
+            return []
+        await copies.pay(tx, compared, self._identifiers.new, moment.now)
+        return [await self._drop(tx, job_id) for job_id in compared.unneeded]
+
+    async def _drop(self, tx: Transaction, job_id: str) -> JobRow:
+        """Cancel a copy that waits and that nobody needs any more; return it as it was."""
+        job = await queries.find(tx, job_id)
+        assert job is not None  # noqa: S101 - it was just read, and is locked
+        outcome = Outcome(JobStatus.CANCELLED, failure_reason=UNNEEDED)
+        await self._leave(tx, self.moment(), job, outcome, None)
+        return job
+
+    async def _settle(
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        outcome: Outcome,
+        worker: str | None,
+        earned: int,
+        review_seconds: int,
+    ) -> None:
+        """Pay what a job that has ended is worth, or let its buyer look at the result first."""
         if worker is not None and review_seconds:
             how = reviews.Beginning(
                 worker=worker,
@@ -754,7 +894,7 @@ class Jobs:
             )
             await reviews.begin(tx, job, hold_of(job.id), how)
             return
-        house = ledger.revenue(Currency(job.currency))
+        house, fee = ledger.revenue(Currency(job.currency)), outcome.gross - earned
         if worker is None:
             payments = []
         elif job.currency == Currency.CREDIT:
@@ -802,7 +942,7 @@ class Jobs:
         return Moment(self._now(), TransferIds(new(), new()), new())
 
 
-def _share(job: JobRow, began: int | None, now: int, spec: PayloadRow | None) -> int:
+def _share(job: JobRow, began: int | None, now: int, spec: attempt_queries.SpecRow | None) -> int:
     """Return what the part of a job's estimated time is worth that has passed since work began.
 
     No more than the job may take: its device may tell later that this was over, or be late with all
@@ -947,21 +1087,30 @@ def waiting(
     )
 
 
+def _keeping(
+    receipt: Receipt[Outcomes] | None, outcome: Outcomes
+) -> Callable[[Transaction], Awaitable[None]] | None:
+    """Return what keeps the reply to a request that came with a key."""
+    return None if receipt is None else lambda tx: receipt.keep(tx, outcome)
+
+
 async def _create(
     tx: Transaction,
-    job: JobRow,
-    spec: SpecRow | None,
-    artifact_ids: Sequence[str],
-    transfer_id: str,
+    posted: Sequence[Posting],
     bounds: Bounds,
-    receipt: Receipt[str] | None,
+    group: CopyGroup | None,
+    keep: Callable[[Transaction], Awaitable[None]] | None,
 ) -> None:
-    if receipt is not None:
-        await receipt.keep(tx, job.id)
-    await put_up(tx, [(job, transfer_id)], bounds)
-    if spec is not None:
-        await spec_queries.insert(tx, spec)
-        await require_inputs(tx, job.user_id, job.id, artifact_ids)
+    if keep is not None:
+        await keep(tx)
+    await put_up(tx, [(each.row, each.transfer_id) for each in posted], bounds)
+    for each in posted:
+        if each.spec is not None:
+            await spec_queries.insert(tx, each.spec)
+            await require_inputs(tx, each.row.user_id, each.row.id, each.artifact_ids)
+    if group is not None:
+        job_ids = [each.row.id for each in posted]
+        await copies.begin(tx, group.copying, job_ids, group.review_seconds)
 
 
 async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:
@@ -988,30 +1137,50 @@ async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bo
     require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
 
 
+async def _require_able(tx: Transaction, device_id: str, job_id: str, bounds: Bounds) -> None:
+    """Check that a device may hold one more job, and is trusted enough for this one.
+
+    Raises:
+        MarketError: `device_full`, `reputation_too_low`.
+    """
+    left = await slots_left(tx, device_id, bounds)
+    if left is not None and left < 0:
+        raise MarketError(Code.DEVICE_FULL)
+    least = await spec_queries.min_reputation(tx, job_id)
+    if least:
+        reputation = (await trust.of_devices(tx, [device_id]))[device_id]
+        if reputation.score < least:
+            raise MarketError(Code.REPUTATION_TOO_LOW)
+
+
 async def _accept(
-    tx: Transaction, device_id: str, job_id: str, *, bounds: Bounds, now: int
-) -> JobRow:
+    tx: Transaction, device: DeviceRow, job_id: str, network: str, *, bounds: Bounds, now: int
+) -> tuple[JobRow, Sequence[str]]:
+    """Start a job on a device; return it, and its other copies that wait."""
+    device_id = device.id
     # The token may be revoked while this request is under way. Revoking takes the device's jobs
     # back and must not miss one that begins, so both lock the device.
     await device_queries.lock(tx, device_id)
     if await device_queries.is_revoked(tx, device_id):
         raise MarketError(Code.WORKER_UNAUTHORIZED)
-    started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
+    pair = PairRow(job_id, device_id, 0, group_id=job_id, network=network)
+    members = await copies.lock_members(tx, job_id)
+    is_permitted = bool(await copies.independent(tx, [pair], members))
+    started = None
+    if is_permitted:
+        started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
-        left = await slots_left(tx, device_id, bounds)
-        if left is not None and left < 0:
-            raise MarketError(Code.DEVICE_FULL)
-        least = await spec_queries.min_reputation(tx, job_id)
-        if least:
-            reputation = (await trust.of_devices(tx, [device_id]))[device_id]
-            if reputation.score < least:
-                raise MarketError(Code.REPUTATION_TOO_LOW)
-        return started
+        await _require_able(tx, device_id, job_id, bounds)
+        if members:
+            await copies.note_networks(tx, [pair], [job_id])
+        return started, [member.job_id for member in members if member.job_id != job_id]
     job = await queries.find(tx, job_id)
     if job is None:
         raise MarketError(Code.JOB_NOT_FOUND)
     if job.status == JobStatus.RUNNING and job.device_id == device_id:
-        return job
+        return job, ()
+    if job.status == JobStatus.WAITING and not is_permitted:
+        raise MarketError(Code.COPY_TAKEN_HERE)
     excluded = await queries.has_no_chance(tx, job_id=job_id, device_id=device_id)
     if job.status == JobStatus.WAITING and excluded:
         raise MarketError(Code.JOB_FAILED_HERE)

@@ -9,6 +9,7 @@ from time import monotonic
 from msgspec import Struct
 
 from market.accounts import Accounts, LoginLimits
+from market.apps import Apps
 from market.artifacts import Artifacts, ArtifactTerms
 from market.attempt_reports import AttemptReports
 from market.bandwidth import Bandwidth, Terms, Traffic
@@ -63,12 +64,13 @@ class Rules(Struct, frozen=True):
 
 
 class Keys(Struct, frozen=True):
-    """What keeps people, e-mails and secrets of jobs safe: hashing, signing, sealing."""
+    """What keeps people, e-mails, secrets of jobs and keys safe: hashing, signing, sealing."""
 
     passwords: Passwords
     tokens: Tokens
     sealing: Sealing
     job_secrets: Sealing
+    app_keys: Sealing
 
 
 class Market:
@@ -145,6 +147,7 @@ class Market:
         self.rollouts = Rollouts(context, self.jobs, self.specs, self.waking)
         self.jobs.on_change = self.rollouts.hear
         self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)
+        self.apps = Apps(context, keys.app_keys, self.specs)
 
     def change_bounds(self, bounds: Bounds) -> None:
         """Hold each user to other bounds from now on; nothing that is open is ended."""

@@ -87,10 +87,21 @@ class WaitingJob:
     """A job that waits: its price per hour as in an `Offer`, and `place`, the least comes first.
 
     `attempts` is how many it had when it was read, and `excluded` are the owners whose devices do
-    not get it any more.
+    not get it any more. One that is a copy has a `group`, and `networks` whose devices do not.
     """
 
-    __slots__ = ("attempts", "buyer", "excluded", "id", "is_taken", "needs", "place", "price")
+    __slots__ = (
+        "attempts",
+        "buyer",
+        "excluded",
+        "group",
+        "id",
+        "is_taken",
+        "needs",
+        "networks",
+        "place",
+        "price",
+    )
 
     def __init__(
         self,
@@ -102,6 +113,8 @@ class WaitingJob:
         buyer: str = "",
         attempts: int = 0,
         excluded: frozenset[str] = frozenset(),
+        group: str = "",
+        networks: frozenset[str] = frozenset(),
     ) -> None:
         self.id = job_id
         self.buyer = buyer
@@ -109,6 +122,8 @@ class WaitingJob:
         self.price = price
         self.attempts = attempts
         self.excluded = excluded
+        self.group = group
+        self.networks = networks
         self.place = -rank(price // MILLION, created_at)
         self.is_taken = False
 
@@ -124,9 +139,19 @@ class WaitingJob:
         copy.is_taken = False
         return copy
 
-    def is_for(self, offer: Offer, owner: str) -> bool:
-        """Say whether a device whose offer suits may have it: by price, and by who owns it."""
-        return self.price >= offer.least_price and owner not in self.excluded
+    def is_for(self, offer: Offer, owner: str, network: str = "") -> bool:
+        """Say whether a device whose offer suits may have it: by price, and by whose it is."""
+        return self.price >= offer.least_price and self.permits(owner, network)
+
+    def permits(self, owner: str, network: str) -> bool:
+        """Say whether devices of an owner, in a network, may have it."""
+        return owner not in self.excluded and network not in self.networks
+
+    def exclude(self, owner: str, network: str) -> None:
+        """Have devices of an owner, and those in a network, not get it any more."""
+        self.excluded |= {owner}
+        if network:
+            self.networks |= {network}
 
 
 # Compared without running Python: by place, then by identifier, which grows with time.
@@ -203,6 +228,8 @@ class JobBook:
         self._shapes: dict[Needs, _Shape] = {}
         # How many jobs each buyer has of each shape.
         self._of_buyer: dict[str, Counter[_Shape]] = {}
+        # Those that are copies, by their group; there are few of each.
+        self._of_group: dict[str, set[str]] = {}
         # Every shape in the order in which they came, numbered from `_first` on.
         self._in_order: list[_Shape] = []
         self._first = 0
@@ -243,6 +270,8 @@ class JobBook:
         job.needs = shape.needs  # equal, and one object for all
         self._jobs[job.id] = job
         self._of_buyer.setdefault(job.buyer, Counter())[shape] += 1
+        if job.group:
+            self._of_group.setdefault(job.group, set()).add(job.id)
         shape.add(job)
 
     def remove(self, job_id: str) -> WaitingJob | None:
@@ -258,6 +287,10 @@ class JobBook:
             del theirs[shape]
             if not theirs:
                 del self._of_buyer[job.buyer]
+        if job.group:
+            self._of_group[job.group].discard(job.id)
+            if not self._of_group[job.group]:
+                del self._of_group[job.group]
         shape.forget_one()
         if not shape.live:
             del self._shapes[shape.needs]
@@ -265,7 +298,13 @@ class JobBook:
             self._drop_gone()
         return job
 
-    def best(self, offer: Offer, owner: str, reputation: int = 0) -> Iterator[WaitingJob]:
+    def copies(self, group: str) -> list[WaitingJob]:
+        """Return the jobs of a group of copies; none for "", which is no group."""
+        return [self._jobs[job_id] for job_id in sorted(self._of_group.get(group, ()))]
+
+    def best(
+        self, offer: Offer, owner: str, reputation: int = 0, network: str = ""
+    ) -> Iterator[WaitingJob]:
         """Yield the jobs for a device, the best first, of those that are not far behind others.
 
         The book may not be changed meanwhile.
@@ -274,6 +313,7 @@ class JobBook:
             offer: what the device has free, and can do.
             owner: the user whose it is.
             reputation: what the device has, in millionths.
+            network: where it is, "" where that is not known.
         """
         heaps = (
             heap
@@ -282,7 +322,7 @@ class JobBook:
             for heap in shape.heaps(offer.least_price)
         )
         for job in islice(_merged(heaps), LOOKS_MAX):
-            if not job.is_taken and job.is_for(offer, owner):
+            if not job.is_taken and job.is_for(offer, owner, network):
                 yield job
 
     def _suiting(self, offer: Offer) -> list[_Shape]:
@@ -325,6 +365,10 @@ class Waiter(Protocol):
         """The user whose it is."""
 
     @property
+    def network(self) -> str:
+        """The network that it is in, "" where that is not known."""
+
+    @property
     def reputation(self) -> int:
         """What it has of it, in millionths."""
 
@@ -364,7 +408,7 @@ class DeviceBook(Generic[_Waiter]):
             if job.price < offer.least_price or not suits(job.needs, offer):
                 continue
             for waiter in group:
-                if waiter.owner not in job.excluded and waiter.reputation >= least:
+                if job.permits(waiter.owner, waiter.network) and waiter.reputation >= least:
                     return waiter
                 looks -= 1
                 if not looks:

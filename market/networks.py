@@ -5,9 +5,17 @@ address has one spelling here: an IPv4 address that an IPv6 socket reports as ma
 """
 
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network
+from ipaddress import (
+    AddressValueError,
+    IPv4Address,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 
 from proxyctl.protocol.addresses import Address, plain
+from proxyctl.protocol.policy import is_global
 
 __all__ = [
     "Address",
@@ -16,6 +24,7 @@ __all__ = [
     "crowded",
     "enclosing",
     "plain",
+    "site",
 ]
 
 SUBSCRIBER_BITS = 64
@@ -66,6 +75,23 @@ def enclosing(network: str) -> tuple[tuple[str, int], ...]:
         return alone
     wider = ((str(parsed.supernet(new_prefix=bits)), share) for bits, share in WIDER)
     return alone + tuple(wider)
+
+
+@lru_cache(maxsize=4096)
+def site(address: str) -> str:
+    """Return the network of whoever has an address: what one household or company has together.
+
+    That is an IPv4 /24, and an IPv6 /48, which is what a site has at most (RFC 6177). An address
+    that is not of the internet says nothing of where somebody is: then it is "".
+    """
+    try:
+        parsed = plain(ip_address(address.partition("%")[0]))
+    except ValueError:
+        return ""
+    if not is_global(parsed):
+        return ""
+    bits = 24 if isinstance(parsed, IPv4Address) else 48
+    return str(ip_network((parsed, bits), strict=False))
 
 
 class NetworkCounts:

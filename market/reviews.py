@@ -221,6 +221,19 @@ async def keep(tx: Transaction, job: JobRow, how: Beginning, *, is_draw: bool = 
     await queries.insert(tx, review)
 
 
+async def schedule(tx: Transaction, job_id: str, until: int) -> None:
+    """Let the buyer of a finished job look at it until a moment, unless the review is decided."""
+    await queries.schedule(tx, job_id, until)
+
+
+async def give_back(tx: Transaction, chosen: Decision, job_id: str) -> None:
+    """Give a buyer the price of a finished job back, unless it was paid for; the job is locked."""
+    assert chosen.state == ReviewStatus.REVERSED  # noqa: S101 - nothing else gives money back
+    rows = await queries.of_job(tx, job_id)
+    is_open = (ReviewStatus.HELD, ReviewStatus.DISPUTED)
+    await _resolve(tx, chosen, [row for row in rows if row.state in is_open])
+
+
 async def _of_buyer(tx: Transaction, user_id: str, job_id: str) -> list[ReviewRow]:
     """Lock a buyer's job, and return its reviews."""
     await tx.lock("jobs", [job_id])
@@ -257,7 +270,8 @@ async def _expire(tx: Transaction, chosen: Decision, job_id: str) -> None:
 
 async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> list[ReviewRow]:
     await tx.lock("jobs", [job_id])
-    if await job_queries.find(tx, job_id) is None:
+    job = await job_queries.find(tx, job_id)
+    if job is None:
         raise MarketError(Code.JOB_NOT_FOUND)
     rows = await queries.of_job(tx, job_id)
     disputed = [row for row in rows if row.state == ReviewStatus.DISPUTED]

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from market.bounds import require
+from market.bounds import lock_user, require
 from market.context import Context
 from market.draws import SECONDS_MIN, accounts_of
 from market.errors import Code, MarketError
@@ -379,6 +379,7 @@ class Rollouts:
         """
         rollout = RolloutRow(
             deploy_id=deploy.id,
+            user_id=deploy.user_id,
             revision=1,
             desired=deploy.replicas,
             strategy=msgspec.json.encode(strategy).decode(),
@@ -389,7 +390,11 @@ class Rollouts:
             progressed_at=deploy.created_at,
             problem=None,
         )
+        await lock_user(tx, deploy.user_id)
         await queries.insert(tx, rollout)
+        # Each of them is looked at again and again, also one that has no replicas.
+        count = await queries.count_open(tx, deploy.user_id)
+        require(count, self._jobs.bounds.jobs, Code.TOO_MANY_JOBS)
         await self._insert_revision(tx, deploy, 1, template, "created", deploy.created_at)
         numbers = range(1, deploy.replicas + 1)
         return await self._start(tx, deploy, rollout, template, dict.fromkeys(numbers, 0))
@@ -412,7 +417,7 @@ class Rollouts:
         says_secrets = change.secrets is not None  # and so those of before need not be readable
         template = change.of(template_of(last.template) if says_secrets else self._template(last))
         whole = deploy.duration_hrs * HOUR_SECONDS
-        spec_of(template.placed(deploy_id), deploy.job_type, whole)
+        spec_of(template, deploy.job_type, whole)
         return await self._add_revision(tx, deploy, rollout, template, cause)
 
     async def _roll_back(
@@ -574,7 +579,7 @@ class Rollouts:
         for number, passed in running.items():
             seconds = max(whole - used.get(number, 0) - passed, SECONDS_MIN)
             job = self._replica(deploy, rollout, template, number, seconds)
-            spec = spec_of(template.placed(deploy.id), deploy.job_type, seconds)
+            spec = spec_of(template, deploy.job_type, seconds)
             row = self._specs.row(job.id, spec)
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
             replica = ReplicaRow(

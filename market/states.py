@@ -47,6 +47,14 @@ class ReviewStatus(Status):
     REVERSED = "reversed"
 
 
+class CopiesStatus(Status):
+    """The states of several copies of one job; agreed when most of their results are the same."""
+
+    OPEN = "open"
+    AGREED = "agreed"
+    UNDECIDED = "undecided"
+
+
 TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
     SessionStatus: {
         SessionStatus.ACTIVE: frozenset(
@@ -67,7 +75,12 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
     },
     ReviewStatus: {
         ReviewStatus.HELD: frozenset(
-            {ReviewStatus.CONFIRMED, ReviewStatus.EXPIRED, ReviewStatus.DISPUTED}
+            {
+                ReviewStatus.CONFIRMED,
+                ReviewStatus.EXPIRED,
+                ReviewStatus.DISPUTED,
+                ReviewStatus.REVERSED,  # of a copy that differs from most others
+            }
         ),
         ReviewStatus.DISPUTED: frozenset(
             {ReviewStatus.CONFIRMED, ReviewStatus.UPHELD, ReviewStatus.REVERSED}
@@ -76,5 +89,10 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
         ReviewStatus.EXPIRED: frozenset(),
         ReviewStatus.UPHELD: frozenset(),
         ReviewStatus.REVERSED: frozenset(),
+    },
+    CopiesStatus: {
+        CopiesStatus.OPEN: frozenset({CopiesStatus.AGREED, CopiesStatus.UNDECIDED}),
+        CopiesStatus.AGREED: frozenset(),
+        CopiesStatus.UNDECIDED: frozenset(),
     },
 }

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -22,8 +21,6 @@ JOB_TYPES = {
     "Script": "script",
 }
 _OF_PAYLOAD = "payload."
-# In `command`, in values of `env` and in the path of `ready`: the path of the deploy's apps.
-APP_PATH = "{app_path}"
 
 
 Interpreter = Literal["python3", "bash"]
@@ -47,57 +44,45 @@ class Template(Struct, frozen=True):
     network: str = "none"
     resources: Resources = Resources()
 
-    def placed(self, deploy_id: str) -> "Template":
-        """Return it with the path in it below which the deploy's replicas are reached."""
-        path = f"/apps/{deploy_id}/"
-        ready = self.ready
-        if ready is not None:
-            ready = dataclasses.replace(ready, http=ready.http.replace(APP_PATH, path))
-        return replace(
-            self,
-            command=self.command.replace(APP_PATH, path),
-            env={name: value.replace(APP_PATH, path) for name, value in self.env.items()},
-            ready=ready,
-        )
-
     def as_json(self) -> str:
         """Return it as it is stored: without the values of its secrets."""
         return msgspec.json.encode(replace(self, secrets=dict.fromkeys(self.secrets, ""))).decode()
 
 
-# Where a deploy of a type listens whose buyer names no port. A notebook is reached through a door
-# that has asked for a key, so it asks for no token of its own; and it must know at which path it
-# is, because its pages name it.
-SERVED = {
+# What the images listen on that run where a buyer names none, by the type of the deploy; see the
+# settings `market.jupyter_image` and `inference_image`. A notebook asks nobody for a token: whoever
+# has come as far has shown the key of the app.
+OF_DEFAULT_IMAGES = {
     "Jupyter": Template(
         env={
-            "APP_PATH": APP_PATH,
-            "NOTEBOOK_ARGS": f"--ServerApp.base_url={APP_PATH} --IdentityProvider.token=''"
-            " --ServerApp.allow_remote_access=True",
+            "NOTEBOOK_ARGS": (
+                "--ServerApp.token= --ServerApp.password= --ServerApp.allow_remote_access=True"
+            )
         },
         ports=(Port("notebook", 8888),),
-        ready=Ready(8888, http=f"{APP_PATH}api"),
+        ready=Ready(8888),
     ),
-    "Inference": Template(ports=(Port("http", 8000),), ready=Ready(8000, http="/health")),
+    "Inference": Template(ports=(Port("api", 8000),), ready=Ready(8000, "/health")),
 }
 
 
-def with_image(template: Template, deploy_type: str, images: Mapping[str, str]) -> Template:
-    """Return a template with what runs by default for a type of deploy, where it names no image.
+def completed(template: Template, deploy_type: str, default_image: str) -> Template:
+    """Return a template with the default image of a deploy's type, if it has nothing to run.
 
-    Args:
-        template: what the buyer says.
-        deploy_type: the type, as buyers write it.
-        images: what runs by default, by type.
+    What that image listens on is declared, too, unless the template says another command or ports.
     """
-    image = images.get(deploy_type, "")
-    if template.image or template.script or not image:
+    if template.image or template.script:
         return template
-    served = SERVED.get(deploy_type)
-    if served is None or template.ports or template.ready is not None:
-        return replace(template, image=image)
-    env = {**served.env, **template.env}
-    return replace(template, image=image, env=env, ports=served.ports, ready=served.ready)
+    template = replace(template, image=default_image)
+    usual = OF_DEFAULT_IMAGES.get(deploy_type)
+    if usual is None or not default_image or template.command or template.ports:
+        return template
+    return replace(
+        template,
+        env={**usual.env, **template.env},
+        ports=usual.ports,
+        ready=template.ready or usual.ready,
+    )
 
 
 class Change(Struct, frozen=True):

@@ -5,17 +5,21 @@ Now and then all are compared again, because a notice may be lost, and so may me
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from market import copies
 from market.matching import JobBook, Needs, WaitingJob
 from market.specs import Specs
 from proxyctl.protocol.jobspec import Resources, SpecError
 from storage import claims as queries
+from storage import copies as copy_queries
 from storage.claims import ExcludedRow, WaitingRow
+from storage.copies import MemberRow
 from storage.errors import StoreError
 from storage.store import Store, Transaction
 
@@ -37,6 +41,24 @@ class Runs(Struct):
     network: str = "none"
 
 
+class Excluded(NamedTuple):
+    """Whose devices do not get a job, and in which networks; a copy is one of a group."""
+
+    owners: frozenset[str]
+    group: str = ""
+    networks: frozenset[str] = frozenset()
+
+
+class _Found(NamedTuple):
+    """What the store says of jobs that may wait."""
+
+    rows: list[WaitingRow]
+    excluded: list[ExcludedRow]
+    members: Sequence[MemberRow]
+    exclusions: Mapping[str, tuple[set[str], set[str]]]
+
+
+NOBODY: tuple[set[str], set[str]] = (set(), set())
 _payload = msgspec.json.Decoder(Runs)
 _resources = msgspec.json.Decoder(Resources)
 
@@ -126,30 +148,38 @@ class WaitingJobs:
             for job_id in batch:
                 del self._unread[job_id]
             try:
-                rows, excluded = await self._store.read(_read, batch)
+                found = await self._store.read(_read, batch)
             except BaseException:
                 self._unread.update(dict.fromkeys(batch))
                 raise
             for job_id in batch:
                 self._book.remove(job_id)  # it is taken anew, if it still waits
-            self._take(rows, excluded)
+            self._take(found)
 
-    def _take(self, rows: Iterable[WaitingRow], excluded: Iterable[ExcludedRow]) -> None:
+    def _take(self, found: _Found) -> None:
         owners: dict[str, set[str]] = {}
-        for job_id, user_id in excluded:
+        for job_id, user_id in found.excluded:
             owners.setdefault(job_id, set()).add(user_id)
-        for row in rows:
+        groups = {member.job_id: member.group_id for member in found.members}
+        for row in found.rows:
+            self._book.remove(row.job_id)  # a copy that was read along with another one
             if self._is_claimed(row.job_id) or len(self._book) >= JOBS_MAX:
                 continue
+            others, networks = found.exclusions.get(row.job_id, NOBODY)
+            excluded = Excluded(
+                frozenset(owners.get(row.job_id, ())) | others,
+                groups.get(row.job_id, ""),
+                frozenset(networks),
+            )
             try:
-                job = self._job(row, frozenset(owners.get(row.job_id, ())))
+                job = self._job(row, excluded)
             except (msgspec.DecodeError, SpecError):  # no other job waits for it
                 _logger.exception("job %s cannot be read, and is given to no device", row.job_id)
             else:
                 if job is not None:
                     self._found(job)
 
-    def _job(self, row: WaitingRow, excluded: frozenset[str]) -> WaitingJob | None:
+    def _job(self, row: WaitingRow, excluded: Excluded) -> WaitingJob | None:
         """Return a job; None for one whose secrets nobody can read any more."""
         if row.secrets is not None and self._specs.payload_of(row.payload, row.secrets) is None:
             return None
@@ -168,7 +198,9 @@ class WaitingJobs:
             created_at=row.created_at,
             buyer=row.user_id,
             attempts=row.attempts,
-            excluded=excluded,
+            excluded=excluded.owners,
+            group=excluded.group,
+            networks=excluded.networks,
         )
 
     async def _compare(self) -> None:
@@ -191,9 +223,11 @@ class WaitingJobs:
             self._book.remove(job_id)
 
 
-async def _read(
-    tx: Transaction, job_ids: Sequence[str]
-) -> tuple[list[WaitingRow], list[ExcludedRow]]:
-    rows = await queries.waiting(tx, job_ids)
+async def _read(tx: Transaction, job_ids: Sequence[str]) -> _Found:
+    """Read jobs, and the other copies of those that are copies: who may have them has changed."""
+    members = await copy_queries.members(tx, job_ids)
+    ids = dict.fromkeys((*job_ids, *(member.job_id for member in members)))
+    rows = await queries.waiting(tx, list(ids))
     tried = [row.job_id for row in rows if row.attempts]
-    return rows, await queries.excluded(tx, tried) if tried else []
+    excluded = await queries.excluded(tx, tried) if tried else []
+    return _Found(rows, excluded, members, await copies.exclusions(tx, members))

@@ -15,6 +15,7 @@ from api.app import routes
 from api.assistant import AssistantRoutes
 from api.landing import landing_pages
 from api.metrics import Exposition
+from api.reverse.server import AppServer
 from api.server import HttpServer
 from config.settings import Settings
 from market.assistant.asking import Asking, model_slots
@@ -34,6 +35,7 @@ from market.sealing import Sealing
 from market.throttle import Throttle
 from market.tokens import Tokens
 from proxyd import __version__, slices
+from proxyd.app_port import AppPort, JobStreams
 from proxyd.compiled import finder
 from proxyd.counters import ExitCounters
 from proxyd.daemon import Daemon, Helpers
@@ -262,6 +264,8 @@ def _daemon(
             )
         metrics.count_exits(exit_port.listener)
         metrics.count_tunnels(exit_port.tunnels)
+        if services.app_port is not None:
+            services.app_port.streams.tunnels = exit_port.tunnels
     return Daemon(
         settings,
         listeners,
@@ -441,15 +445,31 @@ def _services(
     metrics.count_logs(market.logs)
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)
+    app_port = _app_port(settings, listeners, market)
+    if app_port is not None:
+        metrics.count_apps(app_port.server)
+    door = None if app_port is None else app_port.server
     return Services(
         market,
-        _http(settings, key, market, assistant, gateway, metrics, app_url),
+        _http(settings, key, market, assistant, gateway, metrics, app_url, door),
         mailer=Mailer(market.emails, _transport(settings), is_alone=not is_shared),
         model=model,
         photos=photos,
         blobs=blobs,
         observed_time=observed_time,
+        app_port=app_port,
     )
+
+
+def _app_port(settings: Settings, listeners: Listeners, market: Market) -> AppPort | None:
+    """Return where apps are reached; None where they are not."""
+    if listeners.apps is None:
+        return None
+    streams, apps = JobStreams(), market.apps
+    terms = slices.app_terms(settings, bound_port(listeners.apps), raise_descriptors())
+    server = AppServer(apps.find, apps.key_hashes, streams, terms, settings.api.trusted_proxies)
+    apps.on_change = server.forget
+    return AppPort(server, streams, listeners.apps, listeners.apps_tls)
 
 
 def _blobs(settings: Settings, *, is_shared: bool) -> Blobs:
@@ -517,6 +537,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Tokens(key, lifetime_seconds=auth.token_hours * HOUR_SECONDS),
         Sealing(key, b"outbox"),
         Sealing(key, b"job secrets"),
+        Sealing(key, b"app keys"),
     )
 
 
@@ -528,6 +549,7 @@ def _http(
     gateway: Gateway,
     metrics: Metrics,
     app_url: str,
+    door: AppServer | None,
 ) -> HttpServer:
     """Return the API: its routes, and how it serves them."""
     api, context = settings.api, market.context
@@ -537,6 +559,7 @@ def _http(
             assistant,
             ready=partial(is_ready, gateway, context.store),
             app_url=app_url,
+            door=door,
         ),
         authenticate=market.accounts.authenticate,
         authenticate_worker=market.devices.authenticate,

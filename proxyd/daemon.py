@@ -183,6 +183,10 @@ class Daemon:
         if tls is not None:
             tls_context(api.tls_cert, api.tls_key)
             load_certificate(tls, api.tls_cert, api.tls_key)
+        apps, apps_tls = settings.apps, self.listeners.apps_tls
+        if apps_tls is not None:
+            tls_context(apps.tls_cert, apps.tls_key)
+            load_certificate(apps_tls, apps.tls_cert, apps.tls_key)
         exits = settings.exits
         if self.exit_port is not None and exits.tls_cert:
             self.exit_port.change_certificate(exits.tls_cert, exits.tls_key)

@@ -17,7 +17,8 @@ ASKS_SHARE = 0.1
 DESCRIPTORS_PER_ASK = 2  # an order may be given once more, on another connection of the exit
 # Streams into jobs, where devices attach: out of the connections' share, too.
 STREAMS_SHARE = 0.05
-DESCRIPTORS_PER_STREAM = 4  # a work connection, a pair, and whoever uses the stream
+# A work connection, a pair, and whoever uses the stream; and as many devices may be attached.
+DESCRIPTORS_PER_STREAM = 5
 CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has not said who it is
 # Of that rest: where this node stands in for exits that cannot reach another one, which few cannot.
 STAND_INS_SHARE = 0.1
@@ -25,6 +26,8 @@ PIPES_SHARE = 0.1
 API_SHARE = 0.05
 API_MOST_DIVISOR = 2  # an operator may give the API half of them; the proxy has that much less
 RACERS_SHARE = 0.02
+# Where apps are reached: clients, of which not all have a stream into a job just now.
+APPS_SHARE = 0.1
 API_CONNECTIONS_MIN = 64  # an operator gets through to a small machine, too
 API_CONNECTIONS_MAX = 10_000  # at 100 KiB each in the worst case that is a gigabyte
 DESCRIPTORS_PER_PIPE = 2
@@ -57,7 +60,8 @@ class ExitLimits:
 
     `parked` are connections of exits that wait for a target, `arrivals` those that have not said
     yet what they are, `stand_ins` connections to other nodes in an exit's place. `asks` are dials
-    for each of the other processes of this machine. `streams` are those into jobs on devices.
+    for each of the other processes of this machine. `streams` are those into jobs on
+    devices, and as many devices may be attached for them.
     """
 
     exits_total: int
@@ -162,6 +166,16 @@ def beside_api(descriptors: int, wanted: int) -> int:
     """
     share = api_connections_total(descriptors)
     return descriptors - max(api_connections_total(descriptors, wanted) - share, 0)
+
+
+def apps_connections_total(descriptors: int, wanted: int) -> int:
+    """Return how many clients of apps a share of the descriptors pays for, at most `wanted`."""
+    return max(1, min(wanted, int(descriptors * APPS_SHARE)))
+
+
+def beside_apps(descriptors: int, wanted: int) -> int:
+    """Return the descriptors that the other shares are of; `wanted` is 0 where apps are not."""
+    return descriptors - apps_connections_total(descriptors, wanted) if wanted else descriptors
 
 
 def racers_total(descriptors: int) -> int:

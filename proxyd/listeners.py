@@ -30,7 +30,7 @@ class Listeners:
 
     `passwordless` are those where a client's address stands for a password. `held` are the ones
     that the service manager keeps for the next daemon. `api` is None in a process without the API,
-    `exits` where no device may attach.
+    `exits` where no device may attach, `apps` where none is reached.
     """
 
     api: socket.socket | None
@@ -39,6 +39,8 @@ class Listeners:
     tls: ssl.SSLContext | None
     held: frozenset[socket.socket]
     exits: socket.socket | None = None
+    apps: socket.socket | None = None
+    apps_tls: ssl.SSLContext | None = None
 
     @classmethod
     def open(cls, settings: Settings, held: InheritedSockets) -> Self:
@@ -68,9 +70,13 @@ class Listeners:
                 exits = opened.enter_context(
                     listen(settings.exits.host, settings.exits.port, "exits")
                 )
+            apps = apps_tls = None
+            if settings.apps.host:
+                apps_tls = tls_context(settings.apps.tls_cert, settings.apps.tls_key)
+                apps = opened.enter_context(listen(settings.apps.host, settings.apps.port, "apps"))
             opened.pop_all()
         kept = frozenset(sock for socks in held.values() for sock in socks)
-        return cls(api[0], proxy[0], tuple(passwordless), tls, kept, exits)
+        return cls(api[0], proxy[0], tuple(passwordless), tls, kept, exits, apps, apps_tls)
 
     def beside(self) -> Self:
         """Return the sockets of another process, at the same ports of the proxy.
@@ -89,7 +95,14 @@ class Listeners:
             )
             opened.pop_all()
         return replace(
-            self, api=None, proxy=proxy, passwordless=tuple(passwordless), tls=None, exits=None
+            self,
+            api=None,
+            proxy=proxy,
+            passwordless=tuple(passwordless),
+            tls=None,
+            exits=None,
+            apps=None,
+            apps_tls=None,
         )
 
     def pause(self) -> None:
@@ -131,6 +144,7 @@ class Listeners:
                 f"proxy on {bound_address(self.proxy)}",
                 *(f"without passwords on {bound_address(sock)}" for sock in self.passwordless),
                 *([f"exits on {bound_address(self.exits)}"] if self.exits is not None else []),
+                *([f"apps on {bound_address(self.apps)}"] if self.apps is not None else []),
             )
         )
 
@@ -147,7 +161,7 @@ class Listeners:
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
         """All of them."""
-        others = (each for each in (self.api, self.exits) if each is not None)
+        others = (each for each in (self.api, self.exits, self.apps) if each is not None)
         return (*others, *self._of_proxy)
 
     @property

@@ -15,6 +15,7 @@ from market.market import Market
 from market.photos.decoding import Photos
 from proxyd import slices
 from proxyd.acceptor import Acceptor
+from proxyd.app_port import AppPort
 from proxyd.loop import cancellation, clock
 from proxyd.outbound.mailer import Mailer
 from proxyd.tasks import Tasks
@@ -35,6 +36,7 @@ ROLLOUT_LOOK_SECONDS = 5.0
 EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
 EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
 ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
+APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
 LOG_CHECK_SECONDS = 15.0  # a user has no more logs than they may for longer than this
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 # 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
@@ -56,6 +58,7 @@ class Services:
         photos: decodes photos of good deeds.
         blobs: keeps files of jobs.
         observed_time: for how long this daemon has been there to hear devices.
+        app_port: where apps are reached; None where they are not.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Services:
         photos: Photos,
         blobs: Blobs,
         observed_time: clock.ObservedTime,
+        app_port: AppPort | None = None,
     ) -> None:
         self.market = market
         self.http = http
@@ -76,6 +80,7 @@ class Services:
         self._photos = photos
         self._blobs = blobs
         self._observed_time = observed_time
+        self.app_port = app_port
         self._acceptor: Acceptor[socket.socket] | None = None
 
     def spawn_tasks(self, tasks: Tasks) -> None:
@@ -120,6 +125,9 @@ class Services:
         tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
+        tasks.every(APP_KEY_CHECK_SECONDS, "app keys", market.apps.sweep, "keys of apps")
+        if self.app_port is not None:
+            self.app_port.spawn_tasks(tasks)
 
     def serve(self, api: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve the API on a listening socket, which is owned from here on."""
@@ -130,6 +138,8 @@ class Services:
         loop, logger = asyncio.get_running_loop(), logging.getLogger("api")
         shed = self.http.shed
         self._acceptor = Acceptor(loop, api, self.http.welcome, shed, logger, socket.socket)
+        if self.app_port is not None:
+            self.app_port.start()
 
     def reload(self, settings: Settings, descriptors: int) -> None:
         """Take new limits; `descriptors` is how many may be open."""
@@ -141,6 +151,8 @@ class Services:
         """Begin no new request, and answer those that wait for work."""
         self.http.drain()
         self.market.dispatch.drain()
+        if self.app_port is not None:
+            self.app_port.drain()
 
     def leave_socket(self) -> None:
         """Accept no new client; whoever else holds the socket has it for the next daemon."""
@@ -151,6 +163,8 @@ class Services:
         """End every request, within a bound."""
         self.leave_socket()
         self.market.logs.readers.end()
+        if self.app_port is not None:
+            await self.app_port.close()
         await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
         # For devices that have gone away meanwhile, and whose jobs are being written down.
         settling = self.market.dispatch.claims.settle()

@@ -8,7 +8,11 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
+from msgspec import structs
+
 from api.limits import Limits as ApiLimits
+from api.reverse.places import Places
+from api.reverse.server import Terms as AppTerms
 from config.settings import Settings, StorageSettings
 from market.accounts import LoginLimits
 from market.artifacts import ArtifactTerms
@@ -31,9 +35,11 @@ from proxyd.limits import (
     ExitLimits,
     Limits,
     api_connections_total,
+    apps_connections_total,
     asks_total,
     associations_total,
     beside_api,
+    beside_apps,
     connections_total,
     exits_total,
     parked_total,
@@ -273,7 +279,7 @@ def limits(settings: Settings, descriptors: int, *, is_first: bool = True) -> Li
         is_first: whether it is for the process where exits attach, if there are several.
     """
     limits = settings.limits
-    descriptors = beside_api(descriptors, limits.api_connections_total)
+    descriptors = _beside(settings, descriptors)
     with_exits = bool(settings.exits.host) and is_first
     total = connections_total(
         limits.connections_total,
@@ -313,7 +319,7 @@ def exit_terms(settings: Settings) -> ExitTerms:
 
 def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
     """Return the bounds on exits; `descriptors` is how many may be open."""
-    descriptors = beside_api(descriptors, settings.limits.api_connections_total)
+    descriptors = _beside(settings, descriptors)
     exits, parked = settings.exits, parked_total(descriptors)
     return ExitLimits(
         exits_total=exits_total(exits.exits_total, descriptors),
@@ -349,6 +355,33 @@ def api_limits(settings: Settings, descriptors: int) -> ApiLimits:
         memory_per_network=limits.api_bytes_per_network,
         stall_seconds=limits.api_stall_seconds,
     )
+
+
+def app_terms(settings: Settings, bound: int, descriptors: int) -> AppTerms:
+    """Return what the operator decides about the door of apps.
+
+    Args:
+        settings: all of them.
+        bound: the port that is listened on.
+        descriptors: how many may be open.
+    """
+    apps = settings.apps
+    scheme = "https" if apps.tls_cert else "http"
+    url = apps.public_url or f"{scheme}://{format_address(apps.host, bound)}"
+    limits = api_limits(settings, descriptors)
+    connections = apps_connections_total(descriptors, apps.connections)
+    return AppTerms(
+        Places(url, apps.domain),
+        structs.replace(limits, connections=connections),
+        apps.streams_per_app,
+        apps.idle_seconds,
+    )
+
+
+def _beside(settings: Settings, descriptors: int) -> int:
+    """Return the descriptors that are left for the proxy and exits."""
+    wanted = settings.apps.connections if settings.apps.host else 0
+    return beside_apps(beside_api(descriptors, settings.limits.api_connections_total), wanted)
 
 
 def public_address(settings: Settings) -> Address | None:

@@ -48,13 +48,16 @@ class ExcludedRow(NamedTuple):
 class PairRow(NamedTuple):
     """A job, the device that it is for, and how many attempts it had when that was decided.
 
-    `min_reputation` is what the device must have at least, in millionths.
+    `min_reputation` is what the device must have at least, in millionths. For a copy there is also
+    its group, and the network that the device is in, where it is known.
     """
 
     job_id: str
     device_id: str
     attempts: int
     min_reputation: int = 0
+    group_id: str = ""
+    network: str = ""
 
 
 class StateRow(NamedTuple):

@@ -417,7 +417,8 @@ async def open_work(
 ) -> OpenWorkRow:
     """Count a user's open jobs, and the bytes of these and of the jobs posted since a moment.
 
-    A recent job that is over and earned something counts no bytes, unless it was nearly free.
+    A recent job that is over and earned something counts no bytes, unless it was nearly free; a
+    replica, unless it was served for so short that it was.
 
     Args:
         tx: the transaction.
@@ -439,10 +440,10 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
-                AND (price_credit < :free_below OR earned = 0 AND (
-                    SELECT COUNT(*) FROM job_attempts AS a
-                    WHERE a.job_id = jobs.id AND a.served_seconds > 0
-                ) = 0)
+                AND (price_credit < :free_below OR earned = 0 AND price_credit * (
+                    SELECT COALESCE(SUM(a.served_seconds), 0) FROM job_attempts AS a
+                    WHERE a.job_id = jobs.id
+                ) < :free_below * 3600 * duration_hrs)
         ) AS work
         """,
         user_id=user_id,

@@ -86,6 +86,18 @@ async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -
     return row_count == 1
 
 
+async def schedule(tx: Transaction, job_id: str, review_until: int) -> None:
+    """Set until when a review that is held lasts."""
+    await tx.run(
+        """
+        UPDATE job_reviews SET review_until = :review_until
+        WHERE job_id = :job_id AND state = 'held'
+        """,
+        job_id=job_id,
+        review_until=review_until,
+    )
+
+
 async def due(tx: Transaction, *, now: int, limit: int) -> list[str]:
     """Return jobs with a review that is over, the longest first, once for each such review."""
     return await tx.all(

@@ -13,6 +13,7 @@ class RolloutRow(NamedTuple):
     """Where a deploy is with its replicas; see the schema for each column."""
 
     deploy_id: str
+    user_id: str
     revision: int
     desired: int
     strategy: str
@@ -78,6 +79,13 @@ class ServingRow(NamedTuple):
     payload: str
 
 
+class StateRow(NamedTuple):
+    """How many deploys are in a state."""
+
+    state: str
+    deploys: int
+
+
 class UsedRow(NamedTuple):
     """How many seconds of a replica were paid."""
 
@@ -102,6 +110,24 @@ async def find(tx: Transaction, deploy_id: str) -> RolloutRow | None:
         RolloutRow,
         f"SELECT {_COLUMNS} FROM deploy_rollouts WHERE deploy_id = :deploy_id",
         deploy_id=deploy_id,
+    )
+
+
+async def count_open(tx: Transaction, user_id: str) -> int:
+    """Return how many deploys of a user have rollouts that are not over."""
+    count = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM deploy_rollouts WHERE user_id = :user_id AND state <> 'over'",
+        user_id=user_id,
+    )
+    return count or 0
+
+
+async def by_state(tx: Transaction) -> list[StateRow]:
+    """Count the deploys whose rollouts are not over, by state."""
+    return await tx.all(
+        StateRow,
+        "SELECT state, COUNT(*) FROM deploy_rollouts WHERE state <> 'over' GROUP BY state",
     )
 
 

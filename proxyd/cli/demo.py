@@ -8,7 +8,14 @@ from pathlib import Path
 import msgspec
 
 from config.load import SettingsError
-from config.settings import ApiSettings, ExitSettings, ProxySettings, Settings, StorageSettings
+from config.settings import (
+    ApiSettings,
+    AppSettings,
+    ExitSettings,
+    ProxySettings,
+    Settings,
+    StorageSettings,
+)
 from market import accounts
 from market.bandwidth import Purchase
 from market.errors import Code, MarketError
@@ -88,11 +95,27 @@ script, and follow what it prints:
     -H 'Accept: text/event-stream' "{api}/api/jobs/$job/log"
 
 """
+APPS = """Have it show a page, and open the address that is printed in a browser as soon as the
+device has the job:
+
+  job=$(curl -s --json '{page}' -H 'Authorization: Bearer {token}' {api}/api/jobs | \\
+    grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -s -H 'Authorization: Bearer {token}' \\
+    {api}/api/jobs/$job/app | grep -o 'http://[^"]*' | head -1
+
+"""
 # What is paid is more than what the device asks for, and lasts for an hour at most.
 JOB = (
     '{"title":"count","job_type":"script","price_credit":1,"duration_hrs":1,"payload":{"script":'
     '"import time\\nfor n in range(5):\\n    print(n, flush=True)\\n    time.sleep(1)"}}'
 )
+
+PAGE = (
+    '{"title":"page","job_type":"script","price_credit":1,"duration_hrs":1,"payload":{"ports":['
+    '{"name":"web","port":8000}],"script":"import http.server as web\\n'
+    'web.test(web.SimpleHTTPRequestHandler, port=8000, bind=\\"127.0.0.1\\")"}}'
+)
+# Browsers take every name below it for this machine, so that each app has a host of its own.
+APPS_DOMAIN = "localhost"
 
 
 def settings_for(settings: Settings) -> Settings:
@@ -107,6 +130,7 @@ def settings_for(settings: Settings) -> Settings:
             ("api.host", settings.api.host),
             ("proxy.host", settings.proxy.host),
             ("exits.host", settings.exits.host),
+            ("apps.host", settings.apps.host),
         )
         if host and not ip_address(host).is_loopback
     ]
@@ -132,9 +156,15 @@ def _with_exits(settings: Settings) -> Settings:
         port=0 if is_moved and exits.port == ExitSettings().port else exits.port,
         ports=ports,
     )
+    apps = msgspec.structs.replace(
+        settings.apps,
+        host=settings.apps.host or LOOPBACK_HOST,
+        port=0 if is_moved and settings.apps.port == AppSettings().port else settings.apps.port,
+        domain=settings.apps.domain or APPS_DOMAIN,
+    )
     known = dict.fromkeys(LOOPBACK, NOWHERE) | geo.known
     return msgspec.structs.replace(
-        settings, exits=exits, geo=msgspec.structs.replace(geo, known=known)
+        settings, exits=exits, apps=apps, geo=msgspec.structs.replace(geo, known=known)
     )
 
 
@@ -247,6 +277,7 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
         worker = WORKER.format(
             make_worker=make_worker, owner=OWNER_EMAIL, job=JOB, token=token, api=url
         )
+        worker += APPS.format(page=PAGE, token=token, api=url)
     return TEXT.format(
         email=EMAIL, password=PASSWORD, token=token, exits=exits, worker=worker, **used
     )

@@ -155,7 +155,7 @@ class DeviceTunnels(Tunnels):
     Args:
         reactor: what the sockets of the loop share.
         authority: knows worker tokens.
-        most: how many streams may be open in all.
+        most: how many streams may be open in all, and how many devices may be attached.
         heartbeat_seconds: how often a device is asked whether it is there.
     """
 
@@ -268,6 +268,9 @@ class DeviceTunnels(Tunnels):
             return
         if is_revoked:
             control.refuse("worker_unauthorized", "The token of this device was revoked.", 0)
+        elif len(self._by_device) >= self.most and device_id not in self._by_device:
+            words = "As many devices are attached as may be."
+            control.refuse("too_many_devices", words, AGAIN_SECONDS)
         elif not control.is_over:
             self._attach(control, device_id)
 

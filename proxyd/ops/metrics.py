@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from api.reverse.server import AppServer
 from market.artifacts import Traffic
 from market.dispatch import Dispatch
 from market.logs import Logs
@@ -33,6 +34,8 @@ from proxyd.ops.timed_store import TimedStore
 from storage.errors import StoreError
 from storage.jobs import StateRow, by_state
 from storage.ledger import TotalRow, totals
+from storage.rollouts import StateRow as RolloutStateRow
+from storage.rollouts import by_state as rollouts_by_state
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
 LAG_CHECK_SECONDS = 0.5
@@ -40,6 +43,7 @@ LAG_CHECK_SECONDS = 0.5
 LEDGER_PAUSE_SECONDS = 60.0
 
 REVIEW_STATES = ("held", "disputed")
+ROLLOUT_STATES = ("progressing", "available", "stuck", "paused")
 JOB_STATES = ("waiting", "running", *REVIEW_STATES)
 
 _logger = logging.getLogger("metrics")
@@ -74,11 +78,13 @@ class Metrics(Collector):
         self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
         self._jobs: list[StateRow] = []
+        self._deploys: list[RolloutStateRow] = []
         self._attempts: Callable[[], Mapping[str, int]] | None = None
         self._dispatch: Dispatch | None = None
         self._files: Traffic | None = None
         self._logs: Logs | None = None
         self._rollouts: Rollouts | None = None
+        self._apps: AppServer | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -112,6 +118,10 @@ class Metrics(Collector):
     def count_artifacts(self, traffic: Traffic) -> None:
         """Have the files of jobs counted, where this process has the marketplace."""
         self._files = traffic
+
+    def count_apps(self, server: AppServer) -> None:
+        """Have streams into apps counted, where they are reached."""
+        self._apps = server
 
     def count_exits(self, listener: ExitListener) -> None:
         """Have exits counted, where they may attach."""
@@ -159,6 +169,7 @@ class Metrics(Collector):
             try:
                 self._ledger = await self._sources.store.read(totals)
                 self._jobs = await self._sources.store.read(by_state)
+                self._deploys = await self._sources.store.read(rollouts_by_state)
             except StoreError as error:
                 _logger.warning("ledger totals wait for the store to return: %s", error)
             await asyncio.sleep(LEDGER_PAUSE_SECONDS)
@@ -265,6 +276,15 @@ class Metrics(Collector):
             replicas.add_metric(["start"], self._rollouts.started)
             replicas.add_metric(["stop"], self._rollouts.stopped)
             yield replicas
+        deploys = GaugeMetricFamily(
+            "proxyd_deploys", "Deploys that say what they run and are not over", labels=["state"]
+        )
+        counts = {row.state: row.deploys for row in self._deploys}
+        for state in ROLLOUT_STATES:
+            deploys.add_metric([state], counts.get(state, 0))
+        yield deploys
+        if self._apps is not None:
+            yield from _apps(self._apps)
         logs = self._logs
         if logs is not None:
             totals = logs.totals
@@ -287,6 +307,25 @@ def _artifacts(traffic: Traffic) -> Iterator[Metric]:
     ends.add_metric(["whole"], traffic.finished)
     ends.add_metric(["mismatch"], traffic.mismatches)
     yield ends
+
+
+def _apps(server: AppServer) -> Iterator[Metric]:
+    streams = server.streams
+    yield _gauge("proxyd_app_connections", "Clients of apps", server.connections)
+    yield _gauge("proxyd_app_streams", "Requests and WebSockets into apps", len(streams))
+    moved = CounterMetricFamily(
+        "proxyd_app_bytes", "Bytes of bodies into and out of apps", labels=["direction"]
+    )
+    moved.add_metric(["received"], streams.totals.received)
+    moved.add_metric(["sent"], streams.totals.sent)
+    yield moved
+    requests = CounterMetricFamily(
+        "proxyd_app_requests", "Requests for apps, by what became of them", labels=["outcome"]
+    )
+    requests.add_metric(["answered"], streams.totals.requests)
+    requests.add_metric(["refused"], streams.refused)
+    yield requests
+    yield _count("proxyd_app_streams_ended", "Streams that were ended from here", streams.ended)
 
 
 def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:

@@ -6,6 +6,7 @@
 
 CREATE TABLE deploy_rollouts (
     deploy_id TEXT PRIMARY KEY REFERENCES deploys (id),
+    user_id TEXT NOT NULL REFERENCES users (id),
     revision BIGINT NOT NULL,
     desired BIGINT NOT NULL,
     strategy TEXT NOT NULL,
@@ -25,6 +26,7 @@ CREATE TABLE deploy_rollouts (
 );
 CREATE INDEX deploy_rollouts_open ON deploy_rollouts (deploy_id)
     WHERE state IN ('progressing', 'available', 'stuck');
+CREATE INDEX deploy_rollouts_by_user ON deploy_rollouts (user_id) WHERE state <> 'over';
 
 -- What was to run, the newest few revisions: `template` is JSON, `secrets` is sealed, and
 -- `size_bytes` is what both take.

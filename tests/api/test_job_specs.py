@@ -2,15 +2,17 @@
 
 import dataclasses
 import json
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.market import JOB_SECRETS
-from support.service import Answer, Person, Service
-from support.story import credits_of, worker_token
+from support.service import Answer, Person, Service, running_in
+from support.story import credits_of, refused, worker_token
 
 from api.codec import Decoder
 from api.jobs import CreateRequest, _understood
@@ -171,7 +173,7 @@ async def test_unknown_fields_are_named_also_inside(service: Service) -> None:
         ({"payload": {**PAYLOAD, "comand": []}}, "payload.comand"),
         ({"payload": {"ports": [{"nam": "x"}]}}, "payload.ports[0].nam"),
         ({"resources": {"gpu": 1}}, "resources.gpu"),
-        ({"trust": {"copies": 2}}, "trust.copies"),
+        ({"trust": {"copys": 2}}, "trust.copys"),
     ):
         answer = await create(service, buyer, headers=STRICT, **fields)
         assert (answer.status, answer.code, answer.field) == (400, "unknown_field", name)
@@ -251,3 +253,82 @@ async def test_the_document_shows_it(service: Service) -> None:
     payload = schemas["Payload"]["properties"]
     assert payload["network"]["enum"] == ["egress", "none"]
     assert {"image", "command", "secrets", "inputs", "outputs", "checkpoint"} <= payload.keys()
+
+
+@pytest.fixture
+async def behind(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service behind a proxy on this machine."""
+    async with running_in(tmp_path, api={"trusted_proxies": ["127.0.0.1"]}) as made:
+        yield made
+
+
+async def test_copies_are_put_up_together_and_shown_with_what_came_of_them(
+    behind: Service,
+) -> None:
+    service, buyer = behind, await behind.person(credit="100")
+    payload = {"script": "print(2 / 3)"}
+    trust = {"copies": 3, "compare": "numbers:1e-6"}
+    key = {"Idempotency-Key": "three times"}
+    answer = await create(service, buyer, key, payload=payload, trust=trust)
+    assert answer.status == 200, answer.body
+    jobs = answer.body["copies"]
+    assert (len(set(jobs)), jobs[0]) == (3, answer.body["job_id"])
+    again = await create(service, buyer, key, payload=payload, trust=trust)
+    assert again.body == answer.body
+    assert await credits_of(service, buyer) == 70
+    own = await shown(service, f"{JOBS}/{jobs[2]}", token=buyer.token)
+    assert own["copies"] == {
+        "compare": "numbers:1e-6",
+        "state": "open",
+        "jobs": [{"job_id": job_id, "status": "waiting"} for job_id in jobs],
+    }
+    owners = [await service.person() for _ in jobs]
+    devices = [await worker_token(service, owner) for owner in owners]
+    open_job = await shown(
+        service, f"/api/marketplace/jobs/{jobs[0]}", headers={"X-Worker-Token": devices[0]}
+    )
+    assert (open_job["copies"], open_job["compare"]) == (3, "numbers:1e-6")
+    networks = ("8.8.8.8", "9.9.9.9", "9.9.9.10")
+    for job_id, device, network in zip(jobs, devices, networks, strict=True):
+        accepted = await service.call(
+            "POST",
+            f"{JOBS}/{job_id}/accept",
+            headers={"X-Worker-Token": device, "X-Forwarded-For": network},
+        )
+        if network == "9.9.9.10":  # the same network
+            refused(accepted, "copy_taken_here", None)
+            break
+        assert accepted.status == 200, accepted.body
+    for job_id, device, result in zip(jobs, devices, ("0.6666667", "0.66666666"), strict=False):
+        path = f"/api/worker/jobs/{job_id}/complete"
+        headers = {"X-Worker-Token": device}
+        done = await service.call("POST", path, {"result": result}, headers=headers)
+        assert done.status == 200, done.body
+    own = await shown(service, f"{JOBS}/{jobs[0]}", token=buyer.token)
+    assert own["copies"]["state"] == "agreed"
+    assert own["copies"]["canonical"] == jobs[0]
+    assert own["copies"]["jobs"] == [
+        {"job_id": jobs[0], "status": "completed", "agrees": True},
+        {"job_id": jobs[1], "status": "completed", "agrees": True},
+        {"job_id": jobs[2], "status": "cancelled"},
+    ]
+    assert await credits_of(service, buyer) == 80
+
+
+async def test_copies_that_make_no_sense_are_refused_by_their_field(service: Service) -> None:
+    buyer = await service.person(credit="100")
+    payload = {"script": "print(1)"}
+    for trust, field in (
+        ({"copies": 2, "compare": "nearly"}, "trust.compare"),
+        ({"compare": "json"}, "trust.compare"),
+    ):
+        answer = await create(service, buyer, payload=payload, trust=trust)
+        refused(answer, "payload_invalid", field)
+    answer = await create(service, buyer, trust={"copies": 2})
+    refused(answer, "payload_invalid", "trust.copies")
+    for copies in (0, 6, "2", 2.5):
+        answer = await create(service, buyer, payload=payload, trust={"copies": copies})
+        refused(answer, "invalid_field", "trust.copies")
+    once = await create(service, buyer, payload=payload, trust={"copies": 1})
+    assert "copies" not in once.body
+    assert await credits_of(service, buyer) == 90

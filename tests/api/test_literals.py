@@ -9,7 +9,7 @@ from market import deploys
 from market.attempts import FailureKind
 from market.ledger import TransferKind
 from market.money import Currency
-from market.states import JobStatus, ReviewStatus, SessionStatus
+from market.states import CopiesStatus, JobStatus, ReviewStatus, SessionStatus
 from market.wallet import UNSEEN, WORDS
 
 
@@ -20,6 +20,7 @@ from market.wallet import UNSEEN, WORDS
         (literals.SESSION_STATUSES, SessionStatus),
         (literals.JOB_STATUSES, JobStatus),
         (literals.REVIEW_STATUSES, ReviewStatus),
+        (literals.COPIES_STATUSES, CopiesStatus),
         (literals.FAILURE_KINDS, FailureKind),
     ],
 )

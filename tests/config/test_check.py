@@ -393,6 +393,38 @@ def test_exits_are_reached_and_paid_as_can_be(exits: dict[str, object], blames: 
     assert blamed(exits=exits) == blames
 
 
+@pytest.mark.parametrize(
+    ("apps", "blames"),
+    [
+        ({}, []),
+        ({"host": "127.0.0.1", "domain": "localhost"}, []),
+        ({"host": "0.0.0.0", "public_url": "https://apps.example.com"}, []),
+        ({"host": "apps.example.com"}, ["apps.host"]),
+        ({"host": "0.0.0.0"}, ["apps.public_url"]),
+        ({"host": "127.0.0.1", "port": 8080}, ["apps.port"]),
+        ({"host": "127.0.0.1", "port": 1090}, ["apps.port"]),
+        ({"public_url": "apps.example.com"}, ["apps.public_url"]),
+        ({"public_url": "https://example.com/apps"}, ["apps.public_url"]),
+        ({"public_url": "https://a@example.com"}, ["apps.public_url"]),
+        ({"domain": "https://example.com"}, ["apps.domain"]),
+        ({"domain": "127.0.0.1"}, ["apps.domain"]),
+        ({"tls_cert": "cert.pem"}, ["apps.tls_key"]),
+        ({"tls_key": "key.pem"}, ["apps.tls_cert"]),
+    ],
+)
+def test_apps_are_reached_as_can_be(apps: dict[str, object], blames: list[str]) -> None:
+    assert blamed(apps=apps, exits={"host": "127.0.0.1"}) == blames
+
+
+def test_apps_need_the_port_of_exits_and_an_origin_of_their_own() -> None:
+    assert blamed(apps={"host": "127.0.0.1"}) == ["exits.host"]
+    apps = {"host": "127.0.0.1", "public_url": "https://example.com"}
+    for api in ({"base_url": "https://example.com/"}, {"app_url": "https://example.com:443/app"}):
+        assert blamed(apps=apps, api=api, exits={"host": "127.0.0.1"}) == ["apps.public_url"]
+    other = {"base_url": "https://example.com:8443"}
+    assert blamed(apps=apps, api=other, exits={"host": "127.0.0.1"}) == []
+
+
 def test_exits_need_a_folder_for_their_certificate_and_any_number_of_processes() -> None:
     exits = {"host": "127.0.0.1"}
     assert blamed(exits=exits, proxy={"processes": 2}) == []

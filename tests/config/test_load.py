@@ -284,7 +284,10 @@ def test_a_wrong_value_in_the_environment_is_named_by_its_variable(
         ("[xylophone]\n", "xylophone: no such section"),
         (
             "port = 1\n",
-            "port: belongs in a section; put it below [api] or [proxy] or [exits] or [mail]",
+            (
+                "port: belongs in a section; "
+                "put it below [api] or [proxy] or [exits] or [apps] or [mail]"
+            ),
         ),
         ("trusted_proxies = []\n", "trusted_proxies: belongs in a section; put it below [api]"),
         ("[port]\n", "port: no such section"),

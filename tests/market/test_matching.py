@@ -130,6 +130,7 @@ class Waiting(NamedTuple):
     name: str
     offer: Offer
     owner: str = ""
+    network: str = ""
     reputation: int = 0
 
 

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from market.networks import NetworkCounts, counted_network, crowded, enclosing, plain
+from market.networks import NetworkCounts, counted_network, crowded, enclosing, plain, site
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,27 @@ def test_who_has_a_household_s_addresses_has_four_times_as_much() -> None:
     assert crowded("2001:db8:1:3::/64", 5, counts) == "2001:db8:1:3::/64"
     assert crowded("2001:db8:1:4::/64", 5, counts) == "2001:db8:1::/56"
     assert not crowded("2001:db8:1:100::/64", 5, counts)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("8.8.8.8", "8.8.8.0/24"),
+        ("::ffff:8.8.8.9", "8.8.8.0/24"),
+        ("2a00:1450:4001:81b::200e", "2a00:1450:4001::/48"),
+        ("2a00:1450:4001:81b::200e%eth0", "2a00:1450:4001::/48"),
+        ("127.0.0.1", ""),
+        ("10.1.2.3", ""),
+        ("100.64.1.1", ""),
+        ("192.0.2.1", ""),
+        ("fe80::1%eth0", ""),
+        ("::1", ""),
+        ("", ""),
+        ("nonsense", ""),
+    ],
+)
+def test_a_site_is_where_on_the_internet_somebody_is(address: str, expected: str) -> None:
+    assert site(address) == expected
 
 
 def test_what_is_given_back_is_forgotten() -> None:

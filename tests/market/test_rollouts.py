@@ -13,7 +13,7 @@ from market import jobs, rollouts
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
-from market.deploys import Deploy, Deploys, NewDeploy
+from market.deploys import Deploy, NewDeploy
 from market.errors import Code, MarketError
 from market.money import Currency, micro
 from market.rollout import Strategy
@@ -479,31 +479,15 @@ async def test_a_revision_needs_the_same_gpus(market: Market, fleet: Fleet) -> N
     assert spec.resources == Resources(gpus=2, gpu_model="A100", ram_gb=8)
 
 
-async def test_a_notebook_knows_where_it_is_reached_and_a_script_needs_no_gpu(
-    market: Market, fleet: Fleet
-) -> None:
+async def test_a_script_needs_neither_image_nor_gpu(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
-    deploys = Deploys(
-        market.context,
-        market.jobs,
-        market.rollouts,
-        market.deploys.rates,
-        {"Jupyter": "jupyter/minimal-notebook:latest"},
+    template = Template(script="print(1)")
+    deploy_id = await create(
+        market, user, job_type="Inference", image="", gpu_model="None", template=template
     )
-    new = NewDeploy(**{**FIELDS, "job_type": "Jupyter", "image": "", "command": "start-notebook"})
-    deploy = await deploys.create(user, new)
-    payload = await payload_of(market, user, deploy.id)
-    assert payload.image == "jupyter/minimal-notebook:latest"
-    assert payload.env["APP_PATH"] == f"/apps/{deploy.id}/"
-    assert f"base_url=/apps/{deploy.id}/ " in payload.env["NOTEBOOK_ARGS"]
-    assert payload.ports == (Port("notebook", 8888),)
-    assert payload.ready == Ready(8888, http=f"/apps/{deploy.id}/api")
-    template = Template(script="print(1)", interpreter="python3")
-    script = await create(
-        market, user, job_type="Script", image="", gpu_model="None", template=template
-    )
-    assert (await payload_of(market, user, script)).script == "print(1)"
-    [job, *_] = await fleet.jobs(user, script)
+    payload = await payload_of(market, user, deploy_id)
+    assert (payload.script, payload.image, payload.ports) == ("print(1)", "", ())
+    [job, *_] = await fleet.jobs(user, deploy_id)
     spec = (await market.jobs.find(user, job.id)).spec
     assert spec is not None
     assert spec.resources.needed_gpus == 0
@@ -561,6 +545,39 @@ async def test_templates_take_their_part_of_what_a_buyer_may_store(
     assert caught.value.code is Code.TOO_MUCH_JOB_TEXT
     market.clock.now += 24 * HOUR
     await market.rollouts.revise(user, deploy_id, large)
+
+
+async def test_deploys_without_replicas_are_bounded_as_well(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    market.jobs.bounds = Bounds(jobs=2)
+    for _ in range(2):
+        deploy_id = await create(market, user, replicas=1)
+        await market.rollouts.scale(user, deploy_id, 0)
+    with pytest.raises(MarketError) as caught:
+        await create(market, user, replicas=1)
+    assert caught.value.code is Code.TOO_MANY_JOBS
+    await market.deploys.cancel(user, deploy_id)
+    await create(market, user, replicas=1)
+
+
+async def test_replicas_that_served_count_as_paid(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    market.jobs.bounds = Bounds(job_bytes=6_000)
+    market.clock.now += 10
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)  # who has paid for those of before has room for others
+    market.clock.now += 10
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)
+    assert await state(market, user, deploy_id) == "available"
+    for _ in range(3):
+        await market.rollouts.restart(user, deploy_id)
+        await fleet.settle(user, deploy_id)
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    assert rollout.problem is not None
+    assert rollout.problem.startswith(Code.TOO_MUCH_JOB_TEXT.meaning)
 
 
 async def test_a_replica_that_never_is_ready_is_tried_elsewhere(

@@ -11,8 +11,8 @@ from support.market import Market
 from market import ledger
 from market.audit import audit_ledger
 from market.money import Currency
-from storage import migrate, referrals
-from storage.errors import CannotOpenError, ConstraintError
+from storage import migrate, referrals, reviews
+from storage.errors import CannotOpenError, ConstraintError, StoreError
 from storage.ledger import HoldRow
 from storage.migrate import Migration
 from storage.open import open_store
@@ -344,6 +344,46 @@ async def test_what_runs_in_an_earlier_database_runs_on_and_is_paid_as_it_was_ag
     finally:
         market.passwords.close()
         await store.close()
+
+
+async def test_reviews_of_an_earlier_database_are_there_and_stay_unchangeable(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version < 24]
+    with monkeypatch.context() as patched:
+        await opened_with(patched, empty_url, steps)
+        store = await open_store(empty_url)
+
+    async def fill(tx: Transaction) -> None:
+        await insert_user(tx, "u", "v")
+        await tx.run(
+            """
+            INSERT INTO jobs (id, user_id, title, job_type, price_credit, duration_hrs,
+                description, requirements, status, created_at)
+            VALUES ('j', 'v', '', 'script', 10, 1, '', '', 'completed', 1)
+            """
+        )
+        await tx.run(
+            """
+            INSERT INTO job_reviews (job_id, attempt, user_id, buyer_id, earned, currency, price,
+                created_at, review_until, state)
+            VALUES ('j', 2, 'u', 'v', 9, 'credit', 10, 1, 100, 'held')
+            """
+        )
+
+    await store.write(fill)
+    await store.close()
+    store = await open_store(empty_url)
+    [row] = await store.read(reviews.of_job, "j")
+    assert (row.attempt, row.earned, row.review_until, row.is_draw) == (2, 9, 100, 0)
+    for sql in ("UPDATE job_reviews SET earned = 8", "DELETE FROM job_reviews"):
+        with pytest.raises(StoreError):
+            await store.write(_run, sql)
+    await store.close()
+
+
+async def _run(tx: Transaction, sql: str) -> None:
+    await tx.run(sql)
 
 
 async def test_a_step_that_fails_leaves_the_database_as_it_was(

@@ -24,6 +24,7 @@ from market.attempt_reports import Named
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.claims import claim
+from market.copies import Copying
 from market.errors import MarketError
 from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
@@ -31,7 +32,9 @@ from market.jobs import NewJob
 from market.leases import Usage
 from market.money import GB, MICRO
 from market.reviews import disputes
+from market.specs import NewSpec, understand
 from market.states import JobStatus, SessionStatus
+from proxyctl.protocol.jobspec import Payload
 from storage import bandwidth, idempotency, ledger, logs, nodes, users
 from storage import claims as claim_queries
 from storage import exits as exit_queries
@@ -308,6 +311,20 @@ async def sync(market: Market, buyer: str) -> None:
     await market.jobs.complete(device, job_id, "")
 
 
+async def copies(market: Market, buyer: str) -> None:
+    """Have devices of two owners do the same work."""
+    spec = understand(
+        NewSpec(Payload(script="print(1)")), job_type="script", duration_hrs=1, text=""
+    )
+    new = NewJob("x", "script", MICRO, 1, "", "", spec)
+    jobs = await market.jobs.create_copies(buyer, new, Copying(2, "bytes"))
+    for job_id in jobs:
+        device = await device_of(market, await market.person())
+        await market.jobs.accept(device, job_id, f"network of {job_id}")
+        await market.jobs.complete(device, job_id, "1")
+    assert (await market.jobs.find(buyer, jobs[0])).group is not None
+
+
 REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "my sessions": lambda market, buyer: sessions(market, buyer, SessionStatus.ACTIVE),
     "all my sessions": lambda market, buyer: sessions(market, buyer, None),
@@ -336,6 +353,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     ),
     "waiting script jobs": lambda market, _: marketplace(market, JobStatus.WAITING, "script"),
     "buying, selling, working": trade,
+    "several copies of a job": copies,
     "logging in and out": logins,
 }
 
@@ -357,6 +375,7 @@ async def given_to_a_device(market: Market, buyer: str) -> None:
 
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "jobs given to a device": given_to_a_device,
+    "copies that nobody takes": lambda market, _: market.jobs.expire(),
     "expired sessions": lambda market, _: market.bandwidth.expire(),
     "logs that are too old": lambda market, _: market.store.read(
         logs.ended_before, grown.NOW, limit=200
@@ -367,6 +386,7 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "files that nobody needs": lambda market, _: market.artifacts.expire(),
     "payouts of exits": lambda market, _: market.exit_payouts.pay_due(),
     "advances of exits": advances,
+    "replicas that are to be replaced": lambda market, _: market.rollouts.sweep(),
     "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),
     "answers that are old": (
         lambda market, _: market.store.write(idempotency.delete_before, grown.NOW - 1, limit=20)

@@ -16,6 +16,7 @@ The daemon
     market: the marketplace without a network, with a clock that tests set
     jobs: jobs of such a marketplace, and devices that do them
     work: jobs that say what is to run, and devices that ask for them
+    apps: the door of apps, and jobs that listen behind it
     exits: devices as exits of such a marketplace, and sessions that leave through them
     owner: the owner of a wire protocol, without sockets
     epoll: a set of sockets that takes no more

@@ -170,6 +170,19 @@ def _work(grown: Grown) -> Iterator[str]:
         SELECT id, deploy_id, 1, 1, 3600 FROM jobs WHERE deploy_id IS NOT NULL
     """
     yield """
+        INSERT INTO deploy_rollouts (deploy_id, user_id, revision, desired, strategy, state,
+            replica_price, replica_credit, progressed_at)
+        SELECT d.id, d.user_id, 1, 1, '{}', CASE WHEN j.status = 'running' THEN 'available'
+            ELSE 'over' END, 1000, 1000, d.created_at
+        FROM deploys AS d JOIN jobs AS j ON j.deploy_id = d.id
+    """
+    yield """
+        INSERT INTO deploy_revisions (deploy_id, user_id, revision, template, size_bytes, cause,
+            created_at, state)
+        SELECT id, user_id, 1, '{"image": "web:1"}', 20, 'created', created_at, 'available'
+        FROM deploys
+    """
+    yield """
         INSERT INTO job_attempts (job_id, attempt, device_id, started_at, ended_at, outcome)
         SELECT id, 1, device_id, accepted_at, finished_at,
             CASE WHEN status = 'completed' THEN 'completed' END
@@ -209,6 +222,18 @@ def _work(grown: Grown) -> Iterator[str]:
         SELECT id, 1, user_id, user_id, 450, 'credit', 500, began_at, {NOW} + n, 'confirmed',
             began_at + 60
         FROM work WHERE is_reviewed = 1
+    """
+    yield """
+        INSERT INTO copy_groups (id, copies, compare, review_seconds, state, result_at, decided_at)
+        SELECT id, 2, 'bytes', 3600, CASE WHEN is_done THEN 'undecided' ELSE 'open' END,
+            began_at, CASE WHEN is_done THEN began_at END
+        FROM work WHERE n % 4 = 2 AND is_session = 0
+    """
+    yield "INSERT INTO job_copies (job_id, group_id, number) SELECT id, id, 1 FROM copy_groups"
+    yield """
+        INSERT INTO copy_networks (job_id, attempt, network)
+        SELECT a.job_id, a.attempt, '8.8.8.0/24' FROM job_attempts AS a
+        JOIN copy_groups AS g ON g.id = a.job_id
     """
     yield """
         INSERT INTO holds (id, user_id, currency, amount, captured, created_at, resolved_at)

@@ -55,6 +55,7 @@ RULES = Rules(
 SECRET = b"k" * 40
 SEALING = Sealing(SECRET, b"outbox")
 JOB_SECRETS = Sealing(SECRET, b"job secrets")
+APP_KEYS = Sealing(SECRET, b"app keys")
 
 
 class NoTraffic:
@@ -98,7 +99,9 @@ class Market(market.Market):
         super().__init__(
             context,
             RULES,
-            Keys(Passwords(time_cost=1, memory_kib=64), self.tokens, SEALING, JOB_SECRETS),
+            Keys(
+                Passwords(time_cost=1, memory_kib=64), self.tokens, SEALING, JOB_SECRETS, APP_KEYS
+            ),
             leases=Leases(context),
             traffic=self.traffic,
             observed_seconds=clock.steady,

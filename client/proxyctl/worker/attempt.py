@@ -450,7 +450,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         """Have it found out whether it is ready, and its users let in, if it listens on ports."""
         if self._ready is not None:
             return
-        self._ready = threading.Event()
+        ready = threading.Event()
         payload = payload_of_work(self.entry.work)
         if payload.ports:
             self._tools.ports.serve(
@@ -459,13 +459,13 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
                     ports=tuple(each.port for each in payload.ports),
                     ready=None if self.entry.is_ready_known else payload.ready,
                     connect=partial(self._executor().connect, self.attempt_id),
-                    became_ready=self._became_ready,
+                    became_ready=partial(self._became_ready, ready),
                 )
             )
+        self._ready = ready
 
-    def _became_ready(self) -> None:
-        if self._ready is not None:
-            self._ready.set()
+    def _became_ready(self, ready: threading.Event) -> None:
+        ready.set()
         self._rung.set()
 
     def _tell_ready(self) -> None:

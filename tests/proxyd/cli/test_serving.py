@@ -460,6 +460,18 @@ def in_bash(line: str, folder: Path) -> str:
     return done.stdout
 
 
+def opened_by_curl(address: str) -> str:
+    """Open an address as a browser does: it goes where it is led, with the cookies it is given."""
+    done = subprocess.run(
+        ["curl", "--silent", "--location", "--cookie", "", address],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout
+
+
 def test_the_demonstration_prints_lines_that_work(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -539,7 +551,7 @@ def test_a_device_works_as_the_demonstration_says(
     url = until_ready(daemon, err)
     until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
     assert f"\n  make worker API={url}\n" in out()
-    [line] = re.findall(r"  (job=.*?)\n\n", out(), re.DOTALL)
+    line, page_line = re.findall(r"  (job=.*?)\n\n", out(), re.DOTALL)
     token = database.with_name(f"{database.stem}-worker.token")
     assert token.stat().st_mode & 0o777 == 0o600
     folder = ("--folder", str(tmp_path / "worker"))
@@ -559,6 +571,9 @@ def test_a_device_works_as_the_demonstration_says(
         [*proxyctl, "run", *folder], env=environment, stderr=subprocess.DEVNULL
     ) as agent:
         printed = in_bash(line.replace("sleep(1)", "sleep(0.1)"), tmp_path)
+        address = in_bash(page_line, tmp_path).strip()
+        assert ".localhost:" in address
+        until_true(lambda: "Directory listing" in opened_by_curl(address), "the page is there")
         agent.terminate()
     texts = re.findall(r'"text":"(.*?)"', printed)
     assert "".join(texts) == "0\\n1\\n2\\n3\\n4\\n"

@@ -361,6 +361,18 @@ async def test_a_device_that_floods_or_says_what_is_no_workers_is_cut(place: Pla
     assert place.tunnels.gone["violation"] == 2
 
 
+async def test_so_many_devices_are_attached_and_no_more(tmp_path: Path) -> None:
+    place = Place(tmp_path, most=1)
+    await place.worker()
+    late = await place.worker("other")
+    assert late.sorry is not None
+    assert late.sorry.code == "too_many_devices"
+    again = await place.worker()  # the same one takes its own place
+    assert again.sorry is None
+    assert place.tunnels.is_attached("device")
+    await place.close()
+
+
 async def test_a_hello_is_said_once(place: Place) -> None:
     device = place.port.unattached()
     await device.connect()

@@ -1,0 +1,137 @@
+"""Who may come in: whoever shows the key of the app, and how that is kept from everybody else.
+
+A key is in the address once, and then in a cookie that no script reads; programs send it as a
+bearer token. Neither of them reaches the job. A browser sends the cookie by itself, so that it
+counts only for what the app's own pages ask, and for addresses that a person follows.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import NamedTuple
+from urllib.parse import unquote_plus
+
+from api.reverse.places import Place, Places
+
+KEY_PARAMETER = "key"
+BEARER = b"bearer "
+COOKIES_MAX_BYTES = 16 * 1024  # of one header; those of a notebook and of the door have a tenth
+# Asked more often would be somebody who tries: a browser has one, or one from before.
+KEYS_TRIED_MAX = 4
+
+
+class Shown(Enum):
+    """By what a request has shown the key."""
+
+    QUERY = auto()
+    BEARER = auto()
+    COOKIE = auto()
+
+
+class Names(NamedTuple):
+    """What the cookies of the door are called: with the key, and with the replica."""
+
+    key: str
+    replica: str
+
+    @classmethod
+    def of(cls, places: Places) -> "Names":
+        """Return the names; where a browser takes them from nobody else, those that say so.
+
+        A host with `__Host-` in the name of a cookie sets it for itself, and no page of another
+        host below the same domain can.
+        """
+        prefix = ""
+        if places.is_secure:
+            prefix = "__Host-" if places.has_hosts else "__Secure-"
+        return cls(f"{prefix}proxyd-app", f"{prefix}proxyd-replica")
+
+    def include(self, name: str) -> bool:
+        """Say whether a cookie is the door's, however its name is written."""
+        return name.strip().lower() in (self.key.lower(), self.replica.lower())
+
+
+def cookie(place: Place, places: Places, name: str, value: str) -> str:
+    """Return the header that sets a cookie of the door."""
+    secure = "; Secure" if places.is_secure else ""
+    return f"{name}={value}; Path={place.prefix}/; HttpOnly; SameSite=Lax{secure}"
+
+
+def cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Return the cookies of a request, as they are written."""
+    pairs = []
+    for name, value in headers:
+        if name.lower() == b"cookie":
+            for part in value.decode("latin-1").split(";"):
+                key, _, text = part.strip().partition("=")
+                pairs.append((key, text))
+    return pairs
+
+
+def key_in_query(target: str) -> tuple[str, str]:
+    """Return the first key in a target's query, "" for none, and the target without it."""
+    path, _, query = target.partition("?")
+    parts = query.split("&") if query else []
+    for index, part in enumerate(parts):
+        name, equals, value = part.partition("=")
+        if equals and unquote_plus(name) == KEY_PARAMETER:
+            rest = "&".join(parts[:index] + parts[index + 1 :])
+            return unquote_plus(value), f"{path}?{rest}" if rest else path
+    return "", target
+
+
+def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the bearer token of a request; "" for none."""
+    for name, value in headers:
+        if name.lower() == b"authorization" and value[: len(BEARER)].lower() == BEARER:
+            return value[len(BEARER) :].strip().decode("latin-1")
+    return ""
+
+
+def shown(
+    target: str,
+    headers: Iterable[tuple[bytes, bytes]],
+    names: Names,
+    opens: Callable[[str], bool],
+) -> Shown | None:
+    """Return by what a request has shown the key of its app; None if it has not.
+
+    Args:
+        target: the request's.
+        headers: the request's.
+        names: what the door's cookies are called.
+        opens: says whether a key is the app's.
+    """
+    headers = tuple(headers)
+    token = bearer(headers)
+    if token and opens(token):
+        return Shown.BEARER
+    key, _ = key_in_query(target)
+    if key and opens(key):
+        return Shown.QUERY
+    kept = [value for name, value in cookies(headers) if name == names.key]
+    if any(opens(value) for value in kept[:KEYS_TRIED_MAX]):
+        return Shown.COOKIE
+    return None
+
+
+def is_from_elsewhere(
+    headers: Iterable[tuple[bytes, bytes]], origin: str, *, is_upgrade: bool
+) -> bool:
+    """Say whether a page of another origin asks, so that a cookie does not count.
+
+    Apps below one domain are one site, so that `SameSite` does not tell them apart. An address that
+    a person follows may be anywhere.
+
+    Args:
+        headers: the request's.
+        origin: the app's.
+        is_upgrade: whether a WebSocket is asked for; browsers let any page do that.
+    """
+    values = {name.lower(): value.strip().lower() for name, value in headers}
+    said = values.get(b"origin")
+    if said is not None and said != origin.encode():
+        return True
+    site = values.get(b"sec-fetch-site", b"none")
+    if site in (b"same-origin", b"none"):
+        return False
+    return is_upgrade or values.get(b"sec-fetch-mode") != b"navigate"

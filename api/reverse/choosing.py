@@ -1,0 +1,28 @@
+"""Which replica of an app is asked, and which ones after that."""
+
+from collections.abc import Callable, Sequence
+
+from market.rollouts import Serving
+
+
+def in_turn(
+    targets: Sequence[Serving],
+    port: int,
+    streams_of: Callable[[str], int],
+    kept: str = "",
+) -> list[tuple[Serving, int]]:
+    """Return the replicas that may be asked, each with the port, the best first.
+
+    Args:
+        targets: the replicas that are ready, those of the newest revision first.
+        port: that the address names; 0 for the first one of each.
+        streams_of: how many streams lead to a job.
+        kept: the job that the client came to before; "" where that does not matter.
+    """
+    listening = [
+        (each, port or each.ports[0].port)
+        for each in targets
+        if (any(port == own.port for own in each.ports) if port else each.ports)
+    ]
+    # The sort keeps the order of the newest where as many streams are open.
+    return sorted(listening, key=lambda each: (each[0].job_id != kept, streams_of(each[0].job_id)))

@@ -1,0 +1,414 @@
+"""The listener of apps: lets requests in by their key, and has a job answer them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import web
+from msgspec import Struct
+
+from api.connections import (
+    KEEPALIVE_SECONDS,
+    LINGER_SECONDS,
+    UNHANDLED_BYTES,
+    Request,
+    Server,
+)
+from api.forwarded import Clients
+from api.limits import Limits
+from api.rate import RateLimit
+from api.request_id import RequestIds
+from api.reverse import admission, headers, pages
+from api.reverse.admission import Names, Shown
+from api.reverse.choosing import in_turn
+from api.reverse.known_apps import KnownApps
+from api.reverse.pages import Refusal, RefusedError
+from api.reverse.places import Place, Places
+from api.reverse.relaying import Answered, become_raw, break_off, pass_back, send_body
+from api.reverse.streams import Stream, Streams
+from api.reverse.upstream import SWITCHING, Head, NoAnswerError, Upstream
+from market.apps import App
+from market.networks import counted_network
+from market.rollouts import Serving
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+OPEN_SECONDS = 10.0  # until a device has opened a stream; one that is there needs a round trip
+TRIED_MAX = 3  # replicas for a request; more would make a client wait for nothing
+SHUTDOWN_SECONDS = 2.0  # a WebSocket does not end by itself
+TARGET_MAX_CHARACTERS = 8 * 1024
+NOT_PASSED_ON = frozenset(("CONNECT", "TRACE"))
+# Nothing happens twice by asking another replica the same again (RFC 9110, section 9.2.1).
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+WEBSOCKET = "websocket"
+
+_logger = logging.getLogger("apps")
+
+
+class UnreachedError(Exception):
+    """A job cannot be reached now.
+
+    Args:
+        reason: one of the keys of `REFUSAL_OF_REASON`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Reach(Protocol):
+    """Opens streams into jobs."""
+
+    async def __call__(
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+    ) -> "socket.socket":
+        """Return a connected, non-blocking socket whose other end is the job's port.
+
+        Raises:
+            UnreachedError: there is none.
+        """
+
+
+REFUSAL_OF_REASON = {
+    "away": Refusal.AWAY,
+    "refused": Refusal.NOT_LISTENING,
+    "gone": Refusal.NOT_READY,
+    "timeout": Refusal.TIMEOUT,
+    "busy": Refusal.BUSY,
+}
+
+
+class Terms(Struct, frozen=True):
+    """What the operator decides about the door; `idle_seconds` is for a stream without a byte."""
+
+    places: Places
+    limits: Limits
+    streams_per_app: int
+    idle_seconds: float
+
+
+class Visit(Struct):
+    """A request that was let in: for which app, where, by what, and to be counted as what."""
+
+    request: Request
+    place: Place
+    app: App
+    by: Shown
+    client: headers.Client
+    stream: Stream
+    is_upgrade: bool
+
+
+class AppServer:
+    """Serves apps to clients whose sockets it is handed.
+
+    Args:
+        find: returns an app that has a key, or None.
+        key_hashes: returns the hash of the key of each of some apps that still has one.
+        reach: opens streams into jobs.
+        terms: what the operator decides.
+        trusted_proxies: networks whose X-Forwarded-For is believed.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Awaitable[App | None]],
+        key_hashes: Callable[[Sequence[str]], Awaitable[dict[str, str]]],
+        reach: Reach,
+        terms: Terms,
+        trusted_proxies: Sequence[str] = (),
+    ) -> None:
+        self.places = terms.places
+        self.streams = Streams(terms.streams_per_app)
+        self._names = Names.of(terms.places)
+        self._known = KnownApps(find)
+        self._key_hashes = key_hashes
+        self._reach = reach
+        self._terms = terms
+        self._clients = Clients(trusted_proxies)
+        # Of requests that are not let in, which each may ask the store something new.
+        self._strangers = RateLimit(terms.limits.requests_per_second, monotonic)
+        self._is_draining = False
+        self._server: Server | None = None
+
+    # --- its life ---------------------------------------------------------------------------
+
+    def start(self, tls: "ssl.SSLContext | None") -> None:
+        """Begin to serve clients, over TLS if there is a context."""
+        self._server = Server(
+            self._respond,
+            limits=self._terms.limits,
+            clients=self._clients,
+            tls=tls,
+            request_ids=RequestIds(),
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            lingering_time=LINGER_SECONDS,
+            max_field_size=admission.COOKIES_MAX_BYTES,
+            read_bufsize=UNHANDLED_BYTES,
+            logger=_logger,
+        )
+
+    def welcome(self, sock: "socket.socket", address: str) -> str:
+        """Serve a client; else return the reason, and leave the socket to the caller."""
+        return "nothing is served" if self._server is None else self._server.welcome(sock, address)
+
+    def shed(self, most: int) -> int:
+        """Cut at most `most` idle clients; return how many were cut."""
+        return 0 if self._server is None else self._server.slots.shed(most)
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return 0 if self._server is None else len(self._server.slots)
+
+    def drain(self) -> None:
+        """Begin no new request from now on."""
+        self._is_draining = True
+
+    async def stop(self) -> None:
+        """End every stream, and close everything, within a bound."""
+        for stream in self.streams:
+            stream.cut()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close(SHUTDOWN_SECONDS)
+
+    def forget(self, app_id: str) -> None:
+        """End what was opened by an earlier key of an app."""
+        self._known.forget(app_id)
+        self.streams.end_app(app_id)
+
+    async def sweep(self) -> int:
+        """End streams that are idle, and those of apps that are over or have another key now.
+
+        Raises:
+            StoreError: those of apps are looked at the next time.
+        """
+        ended = self.streams.end_idle(self._terms.idle_seconds)
+        apps = self.streams.apps
+        if apps:
+            hashes = await self._key_hashes(apps)
+            ended += sum(self.streams.end_app(each, hashes.get(each, "")) for each in apps)
+        return ended
+
+    # --- a request --------------------------------------------------------------------------
+
+    async def _respond(self, request: Request) -> web.StreamResponse:
+        connection = request.connection
+        connection.ends_request = True
+        try:
+            return await self._served(request)
+        except RefusedError as error:
+            self.streams.refused += 1
+            return pages.page(error.refusal)
+        except ConnectionError:  # the client has left
+            break_off(request)
+            return Answered(499, keeps=False)
+        except Exception as error:  # noqa: BLE001 - one request fails, and nothing of it is logged
+            _logger.error("a request failed: %s", type(error).__name__)
+            if request.writer.output_size:
+                break_off(request)
+                return Answered(500, keeps=False)
+            return pages.page(Refusal.FAILED)
+        finally:
+            connection.ends_request = False
+
+    async def _served(self, request: Request) -> web.StreamResponse:
+        """Answer a request.
+
+        Raises:
+            RefusedError: it does not reach a job.
+        """
+        place = self._place(request)
+        forwarded = request.headers.getall("X-Forwarded-For", [])
+        address = self._clients.identify(request.remote or "", forwarded)
+        app, by = await self._admitted(request, place, counted_network(address))
+        is_upgrade = _is_websocket(request)
+        if by is Shown.COOKIE and admission.is_from_elsewhere(
+            request.raw_headers, place.origin, is_upgrade=is_upgrade
+        ):
+            raise RefusedError(Refusal.ELSEWHERE)
+        if response := self._led_elsewhere(request, place, by, is_upgrade=is_upgrade):
+            return response
+        if not self.streams.has_room(app.id):
+            raise RefusedError(Refusal.FULL)
+        client = headers.Client(address, request.headers["Host"], self.places.scheme)
+        stream = Stream(self.streams, app.id, app.key_hash, request.connection.cut)
+        self.streams.take(stream)
+        try:
+            return await self._passed_on(Visit(request, place, app, by, client, stream, is_upgrade))
+        finally:
+            self.streams.give(stream)
+
+    def _place(self, request: Request) -> Place:
+        """Return which app a request is for.
+
+        Raises:
+            RefusedError: it is for none, or would not mean the same to everybody.
+        """
+        hosts, target = request.headers.getall("Host", []), request.raw_path
+        if len(hosts) != 1 or not _is_plain(target):
+            raise RefusedError(Refusal.MALFORMED)
+        if request.method in NOT_PASSED_ON:
+            raise RefusedError(Refusal.METHOD)
+        if self._is_draining:
+            raise RefusedError(Refusal.DRAINING)
+        place = self.places.find(hosts[0], target)
+        if place is None:
+            raise RefusedError(Refusal.NOWHERE)
+        return place
+
+    async def _admitted(self, request: Request, place: Place, network: str) -> tuple[App, Shown]:
+        """Return the app that a request has shown the key of, and by what.
+
+        Raises:
+            RefusedError: it has not.
+            StoreError: nobody knows.
+        """
+        if not self._known.recent(place.app_id) and not self._strangers.allows(network):
+            raise RefusedError(Refusal.TOO_OFTEN)
+        app = await self._known.find(place.app_id)
+        if app is None:
+            raise RefusedError(Refusal.NO_KEY)
+        by = admission.shown(place.target, request.raw_headers, self._names, app.opens)
+        if by is None:
+            raise RefusedError(Refusal.NO_KEY)
+        return app, by
+
+    def _led_elsewhere(
+        self, request: Request, place: Place, by: Shown, *, is_upgrade: bool
+    ) -> web.StreamResponse | None:
+        """Return the answer that leads a browser to where it should be: without the key, mostly."""
+        is_page = request.method in ("GET", "HEAD") and not is_upgrade
+        path, target = place.prefix, headers.target_of(place, by)
+        if not target.startswith("/"):
+            target = f"/{target}"
+            if is_page and by is not Shown.QUERY:
+                return pages.redirect(path + target, "")
+        if by is not Shown.QUERY or not is_page:
+            return None
+        key, _ = admission.key_in_query(place.target)
+        cookie = admission.cookie(place, self.places, self._names.key, key)
+        # With the origin: what begins with two slashes would be another one's address.
+        return pages.redirect((place.origin if self.places.has_hosts else path) + target, cookie)
+
+    async def _passed_on(self, visit: Visit) -> web.StreamResponse:
+        """Have a replica answer, or another one where nothing has been asked yet."""
+        app, place, kept = visit.app, visit.place, ""
+        if app.stays:
+            cookies = dict(admission.cookies(visit.request.raw_headers))
+            kept = cookies.get(self._names.replica, "")
+        if place.port and app.targets and not in_turn(app.targets, place.port, lambda _: 0):
+            raise RefusedError(Refusal.NO_PORT)
+        turns = in_turn(app.targets, place.port, self.streams.of_job, kept)
+        refusal = Refusal.NOT_READY
+        for target, port in turns[:TRIED_MAX]:
+            visit.stream.reaches(target.job_id)
+            try:
+                upstream = await self._upstream(target, port)
+            except UnreachedError as error:
+                refusal = REFUSAL_OF_REASON.get(error.reason, Refusal.AWAY)
+                self._known.forget(app.id)  # there may be others by now
+                continue
+            try:
+                return await self._asked(visit, upstream, target)
+            except NoAnswerError:
+                refusal = Refusal.NO_ANSWER
+                if visit.request.method not in SAFE or visit.request.can_read_body:
+                    break
+            finally:
+                upstream.close()
+        raise RefusedError(refusal)
+
+    async def _upstream(self, target: Serving, port: int) -> Upstream:
+        """Return a connection to a replica.
+
+        Raises:
+            UnreachedError: there is none.
+        """
+        sock = await self._reach(
+            target.device_id, target.job_id, target.attempt, port, OPEN_SECONDS
+        )
+        try:
+            return await Upstream.over(sock)
+        except OSError as error:
+            raise UnreachedError("away") from error
+
+    async def _asked(self, visit: Visit, upstream: Upstream, target: Serving) -> web.StreamResponse:
+        """Pass a request on and its answer back.
+
+        Raises:
+            NoAnswerError: there was none; the client was sent nothing.
+        """
+        request, stream = visit.request, visit.stream
+        is_chunked = request.body_exists and request.content_length is None
+        sent = list(
+            headers.to_job(request.raw_headers, visit.place, visit.client, self._names, visit.by)
+        )
+        if visit.is_upgrade:
+            sent += [(b"Connection", b"Upgrade"), (b"Upgrade", WEBSOCKET.encode())]
+        else:
+            sent.append((b"Connection", b"close"))
+        if is_chunked:
+            sent.append((b"Transfer-Encoding", b"chunked"))
+        elif request.content_length is not None:
+            sent.append((b"Content-Length", b"%d" % request.content_length))
+        asked = headers.target_of(visit.place, visit.by)
+        asked = asked if asked.startswith("/") else f"/{asked}"
+        sending: asyncio.Task[None] | None = None
+        try:
+            await upstream.ask(request.method, asked, sent, chunked=is_chunked)
+            if request.can_read_body:
+                sending = asyncio.create_task(send_body(request, upstream, stream))
+            head = await upstream.answer()
+            stream.answered()
+            return await self._answered(visit, upstream, head, target)
+        except OSError as error:
+            if request.writer.output_size:
+                raise
+            raise NoAnswerError(type(error).__name__) from error
+        finally:
+            if sending is not None:
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await sending
+
+    async def _answered(
+        self, visit: Visit, upstream: Upstream, head: Head, target: Serving
+    ) -> web.StreamResponse:
+        place, names = visit.place, self._names
+        back = list(headers.from_job(head.headers, place, names))
+        if visit.app.stays:
+            line = admission.cookie(place, self.places, names.replica, target.job_id)
+            back.append((b"Set-Cookie", line.encode()))
+        if head.status != SWITCHING:
+            return await pass_back(visit.request, upstream, head, back, visit.stream)
+        if not (visit.is_upgrade and upstream.is_upgraded):
+            raise NoAnswerError("an upgrade that nobody asked for")
+        return await become_raw(visit.request, upstream, head, back, visit.stream)
+
+
+def _is_plain(target: str) -> bool:
+    """Say whether a target is a path, in characters that mean the same to everybody."""
+    return (
+        target.startswith("/")
+        and target.isascii()
+        and target.isprintable()
+        and " " not in target
+        and len(target) <= TARGET_MAX_CHARACTERS
+    )
+
+
+def _is_websocket(request: Request) -> bool:
+    """Say whether a request asks for a WebSocket (RFC 6455, section 4.1)."""
+    if request.method != "GET" or b"upgrade" not in headers.named(request.raw_headers):
+        return False
+    return request.headers.get("Upgrade", "").strip().lower() == WEBSOCKET

@@ -1,0 +1,166 @@
+"""The connection to a job: one for each request, over a socket that is handed in.
+
+What a job answers is not to be trusted: its head is bounded, and nothing behind the one answer is
+read.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiohttp import client_exceptions, http_exceptions
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import StreamWriter
+from aiohttp.streams import StreamReader
+
+from api.reverse.headers import Headers
+from api.reverse.raw_stream import RawStream
+
+if TYPE_CHECKING:
+    import socket
+
+LINE_MAX_BYTES = 8 * 1024
+FIELD_MAX_BYTES = 16 * 1024  # cookies and policies of large applications
+FIELDS_MAX = 128
+UNREAD_BYTES = 64 * 1024  # of an answer: no more is read until its client takes them
+INTERIM_MAX = 8  # answers with a status of 1xx before the one
+SWITCHING = 101
+
+# What aiohttp raises for a connection that breaks, and for an answer that is none.
+Broken = (OSError, client_exceptions.ClientError, http_exceptions.HttpProcessingError, EOFError)
+
+
+class NoAnswerError(Exception):
+    """The job has closed the connection, or what it says is no answer."""
+
+
+class Head(NamedTuple):
+    """The beginning of an answer; `body` is what follows."""
+
+    status: int
+    reason: str
+    headers: Headers
+    is_chunked: bool
+    body: StreamReader
+
+
+class _Protocol(ResponseHandler):
+    """What aiohttp reads answers by; one that turns to nonsense in its body ends for its reader."""
+
+    body: StreamReader | None = None
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        """Tell whoever waits, for an answer or for more of one, that none comes."""
+        super().set_exception(exc, *cause)
+        if self.body is not None and not self.body.is_eof():
+            self.body.set_exception(exc)
+
+
+class Upstream:
+    """One request to a job.
+
+    Args:
+        protocol: connected.
+        transport: its transport.
+    """
+
+    def __init__(self, protocol: _Protocol, transport: asyncio.Transport) -> None:
+        self._protocol = protocol
+        self._transport = transport
+        self._writer = StreamWriter(protocol, asyncio.get_running_loop())
+
+    @classmethod
+    async def over(cls, sock: "socket.socket") -> "Upstream":
+        """Speak to a job over a connected socket, which is owned from here on.
+
+        Raises:
+            OSError: it is broken; the socket is closed.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            transport, protocol = await loop.create_connection(lambda: _Protocol(loop), sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        return cls(protocol, transport)
+
+    async def ask(
+        self, method: str, target: str, headers: Iterable[tuple[bytes, bytes]], *, chunked: bool
+    ) -> None:
+        """Send the head of the request.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        self._protocol.set_response_params(
+            skip_payload=method == "HEAD",
+            read_until_eof=True,
+            auto_decompress=False,
+            read_bufsize=UNREAD_BYTES,
+            max_line_size=LINE_MAX_BYTES,
+            max_field_size=FIELD_MAX_BYTES,
+            max_headers=FIELDS_MAX,
+        )
+        lines = [f"{method} {target} HTTP/1.1\r\n".encode()]
+        lines += (b"%s: %s\r\n" % header for header in headers)
+        await self._writer.write(b"".join((*lines, b"\r\n")))
+        if chunked:
+            self._writer.enable_chunking()
+
+    async def send(self, pieces: AsyncIterator[bytes]) -> None:
+        """Send the body of the request as it comes, no faster than the job takes it.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        async for piece in pieces:
+            await self._writer.write(piece)
+            await self._writer.drain()
+        await self._writer.write_eof()
+
+    async def answer(self) -> Head:
+        """Wait for the answer.
+
+        Raises:
+            NoAnswerError: there is none.
+        """
+        for _ in range(INTERIM_MAX):
+            try:
+                message, body = await self._protocol.read()
+            except Broken as error:
+                raise NoAnswerError(type(error).__name__) from error
+            if message.code >= 200 or message.code == SWITCHING:
+                self._protocol.body = body
+                if not self._protocol.upgraded:
+                    body.on_eof(self.close)  # what a job sends behind its answer is not read
+                headers = tuple(message.raw_headers)
+                return Head(message.code, message.reason or "", headers, message.chunked, body)
+        raise NoAnswerError("too many answers before the one")
+
+    @property
+    def is_upgraded(self) -> bool:
+        """Whether the answer ends HTTP on this connection."""
+        return self._protocol.upgraded
+
+    def raw(self) -> RawStream:
+        """Return what the job sends from now on, after the end of HTTP."""
+        stream = RawStream(self._protocol)
+        self._protocol.set_parser(stream, None)
+        return stream
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes after the end of HTTP.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        await self._writer.write(data)
+        await self._writer.drain()
+
+    def close(self) -> None:
+        """Close the connection; what was written is still sent. Closing twice is harmless."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection, and drop what was not sent."""
+        self._transport.abort()

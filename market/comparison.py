@@ -1,0 +1,184 @@
+"""Whether results of the same work are the same, and which of them most agree on. Pure.
+
+Results are written by strangers: whatever they have written, they are compared in bounded time, and
+a result always agrees with one that has the same text and the same outputs.
+"""
+
+import json
+import math
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from decimal import Decimal
+from typing import Final, NoReturn
+
+from msgspec import Struct
+
+BYTES: Final = "bytes"
+JSON: Final = "json"
+NUMBERS: Final = "numbers"
+# With less, different roundings of one sum disagree; with more, a guess may agree.
+TOLERANCE_MIN = 1e-12
+TOLERANCE_MAX = 0.1
+# Longer ones are compared as they are. As long as a device's report of its result may be.
+READ_MAX_CHARACTERS = 20_000
+# JSON that is nested deeper is compared as it is: it is walked by recursion.
+DEPTH_MAX = 100
+
+_TOLERANCE = re.compile(r"numbers:([0-9]{1,3}(?:\.[0-9]{1,12})?(?:e-?[0-9]{1,2})?)")
+_NUMBER = re.compile(r"([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
+_SPACE = re.compile(r"\s+")
+
+
+class Comparison(Struct, frozen=True):
+    """How results are compared.
+
+    `kind` is `bytes`, `json`, or `numbers`, for which numbers may differ by `tolerance`.
+    """
+
+    kind: str = BYTES
+    tolerance: float = 0.0
+
+
+class Result(Struct, frozen=True):
+    """What came of a job: its text, and the SHA-256 of each of its outputs by name."""
+
+    text: str
+    outputs: Mapping[str, str] = {}
+
+
+class Reading(Struct, frozen=True):
+    """A result, read for a comparison.
+
+    Attributes:
+        result: the result.
+        value: what JSON says; None where it is not, or cannot be, compared as JSON.
+        words: what is between numbers, if those are compared.
+        numbers: as they are written, one fewer than words.
+    """
+
+    result: Result
+    value: Hashable = None
+    words: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+
+
+def comparison_of(text: str) -> Comparison:
+    """Return the comparison that `bytes`, `json` or `numbers:1e-6` names.
+
+    Raises:
+        ValueError: it names none; the message says what may be written.
+    """
+    if text in (BYTES, JSON):
+        return Comparison(text)
+    tolerance = _TOLERANCE.fullmatch(text)
+    if tolerance is not None and TOLERANCE_MIN <= float(tolerance[1]) <= TOLERANCE_MAX:
+        return Comparison(NUMBERS, float(tolerance[1]))
+    message = (
+        f"It must be bytes, json, or numbers: and a tolerance from {TOLERANCE_MIN:g} to "
+        f"{TOLERANCE_MAX:g}, such as numbers:1e-6."
+    )
+    raise ValueError(message)
+
+
+def read(result: Result, how: Comparison) -> Reading:
+    """Read a result once, for any number of comparisons."""
+    if len(result.text) > READ_MAX_CHARACTERS or how.kind == BYTES:
+        return Reading(result)
+    if how.kind == JSON:
+        return Reading(result, value=_json_value(result.text))
+    parts = _NUMBER.split(result.text.strip())
+    words = tuple(_SPACE.sub(" ", part) for part in parts[::2])
+    return Reading(result, words=words, numbers=tuple(parts[1::2]))
+
+
+def agree(one: Reading, other: Reading, how: Comparison) -> bool:
+    """Say whether two results are the same; both must have been read for this comparison.
+
+    Their outputs must be the same in any case. Numbers agree if they differ by no more than the
+    tolerance times the larger of them, or, near zero, than the square of the tolerance.
+    """
+    if one.result.outputs != other.result.outputs:
+        return False
+    if one.result.text == other.result.text:
+        return True
+    if how.kind == JSON:
+        return one.value is not None and one.value == other.value
+    if how.kind == NUMBERS:
+        return (
+            bool(one.words)
+            and one.words == other.words
+            and all(
+                _are_close(first, second, how.tolerance)
+                for first, second in zip(one.numbers, other.numbers, strict=True)
+            )
+        )
+    return False
+
+
+def canonical(readings: Sequence[Reading], how: Comparison, copies: int) -> int | None:
+    """Return which result more than half of all copies agree with; None when there is none.
+
+    With a tolerance there may be several: the one that most agree with, of these the first.
+
+    Args:
+        readings: the results that there are, read for this comparison.
+        how: how they are compared.
+        copies: how many there are to be.
+    """
+    best, most = None, copies // 2
+    for index, one in enumerate(readings):
+        supporters = sum(agree(one, other, how) for other in readings)
+        if supporters > most:
+            best, most = index, supporters
+    return best
+
+
+def _are_close(one: str, other: str, tolerance: float) -> bool:
+    if one == other:
+        return True
+    first, second = float(one), float(other)
+    if math.isinf(first) or math.isinf(second):  # larger than can be compared
+        return False
+    larger = max(abs(first), abs(second))
+    return abs(first - second) <= max(tolerance * larger, tolerance * tolerance)
+
+
+def _json_value(text: str) -> Hashable:
+    """Return what JSON says, so that equal values are equal; None for what is no such JSON.
+
+    Two members of one name have no one meaning, and NaN and Infinity are not JSON (RFC 8259).
+    """
+    try:
+        value = json.loads(
+            text,
+            parse_int=Decimal,
+            parse_float=Decimal,
+            parse_constant=_refuse,
+            object_pairs_hook=_members,
+        )
+        return _comparable(value, DEPTH_MAX)
+    except (ValueError, ArithmeticError, RecursionError):
+        return None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("two members have the same name")
+    return members
+
+
+def _comparable(value: object, depth: int) -> Hashable:
+    """Return a value of JSON with its kind beside it: true is not 1, and {} is not []."""
+    if depth < 0:
+        raise ValueError("it is nested too deep")
+    if isinstance(value, dict):
+        items = sorted(value.items())
+        return ("object", tuple((name, _comparable(each, depth - 1)) for name, each in items))
+    if isinstance(value, list):
+        return ("array", tuple(_comparable(each, depth - 1) for each in value))
+    return (type(value).__name__, value)

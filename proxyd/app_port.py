@@ -1,0 +1,95 @@
+"""Where apps are reached: the listener, and the way from there into jobs."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from api.reverse.server import AppServer, UnreachedError
+from proxyd.acceptor import Acceptor
+from proxyd.exits.tunnels import AWAY, TunnelError, Tunnels
+from proxyd.loop import cancellation
+
+if TYPE_CHECKING:
+    from proxyd.tasks import Tasks
+
+SWEEP_SECONDS = 5.0  # how long somebody stays whom another daemon has told a new key, at most
+CLOSE_SECONDS = 4.0
+
+_logger = logging.getLogger("apps")
+
+
+class JobStreams:
+    """Opens streams into jobs, through the tunnels that their devices keep.
+
+    `tunnels` are set before the daemon starts; without them no job can be reached.
+    """
+
+    def __init__(self) -> None:
+        self.tunnels: Tunnels | None = None
+
+    async def __call__(
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+    ) -> socket.socket:
+        """Return a stream into a job.
+
+        Raises:
+            UnreachedError: there is none.
+        """
+        if self.tunnels is None:
+            raise UnreachedError(AWAY)
+        try:
+            return await self.tunnels.open(device_id, job_id, attempt, port, seconds)
+        except TunnelError as error:
+            raise UnreachedError(error.reason) from error
+
+
+class AppPort:
+    """The listener of apps, for those who start and stop it.
+
+    Args:
+        server: serves apps.
+        streams: by which it reaches them.
+        sock: listens already, and is owned from here on.
+        tls: speaks TLS on it; None for plain HTTP.
+    """
+
+    def __init__(
+        self,
+        server: AppServer,
+        streams: JobStreams,
+        sock: socket.socket,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.server = server
+        self.streams = streams
+        self._sock = sock
+        self._tls = tls
+        self._acceptor: Acceptor[socket.socket] | None = None
+
+    def spawn_tasks(self, tasks: "Tasks") -> None:
+        """Begin to end what is idle or no longer allowed."""
+        tasks.every(SWEEP_SECONDS, "apps", self.server.sweep, "streams into apps")
+
+    def start(self) -> None:
+        """Begin to take clients in."""
+        self.server.start(self._tls)
+        self._acceptor = Acceptor(
+            asyncio.get_running_loop(),
+            self._sock,
+            self.server.welcome,
+            self.server.shed,
+            _logger,
+            socket.socket,
+        )
+
+    def drain(self) -> None:
+        """Begin no new request."""
+        self.server.drain()
+
+    async def close(self) -> None:
+        """Let every client go, within a bound."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        await cancellation.within(CLOSE_SECONDS, self.server.stop(), "closing the listener of apps")

@@ -1,0 +1,64 @@
+"""Heads on their way, whatever is in them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.reverse.admission import Names, Shown
+from api.reverse.headers import Client, from_job, length_of, to_job
+from api.reverse.places import Place, Places
+
+PLACE = Place("app", 0, "http://x.a.test", "", "/")
+BELOW = PLACE._replace(prefix="/apps/app")
+NAMES = Names.of(Places("http://a.test", "a.test"))
+CLIENT = Client("192.0.2.1", "x.a.test", "http")
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [b"Connection", b"X-A", b"Set-Cookie", b"Upgrade", b"Content-Length", b"Location"]
+        )
+        | st.binary(max_size=8),
+        st.sampled_from([b"x-a", b"close, upgrade", b"proxyd-app=1", b"a=1; Domain=b", b"/x"])
+        | st.binary(max_size=12),
+    ),
+    max_size=8,
+).map(tuple)
+
+
+@given(HEADERS)
+def test_what_a_client_is_told_frames_nothing_and_breaks_no_line(
+    headers: tuple[tuple[bytes, bytes], ...],
+) -> None:
+    for place in (PLACE, BELOW):
+        for name, value in from_job(headers, place, NAMES):
+            assert not set(name) & set(b"\r\n: \0")
+            assert not set(value) & set(b"\r\n\0")
+            assert name.lower() not in (b"connection", b"upgrade", b"content-length")
+            if name.lower() == b"set-cookie":
+                assert b"domain" not in value.lower()
+                assert not value.lower().startswith((b"proxyd-app", b"proxyd-replica"))
+
+
+def test_a_cookie_stays_below_the_path_of_its_app() -> None:
+    said = ((b"Set-Cookie", b"a=1; path=/b; DOMAIN=c; Secure"), (b"Set-Cookie", b"a=1; Path=b"))
+    assert [value for _, value in from_job(said, BELOW, NAMES)] == [
+        b"a=1; Secure; Path=/apps/app/b",
+        b"a=1; Path=/apps/app/",
+    ]
+
+
+def test_a_job_that_sends_its_client_elsewhere_may() -> None:
+    for value in (b"https://example.com/", b"//example.com/", b"next"):
+        ((_, told),) = from_job(((b"Location", value),), BELOW, NAMES)
+        assert told == value
+
+
+def test_credentials_of_others_schemes_pass_and_the_key_does_not() -> None:
+    sent = ((b"Authorization", b"Bearer KEY"), (b"Authorization", b"Basic x"))
+    told = dict(to_job(sent, PLACE, CLIENT, NAMES, Shown.BEARER))
+    assert told[b"Authorization"] == b"Basic x"
+
+
+def test_a_length_is_one_number_or_none() -> None:
+    assert length_of(((b"Content-Length", b"12"), (b"content-length", b" 12"))) == 12
+    for values in ((b"1", b"2"), (b"-1",), (b"1e3",), (b"",), (b"9" * 30,), ()):
+        assert length_of(tuple((b"Content-Length", value) for value in values)) is None

@@ -1,0 +1,154 @@
+"""Apps all the way: a page and a WebSocket that a job serves in its sandbox, from outside."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from support.service import Person, Service, running_in
+from support.story import worker_token
+from support.waiting import until
+from support.worker_market import WorkerMarket
+from support.worker_process import WorkerAgent, require_sandbox
+
+from proxyctl.worker.record import Lend
+from proxyd.ops.listening import bound_port
+
+# A page that says by which path it was asked, and a WebSocket that adds up what it is sent.
+JOB = """
+import base64, hashlib, http.server
+
+class Page(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        if self.headers.get("Upgrade") == "websocket":
+            return self.talk()
+        self.answer(f"{self.path} {self.headers['Host']} {self.headers.get('Cookie')}".encode())
+
+    def do_POST(self):
+        self.answer(self.rfile.read(int(self.headers["Content-Length"]))[::-1])
+
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def talk(self):
+        key = self.headers["Sec-WebSocket-Key"].encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        self.send_response(101)
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Upgrade", "websocket")
+        accept = base64.b64encode(hashlib.sha1(key).digest()).decode()
+        self.send_header("Sec-WebSocket-Accept", accept)
+        self.end_headers()
+        while True:
+            first, size = self.rfile.read(2)
+            mask = self.rfile.read(4)
+            text = bytes(b ^ mask[i % 4] for i, b in enumerate(self.rfile.read(size & 127)))
+            if first & 15 == 8:
+                self.wfile.write(b"\\x88\\x00")
+                self.close_connection = True
+                return
+            told = str(sum(map(int, text.split(b"+")))).encode()
+            self.wfile.write(bytes([0x81, len(told)]) + told)
+
+    def log_message(self, *_):
+        pass
+
+print("serves", flush=True)
+http.server.ThreadingHTTPServer(("127.0.0.1", 8888), Page).serve_forever()
+"""
+PORTS = [{"name": "web", "port": 8888}, {"name": "none", "port": 9999}]
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    exits = {"host": "127.0.0.1", "port": 0}
+    apps = {"host": "127.0.0.1", "port": 0, "domain": "localhost"}
+    async with running_in(tmp_path, exits=exits, apps=apps) as running:
+        yield running
+        await running.assert_audit()
+
+
+@pytest.fixture
+async def agent(service: Service, tmp_path: Path) -> AsyncIterator[WorkerAgent]:
+    require_sandbox(tmp_path)
+    folder = tmp_path / "agent"
+    folder.mkdir(mode=0o700)
+    nobody = cast(WorkerMarket, SimpleNamespace(url=service.url, jobs={}))
+    made = WorkerAgent(folder, nobody)
+    lend = Lend(cores=1, ram_gb=0.5, disk_gb=1, max_jobs=2)
+    made.agree(service.url, lend, await worker_token(service, await service.person()))
+    made.start()
+    yield made
+    await asyncio.to_thread(made.close)
+
+
+async def posted(service: Service, buyer: Person, **payload: Any) -> str:
+    body = {
+        "title": "a page",
+        "job_type": "script",
+        "price_credit": 1,
+        "duration_hrs": 1,
+        "payload": {
+            "script": JOB,
+            "ports": PORTS,
+            "ready": {"port": 8888, "http": "/", "every_s": 1},
+            **payload,
+        },
+    }
+    answer = await service.call("POST", "/api/jobs", body, token=buyer.token)
+    assert answer.status == 200, answer.body
+    return str(answer.body["job_id"])
+
+
+async def app_of(service: Service, buyer: Person, job_id: str) -> Any:
+    return (await service.call("GET", f"/api/jobs/{job_id}/app", token=buyer.token)).body["app"]
+
+
+async def test_a_buyer_opens_what_a_job_serves_in_its_sandbox(
+    service: Service, agent: WorkerAgent
+) -> None:
+    buyer = await service.person(credit="5")
+    job_id = await posted(service, buyer)
+
+    async def is_ready() -> bool:
+        return bool((await app_of(service, buyer, job_id))["is_ready"])
+
+    await until(is_ready, agent.log)
+    app = await app_of(service, buyer, job_id)
+    host = f"{job_id}-8888.localhost:{bound_port(service.daemon.listeners.apps)}"  # type: ignore[arg-type]
+    assert app["url"] == f"http://{host}/?key={app['key']}"
+    page = f"http://127.0.0.1:{host.rpartition(':')[2]}"
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as browser:
+        headers = {"Host": host, "Authorization": f"Bearer {app['key']}"}
+        async with browser.get(f"{page}/a?b=c", headers={**headers, "Cookie": "x=y"}) as answer:
+            assert (answer.status, await answer.text()) == (200, f"/a?b=c {host} x=y")
+        sent = bytes(range(256)) * 4000
+        async with browser.post(page, data=sent, headers=headers) as answer:
+            assert await answer.read() == sent[::-1]
+        async with browser.ws_connect(page, headers=headers) as socket:
+            for asked, told in (("20+22", "42"), ("1+2+3", "6")):
+                await socket.send_str(asked)
+                assert (await socket.receive_str()) == told
+            key = f"/api/jobs/{job_id}/app/key"
+            new = (await service.call("POST", key, token=buyer.token)).body["app"]["key"]
+            assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSED
+        async with browser.get(page, headers=headers) as answer:
+            assert answer.status == 401
+        headers["Authorization"] = f"Bearer {new}"
+        other = {**headers, "Host": host.replace("-8888", "-9999")}
+        async with browser.get(page, headers=other) as answer:
+            assert (answer.status, "Retry-After" in answer.headers) == (503, True)
+        await asyncio.to_thread(agent.kill)
+        async with browser.get(page, headers=headers) as answer:
+            assert answer.status == 502
+        await service.call("POST", f"/api/jobs/{job_id}/cancel", token=buyer.token)
+        service.daemon.services.app_port.server.forget(job_id)  # type: ignore[union-attr]
+        async with browser.get(page, headers=headers) as answer:
+            assert answer.status == 401
