@@ -52,7 +52,7 @@ def routes(
         *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
-        *JobRoutes(market.jobs, responses).table(),
+        *JobRoutes(market.jobs, market.dispatch, responses).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
         *BenchmarkRoutes(market.benchmarks).table(),

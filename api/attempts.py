@@ -4,17 +4,16 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api.benchmarks import Benchmark, benchmark_item
 from api.identifiers import in_body, in_path
 from api.listing import Timestamp, timestamp
 from api.literals import ATTEMPT_OUTCOMES, FAILURE_KINDS, AttemptOutcome, FailureKind
 from api.reputations import Reputation, shown
 from api.routes import Auth, Call, Nothing, Reply, Route
 from api.workers import HeartbeatRequest, report_of
-from market.attempt_reports import AttemptReports, Named
+from market.attempt_reports import AttemptReports, Named, Past
 from market.attempts import NAMED_MAX, Action
 from market.errors import Code
-from market.reputation import Reputation as KnownReputation
-from storage.attempts import AttemptRow
 
 AttemptNumber = Annotated[int, Meta(ge=1, le=1_000)]
 # How far the device is, in its program's words; "preparing" is waited for longer.
@@ -81,12 +80,14 @@ class SyncReply(Reply, kw_only=True):
 class AttemptItem(Struct):
     """An attempt of a device at a job; `outcome` is there once it is over.
 
-    `state` and `progress` are what the device last said; `reputation` is what it has now.
+    `state`, of one that is not over, and `progress` are what the device last said; `reputation` is
+    what it has now, and `benchmark` what the device has shown that it has, if it ever did.
     """
 
     attempt: int
     accepted_at: Timestamp
     reputation: Reputation
+    benchmark: Benchmark | UnsetType = UNSET
     started_at: Timestamp | UnsetType = UNSET
     ready_at: Timestamp | UnsetType = UNSET
     ended_at: Timestamp | UnsetType = UNSET
@@ -192,8 +193,8 @@ class AttemptRoutes:
 
     async def attempts(self, call: Call[Nothing, Any]) -> AttemptsReply:
         """List the attempts at one of the caller's jobs."""
-        rows = await self._reports.of_job(call.user_id, _job_id(call))
-        return AttemptsReply(attempts=[_item(row, reputation) for row, reputation in rows])
+        attempts = await self._reports.of_job(call.user_id, _job_id(call))
+        return AttemptsReply(attempts=[_item(each) for each in attempts])
 
 
 def action_item(action: Action) -> ActionItem:
@@ -205,16 +206,18 @@ def _job_id(call: Call[Any, Any]) -> str:
     return in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
 
 
-def _item(row: AttemptRow, reputation: KnownReputation) -> AttemptItem:
+def _item(past: Past) -> AttemptItem:
+    row = past.row
     return AttemptItem(
         attempt=row.attempt,
         accepted_at=timestamp(row.started_at),
-        reputation=shown(reputation),
+        reputation=shown(past.reputation),
+        benchmark=UNSET if past.benchmark is None else benchmark_item(past.benchmark),
         started_at=_moment(row.work_started_at),
         ready_at=_moment(row.ready_at),
         ended_at=_moment(row.ended_at),
         outcome=UNSET if row.outcome is None else ATTEMPT_OUTCOMES[row.outcome],
-        state=UNSET if row.phase is None else row.phase,
+        state=UNSET if row.phase is None or row.ended_at is not None else row.phase,
         progress=UNSET if row.progress is None else row.progress,
         image_digest=UNSET if row.image_digest is None else row.image_digest,
         kind=UNSET if row.failure_kind is None else FAILURE_KINDS[row.failure_kind],

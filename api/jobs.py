@@ -24,6 +24,7 @@ from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.attempts import Ending, FailureKind
 from market.copies import COPIES_MAX, Group, copying_of
+from market.dispatch import Dispatch
 from market.errors import Code
 from market.jobs import (
     DURATION_MAX_HOURS,
@@ -33,6 +34,7 @@ from market.jobs import (
     Jobs,
     NewJob,
 )
+from market.matching import Needs
 from market.money import MICRO
 from market.networks import site
 from market.reputation import WHOLE
@@ -82,6 +84,12 @@ class CreateRequest(Struct):
     payload: Payload | None = None
     resources: Resources | None = None
     trust: Trust | None = None
+
+
+NO_DEVICE = (
+    "None of the devices that have asked for work lately runs such a job, by its type, its image or"
+    " its network: it waits for one that does."
+)
 
 
 class CreateReply(Reply, kw_only=True):
@@ -333,8 +341,9 @@ class FailRequest(Struct):
 class JobRoutes:
     """The routes of jobs."""
 
-    def __init__(self, jobs: Jobs, answers: Answers) -> None:
+    def __init__(self, jobs: Jobs, dispatch: Dispatch, answers: Answers) -> None:
         self._jobs = jobs
+        self._dispatch = dispatch
         self._answers = answers
 
     def table(self) -> list[Route]:
@@ -525,12 +534,13 @@ class JobRoutes:
             requirements=body.requirements or "",
             spec=spec,
         )
+        warnings = self._warnings(spec, body.job_type)
 
         def reply(job_id: str) -> CreateReply:
-            return _created(job_id, spec)
+            return _created(job_id, spec, warnings)
 
         def reply_to_all(job_ids: list[str]) -> CreateReply:
-            made = _created(job_ids[0], spec)
+            made = _created(job_ids[0], spec, warnings)
             made.copies = job_ids
             return made
 
@@ -540,6 +550,19 @@ class JobRoutes:
             return reply(await self._jobs.create(call.user_id, new, call.receipt(reply)))
         receipt = call.receipt(reply_to_all)
         return reply_to_all(await self._jobs.create_copies(call.user_id, new, copying, receipt))
+
+    def _warnings(self, spec: Spec | None, job_type: str) -> list[str]:
+        """Return what its buyer should know of a job that is put up, as far as it is known now."""
+        if spec is None:
+            return []
+        warnings = list(spec.warnings)
+        payload = spec.payload
+        if payload is None or spec.is_manual:
+            return warnings
+        has_image, has_network = bool(payload.image), payload.network != "none"
+        if not self._dispatch.may_run(Needs(spec.resources, job_type, has_image, has_network)):
+            warnings.append(NO_DEVICE)
+        return warnings
 
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
@@ -677,13 +700,13 @@ def _ending(body: CompleteRequest | FailRequest) -> Ending:
     )
 
 
-def _created(job_id: str, spec: Spec | None) -> CreateReply:
+def _created(job_id: str, spec: Spec | None, warnings: list[str]) -> CreateReply:
     if spec is None:
         return CreateReply(job_id=job_id)
     return CreateReply(
         job_id=job_id,
         resources=spec.resources,
-        warnings=list(spec.warnings),
+        warnings=warnings,
         is_manual=spec.is_manual,
     )
 

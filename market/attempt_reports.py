@@ -13,8 +13,10 @@ from market.jobs import Jobs
 from market.renewals import Renewals
 from market.reputation import Reputation
 from storage import attempts as queries
+from storage import benchmarks as benchmark_queries
 from storage import jobs as job_queries
 from storage.attempts import AttemptRow, HeldRow
+from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
 from storage.store import Transaction
 
@@ -32,6 +34,14 @@ class Named(Struct, frozen=True):
     attempt: int
     phase: str | None = None
     progress: float | None = None
+
+
+class Past(Struct, frozen=True):
+    """An attempt, with what is known of its device now, and what that has shown that it has."""
+
+    row: AttemptRow
+    reputation: Reputation
+    benchmark: BenchmarkRow | None
 
 
 class AttemptReports:
@@ -120,10 +130,8 @@ class AttemptReports:
                 await self._jobs.take_back_attempt(row.job_id, row.attempt, FORGOTTEN)
         return actions
 
-    async def of_job(self, user_id: str, job_id: str) -> list[tuple[AttemptRow, Reputation]]:
+    async def of_job(self, user_id: str, job_id: str) -> list[Past]:
         """Return the attempts at one of a buyer's jobs, the first one first.
-
-        Beside each stands the reputation that its device has now.
 
         Raises:
             MarketError: `job_not_found`, when there is none or it is another user's.
@@ -167,12 +175,12 @@ async def _held(
     return held, await actions_for(tx, device_id, named)
 
 
-async def _of_job(
-    tx: Transaction, user_id: str, job_id: str
-) -> list[tuple[AttemptRow, Reputation]]:
+async def _of_job(tx: Transaction, user_id: str, job_id: str) -> list[Past]:
     job = await job_queries.find(tx, job_id)
     if job is None or job.user_id != user_id:
         raise MarketError(Code.JOB_NOT_FOUND)
     rows = await queries.of_job(tx, job_id, limit=ATTEMPTS_MAX)
-    reputations = await trust.of_devices(tx, [row.device_id for row in rows])
-    return [(row, reputations[row.device_id]) for row in rows]
+    device_ids = [row.device_id for row in rows]
+    reputations = await trust.of_devices(tx, device_ids)
+    benchmarks = await benchmark_queries.find(tx, device_ids)
+    return [Past(row, reputations[row.device_id], benchmarks.get(row.device_id)) for row in rows]

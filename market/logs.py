@@ -58,6 +58,10 @@ FULL_SECONDS = 60
 FULL = 2**62
 CUT_LINE = b"\n[%d bytes of this log are not kept]\n"
 READ_BYTES = 64 * 1024  # of one event: a page of text
+# Of the events of all readers together, about; for each byte there are four in memory, and a client
+# that stands still keeps its event. Where many read, each gets less at once.
+READ_TOTAL_BYTES = 8 * 1024 * 1024
+READ_LEAST_BYTES = 4 * 1024
 # A reader who hears nothing looks whether the attempt is over; and the connection has something to
 # carry, long before proxies on the way (60 s is usual) take it for dead.
 LOOK_SECONDS = 5.0
@@ -482,13 +486,18 @@ class Logs:
         while waiting:
             stream = waiting.pop(0)
             offset = place.at(stream)
-            part = await self._in_thread(self._files.read, attempt, stream, offset, READ_BYTES)
+            most = min(READ_BYTES, max(READ_LEAST_BYTES, READ_TOTAL_BYTES // len(self.readers)))
+            part = await self._in_thread(self._files.read, attempt, stream, offset, most)
             if part.data and part.offset > offset:
                 place = place.moved(stream, part.offset)
                 yield Cut(place, stream, offset)
             end = part.offset + len(part.data)
-            is_last = is_over if end >= part.size else len(part.data) < READ_BYTES  # a cut follows
-            text, taken = text_of(part.data, is_last=is_last)
+            is_last = is_over if end >= part.size else len(part.data) < most  # a cut follows
+            # Where there is more, an event ends with a line, unless that is longer than an event.
+            lines = part.data.rfind(b"\n") + 1 if end < part.size and not is_last else 0
+            text, taken = text_of(part.data[: lines or None], is_last=is_last)
+            if not taken and lines:
+                text, taken = text_of(part.data, is_last=is_last)
             if taken:
                 place = place.moved(stream, part.offset + taken)
                 yield Wrote(place, stream, part.offset, part.data[:taken], text)

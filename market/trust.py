@@ -2,7 +2,7 @@
 
 Each event moves the device's reputation and its owner's, so that a new token begins where the owner
 stands. Who pays nothing is not heard, nor is who takes their own jobs, and what happens between one
-buyer and one owner counts a few times a day: reputation is to cost more than it brings.
+buyer and one owner counts a few times a day: whoever makes reputation up needs fees and time.
 """
 
 from collections.abc import Callable, Sequence

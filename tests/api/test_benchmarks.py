@@ -29,6 +29,13 @@ async def test_an_agent_shows_what_its_device_has(
     assert shown["memory_bytes"] == 4 * benchmarks.BLOCK_BYTES
     listed = await service.call("GET", "/api/worker/devices", token=owner.token)
     assert listed.body["devices"][0]["benchmark"] == shown
+    buyer = await service.person()
+    job = {"title": "count", "job_type": "script", "price_credit": 0, "duration_hrs": 1}
+    made = await service.call("POST", "/api/jobs", job, token=buyer.token)
+    path = f"/api/jobs/{made.body['job_id']}"
+    await service.call("POST", f"{path}/accept", headers={"X-Worker-Token": token})
+    attempts = await service.call("GET", f"{path}/attempts", token=buyer.token)
+    assert attempts.body["attempts"][0]["benchmark"] == shown
 
 
 async def test_an_answer_to_nothing_is_refused(service: Service) -> None:

@@ -50,6 +50,27 @@ async def held(service: Service, count: int = 1) -> None:
     await until(lambda: dispatch.held == count, f"{count} requests are held")
 
 
+async def test_a_job_that_no_device_runs_is_put_up_with_a_warning(service: Service) -> None:
+    buyer = await service.person(credit="100")
+    image = {"job_type": "docker", "payload": {"image": "a/b:c"}}
+
+    async def warnings(**changes: Any) -> list[str]:
+        body = {**JOB, **changes}
+        return list(
+            (await service.call("POST", "/api/jobs", body, token=buyer.token)).body["warnings"]
+        )
+
+    assert await warnings(**image) == []  # no device has asked yet: nobody knows
+    token = await device_of(service)
+    await next_of(service, token, capacity={"slots": 0})  # it has nothing free, and still counts
+    [warning] = await warnings(**image)
+    assert warning.startswith("None of the devices")
+    assert await warnings() == []
+    can = {**CAPABILITIES, "executors": ["bwrap", "podman"]}
+    await next_of(service, await device_of(service), capacity={"slots": 0}, capabilities=can)
+    assert await warnings(**image) == []
+
+
 async def test_a_job_that_is_posted_reaches_a_device_that_waits_whole(service: Service) -> None:
     token, buyer = await device_of(service), await service.person(credit="100")
     asking = later(service, token)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from support.jobs import device_of, running
 from support.market import Market
 from support.statements import counted
 
+from market import logs as logs_module
 from market.errors import Code
 from market.logs import (
     CHECK_SECONDS,
@@ -322,6 +323,29 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
         assert isinstance(event, Wrote)
         assert event.data == b"last"
         assert isinstance(await anext(events), Over)
+
+
+@pytest.mark.parametrize("readers", [1, 32])
+async def test_events_end_with_lines_and_are_smaller_where_many_read(
+    market: Market, logs: Logs, monkeypatch: pytest.MonkeyPatch, readers: int
+) -> None:
+    monkeypatch.setattr(logs_module, "READ_TOTAL_BYTES", 64 * 1024)
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    log = b"".join(b"this is line %d\n" % number for number in range(10_000))
+    log += b"x" * 100_000 + b"\nlast"
+    await append(logs, device, job_id, 0, log)
+    await market.jobs.complete(device, job_id, "")
+    most = max(64 * 1024 // readers, logs_module.READ_LEAST_BYTES)
+    with ExitStack() as others:
+        for _ in range(readers - 1):
+            others.enter_context(logs.readers.reading(job_id, "another"))
+        events = logs.follow(buyer, job_id, position=None, number=1)
+        data = [event.data async for event in events if isinstance(event, Wrote)]
+    assert b"".join(data) == log
+    assert max(map(len, data)) <= most
+    whole = [each for each in data if each.startswith(b"this")]
+    assert all(each.endswith(b"\n") for each in whole[:-1])
 
 
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)

@@ -27,6 +27,7 @@ SECRET = "secret-of-the-agent-cf2a"  # in the environment of whoever starts a sa
 OTHER_SECRET = "secret-of-another-job-77e1"
 OWN_SECRET = "secret-of-this-job-19b0"  # in its environment, where it belongs
 BOUNDS = Bounds(cores=1.0, memory_bytes=256 << 20, disk_bytes=64 << 20, processes=64, seconds=60)
+PROBE = Path(__file__).with_name("probe.py")
 PYTHON = "/usr/bin/python3"  # the host's, in sandboxes that run the host's programs
 
 # There is none, it is not for this user, or the address leads nowhere.
@@ -212,6 +213,19 @@ def python_task(folder: Path, program: str, python: str = PYTHON, **changes: Any
     return made
 
 
+def probe_source(port: int) -> str:
+    """Return the probe as a script for a job, for which the test listens at a port of all hosts."""
+    targets = [f"host's loopback=127.0.0.1={port}", f"host's address=127.0.0.1={port}"]
+    arguments = ["probe", str(os.getpid()), "", *targets]
+    return f"import sys\nsys.argv = {arguments!r}\n{PROBE.read_text()}"
+
+
+def reported(out: str) -> dict[str, Outcome]:
+    """Return what the probe has printed, by the names of its lines."""
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return {row["name"]: Outcome(str(row["outcome"]), row["detail"]) for row in rows}
+
+
 def launch(executor: Executor, job: Task) -> launching.Started:
     """Start a task as the agent and its supervisor do, by way of the launch's JSON."""
     written = json.dumps(executor.prepare(job).as_fields())
@@ -254,13 +268,11 @@ def probe(
         abstract: the name of a Unix socket without a file, outside.
         changes: of the task.
     """
-    source = Path(__file__).with_name("probe.py").read_text()
-    job = python_task(folder, source, python, **changes)
+    job = python_task(folder, PROBE.read_text(), python, **changes)
     named = [f"{name}={host}={port}" for name, (host, port) in targets.items()]
     job = replace(job, command=(*job.command, str(os.getpid()), abstract, *named))
     result = run(executor, job)
-    rows = [json.loads(line) for line in result.out.splitlines() if line.startswith("{")]
-    outcomes = {row["name"]: Outcome(str(row["outcome"]), row["detail"]) for row in rows}
+    outcomes = reported(result.out)
     assert "done" in outcomes, f"the probe broke off: {result}"
     return outcomes
 

@@ -18,6 +18,7 @@ from proxyctl import files
 from proxyctl.worker import names
 from proxyctl.worker.endings import failed, report_of
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
+from proxyctl.worker.executors.none import NoExecutor
 from proxyctl.worker.journal import Stop
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.ports import Served
@@ -397,12 +398,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         self._move(State.DONE)
 
     def _done(self) -> None:
-        try:
-            executor = self._executor()
-        except TaskError:  # there is none for it here, so nothing was made ready
-            pass
-        else:
-            executor.clean(self.attempt_id)
+        self._executor().clean(self.attempt_id)
         self._tools.journal.forget(self.entry)
         self._tools.ended(self.attempt_id)
 
@@ -586,7 +582,10 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         return self._read(names.ENDED) is None and self._is_supervised()
 
     def _executor(self) -> Executor:
-        return self._tools.executor_for(payload_of_work(self.entry.work))
+        try:
+            return self._tools.executor_for(payload_of_work(self.entry.work))
+        except TaskError as error:
+            return NoExecutor(error.message)
 
     def _task(self) -> Task:
         payload = payload_of_work(self.entry.work)

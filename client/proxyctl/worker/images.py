@@ -41,6 +41,8 @@ _LOAD_SECONDS: Final = 900.0  # of the largest images, on a slow disk
 _LAYERS_MAX: Final = 127  # what overlay file systems can stack
 _CONFIG_MAX_BYTES: Final = 4 << 20
 _LOCK_SECONDS: Final = 0.5  # between two looks whether a pull that waits is still wanted
+# From when an attempt has its image until its container is there, which keeps the image by itself.
+_FRESH_SECONDS: Final = 120.0
 _RESERVE: Final = 2  # times the image's size on the disk: as a file, and in the engine
 _GIGABYTE: Final = 10**9
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -233,11 +235,13 @@ class Images:
     def _make_room(self, state: dict[str, Any], wanted: str) -> None:
         """Remove images, those that were used longest ago first, until the rest is bounded."""
         images = state["images"]
+        now = datetime.now(timezone.utc).timestamp()
         total = sum(each["bytes"] for each in images.values())
         for digest in sorted(images, key=lambda each: float(images[each]["used_at"])):
             if total <= self._limits.cache_bytes:
                 return
-            if digest == wanted:
+            is_fresh = float(images[digest]["used_at"]) > now - _FRESH_SECONDS
+            if digest == wanted or is_fresh:
                 continue
             with suppress(EngineError):  # a container is made of it; another time
                 call(self._engine, "rmi", _tag(digest))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from proxyctl.files import FileError
 from proxyctl.worker import names
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_TRIES: Final = 5
+_AGAIN_SECONDS: Final = 0.05  # a look at who has the lock takes less than a thousandth of that
 
 
 class Lock:
@@ -28,21 +32,29 @@ class Lock:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise FileError(f"{path} cannot be used: {error.strerror}") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _take(self._file):
             pid = os.read(self._file, 20).decode("ascii", "replace").strip()
             os.close(self._file)
             raise FileError(
                 f"an agent works in {folder} already, as process {pid}; "
                 "a second one needs a folder and a token of its own (--folder)"
-            ) from None
+            )
         os.ftruncate(self._file, 0)
         os.write(self._file, f"{os.getpid()}\n".encode())
 
     def close(self) -> None:
         """Let another agent have the folder."""
         os.close(self._file)
+
+
+def _take(descriptor: int) -> bool:
+    """Lock a file; say whether nobody else has it. `holder` has it, too, for a moment."""
+    for _ in range(_TRIES):
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_AGAIN_SECONDS)
+    return False
 
 
 def holder(folder: Path) -> int | None:

@@ -24,9 +24,6 @@ CAPACITIES_KEPT: Final = 1_024
 # Below a rounding error of sums and differences of what is free, in cores and GB.
 _NEAR: Final = 1e-9
 
-# To be compared and hashed, not read.
-Shape = tuple[object, ...]
-
 
 def fits(resources: Resources, capacity: Capacity) -> bool:
     """Say whether a device has free what a job needs. What it does not tell, it does not have."""
@@ -39,21 +36,6 @@ def fits(resources: Resources, capacity: Capacity) -> bool:
     if resources.arch and resources.arch != architecture(capacity.arch):
         return False
     return not resources.needed_gpus or _fits_gpus(resources, capacity)
-
-
-def shape(resources: Resources) -> Shape:
-    """Return what all jobs have in common that need the same: they fit the same devices."""
-    count = resources.needed_gpus
-    return (
-        count,
-        gpus.key(resources.gpu_model) if count else "",
-        _vram_gb(resources),
-        resources.cores,
-        resources.ram_gb,
-        resources.disk_gb,
-        resources.arch,
-        version(resources.cuda),
-    )
 
 
 def left(capacity: Capacity, resources: Resources) -> Capacity:

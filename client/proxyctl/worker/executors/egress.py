@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent import futures
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -102,8 +103,12 @@ class Egress:
             except OSError as error:
                 raise TaskError("host", f"the job's network cannot be served: {error}") from None
             job = _Job(self._guard, self._rules, loop)
-            self._jobs[attempt_id] = job
-            _call(loop, job.serve(listening))
+            try:
+                _call(loop, job.serve(listening))
+            except (OSError, futures.TimeoutError) as error:
+                listening.close()
+                raise TaskError("host", f"the job's network cannot be served: {error}") from None
+            self._jobs[attempt_id] = job  # once it is: who tries again must not find it served
 
     def close(self, attempt_id: str) -> None:
         """Serve a job no more, and cut its connections."""

@@ -11,6 +11,7 @@ import pytest
 from support import registry
 from support.registry import ImageParts, Liar, layer_of, push
 
+from proxyctl.worker import images as images_module
 from proxyctl.worker import registry as registry_module
 from proxyctl.worker.executors.base import Bounds, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
@@ -285,8 +286,9 @@ def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar)
 
 
 def test_the_image_that_was_used_longest_ago_makes_room(
-    podman: Containers, folder: Path, liar: Liar
+    podman: Containers, folder: Path, liar: Liar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(images_module, "_FRESH_SECONDS", 0.0)
     made = [shell_image(f"number {number}") for number in range(3)]
     for number, image in enumerate(made):
         liar.serve(f"own{number}", image)
@@ -298,6 +300,16 @@ def test_the_image_that_was_used_longest_ago_makes_room(
     third = images.ensure(f"{liar.host}/own2")
     assert sorted(kept(podman)) == sorted([first.name, third.name])
     assert second.name not in kept(podman)
+
+
+def test_an_image_that_a_job_is_about_to_run_is_not_removed(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    for number in range(2):
+        liar.serve(f"about{number}", shell_image(f"about {number}"))
+    images = images_of(podman, folder, Limits(cache_bytes=1))
+    both = [images.ensure(f"{liar.host}/about{number}") for number in range(2)]
+    assert {each.name for each in both} <= set(kept(podman))
 
 
 def test_a_registry_at_home_is_not_reached(podman: Containers, folder: Path, liar: Liar) -> None:

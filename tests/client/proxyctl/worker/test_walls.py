@@ -1,21 +1,16 @@
 """The walls around a job as it comes by the whole agent: the battery, the bombs, the way out."""
 
-import json
-import os
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support import battery, worker_process
 from support.battery import EXPECTED, SECRET, Outcome
 from support.bombs import BOMBS
-from support.worker_market import TOKEN, Job, WorkerMarket, worker_market
+from support.worker_market import TOKEN, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
 from proxyctl.worker.record import Lend
 
-PROBE = Path(battery.__file__).with_name("probe.py")
 OWN_SECRET = "secret-of-a-buyer-2f90"
 WAY_OUT = """
 import os, socket, urllib.error, urllib.request
@@ -53,27 +48,10 @@ def agent(market: WorkerMarket, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield made
 
 
-def run(agent: WorkerAgent, market: WorkerMarket, script: str, **payload: object) -> Job:
-    """Have a script run to its end."""
-    job = market.post(script, payload=payload)
-    until(lambda: job.outcome, agent)
-    agent.until_idle()
-    return job
-
-
 @pytest.fixture(scope="module")
-def outcomes(agent: WorkerAgent, market: WorkerMarket) -> dict[str, Outcome]:
+def outcomes(agent: WorkerAgent) -> dict[str, Outcome]:
     """What the probe reports from within."""
-    with socket.create_server(("0.0.0.0", 0)) as listening:
-        port = listening.getsockname()[1]
-        targets = [f"host's loopback=127.0.0.1={port}", f"host's address=127.0.0.1={port}"]
-        arguments = ["probe", str(os.getpid()), "", *targets]
-        source = f"import sys\nsys.argv = {arguments!r}\n{PROBE.read_text()}"
-        job = run(agent, market, source, secrets={"HF_TOKEN": OWN_SECRET})
-    rows = [json.loads(line) for line in job.logs[1, "out"].splitlines()]
-    reported = {row["name"]: Outcome(str(row["outcome"]), row["detail"]) for row in rows}
-    assert "done" in reported, (job.reports, job.logs)
-    return reported
+    return agent.probed(OWN_SECRET)
 
 
 @pytest.mark.parametrize("line", [each for each in EXPECTED if each != "connect abstract"])
@@ -105,10 +83,10 @@ def test_a_bomb_ends_alone_and_its_buyer_is_told(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
 ) -> None:
     """The agent goes on, and takes the next one."""
-    [(verb, fields)] = run(agent, market, BOMBS[bomb]).reports
+    [(verb, fields)] = agent.run(BOMBS[bomb]).reports
     assert (verb, fields["kind"]) == ("fail", kind), fields
     assert words in fields["reason"]
-    [(verb, fields)] = run(agent, market, "print('hello')").reports
+    [(verb, fields)] = agent.run("print('hello')").reports
     assert verb == "complete"
 
 
@@ -140,7 +118,7 @@ def test_a_job_that_is_late_is_asked_first(agent: WorkerAgent, market: WorkerMar
 
 def test_a_way_out_is_there_for_jobs_that_want_it(agent: WorkerAgent, market: WorkerMarket) -> None:
     """It is served before the job begins, and judges; the gate is not the job's."""
-    job = run(agent, market, WAY_OUT, network="egress")
+    job = agent.run(WAY_OUT, network="egress")
     lines = job.logs[1, "out"].decode().splitlines()
     # The fourth is the listing's own.
     assert lines[0] == "http://127.0.0.1:1080 ['0', '1', '2', '3']", job.reports

@@ -9,7 +9,6 @@ from proxyctl.worker.executors.limits.base import NO_SCOPE
 from proxyctl.worker.executors.limits.cgroup1 import Cgroup1
 from proxyctl.worker.executors.limits.cgroup2 import Cgroup2
 from proxyctl.worker.executors.limits.systemd import SystemdScopes
-from proxyctl.worker.executors.limits.unbounded import Unbounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,25 +23,18 @@ KINDS: Final[dict[str, Callable[[str], Limits]]] = {
 }
 
 
-def choose(
-    wanted: str = "auto", *, scope: str = NO_SCOPE, only_mine: bool = False
-) -> tuple[Limits | None, list[Finding]]:
+def choose(wanted: str = "auto", *, scope: str = NO_SCOPE) -> tuple[Limits | None, list[Finding]]:
     """Return a way to hold limits that works here, and what was looked at.
 
     Args:
-        wanted: "auto", one of `KINDS`, or "none".
+        wanted: "auto", or one of `KINDS`.
         scope: of the agent, as `scope_of` names it.
-        only_mine: jobs of the owner alone are run, which may be without limits.
 
     Raises:
         TaskError: the owner wants something that may not be, or that there is not.
     """
-    if wanted == "none":
-        if not only_mine:
-            raise TaskError("refused", 'limits "none" are for the owner\'s own jobs (only_mine)')
-        return Unbounded(), []
     if wanted != "auto" and wanted not in KINDS:
-        known = ", ".join(("auto", *KINDS, "none"))
+        known = ", ".join(("auto", *KINDS))
         raise TaskError("refused", f"limits {wanted!r} are none of: {known}")
     findings: list[Finding] = []
     for name in KINDS if wanted == "auto" else (wanted,):

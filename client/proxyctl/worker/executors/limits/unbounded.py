@@ -1,4 +1,4 @@
-"""No limits but those of each process: for the owner's own jobs, and never for a stranger's."""
+"""No limits but those of each process: for trying out the walls where nothing holds limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from proxyctl.worker.executors.limits.base import Admission, name_of
 
 
 class Unbounded:
-    """Where the owner has chosen to run jobs of their own without control groups."""
+    """In the place of limits when `check` asks what else is missing; no job is run under it."""
 
     name = "none"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxyctl.protocol.jobspec.matching import GAIN_PER_HOUR, fits, left, rank, shape, version
+from proxyctl.protocol.jobspec.matching import GAIN_PER_HOUR, fits, left, rank, version
 from proxyctl.protocol.jobspec.payload import Capacity, Resources
 
 RIG = Capacity(
@@ -95,32 +95,6 @@ _CAPACITIES = st.builds(
     gpu_names=st.sampled_from([(), RIG.gpu_names, ("Tesla T4", "NVIDIA GeForce RTX 4090")]),
     cuda=st.sampled_from(["", "12.1", "13"]),
 )
-
-
-@given(_RESOURCES, _RESOURCES, _CAPACITIES)
-def test_jobs_of_one_shape_fit_the_same_devices(
-    one: Resources, other: Resources, capacity: Capacity
-) -> None:
-    if shape(one) == shape(other):
-        assert fits(one, capacity) == fits(other, capacity)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"gpus": 1},
-        {"gpu_model": "RTX 3090"},
-        {"vram_gb": 10.0},
-        {"cores": 1.0},
-        {"ram_gb": 1.0},
-        {"disk_gb": 1.0},
-        {"arch": ""},
-        {"cuda": "12.0"},
-    ],
-)
-def test_jobs_that_need_other_things_have_other_shapes(changed: dict[str, Any]) -> None:
-    assert shape(replace(WHOLE, **changed)) != shape(WHOLE)
-    assert shape(replace(WHOLE, gpu_model="NVIDIA GeForce rtx4090")) == shape(WHOLE)
 
 
 @given(_RESOURCES, _CAPACITIES)

@@ -1,5 +1,6 @@
 """proxyctl.worker.executors.egress: real sandboxes whose way out leads to servers of the test."""
 
+import asyncio
 import http.server
 import json
 import os
@@ -16,6 +17,7 @@ from support import battery
 from support.waiting import until_true
 
 from proxyctl.exit.lan import Guard, make_guard
+from proxyctl.worker.executors import netns
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.egress import Egress, Rules
@@ -253,3 +255,26 @@ def test_a_job_that_is_gone_cannot_be_served(strict: Guard) -> None:
     assert error.value.kind == "host"
     egress.close("gone-1")
     egress.stop()
+
+
+def test_a_way_out_that_could_not_be_opened_does_not_count_as_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError("no descriptor is left")
+
+    guard, routes = make_guard()
+    egress = Egress(guard)
+    try:
+        monkeypatch.setattr(netns, "listen_inside", lambda *_: socket.socket())
+        with monkeypatch.context() as broken:
+            broken.setattr(asyncio, "start_server", fail)
+            for _ in range(2):
+                with pytest.raises(TaskError, match="no descriptor is left"):
+                    egress.open("one", os.getpid())
+        egress.open("one", os.getpid())
+        assert egress._jobs
+    finally:
+        egress.stop()
+        if routes is not None:
+            routes.close()

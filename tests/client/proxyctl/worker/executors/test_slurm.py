@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ from proxyctl.worker.executors.slurm import EXCHANGE, Slurm
 from proxyctl.worker.executors.slurm_calls import Node, parse_nodes
 from proxyctl.worker.record import Lend, Sandbox
 
-PROBE = Path(battery.__file__).with_name("probe.py")
 OWN_SECRET = "secret-of-a-buyer-55ab"
 WAITS = """
 import os, time
@@ -97,14 +95,6 @@ def agent(cluster: Cluster, market: WorkerMarket, top: Path) -> Iterator[WorkerA
         yield made
 
 
-def run(agent: WorkerAgent, market: WorkerMarket, script: str, **payload: object) -> Job:
-    """Have a script run to its end."""
-    job = market.post(script, payload=payload)
-    until(lambda: job.outcome, agent)
-    agent.until_idle()
-    return job
-
-
 def until_begun(agent: WorkerAgent, job: Job) -> Path:
     """Wait for the first line of its log; return the job's own folder."""
     until(lambda: b"begun" in job.logs.get((1, "out"), b""), agent)
@@ -112,18 +102,9 @@ def until_begun(agent: WorkerAgent, job: Job) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcomes(agent: WorkerAgent, market: WorkerMarket) -> dict[str, Outcome]:
+def outcomes(agent: WorkerAgent) -> dict[str, Outcome]:
     """What the probe reports from a node."""
-    with socket.create_server(("0.0.0.0", 0)) as listening:
-        port = listening.getsockname()[1]
-        targets = [f"host's loopback=127.0.0.1={port}", f"host's address=127.0.0.1={port}"]
-        arguments = ["probe", str(os.getpid()), "", *targets]
-        source = f"import sys\nsys.argv = {arguments!r}\n{PROBE.read_text()}"
-        job = run(agent, market, source, secrets={"HF_TOKEN": OWN_SECRET})
-    rows = [json.loads(line) for line in job.logs[1, "out"].splitlines()]
-    reported = {row["name"]: Outcome(str(row["outcome"]), row["detail"]) for row in rows}
-    assert "done" in reported, (job.reports, job.logs)
-    return reported
+    return agent.probed(OWN_SECRET)
 
 
 def by_user(home: Path, program: str, *arguments: str) -> dict[str, Any]:
@@ -161,10 +142,9 @@ def test_nothing_gets_through(line: str, outcomes: dict[str, Outcome]) -> None:
 
 def test_nothing_gets_through_for_an_ordinary_user(cluster: Cluster, top: Path) -> None:
     """On most clusters nobody but an administrator is root, and the agent is not."""
-    told = by_user(top / "user", PROBE.read_text(), str(os.getpid()), "nobody-listens")
+    told = by_user(top / "user", battery.PROBE.read_text(), str(os.getpid()), "nobody-listens")
     assert told.get("status") == 0, told
-    rows = [json.loads(line) for line in told["out"].splitlines() if line.startswith("{")]
-    reported = {row["name"]: Outcome(str(row["outcome"]), row["detail"]) for row in rows}
+    reported = battery.reported(told["out"])
     assert "done" in reported
     for line in reported:
         battery.judge(line, reported)
@@ -217,7 +197,7 @@ def test_a_job_runs_on_a_node_and_its_log_comes_while_it_does(
 
 
 def test_what_was_used_is_told(agent: WorkerAgent, market: WorkerMarket) -> None:
-    job = run(agent, market, "x = bytearray(100_000_000); print(sum(range(3_000_000)))")
+    job = agent.run("x = bytearray(100_000_000); print(sum(range(3_000_000)))")
     [(verb, said)] = job.reports
     assert verb == "complete"
     assert said["usage"]["cpu_seconds"] > 0
@@ -231,14 +211,14 @@ def test_what_was_used_is_told(agent: WorkerAgent, market: WorkerMarket) -> None
 def test_a_bomb_ends_alone_and_its_buyer_is_told(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
 ) -> None:
-    [(verb, said)] = run(agent, market, BOMBS[bomb]).reports
+    [(verb, said)] = agent.run(BOMBS[bomb]).reports
     assert (verb, said["kind"]) == ("fail", kind), said
     assert words in said["reason"]
 
 
 def test_forks_end_at_their_bound(agent: WorkerAgent, market: WorkerMarket) -> None:
     """Slurm has none; a job has one all the same."""
-    job = run(agent, market, FORKS)
+    job = agent.run(FORKS)
     assert job.outcome == "complete"
     assert 500 < int(job.logs[1, "out"]) < 512
 

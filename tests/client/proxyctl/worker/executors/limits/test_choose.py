@@ -8,13 +8,10 @@ from proxyctl.worker.executors.limits.cgroup1 import Cgroup1
 from proxyctl.worker.executors.limits.choose import choose
 
 
-def test_no_limits_are_for_the_owners_own_jobs() -> None:
-    """Whoever wants none gets them for their own jobs alone."""
-    with pytest.raises(TaskError, match="only_mine"):
+def test_nobody_runs_jobs_without_limits() -> None:
+    """What cannot be held is a refusal."""
+    with pytest.raises(TaskError, match="none of: auto"):
         choose("none")
-    limits, findings = choose("none", only_mine=True)
-    assert limits is not None
-    assert (limits.name, findings) == ("none", [])
 
 
 def test_an_unknown_kind_is_told_with_those_that_there_are() -> None:

@@ -1,0 +1,140 @@
+"""kill -9 of container engines while jobs run under them: each job has one result, nothing is left.
+
+For the seeds of `make crash-jobs` alone: an engine takes longer to start than all else of it. A
+container whose engine, monitor or client is killed is the device's failure, and given away again.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import engines, sqlite
+from support.crash_site import LENT, CrashSite, crash_site
+from support.engines import DockerDaemon
+from support.registry import ImageParts, layer_of, liar
+
+from proxyctl.worker.record import Sandbox
+from proxyctl.worker.states import State
+
+SEED = int(os.environ.get("PROXYD_CRASH_SEED", "0"))
+SEEDS = int(os.environ.get("PROXYD_CRASH_KILLS", "0"))
+JOBS = 2
+FAULTS = 3
+FAULT_MAX_SECONDS = 2.0  # from one to the next: a container takes most of a second to start
+COMMAND = "echo begun; sleep 1; printf whole >/work/kept; echo done"
+# Besides the program itself, all that an engine has for a container.
+HELPERS = {
+    "podman": (b"conmon", b"podman"),
+    "docker": (b"containerd-shim-runc-v2", b"docker"),
+}
+
+pytestmark = pytest.mark.skipif(not SEEDS, reason="make crash-jobs")
+
+
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def engine(request: pytest.FixtureRequest) -> Iterator[DockerDaemon | None]:
+    """Yield Docker's daemon; None for podman, which has none."""
+    engines.require_root()
+    if request.param == "podman":
+        with engines.podman_storage():
+            yield None
+        return
+    with engines.docker_daemon() as daemon:
+        before = os.environ.get("DOCKER_HOST")
+        os.environ["DOCKER_HOST"] = daemon.host
+        try:
+            yield daemon
+        finally:
+            del os.environ["DOCKER_HOST"]
+            if before is not None:
+                os.environ["DOCKER_HOST"] = before
+
+
+@pytest.fixture(scope="module")
+def site(
+    engine: DockerDaemon | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CrashSite]:
+    folder = tmp_path_factory.mktemp("site")
+    shell = Path("/bin/busybox").resolve().read_bytes()
+    with liar() as images:
+        images.serve("shell", ImageParts(layer_of({"bin/sh": shell, "bin/sleep": shell})))
+        payload = {"image": f"{images.host}/shell", "command": ["/bin/sh", "-c", COMMAND]}
+        name = "podman" if engine is None else "docker"
+        with crash_site(
+            folder,
+            sqlite.database(folder),
+            sandbox=Sandbox(name, registries=(images.host,)),
+            lend=replace(LENT, jobs=("docker",)),
+            payload=payload,
+        ) as made:
+            yield made
+
+
+@pytest.mark.timeout(120 + 120 * SEEDS)
+def test_a_job_in_a_container_has_one_result_whatever_is_killed(
+    site: CrashSite, engine: DockerDaemon | None
+) -> None:
+    site.agents[0].start()
+    for seed in range(SEED, SEED + SEEDS):
+        run_seed(site, engine, random.Random(seed))
+
+
+def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random) -> None:
+    jobs = [site.post() for _ in range(JOBS)]
+    done = []
+    try:
+        for _ in range(FAULTS):
+            # Not waiting for a condition: the moment is what is tried here.
+            time.sleep(chance.uniform(0, FAULT_MAX_SECONDS))
+            kind = chance.choice(["helper", "helper", "daemon", "agent"])
+            done.append(kind)
+            if kind == "agent":
+                site.agents[0].kill()
+                site.agents[0].start(die_at=chance.choice(["", *(each.value for each in State)]))
+            elif kind == "helper" or engine is None:
+                kill_helper(engine, chance)
+            else:
+                engine.kill()
+                engine.start()
+        site.finish(jobs)
+        assert not containers(engine)
+    except BaseException as error:
+        error.add_note(f"after {done}")
+        raise
+
+
+def kill_helper(engine: DockerDaemon | None, chance: random.Random) -> None:
+    """Kill one of the processes that the engine of this test has for a container of an agent."""
+    folder = os.environ["CONTAINERS_STORAGE_CONF" if engine is None else "DOCKER_HOST"]
+    folder = str(Path(folder.removeprefix("unix://")).parent)
+    assert folder.startswith("/var/tmp/proxyd-"), folder  # nobody else's engine
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+            has_folder = folder.encode() in words + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        name = words.split(b"\0")[0].rpartition(b"/")[2]
+        if has_folder and name in HELPERS["podman" if engine is None else "docker"]:
+            pids.append(int(process.name))
+    if pids:
+        try:
+            os.kill(chance.choice(pids), signal.SIGKILL)
+        except ProcessLookupError:
+            return  # it has just ended
+
+
+def containers(engine: DockerDaemon | None) -> list[str]:
+    """Return the containers that there are, also those that have ended."""
+    program = "podman" if engine is None else "docker"
+    done = subprocess.run(
+        [program, "ps", "--all", "--quiet"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
