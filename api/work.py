@@ -11,14 +11,14 @@ from api.routes import Auth, Call, Nothing, Reply, Route
 from market.artifacts import WorkInput
 from market.attempts import NAMED_MAX
 from market.attempts import Action as ToldAction
-from market.dispatch import Ask, Dispatch, GivenJob, OfferedJob
+from market.dispatch import NO_ATTEMPTS, Ask, Dispatch, GivenJob, OfferedJob
 from market.errors import Code, MarketError
 from market.matching import MILLION, Offer
 from proxyctl.protocol.jobspec import Capacity
 from storage.devices import DeviceRow
 
-# Proxies on the way close a connection on which nothing has come for a minute.
-WAIT_MAX_SECONDS = 55
+# So often a device is heard of at least: one that was unplugged says nothing when it goes.
+WAIT_MAX_SECONDS = 300
 SLOTS_MAX = 1_000
 OFFERS_MAX = 100
 # More kinds of GPUs than a machine has: each is compared with each model that jobs ask for.
@@ -206,6 +206,7 @@ class WorkRoutes:
                 },
                 errors=(Code.TOO_BUSY,),
                 ends_with_client=True,
+                is_held=True,
             ),
             Route(
                 "GET",
@@ -220,8 +221,9 @@ class WorkRoutes:
 
     async def next(self, call: Call[NextRequest, Any]) -> NextReply:
         """Wait for work."""
-        device, body = call.device, call.body
-        told = await self._dispatch.next(device, _ask(device, body))
+        waiting = self._dispatch.next(call.device, _ask(call.device, call.body), call.send_space)
+        del call  # with all that was sent: thousands wait here, each for minutes
+        told = await waiting
         lease = self._dispatch.terms.lease_seconds
         return NextReply(
             jobs=[_work(job, lease) for job in told.jobs],
@@ -260,7 +262,8 @@ def _ask(device: DeviceRow, body: NextRequest) -> Ask:
         can.network == "egress",
         (least or 0) * MILLION,
     )
-    attempts = frozenset((each.job_id, each.attempt) for each in body.attempts)
+    named = ((each.job_id, each.attempt) for each in body.attempts)
+    attempts = frozenset(named) if body.attempts else NO_ATTEMPTS
     return Ask(offer, attempts, body.wait_s, body.seen)
 
 

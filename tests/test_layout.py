@@ -15,6 +15,7 @@ TESTED_IN = {
     "api/callers.py": "tests/api/test_server.py",
     "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
+    "api/patience.py": "tests/api/test_work.py",
     "api/responses.py": "tests/api/test_server.py",
     "api/routes.py": "tests/api/test_router.py",
     "api/sse.py": "tests/api/test_assistant.py",

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from support.jobs import code_of, device_of, history, wanted
 from support.market import Market
@@ -89,6 +90,35 @@ async def test_a_device_that_waits_for_nothing_is_told_nothing_in_time(market: M
     device = await device_for(market)
     told = await market.dispatch.next(device, ask(wait_seconds=0.05))
     assert (list(told.jobs), list(told.actions)) == ([], [])
+
+
+async def test_a_job_that_comes_while_the_wait_is_told_is_not_lost(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
+    said, is_posted = asyncio.Event(), asyncio.Event()
+
+    async def say_held() -> None:
+        said.set()
+        await is_posted.wait()
+
+    asking = asyncio.create_task(market.dispatch.next(device, ask(wait_seconds=LONG), say_held))
+    await said.wait()
+    job = await posted(market, buyer)
+    await until(lambda: market.dispatch.claims.claimed == 1, "the job is claimed")
+    is_posted.set()
+    assert attempts_of(await asking) == {(job, 1)}
+
+
+async def test_a_wait_ends_with_whoever_cannot_be_told_of_it(market: Market) -> None:
+    device = await device_for(market)
+    market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
+
+    async def say_held() -> None:
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await market.dispatch.next(device, ask(wait_seconds=LONG), say_held)
+    assert market.dispatch.held == 0
 
 
 async def test_jobs_without_payload_and_those_not_understood_are_given_to_nobody(
