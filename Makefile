@@ -210,11 +210,12 @@ crash: setup
 	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
 		--timeout 0 --capture no tests/faults/test_kill.py
 
-# The same of devices that work: agent, supervisor and marketplace, for a hundred seeds; five minutes.
+# The same of devices that work, a hundred seeds each: agent and supervisor beside a marketplace that is away at times
+# (five minutes), and beside a real daemon that is killed, too, over SQLite, and over PostgreSQL, which is also (half an hour).
 crash-jobs: setup
 	@seed=$${SEED:-$$(date +%s)}; echo "SEED=$$seed KILLS=$(KILLS)"; \
 	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
-		--timeout 120 tests/faults/test_worker_kill.py
+		--timeout 120 tests/faults/test_worker_kill.py tests/faults/test_job_kill.py
 
 # Loads a daemon with everything at once: what it holds must stop growing.
 soak: setup

@@ -79,7 +79,7 @@ class SyncReply(Reply, kw_only=True):
 class AttemptItem(Struct):
     """An attempt of a device at a job; `outcome` is there once it is over.
 
-    `state` and `progress` are what the device last said.
+    `state`, of one that is not over, and `progress` are what the device last said.
     """
 
     attempt: int
@@ -210,7 +210,7 @@ def _item(row: AttemptRow) -> AttemptItem:
         ready_at=_moment(row.ready_at),
         ended_at=_moment(row.ended_at),
         outcome=UNSET if row.outcome is None else ATTEMPT_OUTCOMES[row.outcome],
-        state=UNSET if row.phase is None else row.phase,
+        state=UNSET if row.phase is None or row.ended_at is not None else row.phase,
         progress=UNSET if row.progress is None else row.progress,
         image_digest=UNSET if row.image_digest is None else row.image_digest,
         kind=UNSET if row.failure_kind is None else FAILURE_KINDS[row.failure_kind],

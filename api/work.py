@@ -11,7 +11,7 @@ from api.routes import Auth, Call, Nothing, Reply, Route
 from market.artifacts import WorkInput
 from market.attempts import NAMED_MAX
 from market.attempts import Action as ToldAction
-from market.dispatch import NO_ATTEMPTS, Ask, Dispatch, GivenJob, OfferedJob
+from market.dispatch import NO_ATTEMPTS, Agent, Ask, Dispatch, GivenJob, OfferedJob
 from market.errors import Code, MarketError
 from market.matching import MILLION, Offer
 from proxyctl.protocol.jobspec import Capacity
@@ -81,7 +81,9 @@ class NextRequest(Struct):
     """What a device has free and can do, all that it has taken, and for how long it waits.
 
     `min_price_usd` is per hour, and by default the one that the token was made with. `seen` is the
-    number of the last answer that has arrived.
+    number of the last answer that has arrived. `agent` names the program that asks, and
+    `agent_since` is when it was started, in UTC seconds: of two with the same token, the one that
+    was started later gets the jobs.
     """
 
     capacity: FreeCapacity
@@ -90,6 +92,8 @@ class NextRequest(Struct):
     min_price_usd: Money | None = None
     wait_s: Annotated[float, Meta(ge=0, le=WAIT_MAX_SECONDS)] = 0.0
     seen: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0
+    agent: Annotated[str, Meta(max_length=64)] = ""
+    agent_since: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0
 
 
 class NewInput(Struct, kw_only=True):
@@ -145,12 +149,16 @@ class Action(Struct):
 
 
 class NextReply(Reply, kw_only=True):
-    """What there is for the device; `seen` is the number of this answer."""
+    """What there is for the device; `seen` is the number of this answer.
+
+    `replaced`: another agent with this token was started later, and gets the jobs.
+    """
 
     jobs: list[NewWork]
     actions: list[Action]
     lease_s: int
     seen: int
+    replaced: bool | UnsetType = UNSET
 
 
 class OffersQuery(Struct, kw_only=True):
@@ -230,6 +238,7 @@ class WorkRoutes:
             actions=[_action(each) for each in told.actions],
             lease_s=lease,
             seen=told.seen,
+            replaced=True if told.is_replaced else UNSET,
         )
 
     async def offers(self, call: Call[Nothing, OffersQuery]) -> OffersReply:
@@ -264,7 +273,8 @@ def _ask(device: DeviceRow, body: NextRequest) -> Ask:
     )
     named = ((each.job_id, each.attempt) for each in body.attempts)
     attempts = frozenset(named) if body.attempts else NO_ATTEMPTS
-    return Ask(offer, attempts, body.wait_s, body.seen)
+    agent = Agent(body.agent, body.agent_since)
+    return Ask(offer, attempts, body.wait_s, body.seen, agent)
 
 
 def _work(job: GivenJob, lease_seconds: int) -> NewWork:

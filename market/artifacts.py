@@ -48,6 +48,8 @@ CHECKPOINT: Kind = "checkpoint"
 DAY_SECONDS = 86_400
 # Long enough for the largest file over a slow line, and to go on after a night without one.
 UNFINISHED_SECONDS = DAY_SECONDS
+# The artifact of such bytes has expired long ago, and nobody can go on with them.
+FORGOTTEN_SECONDS = 3 * UNFINISHED_SECONDS
 # What a lost attempt has sent is of use to nobody but who wonders what went wrong.
 LOST_SECONDS = DAY_SECONDS
 # Uploads that are being received: each has up to 3 MiB in memory (`storage.blobs.local`). Others
@@ -56,6 +58,10 @@ UPLOADS_MAX = 48
 UPLOADS_PER_USER_MAX = 16
 UPLOADS_WAITING_MAX = 256
 UPLOAD_WAITING_SECONDS = 20.0  # then the sender asks again, before it takes us for dead
+# While others wait, who has sent for so long at less than that rate gives way and goes on later: a
+# few slow networks cannot keep all slots for the hours that a large file takes them.
+UPLOAD_TURN_SECONDS = 30.0
+UPLOAD_BYTES_PER_SECOND = 1 << 20
 SWEEP_MAX = 200
 NOT_WHOLE = "The artifact is not there yet: it was announced, and is not finished."
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -169,6 +175,7 @@ class Artifacts:
             queue_per_caller=UPLOADS_PER_USER_MAX,
         )
         self._uploads = Slots(bounds)
+        self._forget_at = 0  # UTC seconds
         self._expiring = Sweep("artifact %s cannot be deleted", _logger)
         self._removing = Sweep("content %s cannot be deleted", _logger)
 
@@ -277,7 +284,7 @@ class Artifacts:
             ):
                 # Now that there is a file: who deletes the artifact after this deletes the file.
                 await self._store.read(_require_unfinished, artifact.id)
-                yield _Bounded(receiver, artifact, self.traffic)
+                yield _Bounded(receiver, artifact, self.traffic, self._uploads)
         except BusyError as error:
             raise MarketError(Code.TOO_BUSY, "Another request sends the same artifact.") from error
         except MismatchError as error:
@@ -391,6 +398,9 @@ class Artifacts:
             await self._store.write(queries.delete_content, content_id)
 
         count = await self._expiring.run(due, delete, most=SWEEP_MAX, now=now)
+        if now >= self._forget_at:
+            self._forget_at = now + DAY_SECONDS
+            count += await self._blobs.forget(FORGOTTEN_SECONDS)
         return count + await self._removing.run(dropped, remove, most=SWEEP_MAX, now=now)
 
     async def _begin(self, row: ArtifactRow) -> Announced:
@@ -437,10 +447,15 @@ class Artifacts:
 class _Bounded:
     """A `Receiver` that takes no more than was announced."""
 
-    def __init__(self, receiver: Receiver, artifact: ArtifactRow, traffic: Traffic) -> None:
+    def __init__(
+        self, receiver: Receiver, artifact: ArtifactRow, traffic: Traffic, uploads: Slots
+    ) -> None:
         self._receiver = receiver
         self._artifact = artifact
         self._traffic = traffic
+        self._uploads = uploads
+        self._began_at = asyncio.get_running_loop().time()
+        self._bytes = 0
 
     @property
     def offset(self) -> int:
@@ -451,12 +466,18 @@ class _Bounded:
         """See `Receiver.write`.
 
         Raises:
-            MarketError: `artifact_mismatch`, when there is more than was announced.
+            MarketError: `artifact_mismatch`, when there is more than was announced; `too_busy`,
+                when it is slow and others wait. What was written by then is kept.
         """
         if self._receiver.offset + len(data) > self._artifact.size_bytes:
             raise _longer(self._artifact)
         self._traffic.received_bytes += len(data)
+        self._bytes += len(data)
         await self._receiver.write(data)
+        seconds = asyncio.get_running_loop().time() - self._began_at
+        is_slow = self._bytes < seconds * UPLOAD_BYTES_PER_SECOND
+        if seconds > UPLOAD_TURN_SECONDS and is_slow and self._uploads.is_full:
+            raise MarketError(Code.TOO_BUSY)
 
 
 class _Counted:

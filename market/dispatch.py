@@ -56,6 +56,8 @@ NOTHING = Capacity()
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
 # nobody says here when it has finished one.
 FULL_SECONDS = 5.0
+# An agent asks again at once, or after a minute if the marketplace was away for long.
+AGENT_AWAY_SECONDS = 120.0
 # Each device has some, and an empty set of its own takes 216 bytes.
 NO_ATTEMPTS: Final[frozenset[tuple[str, int]]] = frozenset()
 NO_ACTIONS: Final[frozenset[Action]] = frozenset()
@@ -82,6 +84,16 @@ class DispatchTerms(Struct, frozen=True):
     held_max: int = 10_000
 
 
+class Agent(Struct, frozen=True):
+    """The program that asks for a device: the name of its folder, and its start in UTC seconds.
+
+    Two of them may have the token of one device, though it is meant for one.
+    """
+
+    name: str = ""
+    since: int = 0
+
+
 class Ask(Struct, frozen=True):
     """What a device asks with: what it offers, what it holds, and for how long it waits.
 
@@ -92,6 +104,7 @@ class Ask(Struct, frozen=True):
     attempts: frozenset[tuple[str, int]]
     wait_seconds: float
     seen: int
+    agent: Agent = Agent()
 
 
 class GivenJob(Struct, frozen=True):
@@ -110,11 +123,15 @@ class OfferedJob(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """What a device is told: jobs that are now its own, what to stop, the number of the answer."""
+    """What a device is told: jobs that are now its own, what to stop, the number of the answer.
+
+    `is_replaced`: another agent with the same token was started later, and is given the jobs.
+    """
 
     jobs: Sequence[GivenJob]
     actions: Sequence[Action]
     seen: int
+    is_replaced: bool = False
 
 
 class _Found(Struct, frozen=True):
@@ -131,10 +148,14 @@ class _Device:
     `held` counts only while `is_certain`. `told` are actions that still stand, the last of them in
     the answer with the number `told_at`: told again until the device has seen that. `given` are the
     attempts that it was given and does not name, with the number of the answer: one that it has
-    seen and does not take is not given again, but taken back.
+    seen and does not take is not given again, but taken back. `agents` are the agents that were
+    given what it holds, and `agent` the one that gets jobs now, which asked last at `asked_at`.
     """
 
     __slots__ = (
+        "agent",
+        "agents",
+        "asked_at",
         "claiming",
         "given",
         "held",
@@ -152,10 +173,26 @@ class _Device:
         self.told = NO_ACTIONS
         self.told_at = 0
         self.given: dict[tuple[str, int], int] = {}
+        self.agent = Agent()
+        self.agents: dict[tuple[str, int], str] = {}
+        self.asked_at = 0.0
         self.offer: Offer | None = None
         self.request: _Request | None = None
         self.claiming = 0
         self.settled: asyncio.Future[None] | None = None
+
+    def is_for(self, agent: Agent, now: float) -> bool:
+        """Note who asks; say whether that is not an agent in whose place another one works."""
+        is_away = self.request is None and now - self.asked_at > AGENT_AWAY_SECONDS
+        if self.has_other(agent) and agent.since < self.agent.since and not is_away:
+            return False
+        if agent.name:
+            self.agent, self.asked_at = agent, now
+        return True
+
+    def has_other(self, agent: Agent) -> bool:
+        """Say whether another agent gets the jobs; of one without a name nobody knows."""
+        return bool(agent.name and self.agent.name) and agent.name != self.agent.name
 
 
 class _Request:
@@ -324,6 +361,8 @@ class Dispatch:
             StoreError: nothing was given to the device, as far as is known.
         """
         device = self._device(row.id)
+        if not device.is_for(ask.agent, asyncio.get_running_loop().time()):
+            return replaced(ask)
         earlier, request = device.request, _Request(row, device, ask.offer, say_held)
         del row  # of twenty fields; thousands wait here
         if earlier is None:
@@ -336,6 +375,7 @@ class Dispatch:
             return await self._with_files(await self._answer(request, ask))
         finally:
             if device.request is request:
+                device.asked_at = asyncio.get_running_loop().time()
                 device.request = None
                 self._waiting.remove(request)
                 self._held.give(request.owner)
@@ -366,7 +406,7 @@ class Dispatch:
                 raise request.error
             if request.jobs and request.is_wanted:
                 return self._told(device, ask, request.jobs)
-        return self._told(device, ask)
+        return replaced(ask) if device.has_other(ask.agent) else self._told(device, ask)
 
     async def _wait(self, request: _Request, seconds: float) -> None:
         """Wait until something has happened to a request, or its time is over."""
@@ -403,7 +443,9 @@ class Dispatch:
     ) -> Told:
         """Return an answer, with a number that neither side has had."""
         number = max(device.told_at, ask.seen, *device.given.values()) + 1
-        device.given.update({(row.job_id, row.attempt): number for row in jobs})
+        keys = [(row.job_id, row.attempt) for row in jobs]
+        device.given.update(dict.fromkeys(keys, number))
+        device.agents.update(dict.fromkeys(keys, ask.agent.name))
         if actions:
             device.told, device.told_at = device.told.union(actions), number
         given = [GivenJob(row, self._payload(row)) for row in jobs]
@@ -449,6 +491,7 @@ class Dispatch:
             for key, number in device.given.items()
             if key in device.held and key not in ask.attempts
         }
+        device.agents = {key: name for key, name in device.agents.items() if key in device.held}
         actions = found.actions
         if ask.seen >= device.told_at:  # what it was told it has heard, and is at work on
             device.told = device.told.intersection(actions) or NO_ACTIONS
@@ -459,6 +502,8 @@ class Dispatch:
             row
             for row in found.unknown
             if device.given.get((row.job_id, row.attempt), ask.seen + 1) > ask.seen
+            # Another agent may be at work on what it was given, and has named it to nobody yet.
+            and device.agents.get((row.job_id, row.attempt), "") in ("", ask.agent.name)
         ]
         return unknown, actions
 
@@ -573,6 +618,11 @@ class Dispatch:
             device_id, device = self._devices.popitem(last=False)
             if device.request is not None or device.claiming:
                 self._devices[device_id] = device
+
+
+def replaced(ask: Ask) -> Told:
+    """Return the answer for an agent in whose place another one works."""
+    return Told((), (), ask.seen, is_replaced=True)
 
 
 def _reported(row: DeviceRow) -> Offer:

@@ -113,6 +113,11 @@ class Slots:
         finally:
             self._release(claim)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether all slots are held, and somebody waits for one."""
+        return self._in_use >= self._bounds.total and bool(self._queue)
+
     async def _acquire(self, claim: _Claim, deadline: float | None) -> None:
         if self._is_queue_full(claim):
             raise self._refusal(Busy.QUEUE_FULL)

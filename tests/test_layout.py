@@ -76,6 +76,7 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/limits/unbounded.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/none.py": "tests/client/proxyctl/worker/test_attempt.py",
     "client/proxyctl/worker/executors/signals.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),

@@ -174,5 +174,12 @@ class Blobs(Protocol):
             name: the name of the file that a browser is to save.
         """
 
+    async def forget(self, seconds: float) -> int:
+        """Remove what was received of uploads that nobody has gone on with for so long.
+
+        It belongs to no artifact any more: a daemon was killed as it deleted that. Returns of how
+        many uploads it was; where there are very many, the rest is removed the next time.
+        """
+
     async def close(self) -> None:
         """Give back what it uses; requests must have ended before."""

@@ -11,10 +11,12 @@ import errno
 import fcntl
 import hashlib
 import os
+import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -46,6 +48,7 @@ RESERVE_BYTES = 256 * 1024 * 1024
 # Hashes of uploads that stopped and may go on: a kilobyte each.
 HASHES_MAX = 1_000
 READ_BYTES = 4 * 1024 * 1024  # at once, for the hash of an upload from before a restart
+FORGET_MAX = 10_000  # looked at in one go, within a second; the rest the next time
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 _Arguments = ParamSpec("_Arguments")
@@ -131,10 +134,29 @@ class LocalBlobs:
         descriptor = await self._threads.open(_open_whole, self._folder / key)
         return _FileContent(descriptor, self._threads)
 
+    async def forget(self, seconds: float) -> int:
+        """See `Blobs.forget`."""
+        return await self._threads.run(self._forget, seconds)
+
     async def close(self) -> None:
         """See `Blobs.close`."""
         self._threads.close()
         self._finishing.close()
+
+    def _forget(self, seconds: float) -> int:
+        folder, removed = self._folder / "incoming", 0
+        if not folder.is_dir():
+            return 0
+        # By the clock of the file system, which has written the times that are compared.
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            now = os.fstat(probe.fileno()).st_mtime
+        with os.scandir(folder) as entries:
+            for entry in islice(entries, FORGET_MAX):
+                with contextlib.suppress(FileNotFoundError):  # it has just become whole
+                    if entry.stat(follow_symlinks=False).st_mtime <= now - seconds:
+                        _unlink(Path(entry.path))
+                        removed += 1
+        return removed
 
     def _incoming(self, upload: Upload) -> Path:
         return self._folder / "incoming" / upload.id

@@ -93,6 +93,7 @@ async def test_a_buyer_sees_how_an_attempt_goes(service: Service) -> None:
         assert (await report(service, device, job_id, "complete", ending)).body == {"ok": True}
     [attempt] = await attempts_of(service, buyer, job_id)
     assert (attempt["outcome"], attempt["exit_code"]) == ("completed", 0)
+    assert "state" not in attempt  # it does not run any more
     assert (attempt["cpu_seconds"], attempt["max_memory_bytes"]) == (3.5, 1_000)
 
 

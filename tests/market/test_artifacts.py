@@ -1,5 +1,6 @@
 """Files of jobs: whose they are, how many, for how long, and what is left of lost attempts."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -11,12 +12,14 @@ from support.books import refusal
 from support.clock import Clock
 from support.jobs import device_of, running, wanted
 from support.market import Market
+from support.waiting import until
 
 from market import artifacts
 from market.artifacts import (
     CHECKPOINT,
     DAY_SECONDS,
     OUTPUT,
+    UPLOADS_MAX,
     UPLOADS_PER_USER_MAX,
     Kind,
     NewArtifact,
@@ -361,6 +364,28 @@ async def test_one_network_does_not_send_in_the_place_of_all_users(
         assert await refusal(again) is Code.TOO_BUSY
         async with receiving(artifact, 0, 1, client="198.51.100.7") as receiver:
             await receiver.write(b"x")
+
+
+async def test_who_is_slow_gives_way_when_all_slots_are_taken(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "UPLOAD_TURN_SECONDS", 0.0)
+    receiving = market.artifacts.receiving
+    people = [await market.person() for _ in range(UPLOADS_MAX // UPLOADS_PER_USER_MAX)]
+    async with AsyncExitStack() as slow:
+        receivers = []
+        for person in people:
+            for number in range(UPLOADS_PER_USER_MAX):
+                announced = await market.artifacts.announce(person, new(b"slow%d" % number))
+                context = receiving(announced.artifact, 0, 5)
+                receivers.append(await slow.enter_async_context(context))
+        await receivers[0].write(b"s")  # nobody waits
+        artifact = (await market.artifacts.announce(await market.person(), new(b"x"))).artifact
+        other = receiving(artifact, 0, 1)
+        waiting = asyncio.create_task(slow.enter_async_context(other))
+        await until(lambda: market.artifacts._uploads.is_full)
+        assert await refusal(receivers[0].write(b"l")) is Code.TOO_BUSY
+    assert await asyncio.gather(waiting, return_exceptions=True)
 
 
 class Elsewhere(LocalBlobs):

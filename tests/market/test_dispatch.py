@@ -15,7 +15,7 @@ from support.work import SMALL, ask, attempts_of, given, offer, posted
 
 from market import dispatch, matching
 from market.bounds import Bounds
-from market.dispatch import DispatchTerms
+from market.dispatch import Agent, DispatchTerms
 from market.errors import Code, MarketError
 from market.money import MICRO
 from market.waking import Waking
@@ -191,6 +191,41 @@ async def test_a_second_request_takes_the_place_of_the_first(market: Market) -> 
     assert attempts_of(await first) == set()
     job = await posted(market, buyer)
     assert attempts_of(await second) == {(job, 1)}
+
+
+async def test_of_two_agents_with_one_token_the_later_one_gets_the_jobs(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    older, newer = Agent("one", since=100), Agent("other", since=200)
+    first = later(market, device, agent=older)
+    await held(market)
+    second = later(market, device, agent=newer)
+    assert (await first).is_replaced
+    again = await market.dispatch.next(device, ask(agent=older, wait_seconds=LONG))
+    assert again.is_replaced  # at once, and the other one waits on
+    job = await posted(market, buyer)
+    told = await second
+    assert (attempts_of(told), told.is_replaced) == ({(job, 1)}, False)
+
+
+async def test_what_one_agent_was_given_the_other_one_is_not(market: Market) -> None:
+    device, job = await device_for(market), await posted(market, await buyer_of(market))
+    await waiting_jobs(market, 1)
+    older, newer = Agent("one", since=100), Agent("other", since=200)
+    assert await given(market, device, ask(agent=older)) == [job]
+    assert await given(market, device, ask(agent=newer)) == []
+    # The answer was lost, and the agent was started again.
+    assert await given(market, device, ask(agent=Agent("one", since=300))) == [job]
+
+
+async def test_an_agent_takes_the_place_of_one_that_is_gone(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = await device_for(market)
+    older, newer = Agent("one", since=100), Agent("other", since=200)
+    await given(market, device, ask(agent=newer))
+    assert (await market.dispatch.next(device, ask(agent=older))).is_replaced
+    monkeypatch.setattr(dispatch, "AGENT_AWAY_SECONDS", -1.0)
+    assert not (await market.dispatch.next(device, ask(agent=older))).is_replaced
 
 
 async def test_who_failed_at_a_job_does_not_get_it_again_and_others_do(market: Market) -> None:

@@ -62,6 +62,7 @@ Clients and targets
 Jobs
     worker_market: a marketplace as an agent sees it, that a test can stop and start
     worker_process: the agent as a process of its own, beside such a marketplace
+    crash_site: a daemon, its database and devices that work, all of which a test can kill
     worker_agent: the program of an agent that kills itself in a state
     battery: what a job must not be able to do, for every kind of sandbox
     probe: the program that tries it from within

@@ -6,7 +6,7 @@ import resource
 import threading
 from pathlib import Path
 
-from proxyctl.worker.executors.base import GATE, Launch, Task
+from proxyctl.worker.executors.base import GATE, STATUS, Launch, Task
 from proxyctl.worker.supervisor import step_down
 from support.waiting import until_true
 
@@ -71,6 +71,10 @@ def _become(task: Task, launch: Launch, out: int, err: int) -> None:
         os.lseek(places[number], 0, os.SEEK_SET)
     if launch.gate is not None:
         places[launch.gate] = os.open(task.folder / GATE, os.O_RDWR)
+    if launch.status is not None:
+        places[launch.status] = os.open(
+            task.folder / STATUS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
+        )
     away = {number: fcntl.fcntl(each, fcntl.F_DUPFD, ABOVE) for number, each in places.items()}
     os.closerange(0, ABOVE)
     for number, descriptor in away.items():

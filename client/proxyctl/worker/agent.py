@@ -8,9 +8,11 @@ Each attempt has a thread, and the main thread looks at everything once a second
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
@@ -54,6 +56,11 @@ _RULES_SECONDS: Final = 5.0  # between two looks at what the owner's rules are a
 PATIENCE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
 _REFUSALS_MAX: Final = 16  # of jobs for which there is no room; each has a folder and a thread
+_REPLACED_SECONDS: Final = 60.0  # until it is asked whether the other agent is still there
+_REPLACED: Final = (
+    "takes no work: another agent with this device's token was started later, and gets the jobs;"
+    " end one of the two, or give it a token of its own"
+)
 _FAREWELL_SECONDS: Final = 30.0  # for the last reports, once everything was stopped
 
 
@@ -126,6 +133,8 @@ class Agent:  # its parts, and what several threads have to know of one another
         self._attempts: dict[str, Attempt] = {}
         self._lock = threading.Lock()
         self._orders = _Orders()
+        self._name = ""
+        self._since = int(datetime.now(timezone.utc).timestamp())
         self._says = "starting"
 
     def drain(self) -> None:
@@ -148,6 +157,7 @@ class Agent:  # its parts, and what several threads have to know of one another
             OSError: the folder cannot be used.
         """
         entries = self._journal.load()
+        self._name = _name_of(self._folder)
         self._kill_strangers({each.attempt_id for each in entries})
         self._tools = Tools(
             consent=self._consent,
@@ -162,6 +172,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         )
         for entry in entries:
             self._add(entry, is_adopted=True)
+        self._link.on_return(self._returned)
         bell = Bell(self._folder, self._ring)
         threads = [
             threading.Thread(target=self._seen_to, args=(target,), name=name, daemon=True)
@@ -319,8 +330,14 @@ class Agent:  # its parts, and what several threads have to know of one another
             del self._attempts[attempt_id]
             self._shares.give_back(attempt_id)
         self._orders.changed.set()
-        if self._orders.asks_for_nothing:
-            self._ask_anew()
+        # What is asked for just now is less than is free; the answer may be most of a minute away.
+        self._ask_anew()
+
+    def _returned(self) -> None:
+        """Try everything again now that had to wait for the marketplace."""
+        self._orders.go_on()
+        for attempt in self._all():
+            attempt.ring()
 
     def _revoked(self) -> None:
         if not self._orders.is_revoked:
@@ -361,7 +378,6 @@ class Agent:  # its parts, and what several threads have to know of one another
         while not orders.is_ending and not orders.is_revoked:
             orders.is_stale = False
             fields = {**self._question(), "wait_s": wait_s}
-            orders.asks_for_nothing = not fields["capacity"]["slots"]
             try:
                 reply = self._link.poll("/api/worker/next", fields, wait_s, lambda: orders.is_stale)
                 order = orders_of(reply)
@@ -381,6 +397,11 @@ class Agent:  # its parts, and what several threads have to know of one another
                 orders.pause(retries.failed())
                 continue
             retries.succeeded()
+            if order.is_replaced:
+                wait_s = 0.0
+                self._say(_REPLACED)
+                orders.pause(_REPLACED_SECONDS)
+                continue
             wait_s = wait_max_s
             self._say("takes work")
             orders.seen = order.seen
@@ -408,6 +429,8 @@ class Agent:  # its parts, and what several threads have to know of one another
             "min_price_usd": self._consent.lend.min_price_usd,
             "attempts": attempts,
             "seen": orders.seen,
+            "agent": self._name,
+            "agent_since": self._since,
         }
 
     def _carry_out(self, order: Order) -> None:
@@ -481,6 +504,16 @@ class Agent:  # its parts, and what several threads have to know of one another
             self._orders.changed.set()  # for the owner to see it at once
 
 
+def _name_of(folder: Path) -> str:
+    """Return the name of the agent of a folder, the same for as long as the folder is there."""
+    path = folder / names.AGENT
+    name = (files.read(path) or {}).get("name")
+    if not isinstance(name, str) or not name:
+        name = os.urandom(16).hex()
+        files.write(path, {"name": name})
+    return name
+
+
 class _Orders:
     """What the threads of an agent have to know of one another.
 
@@ -488,7 +521,6 @@ class _Orders:
         drains: how often somebody has asked it to end.
         rest: why it takes no work just now, in words.
         seen: the number of the last answer of the daemon.
-        asks_for_nothing: the question that is under way was asked while nothing was free.
         is_drain_known: the daemon is asked for nothing since it was asked to end.
         is_stale: nobody waits for an answer to it any more.
         is_broken: one of the threads has failed.
@@ -496,14 +528,15 @@ class _Orders:
 
     def __init__(self) -> None:
         self.changed = threading.Event()
-        self._ending = threading.Event()
+        self._ending = False
+        self._pauses = threading.Condition()
+        self._goes_on = 0  # how often pauses were ended early
         self.drains = 0
         self.is_leaving = False
         self.is_drain_known = False
         self.is_revoked = False
         self.rest = ""
         self.seen = 0
-        self.asks_for_nothing = False
         self.is_stale = False
         self.is_broken = False
         self.written: dict[str, Any] = {}
@@ -511,13 +544,23 @@ class _Orders:
     @property
     def is_ending(self) -> bool:
         """Whether all threads are to end."""
-        return self._ending.is_set()
+        return self._ending
 
     @is_ending.setter
     def is_ending(self, value: bool) -> None:
         assert value  # noqa: S101 - it never takes that back
-        self._ending.set()
+        with self._pauses:
+            self._ending = True
+            self._pauses.notify_all()
+
+    def go_on(self) -> None:
+        """End all pauses."""
+        with self._pauses:
+            self._goes_on += 1
+            self._pauses.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not beyond the end of the agent."""
-        self._ending.wait(seconds)
+        """Wait, but not beyond the end of the agent, nor beyond `go_on`."""
+        with self._pauses:
+            count = self._goes_on
+            self._pauses.wait_for(lambda: self._ending or self._goes_on != count, seconds)

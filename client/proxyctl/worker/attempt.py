@@ -17,6 +17,7 @@ from proxyctl import files
 from proxyctl.worker import names
 from proxyctl.worker.endings import failed, report_of
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
+from proxyctl.worker.executors.none import NoExecutor
 from proxyctl.worker.journal import Stop
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.processes import Identity, boot_id
@@ -389,12 +390,7 @@ class Attempt:  # 12 fields, and the table of its steps
         self._move(State.DONE)
 
     def _done(self) -> None:
-        try:
-            executor = self._executor()
-        except TaskError:  # there is none for it here, so nothing was made ready
-            pass
-        else:
-            executor.clean(self.attempt_id)
+        self._executor().clean(self.attempt_id)
         self._tools.journal.forget(self.entry)
         self._tools.ended(self.attempt_id)
 
@@ -542,7 +538,10 @@ class Attempt:  # 12 fields, and the table of its steps
         return self._read(names.ENDED) is None and self._is_supervised()
 
     def _executor(self) -> Executor:
-        return self._tools.executor_for(payload_of_work(self.entry.work))
+        try:
+            return self._tools.executor_for(payload_of_work(self.entry.work))
+        except TaskError as error:
+            return NoExecutor(error.message)
 
     def _task(self) -> Task:
         payload = payload_of_work(self.entry.work)

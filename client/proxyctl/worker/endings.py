@@ -38,6 +38,10 @@ def report_of(
         return failed(stop.kind if stop else kind, stop.reason if stop else reason)
     if ended.get("failed"):
         return failed("host", str(ended["failed"]))
+    has_failed = bool(ended["status"]) and ended["signal"] is None and not ended["timed_out"]
+    if stop is None and ended.get("unstarted") and has_failed and not ending.is_out_of_memory:
+        words = _tail(folder / names.LOGS["err"], _LAST_WORDS_CHARACTERS).strip()
+        return failed("host", f"the sandbox could not be started: {words}".rstrip(": "))
     facts = _facts(ended, ending)
     verdict = _verdict(ended, ending, stop, seconds)
     if verdict is None:

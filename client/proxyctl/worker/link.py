@@ -12,6 +12,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,8 @@ _SECONDS: Final = 20.0
 _SPACES_SECONDS: Final = 50.0  # between two spaces of an answer that is long in coming
 _IDLE_MAX: Final = 4  # connections kept; more are closed after their request
 _RETRY_AFTER_MAX_SECONDS: Final = 300.0
+# Whoever tries again after less waits for a few seconds at most.
+_OUTAGE_SECONDS: Final = 5.0
 
 
 class LinkError(OwnerError):
@@ -83,6 +86,39 @@ class Address:
         return f"{host}:{self.port}"
 
 
+class Outage:
+    """Knows whether the marketplace is away, and calls back when it has returned.
+
+    Every thread that asks tries again after a wait of its own, of up to a minute. The first answer
+    after an outage tells that all of them may try now.
+
+    Args:
+        now: seconds that only grow.
+
+    Attributes:
+        callback: is called in the thread that was answered first, and must not block.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.callback: Callable[[], None] = _nobody
+        self._now = now
+        self._lock = threading.Lock()
+        self._since: float | None = None
+
+    def failed(self) -> None:
+        """Note a request that got no answer."""
+        with self._lock:
+            if self._since is None:
+                self._since = self._now()
+
+    def answered(self) -> None:
+        """Note an answer. One among others that fail is no return, whatever is the matter there."""
+        with self._lock:
+            since, self._since = self._since, None
+        if since is not None and self._now() - since >= _OUTAGE_SECONDS:
+            self.callback()
+
+
 class Link:
     """Asks the API of one marketplace as one device.
 
@@ -92,6 +128,7 @@ class Link:
     """
 
     def __init__(self, api: str, token: str) -> None:
+        self._outage = Outage()
         self.api = api_address(api)
         self._address = _address_of(self.api)
         self._headers = {
@@ -105,6 +142,13 @@ class Link:
         self._idle: list[http.client.HTTPConnection] = []
         self._polling: http.client.HTTPConnection | None = None
         self._is_closed = False
+
+    def on_return(self, callback: Callable[[], None]) -> None:
+        """Have this called whenever the marketplace is there again after it was away for a while.
+
+        It is called in the thread that was answered first, and must not block.
+        """
+        self._outage.callback = callback
 
     def get(self, path: str) -> dict[str, Any]:
         """Return what the API says; raises as `post` does."""
@@ -183,7 +227,16 @@ class Link:
         seconds: float,
         is_stale: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
-        status, reply, after = self._exchange(method, target, data, headers, seconds, is_stale)
+        try:
+            status, reply, after = self._exchange(method, target, data, headers, seconds, is_stale)
+        except LinkError:
+            if is_stale is None or not is_stale():  # else it was ended from here
+                self._outage.failed()
+            raise
+        if status >= http.client.INTERNAL_SERVER_ERROR:
+            self._outage.failed()
+        else:
+            self._outage.answered()
         if status == http.client.OK:
             fields = object_of(reply)
             if fields is None:
@@ -289,6 +342,10 @@ def _address_of(api: str) -> Address:
     is_tls = parts.scheme == "https"
     assert parts.hostname is not None  # noqa: S101 - `api_address` has seen to it
     return Address(is_tls, parts.hostname, parts.port or (443 if is_tls else 80), parts.path)
+
+
+def _nobody() -> None:
+    pass
 
 
 def _reason(error: Exception) -> str:

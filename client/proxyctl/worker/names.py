@@ -8,6 +8,7 @@ from typing import Final
 CONSENT: Final = "worker.json"
 CONTROL: Final = "worker-control.json"  # what its owner asks of a running agent
 STATE: Final = "worker-state.json"  # what a running agent says of itself
+AGENT: Final = "worker-agent.json"  # the name by which the daemon tells two agents apart
 LOCK: Final = "worker.lock"
 ATTEMPTS: Final = "attempts"
 BELL: Final = "bell"  # a socket; supervisors tell the agent there that something has happened

@@ -36,12 +36,14 @@ class Order:
         stops: what is to be ended at once.
         lease_s: for how long the attempts are this device's.
         seen: the number of the answer.
+        is_replaced: another agent with the same token gets the jobs.
     """
 
     jobs: tuple[object, ...]
     stops: tuple[StopOrder, ...]
     lease_s: float
     seen: int
+    is_replaced: bool = False
 
 
 def orders_of(reply: dict[str, Any]) -> Order:
@@ -54,6 +56,7 @@ def orders_of(reply: dict[str, Any]) -> Order:
         stops=tuple(_stops(actions if isinstance(actions, list) else [])),
         lease_s=max(_LEASE_MIN_SECONDS, lease_s),
         seen=seen,
+        is_replaced=reply.get("replaced") is True,
     )
 
 

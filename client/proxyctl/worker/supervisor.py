@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.worker import names
-from proxyctl.worker.executors.base import GATE, PLACES, WORK, Launch
+from proxyctl.worker.executors.base import GATE, PLACES, STATUS, WORK, Launch
 from proxyctl.worker.executors.family import ask, family
 from proxyctl.worker.executors.limits.disk import DiskWatch
 from proxyctl.worker.processes import Identity
@@ -52,6 +52,7 @@ _DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was k
 _AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
 _HIGH: Final = 100  # descriptors from here on are our own between fork and exec
 _BALLAST_BYTES: Final = 256 << 10  # how it ended, and what the agent writes down of that
+_STATUS_MAX_BYTES: Final = 4096  # a few short lines
 _NICE: Final = 19
 _OOM_SCORE: Final = b"500"  # of 1000: the kernel ends jobs before anything of the owner's
 _COULD_NOT_START: Final = 127
@@ -114,6 +115,7 @@ class Supervisor:
                 "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
                 "timed_out": self._is_timed_out,
                 "asked": self._is_asked,
+                "unstarted": launch.status is not None and self._is_unstarted(),
                 "disk_full": self._disk.is_full,
                 "disk_over": self._disk.over,
                 "seconds": _now() - started,
@@ -208,6 +210,12 @@ class Supervisor:
                 self._terms = 2
                 self._give_way()
             self._is_ring_due = True
+
+    def _is_unstarted(self) -> bool:
+        """Say whether the sandbox has ended by itself without having started anything."""
+        with suppress(OSError), open(self._path(STATUS), "rb") as file:  # noqa: PTH123 - see above
+            return b"exit-code" not in file.read(_STATUS_MAX_BYTES)
+        return False
 
     def _ask_to_end(self) -> None:
         if self._is_asked_inside:
@@ -422,6 +430,9 @@ def _become(
             sources[number] = _memory_file(content)
         if launch.gate is not None:
             sources[launch.gate] = os.open(f"{folder}/{GATE}", os.O_RDWR)
+        if launch.status is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            sources[launch.status] = os.open(f"{folder}/{STATUS}", flags, 0o600)
         fails = _arrange(sources, fails)
         for path in launch.cgroups:
             with open(path, "w", encoding="ascii") as file:  # noqa: PTH123 - see above

@@ -85,6 +85,19 @@ async def test_what_is_sent_is_kept_by_its_hash_for_this_user_alone(
         await blobs.open(upload.key)
 
 
+async def test_what_nobody_goes_on_with_is_removed_after_a_while(
+    blobs: LocalBlobs, tmp_path: Path
+) -> None:
+    assert await blobs.forget(60) == 0  # there is nothing, not even the folder
+    old, new = upload_of(b"old"), upload_of(b"new")
+    for upload in (old, new):
+        await send(blobs, upload, b"o")
+    place = tmp_path / "work" / "incoming"
+    os.utime(place / old.id, (1, 1))
+    assert await blobs.forget(60) == 1
+    assert files(place) == {new.id}
+
+
 async def test_an_upload_goes_on_where_it_stopped_also_after_a_restart(
     blobs: LocalBlobs, tmp_path: Path
 ) -> None:

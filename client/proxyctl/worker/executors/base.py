@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WORK = "work"  # the job's /work, the only place it can write to that is kept
 INPUTS = "inputs"  # the job's /inputs, which it can only read
 GATE = "gate"  # a named pipe, where a launch waits until `attach` has been called
+STATUS = "status"  # a file, where a sandbox writes down how it got on
 # Where a program of another user finds folders that are below one which only root may enter.
 PLACES = "/mnt"
 
@@ -110,6 +111,10 @@ class Launch:
         gate: a descriptor by number, to be opened for reading and writing on the named pipe
             `GATE` in the attempt's folder; the program waits there until `Executor.attach`. None
             for no gate.
+        status: a descriptor by number, to be opened for writing on the file `STATUS` in the
+            attempt's folder: the program writes "exit-code" there once what it was to start has
+            run. If it never does, the sandbox could not be started. None for a program that says
+            nothing of the kind.
         cgroups: files into which the process writes "0" before it becomes the program; if one of
             them cannot be written the attempt must not start.
         rlimits: (resource, soft, hard), set before it becomes the program.
@@ -128,6 +133,7 @@ class Launch:
     cwd: str = "/"
     files: Mapping[int, bytes] = field(default_factory=dict)
     gate: int | None = None
+    status: int | None = None
     cgroups: tuple[str, ...] = ()
     rlimits: tuple[tuple[int, int, int], ...] = ()
     places: tuple[tuple[str, str], ...] = ()
@@ -157,6 +163,7 @@ class Launch:
                 for number, content in fields["files"].items()
             },
             gate=fields["gate"],
+            status=fields.get("status"),  # none by an agent before this one
             cgroups=tuple(fields["cgroups"]),
             rlimits=tuple((each[0], each[1], each[2]) for each in fields["rlimits"]),
             places=tuple((each[0], each[1]) for each in fields["places"]),

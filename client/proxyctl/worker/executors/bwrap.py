@@ -64,7 +64,8 @@ TMP_SHARE: Final = 4  # /tmp holds a quarter of the job's memory, which it is a 
 SHM_SHARE: Final = 2  # /dev/shm half: what data loaders of training put between their processes
 KILL_SECONDS: Final = 10.0  # until everything is gone after SIGKILL; longer means a sick kernel
 
-_ARGS, _SECCOMP, _GATE, _PASSWD, _GROUP = 10, 11, 12, 13, 14  # descriptors of a launch
+# Descriptors of a launch.
+_ARGS, _SECCOMP, _GATE, _PASSWD, _GROUP, _STATUS = 10, 11, 12, 13, 14, 15
 _PASSWD_FILE: Final = b"job:x:65534:65534::/work:/bin/sh\n"
 _GROUP_FILE: Final = b"job:x:65534:\n"
 # Of /etc, what programs need to start and to know certificates; nothing that tells of the owner.
@@ -166,6 +167,7 @@ class BwrapExecutor:
         gate = _GATE if task.network == "egress" else None
         arguments += ["--seccomp", str(_SECCOMP), "--chdir", "/work"]
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
+        arguments += ["--json-status-fd", str(_STATUS)]
         if gate is not None:
             arguments += ["--block-fd", str(gate)]
         # What makes the limits needs root's rights, if it is a program, so it comes first then.
@@ -181,6 +183,7 @@ class BwrapExecutor:
                 _GROUP: _GROUP_FILE,
             },
             gate=gate,
+            status=_STATUS,
             cgroups=admission.cgroups,
             rlimits=rlimits_of(task.bounds),
             places=_folders(task) if is_within else (),

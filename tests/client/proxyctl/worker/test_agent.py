@@ -308,6 +308,26 @@ def test_two_agents_in_one_folder(agent: WorkerAgent, market: WorkerMarket) -> N
     assert agent.command("status").stdout.startswith("running as process")
 
 
+def test_an_agent_in_whose_place_another_one_works_says_so_and_waits(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    def give(fields: dict[str, Any], is_there: object) -> dict[str, Any]:
+        market.questions.append(fields)
+        return {"ok": True, "jobs": [], "actions": [], "lease_s": 4, "seen": 0, "replaced": True}
+
+    market._next = give  # type: ignore[method-assign]
+    agent.start()
+    until(lambda: "another agent with this device's token" in agent.log, agent)
+    until(lambda: "another agent" in agent.command("status").stdout, agent)
+    name = market.questions[0]["agent"]
+    assert agent.kill(signal.SIGTERM) == 0  # and does not wait for its minute to be over
+    asked = len(market.questions)
+    assert asked == 1
+    agent.start()
+    until(lambda: len(market.questions) > asked, agent)
+    assert market.questions[-1]["agent"] == name
+
+
 def test_a_drain_waits_for_what_runs(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(UNTIL_TOLD)
@@ -493,6 +513,17 @@ def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
     with pytest.raises(AgentError, match=r"under podman cannot be found out.* did not end within"):
         agent.run()
     assert not market.questions
+
+
+def test_what_gets_free_is_offered_at_once(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    job = market.post(UNTIL_TOLD)
+    until(lambda: job.started and market.questions[-1]["attempts"], agent)
+    assert market.questions[-1]["capacity"]["slots"] == 1
+    market._stops = lambda _: []  # type: ignore[assignment, method-assign]  # it holds the question
+    (agent.folder / names.ATTEMPTS / f"{job.id}-1" / WORK / "told").touch()
+    until(lambda: job.outcome, agent)
+    until(lambda: market.questions[-1]["capacity"]["slots"] == 2, agent)
 
 
 def test_a_marketplace_that_gives_more_than_was_asked_for_is_not_obeyed(

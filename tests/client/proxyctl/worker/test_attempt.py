@@ -1,5 +1,7 @@
 """Steps of an attempt at moments that real processes meet too seldom, with stand-ins for them."""
 
+import signal
+import subprocess
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from proxyctl.worker.attempt import Attempt, Tools
 from proxyctl.worker.executors.base import Ending, TaskError
 from proxyctl.worker.journal import Entry, Journal, Report, Stop
 from proxyctl.worker.link import RefusedError
+from proxyctl.worker.processes import Identity
 from proxyctl.worker.record import Consent
 from proxyctl.worker.states import State
 from proxyctl.worker.supervisor import write
@@ -63,6 +66,7 @@ class Device:
         self.fetch: Callable[[Attempt], None] = lambda _: None
         self.clean: Callable[[], None] = lambda: None
         self.post_fails: Callable[[], None] = lambda: None
+        self.engine_fails: Callable[[], None] = lambda: None
 
     def attempt(self, state: State = State.TAKEN, **changes: Any) -> Attempt:
         """Make one that is in some state, by an agent of before."""
@@ -117,7 +121,7 @@ class Device:
             link=Link(),  # type: ignore[arg-type]
             journal=self.journal,
             supervisors=None,  # type: ignore[arg-type]
-            executor_for=lambda _: Executor(),  # type: ignore[arg-type, return-value]
+            executor_for=lambda _: device.engine_fails() or Executor(),  # type: ignore[arg-type, func-returns-value, return-value]
             log_sender=lambda *_: Sender(),
             transfers=Transfers(),
             ended=lambda _: self.is_over.set(),
@@ -129,6 +133,7 @@ class Device:
 def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(attempts, "_JOURNAL_SECONDS", 0.01)
     monkeypatch.setattr(attempts, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(attempts, "_END_SECONDS", 0.05)
     return Device(tmp_path)
 
 
@@ -145,6 +150,17 @@ def test_a_stop_that_comes_after_the_end_takes_no_result_away(device: Device) ->
     run(device)
     [(verb, fields)] = device.posted
     assert (verb, fields["exit_code"]) == ("complete", 0)
+
+
+def test_a_sandbox_that_could_not_be_started_is_the_devices_failure(device: Device) -> None:
+    device.attempt(State.ENDED)
+    device.write(names.ENDED, {**ENDED, "status": 1, "unstarted": True})
+    folder = device.journal.folder_of(device.made.entry)
+    (folder / names.LOGS["err"]).write_text("bwrap: Can't mount proc\n")
+    run(device)
+    [(verb, fields)] = device.posted
+    assert (verb, fields["kind"]) == ("fail", "host")
+    assert fields["reason"] == "the sandbox could not be started: bwrap: Can't mount proc"
 
 
 def test_a_job_that_was_stopped_and_ended_well_is_not_complete(device: Device) -> None:
@@ -256,6 +272,44 @@ def test_inputs_that_are_refused_are_a_failure_and_not_asked_for_again(device: D
     assert len(asked) == 1
     [(verb, fields)] = device.posted
     assert (verb, fields["kind"]) == ("fail", "input")
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.RUNNING, State.STOPPING, State.ENDED])
+def test_an_attempt_whose_engine_was_removed_is_the_devices_failure(
+    device: Device, state: State
+) -> None:
+    def fail() -> None:
+        raise TaskError("refused", "nothing on this device can run the image a/b:c")
+
+    device.engine_fails = fail
+    device.attempt(state)
+    run(device)
+    verb, fields = device.posted[-1]
+    assert (verb, fields["kind"]) == ("fail", "host")
+    if state in (State.RUNNING, State.ENDED):
+        assert "image a/b:c" in fields["reason"] or "supervisor" in fields["reason"]
+
+
+def test_an_attempt_that_goes_on_without_its_engine_is_ended(
+    device: Device, tmp_path: Path
+) -> None:
+    """Its program is ended by its supervisor, the one that can still be reached."""
+
+    def fail() -> None:
+        raise TaskError("refused", "nothing on this device can run the image a/b:c")
+
+    device.engine_fails = fail
+    device.attempt(State.RUNNING)
+    with subprocess.Popen(["sleep", "600"]) as program:
+        identity = Identity.of(program.pid)
+        assert identity is not None
+        for name in (names.BEGUN, names.RUNNING):
+            device.write(name, identity.as_fields())
+        run(device)
+        assert program.wait(20) == -signal.SIGTERM
+    verb, fields = device.posted[-1]
+    assert (verb, fields["kind"]) == ("fail", "host")
+    assert "is not on this device any more" in fields["reason"]
 
 
 def test_a_bell_that_rings_while_the_log_is_closed_is_harmless(device: Device) -> None:

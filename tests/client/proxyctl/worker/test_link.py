@@ -11,7 +11,7 @@ from support.waiting import until_true
 from support.worker_market import TOKEN, WorkerMarket, worker_market
 
 from proxyctl.worker import link as links
-from proxyctl.worker.link import Link, LinkError, RefusedError
+from proxyctl.worker.link import Link, LinkError, Outage, RefusedError
 
 QUESTION = {"capacity": {"slots": 1}, "attempts": [], "wait_s": 20}
 
@@ -127,3 +127,37 @@ def test_what_is_sent_while_a_poll_is_interrupted_is_never_in_the_clear(
         thread.join(10)
     assert isinstance(asking[-1], LinkError)
     assert not in_the_clear
+
+
+def test_the_first_answer_after_an_outage_is_told_once() -> None:
+    returns = []
+    now = [0.0]
+    outage = Outage(lambda: now[0])
+    outage.callback = lambda: returns.append(now[0])
+    outage.answered()
+    outage.failed()
+    now[0] = 1.0
+    outage.answered()  # something did not succeed, and something else did
+    assert returns == []
+    outage.failed()
+    now[0] = 30.0
+    outage.failed()
+    outage.answered()
+    outage.answered()
+    assert returns == [30.0]
+
+
+def test_who_waits_for_the_marketplace_is_told_when_it_is_back(
+    market: WorkerMarket, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_OUTAGE_SECONDS", 0.0)
+    returned = threading.Event()
+    link.on_return(returned.set)
+    market.stop()
+    for _ in range(2):
+        with pytest.raises(LinkError):
+            link.post("/api/worker/sync", {})
+    assert not returned.is_set()
+    market.start()
+    link.post("/api/worker/sync", {})
+    assert returned.is_set()

@@ -74,6 +74,15 @@ def test_a_program_has_nothing_of_the_agents(tmp_path: Path) -> None:
     assert lines[-1] == "given"
 
 
+def test_a_sandbox_that_has_started_nothing_says_so(tmp_path: Path) -> None:
+    launch = {"status": 9}
+    ended = run(tmp_path / "one", "echo no mount >&2; exit 1", launch=launch)
+    assert (ended["status"], ended["unstarted"]) == (1, True)
+    script = """echo '{ "exit-code": 1 }' >&9; exit 1"""
+    assert not run(tmp_path / "other", script, launch=launch)["unstarted"]
+    assert not run(tmp_path / "third", "exit 1")["unstarted"]
+
+
 def test_a_program_that_ignores_its_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
     script = "trap '' TERM; setsid sleep 1000 & echo $!; while true; do sleep 1; done"
     ended = run(tmp_path, script, seconds=1, launch={"sweep_seconds": 0.1})

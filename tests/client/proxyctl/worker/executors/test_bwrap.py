@@ -17,10 +17,11 @@ import pytest
 from support import battery
 from support.around import outside
 from support.battery import BOMBS, EXPECTED, OWN_SECRET, SECRET, Outcome, Result
+from support.launching import start
 from support.waiting import until_true
 
 from proxyctl.worker.executors import bwrap, family
-from proxyctl.worker.executors.base import INPUTS, WORK, Bounds, TaskError
+from proxyctl.worker.executors.base import INPUTS, STATUS, WORK, Bounds, TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.limits.base import GROUP, scope_of
 from proxyctl.worker.executors.limits.cgroup1 import Cgroup1, find_parents
@@ -165,6 +166,23 @@ sys.exit(7)
     assert (folder / WORK / "result").read_text() == "made"
     assert result.ending.cpu_seconds is None or result.ending.cpu_seconds > 0
     assert not result.ending.is_out_of_memory
+
+
+def test_a_sandbox_that_cannot_be_started_is_told_from_a_job_that_fails(
+    executor: BwrapExecutor, folder: Path
+) -> None:
+    task = battery.python_task(folder, "raise SystemExit(1)")
+    try:
+        assert start(task, executor.prepare(task)).wait() == 1
+        assert b"exit-code" in (folder / STATUS).read_bytes()
+        launch = executor.prepare(task)
+        files = {10: b"--ro-bind\0/no/such/place\0/x\0" + launch.files[10]}
+        started = start(task, replace(launch, files={**launch.files, **files}))
+        assert started.wait() == 1
+        assert b"/no/such/place" in started.err
+        assert b"exit-code" not in (folder / STATUS).read_bytes()
+    finally:
+        executor.clean(task.attempt_id)
 
 
 def test_a_job_of_root_is_nobody_of_this_machine(executor: BwrapExecutor, folder: Path) -> None:

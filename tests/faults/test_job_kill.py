@@ -1,0 +1,137 @@
+"""kill -9 of a real marketplace, its database and a device at random moments, again and again.
+
+Every job comes to its result once, or is given away again, and nothing is left behind; the books
+agree after each seed. `make crash-jobs` does so for a hundred seeds of each database.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import postgres, sqlite
+from support.crash_site import CrashSite, crash_site, until_begun
+from support.worker_process import WorkerAgent, require_sandbox, until
+
+from proxyctl.worker import names
+from proxyctl.worker.states import State
+
+SEED = int(os.environ.get("PROXYD_CRASH_SEED", "0"))
+SEEDS = int(os.environ.get("PROXYD_CRASH_KILLS", "1"))
+JOBS = 3
+FAULTS = 4
+FAULT_MAX_SECONDS = 0.6  # from one to the next: a job passes all of its states in that time
+AWAY_MAX_SECONDS = 0.5
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CrashSite]:
+    folder = tmp_path_factory.mktemp("site")
+    require_sandbox(folder)
+    if request.param == "sqlite":
+        with crash_site(folder, sqlite.database(folder)) as made:
+            yield made
+        return
+    with postgres.killable_server() as database:
+        with crash_site(folder, database.url, database) as made:
+            yield made
+
+
+@pytest.mark.timeout(60 + 60 * SEEDS)
+def test_every_job_has_one_result_whatever_is_killed(site: CrashSite) -> None:
+    site.agents[0].start()
+    for seed in range(SEED, SEED + SEEDS):
+        run_seed(site, random.Random(seed))
+    site.agents[0].kill()
+
+
+def test_an_hour_without_the_marketplace_loses_no_result(site: CrashSite) -> None:
+    agent = site.agents[0]
+    agent.start()
+    job = site.post()
+    until_begun(site, job)
+    site.stop_daemon()
+    until(lambda: list((agent.folder / names.ATTEMPTS).glob(f"*/{names.ENDED}")), agent)
+    site.let_pass(3_600)
+    site.start_daemon()
+    site.finish([job])
+    assert len(site.last_attempts[job]) == 1
+    agent.kill()
+
+
+def test_a_token_that_is_revoked_in_mid_job_gives_the_job_to_another_device(
+    site: CrashSite,
+) -> None:
+    agent = site.agents[0]
+    agent.start()
+    job = site.post()
+    until_begun(site, job)
+    site.revoke(agent)
+    assert agent.wait() == 2  # starting it again is in vain
+    assert "token of this device was revoked" in agent.log
+    site.finish([job])
+    first, second = site.last_attempts[job]
+    assert (first["outcome"], second["outcome"]) == ("lost", "completed")
+
+
+def run_seed(site: CrashSite, chance: random.Random) -> None:
+    jobs = [site.post() for _ in range(JOBS)]
+    faults = [kill_daemon, kill_agent, kill_agent, kill_supervisor, kill_waiting_supervisor]
+    faults += [kill_database, kill_database] if site.database is not None else [kill_daemon]
+    done = []
+    try:
+        for _ in range(FAULTS):
+            # Not waiting for a condition: the moment is what is tried here.
+            time.sleep(chance.uniform(0, FAULT_MAX_SECONDS))
+            fault: Callable[[CrashSite, random.Random], None] = chance.choice(faults)
+            done.append(fault.__name__)
+            fault(site, chance)
+        site.finish(jobs)
+    except BaseException as error:
+        error.add_note(f"after {done}")
+        raise
+
+
+def kill_daemon(site: CrashSite, chance: random.Random) -> None:
+    site.kill_daemon(chance.uniform(0, AWAY_MAX_SECONDS))
+
+
+def kill_database(site: CrashSite, chance: random.Random) -> None:
+    assert site.database is not None
+    site.database.kill()
+    time.sleep(chance.uniform(0, AWAY_MAX_SECONDS))
+    site.database.start()
+
+
+def kill_agent(site: CrashSite, chance: random.Random) -> None:
+    """Kill it now, or have it kill itself when it comes to a state that it may never come to."""
+    agent = site.agents[0]
+    agent.kill()
+    agent.start(die_at=chance.choice(["", *(each.value for each in State)]))
+
+
+def kill_supervisor(site: CrashSite, chance: random.Random) -> None:
+    kill(site.agents[0].supervisors(), chance)
+
+
+def kill_waiting_supervisor(site: CrashSite, chance: random.Random) -> None:
+    agent = site.agents[0]
+    kill(waiting(agent), chance)
+
+
+def waiting(agent: WorkerAgent) -> list[int]:
+    """Return the supervisors that have no attempt yet."""
+    working = agent.supervisors()
+    return [pid for pid in agent.supervising() if pid not in working]
+
+
+def kill(pids: list[int], chance: random.Random) -> None:
+    if pids:
+        try:
+            os.kill(chance.choice(pids), signal.SIGKILL)
+        except ProcessLookupError:
+            return  # it has just ended
