@@ -1,5 +1,6 @@
 """Routes by which worker devices get work without looking for it: one held request, and a list."""
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -25,6 +26,7 @@ OFFERS_MAX = 100
 GPU_KINDS_MAX = 8
 # The largest whole number that every reader of JSON keeps as it is.
 SEEN_MAX = 2**53
+WORDS_KEPT = 256  # sets of executors or types, of which nearly all devices have one of a few
 
 Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
 Word = Annotated[str, Meta(min_length=1, max_length=32)]
@@ -247,6 +249,12 @@ class WorkRoutes:
         return OffersReply(jobs=[_offer_item(job) for job in jobs])
 
 
+@lru_cache(maxsize=WORDS_KEPT)
+def _words(words: tuple[str, ...]) -> frozenset[str]:
+    """Return the same set for the same words: thousands of devices keep theirs while they wait."""
+    return frozenset(words)
+
+
 def _ask(device: DeviceRow, body: NextRequest) -> Ask:
     free, can = body.capacity, body.capabilities
     if len({gpu.name for gpu in can.gpus}) > GPU_KINDS_MAX:
@@ -266,8 +274,8 @@ def _ask(device: DeviceRow, body: NextRequest) -> Ask:
     )
     offer = Offer(
         capacity,
-        frozenset(can.executors),
-        frozenset(can.job_types),
+        _words(tuple(can.executors)),
+        _words(tuple(can.job_types)),
         can.network == "egress",
         (least or 0) * MILLION,
     )
