@@ -103,7 +103,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
 
     `client` is the network that it is counted by, `address` the exact address; `login` is the
     caller where the route authenticates; `accept_language`, `accept` and `last_event_id` are the
-    headers of these names.
+    headers of these names. `send_space` is there where the answer may be held.
     """
 
     body: Body
@@ -117,6 +117,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     address: str = ""
     accept: str = ""
     last_event_id: str = ""
+    send_space: Callable[[], Awaitable[None]] | None = None
 
     @property
     def device(self) -> DeviceRow:
@@ -163,7 +164,9 @@ class Route(Struct, frozen=True):
     With `events`, the response may also be a stream of server-sent events; they are declared by
     name. With `has_text`, it may also be a line of text, and is about the client: nobody keeps it
     for another one. With `ends_with_client`, a request is cancelled when its client closes the
-    connection. With `has_file`, the response is a file, or a redirection to where it is.
+    connection. With `has_file`, the response is a file, or a redirection to where it is. With
+    `is_held`, the answer may be minutes in coming, and the handler sends spaces meanwhile
+    (`Call.send_space`).
     """
 
     # One field for each thing that a route can declare: the router, the document of the API and the
@@ -190,3 +193,4 @@ class Route(Struct, frozen=True):
     ends_with_client: bool = False
     has_text: bool = False
     has_file: bool = False
+    is_held: bool = False

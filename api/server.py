@@ -1,13 +1,14 @@
 """The HTTP server: reads a request, calls its route, writes the response; aiohttp underneath."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import hdrs, web
+from msgspec import structs
 
 from api import downloads, errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
@@ -27,11 +28,23 @@ from api.forwarded import Clients
 from api.limits import Limits
 from api.metrics import Exposition
 from api.pages import Page, pages
+from api.patience import Patience
 from api.prefer import Handling
 from api.rate import Rates
 from api.responses import JSON, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.router import Router, routed, wrong_method
-from api.routes import Call, Download, Encoded, Nothing, Redirect, Route, Streamed, Text, encode
+from api.routes import (
+    Call,
+    Download,
+    Encoded,
+    Nothing,
+    Redirect,
+    Reply,
+    Route,
+    Streamed,
+    Text,
+    encode,
+)
 from api.sizes import largest
 from market.errors import MarketError
 from market.idempotency import KeyedRequest, Replayed, Seal
@@ -198,19 +211,11 @@ class HttpServer:
             request.handling = prefer.handling(request.headers.getall(prefer.HEADER))
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
-        connection = request.connection
-        connection.ends_request = route.ends_with_client
-        reply = await route.handler(await self._call(request, route, names, client, address))
-        if isinstance(reply, Streamed | Download | Redirect):
-            return await _sent(request, reply, client)
-        headers = dict(OF_CLIENT) if route.has_text else {}
-        if isinstance(reply, Text):
-            headers["Content-Type"] = PLAIN
-            return Response(200, reply.line.encode() + b"\n", headers)
-        body = reply.body if isinstance(reply, Encoded) else encode(reply)
-        if len(body) > SLICE_BYTES:
-            connection.hold(client, len(body))
-        return Response(200, body, headers)
+        request.connection.ends_request = route.ends_with_client
+        answer = _held if route.is_held else _answered
+        return await answer(
+            request, route, await self._call(request, route, names, client, address)
+        )
 
     def _metrics(self, request: Request) -> Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
@@ -286,6 +291,50 @@ class HttpServer:
         if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)
         return await whole(request, self._body_max_bytes[route.body], client)
+
+
+async def _answered(request: Request, route: Route, call: Call[Any, Any]) -> web.StreamResponse:
+    reply = await route.handler(call)
+    if isinstance(reply, Streamed | Download | Redirect):
+        return await _sent(request, reply, call.client)
+    headers = dict(OF_CLIENT) if route.has_text else {}
+    if isinstance(reply, Text):
+        headers["Content-Type"] = PLAIN
+        return Response(200, reply.line.encode() + b"\n", headers)
+    body = reply.body if isinstance(reply, Encoded) else encode(reply)
+    return _whole(request, call.client, body, headers)
+
+
+def _whole(request: Request, client: str, body: bytes, headers: Mapping[str, str]) -> Response:
+    """Return a response that leaves in one piece, its memory counted for its client."""
+    if len(body) > SLICE_BYTES:
+        request.connection.hold(client, len(body))
+    return Response(200, body, headers)
+
+
+def _held(
+    request: Request, route: Route, call: Call[Any, Any]
+) -> Coroutine[Any, Any, web.StreamResponse]:
+    """Answer a request whose answer may be minutes in coming; nothing here keeps what was sent."""
+    patience = Patience(request)
+    answering = route.handler(structs.replace(call, send_space=patience.send_space))
+    return _late(request, call.client, patience, answering)
+
+
+async def _late(
+    request: Request, client: str, patience: Patience, answering: Awaitable[Reply]
+) -> web.StreamResponse:
+    try:
+        body = encode(await answering)
+    except Exception as error:
+        if not patience.has_begun:
+            raise
+        if not isinstance(error, ConnectionError):
+            _logger.warning("%s %s broke off: %s", request.method, request.path, error)
+        return patience.break_off()
+    if patience.has_begun:
+        return await patience.finish(body)
+    return _whole(request, client, body, {})
 
 
 async def _sent(

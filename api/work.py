@@ -1,5 +1,6 @@
 """Routes by which worker devices get work without looking for it: one held request, and a list."""
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,21 +13,22 @@ from api.routes import Auth, Call, Nothing, Reply, Route
 from market.artifacts import WorkInput
 from market.attempts import NAMED_MAX
 from market.attempts import Action as ToldAction
-from market.dispatch import Agent, Ask, Dispatch, GivenJob, OfferedJob
+from market.dispatch import NO_ATTEMPTS, Agent, Ask, Dispatch, GivenJob, OfferedJob
 from market.errors import Code, MarketError
 from market.matching import MILLION, Offer
 from market.networks import site
 from proxyctl.protocol.jobspec import Capacity
 from storage.devices import DeviceRow
 
-# Proxies on the way close a connection on which nothing has come for a minute.
-WAIT_MAX_SECONDS = 55
+# So often a device is heard of at least: one that was unplugged says nothing when it goes.
+WAIT_MAX_SECONDS = 300
 SLOTS_MAX = 1_000
 OFFERS_MAX = 100
 # More kinds of GPUs than a machine has: each is compared with each model that jobs ask for.
 GPU_KINDS_MAX = 8
 # The largest whole number that every reader of JSON keeps as it is.
 SEEN_MAX = 2**53
+WORDS_KEPT = 256  # sets of executors or types, of which nearly all devices have one of a few
 
 Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
 Word = Annotated[str, Meta(min_length=1, max_length=32)]
@@ -217,6 +219,7 @@ class WorkRoutes:
                 },
                 errors=(Code.TOO_BUSY,),
                 ends_with_client=True,
+                is_held=True,
             ),
             Route(
                 "GET",
@@ -231,8 +234,10 @@ class WorkRoutes:
 
     async def next(self, call: Call[NextRequest, Any]) -> NextReply:
         """Wait for work."""
-        device, body = call.device, call.body
-        told = await self._dispatch.next(device, _ask(device, body, site(call.address)))
+        ask = _ask(call.device, call.body, site(call.address))
+        waiting = self._dispatch.next(call.device, ask, call.send_space)
+        del ask, call  # with all that was sent: thousands wait here, each for minutes
+        told = await waiting
         lease = self._dispatch.terms.lease_seconds
         return NextReply(
             jobs=[_work(job, lease) for job in told.jobs],
@@ -248,6 +253,12 @@ class WorkRoutes:
         return OffersReply(
             jobs=[_offer_item(job) for job in offers.jobs], reputation=shown(offers.reputation)
         )
+
+
+@lru_cache(maxsize=WORDS_KEPT)
+def _words(words: tuple[str, ...]) -> frozenset[str]:
+    """Return the same set for the same words: thousands of devices keep theirs while they wait."""
+    return frozenset(words)
 
 
 def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
@@ -269,12 +280,13 @@ def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
     )
     offer = Offer(
         capacity,
-        frozenset(can.executors),
-        frozenset(can.job_types),
+        _words(tuple(can.executors)),
+        _words(tuple(can.job_types)),
         can.network == "egress",
         (least or 0) * MILLION,
     )
-    attempts = frozenset((each.job_id, each.attempt) for each in body.attempts)
+    named = ((each.job_id, each.attempt) for each in body.attempts)
+    attempts = frozenset(named) if body.attempts else NO_ATTEMPTS
     agent = Agent(body.agent, body.agent_since)
     return Ask(offer, attempts, body.wait_s, body.seen, agent, network)
 

@@ -189,7 +189,7 @@ class JobSettings(Struct, frozen=True):
     start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
     prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800
     review_hours: Annotated[int, Meta(ge=0, le=720)] = 24
-    wait_seconds: Annotated[float, Meta(gt=0, le=55)] = 55.0
+    wait_seconds: Annotated[float, Meta(gt=0, le=300)] = 300.0
     waiting_devices: Reloadable[NonNegativeInt] = 0
 
 

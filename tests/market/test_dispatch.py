@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
+import msgspec
 import pytest
 from support.jobs import code_of, device_of, history, wanted
 from support.market import Market
@@ -89,6 +91,35 @@ async def test_a_device_that_waits_for_nothing_is_told_nothing_in_time(market: M
     device = await device_for(market)
     told = await market.dispatch.next(device, ask(wait_seconds=0.05))
     assert (list(told.jobs), list(told.actions)) == ([], [])
+
+
+async def test_a_job_that_comes_while_the_wait_is_told_is_not_lost(market: Market) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
+    said, is_posted = asyncio.Event(), asyncio.Event()
+
+    async def say_held() -> None:
+        said.set()
+        await is_posted.wait()
+
+    asking = asyncio.create_task(market.dispatch.next(device, ask(wait_seconds=LONG), say_held))
+    await said.wait()
+    job = await posted(market, buyer)
+    await until(lambda: market.dispatch.claims.claimed == 1, "the job is claimed")
+    is_posted.set()
+    assert attempts_of(await asking) == {(job, 1)}
+
+
+async def test_a_wait_ends_with_whoever_cannot_be_told_of_it(market: Market) -> None:
+    device = await device_for(market)
+    market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
+
+    async def say_held() -> None:
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await market.dispatch.next(device, ask(wait_seconds=LONG), say_held)
+    assert market.dispatch.held == 0
 
 
 async def test_jobs_without_payload_and_those_not_understood_are_given_to_nobody(
@@ -464,8 +495,9 @@ async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other
                 await until(lambda each=each: jobs <= set(each.dispatch.jobs))
             owner = await market.person()
             rows = [await device_of(market, owner) for _ in range(20)]
+            # Each asks one daemon: another one would tell it again what it was just given.
             told = await asyncio.gather(
-                *(each.dispatch.next(row, ask()) for row in rows for each in (market, other))
+                *(each.dispatch.next(row, ask()) for row, each in zip(rows, cycle((market, other))))
             )
             given_away = [job.row.job_id for each in told for job in each.jobs]
             assert len(given_away) == len(set(given_away))

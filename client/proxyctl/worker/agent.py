@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-_WAIT_SECONDS: Final = 25.0  # that the daemon may hold a question for work
+# That the daemon may hold a question for work; meanwhile it sends a space each 50 seconds.
+_WAIT_SECONDS: Final = 300.0
+_SHORT_WAIT_SECONDS: Final = 25.0  # where something on the way keeps the spaces back
 _SYNC_SECONDS: Final = 20.0  # a device counts as away after 90
 _LOOK_SECONDS: Final = 1.0
 _RULES_SECONDS: Final = 5.0  # between two looks at what the owner's rules are about
@@ -377,7 +379,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         orders = self._orders
         # The first question, and the first one after the marketplace was away, is answered at
         # once: the owner is to see that it is there before there is work.
-        wait_s = 0.0
+        wait_s, wait_max_s = 0.0, _WAIT_SECONDS
         while not orders.is_ending and not orders.is_revoked:
             orders.is_stale = False
             fields = {**self._question(), "wait_s": wait_s}
@@ -386,6 +388,8 @@ class Agent:  # its parts, and what several threads have to know of one another
                 order = orders_of(reply)
             except LinkError as error:
                 if not orders.is_stale:
+                    if error.is_silence:
+                        wait_max_s = _SHORT_WAIT_SECONDS
                     wait_s = 0.0
                     self._wait(retries, error)
                 continue
@@ -403,7 +407,7 @@ class Agent:  # its parts, and what several threads have to know of one another
                 self._say(_REPLACED)
                 orders.pause(_REPLACED_SECONDS)
                 continue
-            wait_s = _WAIT_SECONDS
+            wait_s = wait_max_s
             self._say("takes work")
             orders.seen = order.seen
             self._carry_out(order)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 REPLY_MAX_BYTES: Final = 16 << 20  # jobs with their payloads, a few at once
 _SECONDS: Final = 20.0
+_SPACES_SECONDS: Final = 50.0  # between two spaces of an answer that is long in coming
 _IDLE_MAX: Final = 4  # connections kept; more are closed after their request
 _RETRY_AFTER_MAX_SECONDS: Final = 300.0
 # Whoever tries again after less waits for a few seconds at most.
@@ -38,11 +39,13 @@ class LinkError(OwnerError):
 
     Attributes:
         after: seconds that the daemon asks to wait for; 0 if it did not.
+        is_silence: nothing came for too long, on a connection that looked sound.
     """
 
-    def __init__(self, message: str, after: float = 0.0) -> None:
+    def __init__(self, message: str, after: float = 0.0, *, is_silence: bool = False) -> None:
         super().__init__(message)
         self.after = after
+        self.is_silence = is_silence
 
 
 class RefusedError(ApiError):
@@ -184,7 +187,7 @@ class Link:
         Args:
             path: of the resource.
             fields: of the body.
-            wait_s: that the daemon may take, in seconds.
+            wait_s: that the daemon may take, in seconds; it sends spaces meanwhile.
             is_stale: says whether nobody waits for the answer any more; what it says must change
                 before `interrupt` is called.
 
@@ -194,7 +197,8 @@ class Link:
         """
         headers = {"Content-Type": "application/json"}
         data = json.dumps(fields).encode()
-        return self._ask("POST", path, data, headers, _SECONDS + wait_s, is_stale)
+        silence = min(wait_s, _SPACES_SECONDS)
+        return self._ask("POST", path, data, headers, _SECONDS + silence, is_stale)
 
     def interrupt(self) -> None:
         """End the request of `poll` that is under way, in another thread."""
@@ -259,12 +263,14 @@ class Link:
     ) -> tuple[int, bytes, float]:
         connection, is_fresh = self._take(seconds)
         while True:
+            is_asked = False
             try:
                 if is_stale is not None:
                     self._begin_poll(connection, is_stale)
                 connection.request(
                     method, self._address.prefix + target, data, {**self._headers, **headers}
                 )
+                is_asked = True
                 response = connection.getresponse()
                 reply = response.read(REPLY_MAX_BYTES + 1)
             except (OSError, http.client.HTTPException) as error:
@@ -275,7 +281,8 @@ class Link:
                 )
                 if is_fresh or not is_idle_end or (is_stale is not None and is_stale()):
                     raise LinkError(
-                        f"{self._address.place} cannot be reached: {_reason(error)}"
+                        f"{self._address.place} cannot be reached: {_reason(error)}",
+                        is_silence=is_asked and isinstance(error, TimeoutError),
                     ) from None
                 connection, is_fresh = self._connection(seconds), True
                 continue

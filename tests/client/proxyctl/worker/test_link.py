@@ -52,6 +52,20 @@ def test_a_refusal_is_told_from_an_outage(market: WorkerMarket, link: Link) -> N
         link.post("/api/worker/sync", {})
 
 
+def test_silence_is_told_from_a_marketplace_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        link = Link(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN)
+        with pytest.raises(LinkError) as caught:
+            link.poll("/api/worker/next", QUESTION, 0, lambda: False)
+        assert caught.value.is_silence
+    with pytest.raises(LinkError) as caught:
+        link.poll("/api/worker/next", QUESTION, 0, lambda: False)
+    assert not caught.value.is_silence
+
+
 def test_a_poll_is_interrupted_wherever_it_is(market: WorkerMarket, link: Link) -> None:
     stale = threading.Event()
     failures = []

@@ -1,0 +1,116 @@
+"""The configuration of nginx that the operator's guide shows, in front of a real daemon."""
+
+import hashlib
+import io
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import pytest
+from msgspec.structs import replace
+from support.process import ROOT
+from support.service import Service
+from support.story import worker_token
+from support.tls import make_certificate
+
+GUIDE = ROOT / "docs" / "operations.md"
+ASKED = {
+    "capacity": {"slots": 1, "cores": 4, "ram_gb": 8, "disk_gb": 50},
+    "capabilities": {"executors": ["bwrap"], "job_types": ["script"]},
+    "wait_s": 300,
+}
+LARGE = bytes(20_000_000)
+# What Debian's own file has around the servers, with all that is written in a folder of the test's.
+WHOLE = """
+daemon off;
+pid {folder}/pid;
+error_log {folder}/error.log;
+events {{ }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    {server}
+}}
+"""
+
+
+@pytest.fixture
+async def front(service: Service, tmp_path: Path) -> AsyncIterator[tuple[str, ssl.SSLContext]]:
+    """The address of nginx, as the guide has it, and what trusts its certificate."""
+    program = shutil.which("nginx", path="/usr/sbin:/usr/bin")
+    if program is None:
+        pytest.skip("nginx is not installed: make clients")
+    certificate = make_certificate(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        configuration = tmp_path / "nginx.conf"
+        configuration.write_text(shown(service.url, port, tmp_path))
+        # It takes over the socket, as from an older one that it replaces: nobody else has the port.
+        running = subprocess.Popen(
+            [program, "-c", str(configuration)],
+            env={**os.environ, "NGINX": f"{listener.fileno()};"},
+            pass_fds=(listener.fileno(),),
+        )
+    try:
+        yield f"https://127.0.0.1:{port}", ssl.create_default_context(cafile=certificate.path)
+    finally:
+        running.terminate()
+        running.wait(10)
+
+
+def shown(api: str, port: int, folder: Path) -> str:
+    """Return what the guide shows, for this machine."""
+    server = GUIDE.read_text().partition("\nnginx:\n")[2].partition("\nThe proxy's own port")[0]
+    live = "/etc/letsencrypt/live/api.example.com"
+    for there, here in (
+        ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
+        ("127.0.0.1:8080", urlsplit(api).netloc),
+        (f"{live}/fullchain.pem", str(folder / "certificate.pem")),
+        (f"{live}/privkey.pem", str(folder / "key.pem")),
+    ):
+        assert there in server
+        server = server.replace(there, here)
+    return WHOLE.format(folder=folder, server=server)
+
+
+async def test_the_spaces_before_an_answer_are_not_kept_back(
+    service: Service, front: tuple[str, ssl.SSLContext]
+) -> None:
+    url, context = front
+    device = await worker_token(service, await service.person())
+    dispatch = service.daemon.market.dispatch
+    dispatch.terms = replace(dispatch.terms, sign_seconds=0.05)
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with aiohttp.ClientSession(url, connector=connector) as client:
+        asking = client.post("/api/worker/next", json=ASKED, headers={"X-Worker-Token": device})
+        async with asking as answer:
+            assert await answer.content.readexactly(3) == b"   "
+            service.daemon.services.drain()
+            assert msgspec.json.decode(await answer.content.read())["jobs"] == []
+
+
+async def test_a_large_file_is_taken(service: Service, front: tuple[str, ssl.SSLContext]) -> None:
+    url, context = front
+    buyer = await service.person(credit="100")
+    login = {"Authorization": f"Bearer {buyer.token}"}
+    digest = hashlib.sha256(LARGE).hexdigest()
+    file = {"name": "x", "size_bytes": len(LARGE), "sha256": digest}
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with aiohttp.ClientSession(url, connector=connector, headers=login) as client:
+        made = await (await client.post("/api/artifacts", json=file)).json()
+        path = urlsplit(made["upload"]["url"]).path
+        async with client.put(
+            path, data=io.BytesIO(LARGE), headers={"Content-Type": "x/y"}
+        ) as sent:
+            assert (sent.status, (await sent.json())["offset"]) == (200, len(LARGE))
