@@ -51,7 +51,6 @@ from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage import reviews as review_queries
 from storage.attempts import EndRow
-from storage.attempts import SpecRow as PayloadRow
 from storage.claims import PairRow
 from storage.copies import GroupRow
 from storage.devices import DeviceRow
