@@ -51,7 +51,6 @@ from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage import reviews as review_queries
 from storage.attempts import EndRow
-from storage.attempts import SpecRow as PayloadRow
 from storage.claims import PairRow
 from storage.copies import GroupRow
 from storage.devices import DeviceRow
@@ -943,7 +942,7 @@ class Jobs:
         return Moment(self._now(), TransferIds(new(), new()), new())
 
 
-def _share(job: JobRow, began: int | None, now: int, spec: PayloadRow | None) -> int:
+def _share(job: JobRow, began: int | None, now: int, spec: attempt_queries.SpecRow | None) -> int:
     """Return what the part of a job's estimated time is worth that has passed since work began.
 
     No more than the job may take: its device may tell later that this was over, or be late with all

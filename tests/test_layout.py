@@ -74,6 +74,9 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/gvisor.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
+    "client/proxyctl/worker/executors/kube_trial.py": (
+        "tests/client/proxyctl/worker/executors/test_kube_objects.py"
+    ),
     "client/proxyctl/worker/executors/limits/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
@@ -83,7 +86,13 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/limits/unbounded.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/machine_code.py": (
+        "tests/client/proxyctl/worker/executors/test_kube_objects.py"
+    ),
     "client/proxyctl/worker/executors/none.py": "tests/client/proxyctl/worker/test_attempt.py",
+    "client/proxyctl/worker/executors/ownership.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
     "client/proxyctl/worker/executors/signals.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
@@ -97,10 +106,14 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
     "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/kube_client.py": (
+        "tests/client/proxyctl/worker/executors/test_kubernetes.py"
+    ),
     "client/proxyctl/worker/lock.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/names.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/probe.py": "tests/client/proxyctl/worker/test_ports.py",
     "client/proxyctl/worker/processes.py": "tests/client/proxyctl/worker/test_supervisor.py",
+    "client/proxyctl/worker/programs.py": ("tests/client/proxyctl/worker/executors/test_slurm.py"),
     "client/proxyctl/worker/pump.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",
     "client/proxyctl/worker/running.py": "tests/client/proxyctl/worker/test_agent.py",
@@ -134,7 +147,6 @@ TESTED_IN = {
     "market/templates.py": "tests/market/test_rollouts.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
-    "proxyd/app_port.py": "tests/api/test_apps.py",
     "proxyd/build.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/cli/bookkeeping.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",

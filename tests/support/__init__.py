@@ -4,6 +4,7 @@ A story from beginning to end
     story: buys, connects, and asks what was used, over a whole daemon
     books: balances, holds and refusals of a market without a network
     waiting: waits for a condition, never for a time
+    aside: runs a coroutine to its end in a thread
     once: makes something for all tests once, however many processes run them
 
 The daemon
@@ -70,6 +71,7 @@ Jobs
     probe: the program that tries it from within
     bombs: programs that misbehave for as long as they may
     guest: a machine in QEMU with control groups of the second version
+    kubernetes: a real Kubernetes with one node, in a folder of its own
     launching: starts what an executor has made ready, in the place of the supervisor
 
 What the daemon talks to
