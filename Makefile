@@ -1,6 +1,6 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
 # make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
-# make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make audit | make clean
+# make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make notebook | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: setup install run exit worker test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -246,6 +246,15 @@ slurm: setup
 	@test "$$(command -v munged sbatch slurmctld slurmd | wc -l)" = 4 || \
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends bubblewrap $(SLURM_PACKAGES)
 	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/client/proxyctl/worker/executors/test_slurm.py
+
+# A notebook that runs as a job, in a real browser, through everything: as root, on Debian, which notebook and browser
+# are installed from (116 MB). Half a minute.
+NOTEBOOK_PACKAGES := bubblewrap chromium jupyter-notebook python3-ipykernel
+
+notebook: setup
+	@test "$$(command -v bwrap chromium jupyter-notebook | wc -l)" = 3 || \
+		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(NOTEBOOK_PACKAGES)
+	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/integration/test_notebook.py
 
 # Asks the package index which of the pinned versions have known weaknesses.
 audit: setup

@@ -76,11 +76,17 @@ class NewDeploy(Struct, frozen=True):  # as wide as the request
 
 
 class Deploy(Struct, frozen=True):
-    """A deploy and how its replicas are; `rollout` is there if it says what they run."""
+    """A deploy and how its replicas are.
+
+    One that says what they run has a `rollout`, and instead of `replicas` those that are `present`,
+    for there is no bound to how many were replaced; `spent` is what all of them have cost once it
+    is over.
+    """
 
     row: DeployRow
     replicas: tuple[ReplicaRow, ...]
     rollout: RolloutRow | None = None
+    spent: int = 0
     present: tuple[PresentRow, ...] = ()
     now: int = 0
 
@@ -92,8 +98,10 @@ class Deploy(Struct, frozen=True):
     @property
     def paid(self) -> int | None:
         """What it has cost, in micro-units of its currency; None while a replica is not over."""
-        amounts = [each.captured for each in self.replicas if each.captured is not None]
         is_over = self.status not in ("queued", "running")
+        if self.rollout is not None:
+            return self.spent if is_over else None
+        amounts = [each.captured for each in self.replicas if each.captured is not None]
         return sum(amounts) if len(amounts) == len(self.replicas) and is_over else None
 
     @property
@@ -391,19 +399,22 @@ async def _with_replicas(tx: Transaction, rows: Sequence[DeployRow], now: int) -
     if not rows:
         return []
     ids = [row.id for row in rows]
-    replicas: dict[str, list[ReplicaRow]] = {each: [] for each in ids}
-    for replica in await queries.replicas(tx, ids):
-        replicas[replica.deploy_id].append(replica)
     rollouts = {each.deploy_id: each for each in await rollout_queries.of_deploys(tx, ids)}
+    replicas: dict[str, list[ReplicaRow]] = {each: [] for each in ids}
+    for replica in await queries.replicas(tx, [each for each in ids if each not in rollouts]):
+        replicas[replica.deploy_id].append(replica)
     present: dict[str, list[PresentRow]] = {each: [] for each in rollouts}
     if rollouts:
         for row in await rollout_queries.present(tx, list(rollouts)):
             present[row.deploy_id].append(row)
+    over = [each.deploy_id for each in rollouts.values() if each.state == "over"]
+    spent = await rollout_queries.spent(tx, over) if over else {}
     return [
         Deploy(
             row,
             tuple(replicas[row.id]),
             rollouts.get(row.id),
+            spent.get(row.id, 0),
             tuple(present.get(row.id, ())),
             now,
         )

@@ -10,6 +10,7 @@ from api.reverse.server import AppServer, UnreachedError
 from proxyd.acceptor import Acceptor
 from proxyd.exits.tunnels import AWAY, TunnelError, Tunnels
 from proxyd.loop import cancellation
+from storage.errors import StoreError
 
 if TYPE_CHECKING:
     from proxyd.tasks import Tasks
@@ -70,7 +71,18 @@ class AppPort:
 
     def spawn_tasks(self, tasks: "Tasks") -> None:
         """Begin to end what is idle or no longer allowed."""
-        tasks.every(SWEEP_SECONDS, "apps", self.server.sweep, "streams into apps")
+        tasks.spawn("apps", self._sweep())
+
+    async def _sweep(self) -> None:
+        """Sweep again and again: on each daemon, because its streams are its own."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self.server.sweep()
+            except StoreError as error:
+                _logger.warning("streams into apps wait for the store to return: %s", error)
+            except Exception:  # whatever it is: the next sweep may do
+                _logger.exception("a sweep of apps failed")
 
     def start(self) -> None:
         """Begin to take clients in."""

@@ -61,9 +61,13 @@ async def forget_over(tx: Transaction) -> int:
     """Delete the keys of jobs and deploys that are over; return how many."""
     return await tx.run(
         """
-        DELETE FROM app_keys WHERE
-            job_id IN (SELECT id FROM jobs WHERE status NOT IN ('waiting', 'running'))
-            OR deploy_id IN (SELECT deploy_id FROM deploy_rollouts WHERE state = 'over')
+        DELETE FROM app_keys WHERE EXISTS (
+            SELECT 1 FROM jobs AS j
+            WHERE j.id = app_keys.job_id AND j.status NOT IN ('waiting', 'running')
+        ) OR EXISTS (
+            SELECT 1 FROM deploy_rollouts AS r
+            WHERE r.deploy_id = app_keys.deploy_id AND r.state = 'over'
+        )
         """
     )
 

@@ -86,6 +86,13 @@ class StateRow(NamedTuple):
     deploys: int
 
 
+class SpentRow(NamedTuple):
+    """What a deploy has cost, in micro-units of its currency."""
+
+    deploy_id: str
+    amount: int
+
+
 class UsedRow(NamedTuple):
     """How many seconds of a replica were paid."""
 
@@ -349,6 +356,25 @@ async def forget_failed(tx: Transaction, deploy_id: str, *, before: int, now: in
         deploy_id=deploy_id,
         now=now,
     )
+
+
+async def spent(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, int]:
+    """Return what the replicas of each of these deploys have cost, without what was given back."""
+    rows = await tx.all(
+        SpentRow,
+        f"""
+        SELECT r.deploy_id, CAST(SUM(
+            d.amount - CASE WHEN v.state = 'reversed' THEN v.price ELSE 0 END
+        ) AS BIGINT)
+        FROM {tx.table("wanted", id="TEXT")}
+        JOIN deploy_replicas AS r ON r.deploy_id = wanted.id
+        JOIN job_draws AS d ON d.job_id = r.job_id
+        LEFT JOIN job_reviews AS v ON v.job_id = d.job_id AND v.attempt = d.attempt
+        GROUP BY r.deploy_id
+        """,
+        wanted=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
+    )
+    return {row.deploy_id: row.amount for row in rows}
 
 
 async def used(tx: Transaction, deploy_id: str) -> list[UsedRow]:

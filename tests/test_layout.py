@@ -134,7 +134,6 @@ TESTED_IN = {
     "market/templates.py": "tests/market/test_rollouts.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
-    "proxyd/app_port.py": "tests/api/test_apps.py",
     "proxyd/build.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/cli/bookkeeping.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",

@@ -423,15 +423,16 @@ async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: 
             await client.close()
 
 
-async def test_a_session_that_leaves_directly_minds_no_exit(service: Service) -> None:
-    attached = listener_of(service)._by_device[device_id(service)]
-    attached.limits = attached.limits._replace(bytes_per_second=1)
-    service.wishes = ""
-    _, bought = await buy(service)
-    async with targets.source(5_000_000) as target:
-        client = await reached(service, bought, target)
-        await client.receive(5_000_000)
-        await client.close()
+async def test_a_session_that_leaves_directly_minds_no_exit(tmp_path: Path) -> None:
+    async with running_with_exit(tmp_path, all_leave=False) as service:
+        attached = listener_of(service)._by_device[device_id(service)]
+        attached.limits = attached.limits._replace(bytes_per_second=1)
+        _, bought = await buy(service)
+        async with targets.source(5_000_000) as target:
+            client = await reached(service, bought, target)
+            await client.receive(5_000_000)
+            await client.close()
+        await service.assert_audit()
 
 
 # --- what is kept --------------------------------------------------------------------------------

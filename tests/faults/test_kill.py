@@ -7,7 +7,6 @@ through exits, whose agents are killed too, the far end is where the daemon hand
 what an exit had taken and not passed on is used. `make crash` kills a hundred times.
 """
 
-import asyncio
 import http.client
 import os
 import random
@@ -16,7 +15,6 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support import process
+from support.aside import run_aside
 from support.exit_process import ExitAgents, exit_agents
 from support.exit_wire import wired
 from support.keyed import (
@@ -47,7 +46,7 @@ from market.ids import Identifiers
 from storage.open import open_store
 from storage.store import Store, Transaction
 
-KILLS = {"sqlite": 5, "postgresql": 3, "processes": 4, "exits": 4, "processes with exits": 4}
+KILLS = {"sqlite": 3, "postgresql": 2, "processes": 4, "exits": 3, "processes with exits": 4}
 PROCESSES = 3
 SEVERAL = {
     process.PROCESSES: str(PROCESSES),
@@ -290,8 +289,7 @@ def assert_books(url: str, *, is_shared: bool = False) -> None:
         finally:
             await store.close()
 
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, check()).result()
+    run_aside(check())
 
 
 @pytest.mark.timeout(900)

@@ -3,18 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import aiohttp
 import pytest
-from support.service import Person, Service, running_in
-from support.story import worker_token
+from support.app_story import app_of, devices_of, offering, put_up
+from support.service import Service
 from support.waiting import until
-from support.worker_market import WorkerMarket
-from support.worker_process import WorkerAgent, require_sandbox
+from support.worker_process import WorkerAgent
 
-from proxyctl.worker.record import Lend
 from proxyd.ops.listening import bound_port
 
 # A page that says by which path it was asked, and a WebSocket that adds up what it is sent.
@@ -68,54 +64,21 @@ PORTS = [{"name": "web", "port": 8888}, {"name": "none", "port": 9999}]
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    exits = {"host": "127.0.0.1", "port": 0}
-    apps = {"host": "127.0.0.1", "port": 0, "domain": "localhost"}
-    async with running_in(tmp_path, exits=exits, apps=apps) as running:
+    async with offering(tmp_path) as running:
         yield running
-        await running.assert_audit()
-
-
-@pytest.fixture
-async def agent(service: Service, tmp_path: Path) -> AsyncIterator[WorkerAgent]:
-    require_sandbox(tmp_path)
-    folder = tmp_path / "agent"
-    folder.mkdir(mode=0o700)
-    nobody = cast(WorkerMarket, SimpleNamespace(url=service.url, jobs={}))
-    made = WorkerAgent(folder, nobody)
-    lend = Lend(cores=1, ram_gb=0.5, disk_gb=1, max_jobs=2)
-    made.agree(service.url, lend, await worker_token(service, await service.person()))
-    made.start()
-    yield made
-    await asyncio.to_thread(made.close)
-
-
-async def posted(service: Service, buyer: Person, **payload: Any) -> str:
-    body = {
-        "title": "a page",
-        "job_type": "script",
-        "price_credit": 1,
-        "duration_hrs": 1,
-        "payload": {
-            "script": JOB,
-            "ports": PORTS,
-            "ready": {"port": 8888, "http": "/", "every_s": 1},
-            **payload,
-        },
-    }
-    answer = await service.call("POST", "/api/jobs", body, token=buyer.token)
-    assert answer.status == 200, answer.body
-    return str(answer.body["job_id"])
-
-
-async def app_of(service: Service, buyer: Person, job_id: str) -> Any:
-    return (await service.call("GET", f"/api/jobs/{job_id}/app", token=buyer.token)).body["app"]
 
 
 async def test_a_buyer_opens_what_a_job_serves_in_its_sandbox(
-    service: Service, agent: WorkerAgent
+    service: Service, tmp_path: Path
 ) -> None:
+    async with devices_of(service, tmp_path) as agent:
+        await opens(service, agent)
+
+
+async def opens(service: Service, agent: WorkerAgent) -> None:
     buyer = await service.person(credit="5")
-    job_id = await posted(service, buyer)
+    ready = {"port": 8888, "http": "/", "every_s": 1}
+    job_id = await put_up(service, buyer, script=JOB, ports=PORTS, ready=ready)
 
     async def is_ready() -> bool:
         return bool((await app_of(service, buyer, job_id))["is_ready"])

@@ -3,7 +3,6 @@
 On PostgreSQL they are daemons of their own; on SQLite processes of one service.
 """
 
-import asyncio
 import fcntl
 import select
 import signal
@@ -12,7 +11,6 @@ import sqlite3
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import asyncpg
 import pytest
 from support import postgres, process, threads
+from support.aside import run_aside
 from support.downloads import completed, downloading, received
 from support.forwarder import Forwarder
 from support.process import Member, Process, serving
@@ -88,8 +87,7 @@ def rows(url: str, sql: str, *arguments: object) -> list[Any]:
         finally:
             await connection.close()
 
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, ask()).result()
+    return run_aside(ask())
 
 
 def stored(url: str, session_id: str) -> Any:

@@ -263,10 +263,12 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
     others = [await put_up(market, user, MICRO) for _ in range(2)]
     leave = market.jobs._leave
 
-    async def leave_unless_damaged(tx: Transaction, moment: Any, job: JobRow, *rest: Any) -> None:
+    async def leave_unless_damaged(
+        tx: Transaction, moment: Any, job: JobRow, *rest: Any, **more: Any
+    ) -> Any:
         if job.id == damaged:
             raise LookupError("its rows are damaged")
-        await leave(tx, moment, job, *rest)
+        return await leave(tx, moment, job, *rest, **more)
 
     market.clock.now += WAITING_SECONDS
     with monkeypatch.context() as patched:

@@ -4,6 +4,7 @@ A story from beginning to end
     story: buys, connects, and asks what was used, over a whole daemon
     books: balances, holds and refusals of a market without a network
     waiting: waits for a condition, never for a time
+    aside: runs a coroutine to its end in a thread
     once: makes something for all tests once, however many processes run them
 
 The daemon
@@ -17,6 +18,7 @@ The daemon
     jobs: jobs of such a marketplace, and devices that do them
     work: jobs that say what is to run, and devices that ask for them
     apps: the door of apps, and jobs that listen behind it
+    app_story: a daemon with apps, a device, and jobs that listen
     exits: devices as exits of such a marketplace, and sessions that leave through them
     owner: the owner of a wire protocol, without sockets
     epoll: a set of sockets that takes no more

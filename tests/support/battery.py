@@ -34,7 +34,7 @@ PYTHON = "/usr/bin/python3"  # the host's, in sandboxes that run the host's prog
 ABSENT = frozenset(("ENOENT", "EACCES", "EPERM", "ENXIO", "ENODEV"))
 REFUSED = frozenset(("EPERM", "EACCES", "ENOSYS"))
 UNWRITABLE = frozenset(("EROFS", "EACCES", "EPERM", "ENOENT"))
-NO_FAMILY = frozenset(("EAFNOSUPPORT", "EPERM", "EACCES", "EPROTONOSUPPORT"))
+NO_FAMILY = frozenset(("EAFNOSUPPORT", "ENOTSUP", "EPERM", "EACCES", "EPROTONOSUPPORT"))
 UNREACHABLE = frozenset(("ENETUNREACH", "EHOSTUNREACH", "ECONNREFUSED", "EPERM", "EACCES"))
 NOTHING = frozenset(("0000000000000000",))
 

@@ -565,15 +565,18 @@ async def all_is_shared(service: Service) -> None:
 
 
 @asynccontextmanager
-async def running_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
-    """Run a daemon with an exit; every session that is bought leaves through it."""
+async def running_with_exit(
+    folder: Path, *, all_leave: bool = True, **sections: dict[str, Any]
+) -> AsyncIterator[Service]:
+    """Run a daemon with an exit; every session that is bought leaves through it, if `all_leave`."""
     async with running_in(folder, **EXITS, **sections) as service:
         device = await (await consented(service)).attach(service)
-        service.wishes = "-country-xx"
+        service.wishes = "-country-xx" if all_leave else ""
         try:
             await until(lambda: listener_of(service).counters.parked > 0, "a connection waits")
             yield service
-            await all_is_shared(service)
+            if all_leave:
+                await all_is_shared(service)
         finally:
             await device.kill()
 

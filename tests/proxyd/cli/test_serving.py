@@ -570,11 +570,16 @@ def test_a_device_works_as_the_demonstration_says(
     with subprocess.Popen(
         [*proxyctl, "run", *folder], env=environment, stderr=subprocess.DEVNULL
     ) as agent:
-        printed = in_bash(line.replace("sleep(1)", "sleep(0.1)"), tmp_path)
-        address = in_bash(page_line, tmp_path).strip()
-        assert ".localhost:" in address
-        until_true(lambda: "Directory listing" in opened_by_curl(address), "the page is there")
-        agent.terminate()
+        try:
+            printed = in_bash(line.replace("sleep(1)", "sleep(0.1)"), tmp_path)
+            address = in_bash(page_line, tmp_path).strip()
+            assert ".localhost:" in address
+            until_true(lambda: "Directory listing" in opened_by_curl(address), "the page is there")
+            [shown] = set(re.findall(r"-H '(Authorization: [^']*)'", page_line))
+            job_id = address.removeprefix("http://").partition(".")[0]
+            curl("-X", "POST", "-H", shown, f"{url}/api/jobs/{job_id}/cancel")
+        finally:
+            agent.terminate()
     texts = re.findall(r'"text":"(.*?)"', printed)
     assert "".join(texts) == "0\\n1\\n2\\n3\\n4\\n"
     assert '"status":"completed"' in printed

@@ -161,7 +161,7 @@ class _Job:
         self._pace = Pace(rules.bytes_per_second, BURST_SECONDS, time.monotonic)
         self._dialer = Dialer(guard, connect, loop)
         self._loop = loop
-        self._server: asyncio.AbstractServer | None = None
+        self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -173,6 +173,11 @@ class _Job:
     async def close(self) -> None:
         self._is_closed = True
         if self._server is not None:
+            # asyncio loses a connection that it has accepted and has no transport for when its
+            # server is closed: accept no more first, and let a turn go by.
+            for listening in self._server.sockets:
+                self._loop.remove_reader(listening.fileno())
+            await asyncio.sleep(0)
             self._server.close()
         for task in self._tasks:
             task.cancel()
@@ -187,6 +192,8 @@ class _Job:
         task = self._loop.create_task(self._connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before its first step never comes to close what it was given.
+        task.add_done_callback(lambda _: writer.close())
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A job may say what it likes, and go when it likes: none of it is a fault of this agent.
@@ -316,6 +323,7 @@ async def _within(seconds: float, reading: Coroutine[object, object, bytes]) -> 
 
 async def _end_all() -> None:
     """End what is left in this loop: connections that were just being taken."""
+    await asyncio.sleep(0)  # asyncio closes a socket of which it has begun to make a transport
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -40,6 +40,9 @@ _NEW_NAMESPACES: Final = (
 _TIOCSTI: Final = 0x5412  # types into a terminal, as if its user had
 _TIOCLINUX: Final = 0x541C  # pastes into the console
 _FAMILIES: Final = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+# Refused as where a system has no such sockets: ZeroMQ, and with it each kernel of a notebook, ends
+# itself with any other error when it looks for the names of interfaces.
+_NETLINK: Final = 16
 # Linux as usual; addresses that are not random, as debuggers and old programs want them.
 _PERSONALITIES: Final = (0x0, 0x0040000, 0x0008, 0x20000, 0x20008, 0xFFFFFFFF)
 
@@ -112,6 +115,12 @@ def engine_profile() -> dict[str, Any]:
                 {"names": ["socket"], "action": allow, "args": [_masked(0, low, family)]}
                 for family in _FAMILIES
             ),
+            {
+                "names": ["socket"],
+                "action": "SCMP_ACT_ERRNO",
+                "errnoRet": errno.EOPNOTSUPP,
+                "args": [_masked(0, low, _NETLINK)],
+            },
             *(
                 {"names": ["personality"], "action": allow, "args": [_masked(0, low, value)]}
                 for value in _PERSONALITIES
@@ -134,7 +143,7 @@ def _rules(machine: str) -> list[_Rule]:
     codes[numbers["clone"]] = _unless_any_bit(0, _NEW_NAMESPACES)
     codes[numbers["clone3"]] = [_refusal(errno.ENOSYS)]  # its flags lie where no filter can look
     codes[numbers["ioctl"]] = _by_value(1, (_TIOCSTI, _TIOCLINUX), errno.EPERM, is_allowed=False)
-    codes[numbers["socket"]] = _by_value(0, _FAMILIES, errno.EAFNOSUPPORT, is_allowed=True)
+    codes[numbers["socket"]] = _sockets()
     codes[numbers["personality"]] = _by_value(0, _PERSONALITIES, errno.EPERM, is_allowed=True)
     rules: list[_Rule] = []
     for number in range(NEWEST + 1):
@@ -165,6 +174,22 @@ def _unless_any_bit(argument: int, bits: int) -> list[Instruction]:
         _load_argument(argument),
         _instruction(_JUMP_IF_ANY_BIT, bits, 0, 1),
         _refusal(errno.EPERM),
+        _instruction(_RETURN, _ALLOW),
+    ]
+
+
+def _sockets() -> list[Instruction]:
+    """Return code that allows sockets of some families, and refuses one in words of its own."""
+    compare = [
+        _instruction(_JUMP_IF_EQUAL, family, len(_FAMILIES) - index + 2, 0)
+        for index, family in enumerate(_FAMILIES)
+    ]
+    return [
+        _load_argument(0),
+        *compare,
+        _instruction(_JUMP_IF_EQUAL, _NETLINK, 0, 1),
+        _refusal(errno.EOPNOTSUPP),
+        _refusal(errno.EAFNOSUPPORT),
         _instruction(_RETURN, _ALLOW),
     ]
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from support import battery
-from support.waiting import until_true
+from support.waiting import PATIENCE_SECONDS, until, until_true
 
 from proxyctl.exit.lan import Guard, make_guard
 from proxyctl.worker.executors import netns
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
-from proxyctl.worker.executors.egress import Egress, Rules
+from proxyctl.worker.executors.egress import Egress, Rules, _Job
 from proxyctl.worker.executors.limits.choose import choose
 
 PAGE = b"x" * 300_000
@@ -255,6 +255,48 @@ def test_a_job_that_is_gone_cannot_be_served(strict: Guard) -> None:
     assert error.value.kind == "host"
     egress.close("gone-1")
     egress.stop()
+
+
+async def test_a_connection_that_came_just_before_the_end_is_closed(guard: Guard) -> None:
+    """Its task is cancelled before its first step, so nothing of that closes the connection."""
+    loop = asyncio.get_running_loop()
+    job = _Job(guard, Rules(), loop)
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        job._accept(reader, writer)
+        for task in job._tasks:
+            task.cancel()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await reader.read() == b""
+    writer.close()
+    server.close()
+    await until(lambda: not job._tasks)
+    await job.close()
+
+
+async def test_a_connection_that_is_just_being_taken_is_closed(guard: Guard) -> None:
+    """The job is closed in the turn of the loop that accepts, before there is a transport."""
+    loop = asyncio.get_running_loop()
+    job = _Job(guard, Rules(), loop)
+    listening = socket.create_server(("127.0.0.1", 0))
+    await job.serve(listening)
+    closing: list[asyncio.Task[None]] = []
+
+    def close() -> None:
+        work = job.close()
+        work.send(None)  # its first step, here and now
+        closing.append(loop.create_task(work))
+
+    with socket.create_connection(listening.getsockname()) as client:
+        loop.call_later(0, close)  # timers come after what sockets have to say
+        await until(lambda: bool(closing) and closing[0].done())
+        client.setblocking(False)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await loop.sock_recv(client, 1) == b""
+    await closing[0]
 
 
 def test_a_way_out_that_could_not_be_opened_does_not_count_as_open(
