@@ -589,8 +589,8 @@ async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     await pass_time(market, 600, job_id)
     assert (await fleet.jobs(user, deploy_id))[0].status == "running"
     await pass_time(market, 300, job_id)
-    [(attempt, _)] = await market.attempt_reports.of_job(user, job_id)
-    assert (attempt.outcome, attempt.reason) == ("failed", "it did not become ready in time")
+    [past] = await market.attempt_reports.of_job(user, job_id)
+    assert (past.row.outcome, past.row.reason) == ("failed", "it did not become ready in time")
     fleet.owner = await market.person()
     await fleet.take(user, deploy_id)
     await pass_time(market, 500, job_id)
