@@ -377,7 +377,6 @@ class _Attachment:
             mismatch=_MISMATCH,
         )
         try:
-            self._control = control
             waiting: set[asyncio.Future[Any]] = {self._welcomed, control.closed}
             await asyncio.wait(waiting, timeout=ATTACH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if self._welcomed.done():
@@ -424,6 +423,7 @@ class _Attachment:
             if self._welcomed.done():
                 raise FrameError("a second welcome")
             self._endpoint = control.endpoint
+            self._control = control  # orders may come before `hold` goes on
             self._welcomed.set_result(frame)
         elif isinstance(frame, Drain):
             self._drain(control, frame.seconds)
