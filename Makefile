@@ -1,6 +1,6 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
 # make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
-# make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make notebook | make audit | make clean
+# make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: setup install run exit worker test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm notebook audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -246,6 +246,16 @@ slurm: setup
 	@test "$$(command -v munged sbatch slurmctld slurmd | wc -l)" = 4 || \
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends bubblewrap $(SLURM_PACKAGES)
 	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/client/proxyctl/worker/executors/test_slurm.py
+
+# Jobs in a real Kubernetes of one node, which ends with the tests: as root, on Debian, from whose sources
+# it is built the first time, which takes 20 minutes. Then four. In a network of its own: a node's firewall
+# rules are not for the machine.
+kubernetes: setup
+	programs=$$(tests/clients/kubernetes build/kubernetes | tail -1) && \
+		PATH=$$programs:$$PATH PROXYD_KUBERNETES=$$programs unshare --net /bin/sh -euc ' \
+			ip link set lo up; ip link add outside type bridge; ip addr add 192.0.2.1/24 dev outside; \
+			ip link set outside up; ip route add default via 192.0.2.2; \
+			exec $(VENV)/bin/python -m pytest --timeout 300 tests/client/proxyctl/worker/executors/test_kubernetes.py'
 
 # A notebook that runs as a job, in a real browser, through everything: as root, on Debian, which notebook and browser
 # are installed from (116 MB). Half a minute.

@@ -74,6 +74,9 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/gvisor.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
+    "client/proxyctl/worker/executors/kube_trial.py": (
+        "tests/client/proxyctl/worker/executors/test_kube_objects.py"
+    ),
     "client/proxyctl/worker/executors/limits/base.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
@@ -83,7 +86,13 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/limits/unbounded.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
+    "client/proxyctl/worker/executors/machine_code.py": (
+        "tests/client/proxyctl/worker/executors/test_kube_objects.py"
+    ),
     "client/proxyctl/worker/executors/none.py": "tests/client/proxyctl/worker/test_attempt.py",
+    "client/proxyctl/worker/executors/ownership.py": (
+        "tests/client/proxyctl/worker/executors/test_containers.py"
+    ),
     "client/proxyctl/worker/executors/signals.py": (
         "tests/client/proxyctl/worker/executors/test_bwrap.py"
     ),
@@ -97,10 +106,14 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
     "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/kube_client.py": (
+        "tests/client/proxyctl/worker/executors/test_kubernetes.py"
+    ),
     "client/proxyctl/worker/lock.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/names.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/probe.py": "tests/client/proxyctl/worker/test_ports.py",
     "client/proxyctl/worker/processes.py": "tests/client/proxyctl/worker/test_supervisor.py",
+    "client/proxyctl/worker/programs.py": ("tests/client/proxyctl/worker/executors/test_slurm.py"),
     "client/proxyctl/worker/pump.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",
     "client/proxyctl/worker/running.py": "tests/client/proxyctl/worker/test_agent.py",

@@ -71,6 +71,7 @@ Jobs
     probe: the program that tries it from within
     bombs: programs that misbehave for as long as they may
     guest: a machine in QEMU with control groups of the second version
+    kubernetes: a real Kubernetes with one node, in a folder of its own
     launching: starts what an executor has made ready, in the place of the supervisor
 
 What the daemon talks to

@@ -20,7 +20,7 @@ AGREE: Final = "run: proxyctl worker setup"
 NEW_TOKEN: Final = f"make a new one in your account, under devices, and {AGREE}"
 JOB_TYPES: Final = ("script", "docker", "training", "inference")
 WITHOUT_IMAGES: Final = ("script",)  # whoever lends this alone needs no engine
-EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor", "slurm")
+EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor", "slurm", "kubernetes")
 LIMITS: Final = ("auto", "systemd", "cgroup2", "cgroup1")
 ALL_GPUS: Final = "all"
 GIGABYTE: Final = 1_000_000_000
@@ -95,6 +95,13 @@ class Sandbox:
             although they are not on the public internet.
         pull_gb_per_day: of images, as they are sent.
         cache_gb: of images that are kept, unpacked; no single one may have more.
+        kube_config: path of the file, in JSON, that says where the cluster is; "" in a pod of it.
+        kube_namespace: where jobs run; "" for the one that the file names.
+        kube_claim: name of the volume that has this agent's folder, and where it is here, like
+            `proxyd:/shared`.
+        kube_image: that scripts run on; it has python3 and bash.
+        kube_nodes: labels that a node must have to be given jobs, like `pool=strangers`.
+        kube_runtime: class of runtimes for jobs, like `gvisor`; "" for the cluster's own.
     """
 
     executor: str = "auto"
@@ -103,6 +110,12 @@ class Sandbox:
     registries: tuple[str, ...] = ()
     pull_gb_per_day: float = 50.0
     cache_gb: float = 100.0
+    kube_config: str = ""
+    kube_namespace: str = ""
+    kube_claim: str = ""
+    kube_image: str = ""
+    kube_nodes: tuple[str, ...] = ()
+    kube_runtime: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,6 +239,15 @@ def _one_of(*words: str) -> Check:
     return check
 
 
+def _matching(pattern: str, words: str) -> Check:
+    def check(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(words)
+        return value
+
+    return check
+
+
 def _texts(is_valid: Callable[[str], object], words: str) -> Check:
     def check(value: object) -> tuple[str, ...]:
         is_list = isinstance(value, (list, tuple)) and len(value) <= _TEXTS_MAX
@@ -248,6 +270,12 @@ def _is_within(hours: str, now: datetime) -> bool:
     return begin <= minute < end if begin <= end else minute >= begin or minute < end
 
 
+# As Kubernetes has it for most names; an empty one is not said.
+_KUBE_NAME: Final = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?"
+_KUBE_LABEL: Final = re.compile(
+    r"([a-z0-9.-]{1,200}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+    r"=([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
+)
 _PARTS: Final[dict[str, type]] = {"lend": Lend, "when": When, "sandbox": Sandbox}
 _CHECKS: Final[dict[str, Check]] = {
     "lend.jobs": _texts(JOB_TYPES.__contains__, f"must be a list of {', '.join(JOB_TYPES)}"),
@@ -271,4 +299,17 @@ _CHECKS: Final[dict[str, Check]] = {
     "sandbox.registries": _texts(len, "must be a list of hosts like 192.168.1.5:5000"),
     "sandbox.pull_gb_per_day": _number(0, 1_000_000),
     "sandbox.cache_gb": _number(0, 1_000_000),
+    "sandbox.kube_config": _matching(r"(/.*)?", "must be a whole path, like /home/ada/kube.json"),
+    "sandbox.kube_namespace": _matching(_KUBE_NAME, "must be the name of a namespace"),
+    "sandbox.kube_claim": _matching(
+        r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?:/.*)?",
+        "must be the name of a claim and where it is here, like proxyd:/shared",
+    ),
+    "sandbox.kube_image": _matching(
+        r"([A-Za-z0-9][A-Za-z0-9._/:@-]{0,499})?", "must be the name of an image"
+    ),
+    "sandbox.kube_nodes": _texts(
+        _KUBE_LABEL.fullmatch, "must be a list of labels of nodes like pool=strangers"
+    ),
+    "sandbox.kube_runtime": _matching(_KUBE_NAME, "must be the name of a class of runtimes"),
 }

@@ -51,7 +51,7 @@ def agent_of(consent: Consent, folder: Path) -> Agent:
         CannotWorkError: more is lent than is there, there is no sandbox that could be used, or it
             cannot hold its limits.
     """
-    problems = not_in_machine(consent.lend, consent.sandbox)
+    problems = not_in_machine(consent.lend, consent.sandbox, folder)
     if problems:
         raise CannotWorkError(f"{'; '.join(problems)}; {AGREE}")
     way_out = _WayOut()

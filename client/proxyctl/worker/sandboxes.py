@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.executors import slurm
+from proxyctl.worker.executors import kubernetes, slurm
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.docker import Docker
 from proxyctl.worker.executors.gvisor import Gvisor
+from proxyctl.worker.executors.kubernetes import Kubernetes
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.limits.unbounded import Unbounded
@@ -40,7 +41,8 @@ _ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
     "gvisor": lambda _: Gvisor(),
 }
 # Whole clusters, each of which is one device; nobody's is used because it happens to be there.
-CLUSTERS: Final = ("slurm",)
+CLUSTERS: Final = (Slurm.name, Kubernetes.name)
+_RUN_BOTH: Final = (Kubernetes.name,)  # what has an image, and what has none
 ALL: Final = (BWRAP, *_ENGINES, *CLUSTERS)
 
 
@@ -85,7 +87,7 @@ def usable(
                 continue
             executor = BwrapExecutor(limits, network, scope=scope)
         elif name in CLUSTERS:
-            executor = Slurm(folder, limits=sandbox.limits)
+            executor = _cluster(name, folder, sandbox)
         else:
             engine = _ENGINES[name](folder)
             images = None
@@ -108,14 +110,26 @@ def usable(
     return executors, findings
 
 
-def capacity(name: str) -> tuple[int, int]:
-    """Return the cores and the bytes of memory of what an executor runs jobs on.
+def _cluster(name: str, folder: Path, sandbox: Sandbox) -> Executor:
+    if name == Kubernetes.name:
+        return Kubernetes(folder, sandbox)
+    return Slurm(folder, limits=sandbox.limits)
+
+
+def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
+    """Return the cores and the bytes of memory of what jobs run on.
+
+    Args:
+        sandbox: what the owner wants.
+        folder: of the agent.
 
     Raises:
         TaskError: nobody knows.
     """
-    if name not in CLUSTERS:
+    if sandbox.executor not in CLUSTERS:
         return host.cores(), host.memory_bytes()
+    if sandbox.executor == Kubernetes.name:
+        return kubernetes.capacity(sandbox, folder)
     try:
         return slurm.capacity()
     except SlurmError as error:
@@ -150,7 +164,7 @@ def executor_for(executors: Mapping[str, Executor], payload: Payload) -> Executo
         TaskError: there is none for it here.
     """
     for name, executor in executors.items():
-        if (name in _ENGINES) == bool(payload.image):
+        if name in _RUN_BOTH or (name in _ENGINES) == bool(payload.image):
             return executor
     wanted = f"the image {payload.image}" if payload.image else "a job without an image"
     raise TaskError("refused", f"nothing on this device can run {wanted}")

@@ -156,18 +156,18 @@ def _refuse_beside_agent(folder: Path) -> None:
 
 def not_there(lend: Lend, sandbox: Sandbox, folder: Path) -> list[str]:
     """Return what is lent and not there, in words."""
-    problems = not_in_machine(lend, sandbox)
+    problems = not_in_machine(lend, sandbox, folder)
     disk_gb = _free_gb(folder)
     if lend.disk_gb > disk_gb:
         problems.append(f"{lend.disk_gb:g} GB of disk are lent, and {disk_gb:.1f} are free")
     return problems
 
 
-def not_in_machine(lend: Lend, sandbox: Sandbox) -> list[str]:
+def not_in_machine(lend: Lend, sandbox: Sandbox, folder: Path) -> list[str]:
     """Return the same without the disk, which has less free as soon as jobs are there."""
     problems = []
     try:
-        cores, memory = sandboxes.capacity(sandbox.executor)
+        cores, memory = sandboxes.capacity(sandbox, folder)
     except TaskError as error:
         return [error.message]
     if lend.cores > cores:
@@ -200,8 +200,14 @@ def _wanted(path: Path, arguments: argparse.Namespace) -> tuple[Lend, When, Sand
     stored = files.read(path)
     parts = {name: dict((stored or {}).get(name) or {}) for name in ("lend", "when", "sandbox")}
     if stored is None:
-        executor = getattr(arguments, "sandbox.executor", None) or Sandbox().executor
-        parts["lend"] = _suggested(path.parent, executor)
+        named = {
+            name: getattr(arguments, f"{part}.{name}", None)
+            for part, name, _, _ in _OPTIONS
+            if part == "sandbox"
+        }
+        given = {name: value for name, value in named.items() if value is not None}
+        sandbox = record.parts_of({"sandbox": given})["sandbox"]
+        parts["lend"] = _suggested(path.parent, sandbox)
     for part, name, kind, _ in _OPTIONS:
         value = getattr(arguments, f"{part}.{name}", None)
         if value is not None:
@@ -212,10 +218,10 @@ def _wanted(path: Path, arguments: argparse.Namespace) -> tuple[Lend, When, Sand
     return checked["lend"], checked["when"], checked["sandbox"]
 
 
-def _suggested(folder: Path, executor: str) -> dict[str, Any]:
+def _suggested(folder: Path, sandbox: Sandbox) -> dict[str, Any]:
     """Return half of the processor and of the memory, and no GPU."""
     try:
-        all_cores, memory = sandboxes.capacity(executor)
+        all_cores, memory = sandboxes.capacity(sandbox, folder)
     except TaskError as error:
         raise NoConsentError(error.message) from None
     cores = max(1, all_cores // 2)
@@ -280,10 +286,21 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("when", "on_battery", bool, "work while nothing charges the device; no"),
     ("when", "cpu_temp_max", int, "in degrees Celsius; 90"),
     ("when", "gpu_temp_max", int, "in degrees Celsius; 87"),
-    ("sandbox", "executor", str, "auto, bwrap, podman, docker, gvisor or slurm"),
+    ("sandbox", "executor", str, "auto, bwrap, podman, docker, gvisor, slurm or kubernetes"),
     ("sandbox", "limits", str, "auto, systemd, cgroup2 or cgroup1"),
     ("sandbox", "images", list, "pattern of the images that may be run; may be repeated"),
     ("sandbox", "registries", list, "host of a registry that is not public; may be repeated"),
     ("sandbox", "pull_gb_per_day", float, "of images, as they are sent; 50"),
     ("sandbox", "cache_gb", float, "of images that are kept, unpacked; 100"),
+    ("sandbox", "kube_config", str, "path of a kubeconfig in JSON; without one, the pod's own"),
+    ("sandbox", "kube_namespace", str, "where jobs run in the cluster"),
+    ("sandbox", "kube_claim", str, "claim of the agent's folder, like proxyd:/where/it/is/here"),
+    ("sandbox", "kube_image", str, "that scripts run on, with python3 and bash"),
+    (
+        "sandbox",
+        "kube_nodes",
+        list,
+        "label of nodes for jobs, like pool=strangers; may be repeated",
+    ),
+    ("sandbox", "kube_runtime", str, "class of runtimes for jobs, like gvisor"),
 )

@@ -45,6 +45,7 @@ from proxyctl.worker.executors.engine import (
 )
 from proxyctl.worker.executors.guarded import GIVE_UP_SECONDS
 from proxyctl.worker.executors.netns import Spaces
+from proxyctl.worker.executors.ownership import give_away
 
 if TYPE_CHECKING:
     import socket
@@ -373,7 +374,7 @@ class Containers:
         owner = self.engine.owner()
         if owner.changes_owner:
             for each in (WORK, INPUTS):
-                _give_away(task.folder / each, owner.uid, owner.gid)
+                give_away(task.folder / each, owner.uid, owner.gid)
         secrets = task.folder / "engine.env"
         profile = task.folder / "seccomp.json"
         try:
@@ -513,19 +514,6 @@ def _at_most(name: str, most: int) -> int:
 
     hard = resource.getrlimit(getattr(resource, name))[1]
     return most if hard == resource.RLIM_INFINITY else min(most, hard)
-
-
-def _give_away(folder: Path, uid: int, gid: int) -> None:
-    """Give a folder and all that is in it to the job's user; links are not followed."""
-    if not folder.is_dir():
-        return
-    try:
-        os.chown(folder, uid, gid, follow_symlinks=False)
-        for _, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
-            for each in (*folders, *names):
-                os.chown(each, uid, gid, dir_fd=descriptor, follow_symlinks=False)
-    except OSError as error:
-        raise TaskError("host", f"{folder} cannot be given to the job: {error.strerror}") from None
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -16,20 +16,20 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import proxyctl
 from proxyctl import files
 from proxyctl.worker import names
 from proxyctl.worker.executors import slurm_calls
 from proxyctl.worker.executors.base import Ending, Finding, Launch, Task, TaskError
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.slurm_calls import OUT_OF_MEMORY, OVER, PENDING, SlurmError, Wish
+from proxyctl.worker.programs import python
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from pathlib import Path
 
 EXCHANGE: Final = "slurm"  # in the attempt's folder; no job sees it
 # In there, in the order in which they are written.
@@ -54,13 +54,6 @@ _TRIAL_BYTES: Final = 64 << 20
 _LOG_MAX_BYTES: Final = 2_000  # of the node's own words, that are told
 
 _NO_PORTS: Final = "ports of a job under Slurm cannot be reached: it runs on another machine"
-
-_PROGRAM: Final = """\
-import sys
-sys.path.insert(0, {root!r})
-from proxyctl.worker.{module} import main
-main(sys.argv[1:])
-"""
 
 
 class Slurm:
@@ -117,7 +110,7 @@ class Slurm:
                 self.clean(task.attempt_id)
             raise
         return Launch(
-            argv=(*_python("slurm_client"), str(exchange), name),
+            argv=(*python("slurm_client"), str(exchange), name),
             env=slurm_calls.environment(),
             disk_bytes=task.bounds.disk_bytes,
         )
@@ -278,7 +271,7 @@ class Slurm:
 
 def script_of(exchange: Path) -> str:
     """Return the script that Slurm runs."""
-    words = (*_python("slurm_node"), str(exchange))
+    words = (*python("slurm_node"), str(exchange))
     return "#!/bin/sh\nexec " + " ".join(_quoted(each) for each in words) + "\n"
 
 
@@ -392,12 +385,6 @@ def _until(condition: Callable[[], bool], seconds: float, pause: float = _LOOK_S
             return False
         time.sleep(pause)
     return True
-
-
-def _python(module: str) -> tuple[str, ...]:
-    """Return how a module of ours is run as a program, here and on a node."""
-    root = str(Path(proxyctl.__file__).parent.parent)
-    return (sys.executable, "-I", "-S", "-c", _PROGRAM.format(root=root, module=module))
 
 
 def _quoted(word: str) -> str:

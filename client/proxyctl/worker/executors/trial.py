@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import os
 import platform
-import struct
 import tarfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.worker.executors import machine_code
 from proxyctl.worker.executors.base import WORK, Bounds, Finding
 from proxyctl.worker.executors.engine import PROBE_SECONDS, Engine, EngineError, call, remove
 
@@ -30,16 +30,12 @@ BOUNDS: Final = Bounds(
 _TRIES: Final = 100
 _TRY_SECONDS: Final = 0.05
 _GROUPS: Final = Path("/sys/fs/cgroup")
-_BASE: Final = 0x400000  # where programs lie that are not moved about
 # Machine code that waits for signals for ever.
 _WAITS: Final = {
     # pause(): mov eax, 34; syscall; jmp to the start
-    "x86_64": (62, bytes.fromhex("b822000000 0f05 ebf7")),
+    "x86_64": bytes.fromhex("b822000000 0f05 ebf7"),
     # ppoll(NULL, 0, NULL, NULL): mov x0..x3, 0; mov x8, 73; svc 0; b to the start
-    "aarch64": (
-        183,
-        bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17"),
-    ),
+    "aarch64": bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17"),
 }
 
 
@@ -160,19 +156,13 @@ def pause_image(machine: str) -> bytes:
     Raises:
         KeyError: nothing is known of such processors.
     """
-    number, code = _WAITS[machine]
-    size = 64 + 56 + len(code)
-    header = struct.pack(
-        *("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01".ljust(16, b"\0"), 2, number, 1),
-        *(_BASE + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0),
-    )
-    loaded = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x1000)
+    content = machine_code.program(machine, _WAITS[machine])
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         folder = tarfile.TarInfo(WORK)
         folder.type, folder.mode = tarfile.DIRTYPE, 0o755
         archive.addfile(folder)
         program = tarfile.TarInfo("pause")
-        program.size, program.mode = size, 0o755
-        archive.addfile(program, io.BytesIO(header + loaded + code))
+        program.size, program.mode = len(content), 0o755
+        archive.addfile(program, io.BytesIO(content))
     return buffer.getvalue()

@@ -388,7 +388,7 @@ def test_a_machine_without_slurm_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert not finding.is_met
     assert "sbatch" in finding.actual
     with pytest.raises(TaskError, match="sinfo is not installed"):
-        sandboxes.capacity("slurm")
+        sandboxes.capacity(Sandbox(executor="slurm"), tmp_path)
 
 
 def test_limits_that_slurm_does_not_hold_are_found_out() -> None:
