@@ -87,8 +87,8 @@ class CreateRequest(Struct):
 
 
 NO_DEVICE = (
-    "None of the devices that have asked for work lately runs such a job, by its type, its image or"
-    " its network: it waits for one that does."
+    "None of the devices that have asked for work lately runs such a job, by its type, its image,"
+    " its network or the reputation that it asks for: it waits for one that does."
 )
 
 
@@ -560,7 +560,9 @@ class JobRoutes:
         if payload is None or spec.is_manual:
             return warnings
         has_image, has_network = bool(payload.image), payload.network != "none"
-        if not self._dispatch.may_run(Needs(spec.resources, job_type, has_image, has_network)):
+        least = spec.min_reputation
+        needs = Needs(spec.resources, job_type, has_image, has_network, min_reputation=least)
+        if not self._dispatch.may_run(needs):
             warnings.append(NO_DEVICE)
         return warnings
 

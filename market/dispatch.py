@@ -349,7 +349,8 @@ class Dispatch:
             if device.offer is None:
                 continue
             asked += 1
-            if suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
+            has_reputation = needs.min_reputation <= device.reputation
+            if has_reputation and suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
                 return True
         return not asked
 

@@ -672,7 +672,8 @@ class Jobs:
         device_id = job.device_id
         worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
         began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
-        gross = _share(job, began, moment.now) if worker is not None else 0
+        spec = await attempt_queries.spec(tx, job.id)
+        gross = _share(job, began, moment.now, spec) if worker is not None else 0
         outcome = Outcome(JobStatus.CANCELLED, gross)
         await self._leave(tx, moment, job, outcome, worker, group=group)
 
@@ -731,7 +732,7 @@ class Jobs:
         """
         spec = await attempt_queries.spec(tx, job.id)
         began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
-        gross = 0 if spec is None else _share(job, began, moment.now)
+        gross = 0 if spec is None else _share(job, began, moment.now, spec)
         if spec is None or not gross:
             await self._leave(tx, moment, job, outcome, None, group=group)
             return
@@ -941,11 +942,17 @@ class Jobs:
         return Moment(self._now(), TransferIds(new(), new()), new())
 
 
-def _share(job: JobRow, began: int | None, now: int) -> int:
-    """Return what the part of a job's estimated time is worth that has passed since work began."""
+def _share(job: JobRow, began: int | None, now: int, spec: attempt_queries.SpecRow | None) -> int:
+    """Return what the part of a job's estimated time is worth that has passed since work began.
+
+    No more than the job may take: its device may tell later that this was over, or be late with all
+    that it tells because the service was away.
+    """
     if began is None:
         return 0
     ran = max(now - began, 0)
+    if spec is not None and spec.timeout_seconds:
+        ran = min(ran, spec.timeout_seconds)
     return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
 
 

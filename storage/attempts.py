@@ -122,10 +122,14 @@ class OverdueRow(NamedTuple):
 
 
 class SpecRow(NamedTuple):
-    """What a job with a payload says: JSON, and for how many hours its result is looked at."""
+    """What a job with a payload says: JSON, and for how many hours its result is looked at.
+
+    It may work for `timeout_seconds`; None for as long as it was estimated to take.
+    """
 
     payload: str
     review_hours: int | None
+    timeout_seconds: int | None = None
 
 
 # What the device says while it has nothing to do but to hand over what it has: work is over then.
@@ -156,7 +160,10 @@ async def spec(tx: Transaction, job_id: str) -> SpecRow | None:
     """Return what a job says of how it is run; None for a job without a payload."""
     return await tx.one(
         SpecRow,
-        "SELECT payload, review_hours FROM job_specs WHERE job_id = :id AND payload IS NOT NULL",
+        """
+        SELECT payload, review_hours, timeout_seconds FROM job_specs
+        WHERE job_id = :id AND payload IS NOT NULL
+        """,
         id=job_id,
     )
 

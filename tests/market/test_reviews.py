@@ -17,7 +17,7 @@ from market.audit import audit_ledger
 from market.deploys import NewDeploy
 from market.errors import Code
 from market.money import MICRO, Currency
-from market.overdue import Ended
+from market.overdue import GRACE_SECONDS, Ended
 from market.states import JobStatus, ReviewStatus
 from storage import reviews as queries
 from storage.reviews import ReviewRow
@@ -432,6 +432,21 @@ async def test_work_that_fails_by_itself_is_paid_for_its_time(market: Market) ->
     await decided(market, job_id, ReviewStatus.REVERSED)
     assert await available(market, buyer) == 10 * MICRO
     assert (await stored_job(market, job_id)).earned == 0
+    assert await audited(market)
+
+
+async def test_no_more_time_is_paid_than_the_work_may_take(market: Market) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    for is_cancelled in (False, True):
+        job_id = await specified(market, buyer, timeout_seconds=HOUR // 2)
+        device = await on(market, job_id, worker)
+        market.clock.now += HOUR // 2 + GRACE_SECONDS  # told late that it was over
+        if is_cancelled:
+            await market.jobs.cancel(buyer, job_id)
+        else:
+            ending = Ending(FailureKind.TIMEOUT)
+            await market.jobs.fail(device, job_id, "it ran for too long", ending=ending)
+        assert (await stored_job(market, job_id)).earned == 2_250_000
     assert await audited(market)
 
 

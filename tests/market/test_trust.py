@@ -14,9 +14,11 @@ from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.errors import Code, MarketError
+from market.matching import Needs
 from market.money import MICRO
 from market.reputation import NEW, Reputation
 from market.states import ReviewStatus
+from proxyctl.protocol.jobspec import Resources
 from storage import trust as queries
 from storage.devices import DeviceRow
 from storage.store import Transaction
@@ -214,3 +216,13 @@ async def test_a_result_that_the_operator_takes_back_was_wrong(market: Market) -
         assert found.checks == (decision is ReviewStatus.REVERSED)
     assert found.correctness == NEW.correctness // 2
     assert (await audit_ledger(market.store)).passed
+
+
+async def test_it_is_known_whether_any_device_has_the_reputation(market: Market) -> None:
+    needs = Needs(Resources(), "script", min_reputation=950_000)
+    assert market.dispatch.may_run(needs)  # nobody has asked yet, and nobody knows
+    await given(market, await device_of(market, await market.person()))
+    assert not market.dispatch.may_run(needs)
+    assert market.dispatch.may_run(needs._replace(min_reputation=500_000))
+    await given(market, await reputed(market, await market.person(), 40))
+    assert market.dispatch.may_run(needs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.words import plain_text
 from proxyctl.worker import names
+from proxyctl.worker.executors.base import CANNOT_BE_RUN
 from proxyctl.worker.journal import Report
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def report_of(
         return failed(stop.kind if stop else kind, stop.reason if stop else reason)
     if ended.get("failed"):
         return failed("host", str(ended["failed"]))
-    has_failed = bool(ended["status"]) and ended["signal"] is None and not ended["timed_out"]
-    if stop is None and ended.get("unstarted") and has_failed and not ending.is_out_of_memory:
+    if stop is None and _is_unstarted(ended, ending):
         words = _tail(folder / names.LOGS["err"], _LAST_WORDS_CHARACTERS).strip()
         return failed("host", f"the sandbox could not be started: {words}".rstrip(": "))
     facts = _facts(ended, ending)
@@ -59,6 +59,14 @@ def failed(kind: str, reason: str, facts: dict[str, Any] | None = None) -> Repor
     return Report(
         "fail", {"kind": kind, "reason": reason[:_REASON_MAX_CHARACTERS] or kind, **(facts or {})}
     )
+
+
+def _is_unstarted(ended: dict[str, Any], ending: Ending) -> bool:
+    """Say whether a sandbox has failed that has started nothing: the job cannot be to blame."""
+    status = ended["status"]
+    if not status or ended["timed_out"] or ending.is_out_of_memory or ending.lost:
+        return False
+    return bool(ended.get("unstarted")) or (ending.is_unstarted and status not in CANNOT_BE_RUN)
 
 
 def _verdict(

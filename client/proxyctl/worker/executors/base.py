@@ -26,6 +26,10 @@ STATUS = "status"  # a file, where a sandbox writes down how it got on
 # Where a program of another user finds folders that are below one which only root may enter.
 PLACES = "/mnt"
 
+# What engines end with, like shells, where the program is not there, or cannot be run: it is its
+# buyer who has named it.
+CANNOT_BE_RUN = frozenset((126, 127))
+
 # How a job learns which attempt it is, and how an executor finds again what it has started.
 LABEL = "PROXYD_ATTEMPT"
 
@@ -205,6 +209,8 @@ class Ending:
         is_out_of_disk: it was ended because it had written more than it may.
         cpu_seconds: of processor time that it has used.
         max_memory_bytes: the most that it has used at once.
+        is_unstarted: an engine has its container, and has never started the program in it; why
+            not, its client's exit status tells.
         message: for the person who reads it, if there is something to say.
         lost: what ran it went away (the engine, or the client that was attached to it), in words:
             its exit status says nothing then, and the device is to blame, not the job. Empty if
@@ -213,6 +219,7 @@ class Ending:
 
     is_out_of_memory: bool = False
     is_out_of_disk: bool = False
+    is_unstarted: bool = False
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
     message: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.engine import Engine
 
 _LOOK_SECONDS: Final = 1.0  # what it has used since the last look is not known after its end
+_GONE_LOOKS: Final = 10  # at a container that is gone, until its client is not waited for any more
+_STARTING_LOOKS: Final = 60  # the same of one that was not there yet; a busy engine takes seconds
 _NANOSECONDS: Final = 10**9
 _MICROSECONDS: Final = 10**6
 
@@ -38,6 +42,7 @@ class ContainerWatch:
 
     def __init__(self, engine: Engine, name: str, client: int) -> None:
         self.usage = Usage()
+        self.has_ended_client = False  # since that did not see that the container was gone
         self._engine = engine
         self._name = name
         self._client = client
@@ -61,11 +66,17 @@ class ContainerWatch:
         return False
 
     def _run(self) -> None:
-        pid = 0
+        pid = looks = 0
         while not self._ended.wait(_LOOK_SECONDS):
             pid = pid or self._pid()
             if pid:
                 self.usage = usage_of(pid, self.usage)
+            # Whose monitor was killed would be waited for until its time is over.
+            looks = 0 if pid and Path(f"/proc/{pid}").exists() else looks + 1
+            if looks > (_GONE_LOOKS if pid else _STARTING_LOOKS) and self.has_client():
+                self.has_ended_client = True
+                with suppress(ProcessLookupError):
+                    os.kill(self._client, signal.SIGKILL)
 
     def _pid(self) -> int:
         try:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import proxyctl
 from proxyctl.worker.executors import trial
 from proxyctl.worker.executors.base import (
+    CANNOT_BE_RUN,
     GATE,
     INPUTS,
     WORK,
@@ -65,6 +66,8 @@ _USER_PROCESSES: Final = 32768  # what podman has left itself on a machine that 
 _GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
 _SHARES: Final = 64  # of 1,024: the owner's own programs go first
 _TMP: Final = "/tmp"  # noqa: S108 - the container's
+# States of a container whose program has not run.
+_NEVER_RAN: Final = frozenset(("created", "configured", "initialized"))
 _GATE: Final = 12  # a descriptor of the launch
 _KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
 _OVER: Final = ("exited", "stopped", "dead")  # whatever ended it, it was nobody here
@@ -221,11 +224,16 @@ class Containers:
         usage = watch.usage if watch else Usage()
         has_client = watch is not None and watch.has_client()
         is_lost = self._mark(attempt_id).exists() or (state.get("Running") and not has_client)
+        is_lost = is_lost or (watch is not None and watch.has_ended_client)
         lost = f"the client of {self.name} that was attached to it went away" if is_lost else ""
         # podman often misses it: the control group is gone with the process. But nothing within
         # can kill the first process of a container, so if nobody here did, the kernel did.
         was_killed = state.get("ExitCode") == _KILLED and attempt_id not in self._stopped
+        is_new = state.get("Status") in _NEVER_RAN
+        # podman says 0 of all that it could not start, whatever the reason.
+        tells_why = self.engine.name == "docker"
         return Ending(
+            is_unstarted=is_new and tells_why and state.get("ExitCode") not in CANNOT_BE_RUN,
             is_out_of_memory=not lost and (bool(state.get("OOMKilled")) or was_killed),
             cpu_seconds=usage.cpu_seconds,
             max_memory_bytes=usage.max_memory_bytes,

@@ -151,6 +151,9 @@ def call(
     except OSError as error:
         message = f"{argv[0]} cannot be run: {error.strerror}"
         raise EngineError(message, is_gone=True) from None
+    if done.returncode < 0:  # nothing of what it was asked to do is to blame
+        message = f"{engine.name} {arguments[0]} was ended by the signal {-done.returncode}"
+        raise EngineError(message, is_gone=True)
     if done.returncode:
         raise EngineError(_words(engine, done.stderr or done.stdout))
     return done.stdout.decode(errors="replace")

@@ -15,8 +15,8 @@ import pytest
 from support import engines, launching
 from support.waiting import until_true
 
-from proxyctl.worker.executors import guarded, netns
-from proxyctl.worker.executors.base import Bounds, Launch, Task, TaskError
+from proxyctl.worker.executors import container_watch, guarded, netns
+from proxyctl.worker.executors.base import CANNOT_BE_RUN, Bounds, Launch, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
 
@@ -213,6 +213,39 @@ def test_what_cannot_be_run_is_refused_in_words(containers: Containers, task: Ta
     assert refusal(attempt_id="../x").kind == "refused"
     assert refusal(gpus=("GPU-none",)).kind == "refused"
     assert call(containers.engine, "ps", "--all", "--quiet").strip() == ""
+
+
+def test_a_program_that_is_not_in_the_image_is_the_jobs_failure(
+    containers: Containers, task: Task
+) -> None:
+    """It never runs, as where the engine cannot start anything, which is the device's."""
+    for program in ("no-such-program", "/etc"):
+        containers.clean(task.attempt_id)
+        child = start(containers.prepare(replace(task, command=(program,))))
+        child.communicate(timeout=30)
+        ending = containers.ended(task.attempt_id)
+        assert child.returncode != 0
+        is_devices = ending.is_unstarted and child.returncode not in CANNOT_BE_RUN
+        assert not is_devices, (program, child.returncode, ending)
+        assert not ending.lost
+
+
+@pytest.mark.parametrize("kind", ["podman"])
+def test_a_container_whose_monitor_is_killed_is_lost_and_not_waited_for(
+    containers: Containers, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_watch, "_GONE_LOOKS", 1)
+    job = sh(task, "echo ready; sleep 2")
+    child = start(containers.prepare(job))
+    containers.attach(job, child.pid)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    name = f"proxyd-{task.attempt_id}"
+    until_true(lambda: containers._watches[task.attempt_id].usage.cpu_seconds is not None)
+    text = call(containers.engine, "inspect", "--format", "{{.State.ConmonPid}}", name)
+    os.kill(int(text), signal.SIGKILL)
+    child.communicate(timeout=30)
+    assert "went away" in containers.ended(task.attempt_id).lost
 
 
 def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, kind: str) -> None:
