@@ -1,5 +1,6 @@
 """The default limits are there while something is measured, and not a moment longer."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -90,7 +91,8 @@ def test_they_are_put_back_when_it_is_ended_by_a_signal(
     before = buffers.present(system)
     with subprocess.Popen(
         [sys.executable, "-c", MEASURING, str(system)],
-        cwd=process.ROOT / "tests",
+        cwd=process.ROOT,
+        env={**os.environ, "PYTHONPATH": "tests"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

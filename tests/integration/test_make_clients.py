@@ -12,7 +12,7 @@ from support.process import ROOT
 
 PROGRAMS = (
     *("bwrap", "busybox", "chromium", "curl", "docker-registry", "dockerd", "git", "newuidmap"),
-    *("node", "npm", "openssl", "podman", "proxychains4", "runc", "runsc"),
+    *("nginx", "node", "npm", "openssl", "podman", "proxychains4", "runc", "runsc"),
     *("systemd-analyze", "wget"),
 )
 TOOLS = (
@@ -45,6 +45,7 @@ for each; do
         busybox-static) cp "$BIN/true" "$BIN/busybox" ;;
         docker.io) cp "$BIN/true" "$BIN/dockerd" ;;
         uidmap) cp "$BIN/true" "$BIN/newuidmap" ;;
+        nginx-light) cp "$BIN/true" "$BIN/nginx" ;;
         nodejs) cp "$BIN/true" "$BIN/node" ;;
         systemd) cp "$BIN/true" "$BIN/systemd-analyze" ;;
         npm) cp "$BIN/npm-of-debian" "$BIN/npm" ;;
@@ -127,8 +128,8 @@ def test_all_that_is_missing_is_installed_and_then_nothing(place: Place) -> None
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("make clients: every client is here\n")
     packages = (
-        "bubblewrap busybox-static chromium docker-registry docker.io uidmap nodejs npm openssl "
-        "podman proxychains4 runc runsc systemd wget"
+        "bubblewrap busybox-static chromium docker-registry docker.io uidmap nginx-light nodejs "
+        "npm openssl podman proxychains4 runc runsc systemd wget"
     )
     assert place.asked == [
         "apt-get update",
