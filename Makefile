@@ -75,7 +75,8 @@ exit: $(STAMP)
 # A device that runs jobs of the demonstration, walled in; it asks for consent first, as any device does.
 worker: $(STAMP)
 	@test -r var/$(DEMO)-worker.token || { echo "make worker: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
-	@$(PROXYCTL) worker setup --api $(API) --token-file var/$(DEMO)-worker.token --folder var/$(DEMO)-worker
+	@$(PROXYCTL) worker setup --api $(API) --token-file var/$(DEMO)-worker.token --folder var/$(DEMO)-worker \
+		--max-jobs 4
 	@$(PROXYCTL) worker run --folder var/$(DEMO)-worker
 
 # In two processes more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or

@@ -102,6 +102,10 @@ device has the job:
     grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -s -H 'Authorization: Bearer {token}' \\
     {api}/api/jobs/$job/app | grep -o 'http://[^"]*' | head -1
 
+The page stays for an hour; this ends it:
+
+  curl -X POST -H 'Authorization: Bearer {token}' {api}/api/jobs/$job/cancel
+
 """
 # What is paid is more than what the device asks for, and lasts for an hour at most.
 JOB = (
@@ -110,8 +114,9 @@ JOB = (
 )
 
 PAGE = (
-    '{"title":"page","job_type":"script","price_credit":1,"duration_hrs":1,"payload":{"ports":['
-    '{"name":"web","port":8000}],"script":"import http.server as web\\n'
+    '{"title":"page","job_type":"script","price_credit":1,"duration_hrs":1,"resources":{"cores":0.2,'
+    '"ram_gb":0.2,"disk_gb":0.2},"payload":{"ports":[{"name":"web","port":8000}],'
+    '"script":"import http.server as web\\n'
     'web.test(web.SimpleHTTPRequestHandler, port=8000, bind=\\"127.0.0.1\\")"}}'
 )
 # Browsers take every name below it for this machine, so that each app has a host of its own.

@@ -25,7 +25,7 @@ from proxyctl.worker.sensors import host, nvidia
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 _YES: Final = "yes"
@@ -54,7 +54,7 @@ class NoConsentError(OwnerError):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what may be agreed to; what is not given stays as it was agreed before."""
-    parser.add_argument("--api", required=True, metavar="URL", help="of the marketplace")
+    parser.add_argument("--api", metavar="URL", help="of the marketplace; needed the first time")
     for part, name, kind, words in _OPTIONS:
         option = f"--{name.replace('_', '-')}"
         if kind is bool:
@@ -96,7 +96,8 @@ def agree(
         FileError: it cannot be written down.
     """
     _refuse_beside_agent(path.parent)
-    address = api_address(arguments.api)
+    stored = files.read(path) or {}
+    address = api_address(arguments.api or _agreed_api(stored))
     lend, when, sandbox = _wanted(path, arguments)
     problems = not_there(lend, sandbox, path.parent)
     if problems:
@@ -113,7 +114,6 @@ def agree(
     if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
         raise NoConsentError("nothing was agreed to, and nothing was changed")
     agreed_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    stored = files.read(path) or {}
     # A token is for one marketplace: another one is not told it.
     before = str(stored.get("token") or "") if stored.get("api") == address else ""
     consent = Consent(address, token(before), agreed_at, lend, when, sandbox)
@@ -121,6 +121,13 @@ def agree(
     _refuse_beside_agent(path.parent)  # one that was started in the meantime
     record.save(path, consent)
     files.remove(path.with_name(names.CONTROL))
+
+
+def _agreed_api(stored: Mapping[str, Any]) -> str:
+    api = stored.get("api")
+    if not isinstance(api, str) or not api:
+        raise NoConsentError("say with which marketplace: --api URL")
+    return api
 
 
 def _try(consent: Consent) -> None:

@@ -97,7 +97,7 @@ def test_setup_keeps_the_token_of_before_for_the_same_marketplace_alone(agent: W
     assert "there is no terminal to ask for the token at; name a file" in before.stderr
     assert "GetPassWarning" not in before.stderr
     setup(agent, "--hours", "22:00-07:00")
-    kept = agent.command("setup", "--api", agent.market.url, "--hours", "always", typed="yes\n")
+    kept = agent.command("setup", "--hours", "always", typed="yes\n")
     assert kept.returncode == 0, kept.stderr
     consent = record.load(agent.folder / names.CONSENT)
     assert (consent.token, consent.when.hours) == (TOKEN, ())
