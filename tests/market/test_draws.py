@@ -1,6 +1,7 @@
 """What replicas cost: the time that they can be used, to the second, whatever happens to them."""
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,6 +86,51 @@ async def test_time_is_paid_from_when_it_is_ready_to_the_second(
     gross = micro(300) * 1_201 // (2 * HOUR)
     assert await earned(market, owner) == gross - gross // 10
     assert (await market.deploys.find(user, deploy_id)).paid == cost
+    assert (await audit_ledger(market.store)).passed
+
+
+class LockSpy:
+    """A transaction that notes of which tables it locks rows, in order."""
+
+    def __init__(self, tx: Transaction, tables: list[str]) -> None:
+        self._tx = tx
+        self._tables = tables
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    async def lock(self, table: str, ids: Sequence[str]) -> None:
+        self._tables.append(table)
+        await self._tx.lock(table, ids)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.HOST, FailureKind.TIMEOUT])
+async def test_reputations_are_locked_before_accounts(
+    market: Market, kind: FailureKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ends of other jobs do: else two that end at once could wait for each other."""
+    user, owner = await market.person("3"), await market.person()
+    deploy_id = await create(market, user)
+    job = await replica(market, user, deploy_id)
+    device = await begun(market, owner, job.id)
+    market.clock.now += 2 * HOUR if kind is FailureKind.TIMEOUT else HOUR
+    write = market.store.write
+    units: list[list[str]] = []
+
+    async def spied(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        async def noting(tx: Transaction) -> Any:
+            units.append([])
+            return await unit(LockSpy(tx, units[-1]), *args, **kwargs)
+
+        return await write(noting)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(market.store, "write", spied)
+        await market.jobs.fail(device, job.id, "it ended", ending=Ending(kind))
+    [tables] = [each for each in units if "accounts" in each]
+    assert "reputations" in tables
+    assert "reputations" not in tables[tables.index("accounts") :]
+    assert await drawn(market) == {1: market.clock.now - job.created_at}
     assert (await audit_ledger(market.store)).passed
 
 
