@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from support.books import available, earned, held
+from support.clock import Clock
 from support.jobs import device_of, prove
-from support.market import Market
+from support.market import RULES, Market
 
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
@@ -20,7 +22,7 @@ from market.templates import Change, Template
 from proxyctl.protocol.jobspec import Port, Ready
 from storage import ledger as ledger_queries
 from storage.errors import ConstraintError
-from storage.store import Transaction
+from storage.store import Store, Transaction
 
 if TYPE_CHECKING:
     from storage.devices import DeviceRow
@@ -175,6 +177,28 @@ async def test_what_was_drawn_is_in_review_and_paid_when_nobody_disputes_it(
     market.clock.now += 1
     assert await market.reviews.expire() == 1
     assert (await available(market, owner, CREDIT), await held(market, owner, CREDIT)) == (due, 0)
+    assert (await audit_ledger(market.store)).passed
+
+
+@pytest.mark.parametrize("currency", [USD, CREDIT])
+async def test_without_reviews_what_was_drawn_is_paid_at_once(
+    store: Store, clock: Clock, currency: Currency, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = replace(RULES.jobs, review_hours=0)
+    monkeypatch.setattr("support.market.RULES", replace(RULES, jobs=terms))
+    market = Market(store, clock)
+    user = await market.person("3", "300")
+    job_id, [first, second] = await served(market, user, currency, (1_200, 720))
+    due = [micro(300) * seconds // (2 * HOUR) for seconds in (1_200, 720)]
+    assert [await available(market, owner, CREDIT) for owner in (first, second)] == [
+        each - each // 10 for each in due
+    ]
+    with pytest.raises(MarketError) as caught:
+        await market.reviews.dispute(user, job_id, "slow")
+    assert caught.value.code is Code.NOT_REVIEWABLE
+    await market.jobs.cancel(user, job_id)
+    whole = micro(3) if currency is USD else micro(300)
+    assert await available(market, user, currency) == whole - whole * 1_920 // (2 * HOUR)
     assert (await audit_ledger(market.store)).passed
 
 
