@@ -78,6 +78,7 @@ class DeployStrategy(Struct):
 class ReplicaFields(Struct, kw_only=True):
     """What each replica is to run, and needs; whatever is not said stays as it is.
 
+    `ready` may also be null: then a replica is ready when it runs, also where it was said before.
     Any of it but `secrets` is told to each worker that looks at a replica, and `secrets` to each
     that has one, and anybody may be one: what is in them should not be worth more than the work.
     """
@@ -89,7 +90,7 @@ class ReplicaFields(Struct, kw_only=True):
     env: dict[str, str] | None = None
     secrets: dict[str, str] | None = None
     ports: list[Port] | None = None
-    ready: Ready | None = None
+    ready: Ready | UnsetType | None = UNSET
     network: Network | None = None
     resources: ReplicaResources | None = None
 
@@ -340,7 +341,12 @@ class DeployRoutes:
                 body=RollbackRequest,
                 body_optional=True,
                 idempotent=True,
-                errors=(*CHANGE_ERRORS, Code.REVISION_NOT_FOUND, Code.TOO_MUCH_JOB_TEXT),
+                errors=(
+                    *CHANGE_ERRORS,
+                    Code.REVISION_NOT_FOUND,
+                    Code.PAYLOAD_INVALID,
+                    Code.TOO_MUCH_JOB_TEXT,
+                ),
             ),
             Route(
                 "POST",
@@ -350,7 +356,7 @@ class DeployRoutes:
                 RevisionReply,
                 auth=Auth.JWT,
                 idempotent=True,
-                errors=(*CHANGE_ERRORS, Code.TOO_MUCH_JOB_TEXT),
+                errors=(*CHANGE_ERRORS, Code.PAYLOAD_INVALID, Code.TOO_MUCH_JOB_TEXT),
             ),
             Route(
                 "GET",

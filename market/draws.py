@@ -35,11 +35,13 @@ class Drawn(Struct, frozen=True):
         had: the same, before this attempt.
         worked: for how many seconds this attempt worked, whatever of it is paid; 0 if it never
             became ready.
+        due: what this attempt is to be paid; None for nothing.
     """
 
     left: int
     had: int
     worked: int = 0
+    due: DrawRow | None = None
 
 
 class Drawing(Struct, frozen=True):
@@ -59,16 +61,17 @@ class Drawing(Struct, frozen=True):
 
 
 async def draw(
-    tx: Transaction, job: JobRow, hold_id: str, how: Drawing, *, is_lost: bool = False
+    tx: Transaction, job: JobRow, how: Drawing, *, is_lost: bool = False
 ) -> Drawn | None:
-    """Pay the attempt at a replica that ends now; None for a job that is no such replica.
+    """Record what the attempt at a replica is paid that ends now; None if the job is none.
 
-    An attempt that was paid before is not paid again.
+    An attempt that was paid before is not paid again. What is due is to be paid in the same
+    transaction (`pay`), after what the end says of the device was written: reputations are locked
+    before accounts.
 
     Args:
         tx: the transaction, which has locked the job.
         job: as it is before the attempt ends.
-        hold_id: the hold that pays for it.
         how: what is needed from outside.
         is_lost: whether its device has fallen silent; it is paid until it was last heard of then.
     """
@@ -103,42 +106,19 @@ async def draw(
         created_at=how.now,
     )
     await queries.insert(tx, row)
-    await _pay(tx, job, row, hold_id, how)
-    return Drawn(left - seconds, left, worked)
+    return Drawn(left - seconds, left, worked, row)
 
 
-async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
-    """Return every account that ending a replica, or starting another one for it, may touch."""
-    currency, buyer = Currency(job.currency), job.user_id
-    accounts = {
-        ledger.available(buyer, currency),
-        ledger.available(buyer, Currency.CREDIT),
-        ledger.held(buyer, currency),
-        ledger.revenue(currency),
-        ledger.revenue(Currency.CREDIT),
-        ledger.review(currency),
-    }
-    owner = None if job.device_id is None else await device_queries.owner_of(tx, job.device_id)
-    if owner is not None:
-        accounts.add(ledger.available(owner, Currency.CREDIT))
-        accounts.add(ledger.held(owner, Currency.CREDIT))
-    return accounts
+async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
+    """Pay what was drawn, perhaps into review; a worker is paid in credits, whatever is held.
 
-
-async def _time(
-    tx: Transaction, job: JobRow, replica: ReplicaRow, now: int, *, is_lost: bool
-) -> tuple[int, int]:
-    """Return for how many seconds an attempt could be used, and for how many it worked."""
-    began, ready, renewed = await attempt_queries.begun(tx, job.id, job.attempts)
-    until = min(now, renewed) if is_lost and renewed is not None else now
-    since = began if replica.ready_within is None else ready
-    if since is None or began is None:
-        return 0, 0
-    return max(until - since, 0), max(until - began, 0)
-
-
-async def _pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
-    """Pay what was drawn, perhaps into review; a worker is paid in credits, whatever is held."""
+    Args:
+        tx: the transaction, which has drawn it.
+        job: as it was before the attempt ended.
+        row: what is due.
+        hold_id: the hold that pays for it.
+        how: what is needed from outside.
+    """
     await tx.lock("accounts", sorted(await accounts_of(tx, job)))
     key, currency = f"{hold_id}:attempt:{row.attempt}", Currency(job.currency)
     if how.review_seconds:
@@ -169,3 +149,33 @@ async def _pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Dr
             how.new_id(), f"{key}:{kind}", kind, hold_id, Currency.CREDIT, (movement,), how.now
         )
         await ledger.post(tx, payout)
+
+
+async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
+    """Return every account that ending a replica, or starting another one for it, may touch."""
+    currency, buyer = Currency(job.currency), job.user_id
+    accounts = {
+        ledger.available(buyer, currency),
+        ledger.available(buyer, Currency.CREDIT),
+        ledger.held(buyer, currency),
+        ledger.revenue(currency),
+        ledger.revenue(Currency.CREDIT),
+        ledger.review(currency),
+    }
+    owner = None if job.device_id is None else await device_queries.owner_of(tx, job.device_id)
+    if owner is not None:
+        accounts.add(ledger.available(owner, Currency.CREDIT))
+        accounts.add(ledger.held(owner, Currency.CREDIT))
+    return accounts
+
+
+async def _time(
+    tx: Transaction, job: JobRow, replica: ReplicaRow, now: int, *, is_lost: bool
+) -> tuple[int, int]:
+    """Return for how many seconds an attempt could be used, and for how many it worked."""
+    began, ready, renewed = await attempt_queries.begun(tx, job.id, job.attempts)
+    until = min(now, renewed) if is_lost and renewed is not None else now
+    since = began if replica.ready_within is None else ready
+    if since is None or began is None:
+        return 0, 0
+    return max(until - since, 0), max(until - began, 0)

@@ -30,7 +30,7 @@ from market.attempts import (
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.copies import Copying
-from market.draws import FEE_WHOLE, SECONDS_MIN, Drawing, Drawn, accounts_of, draw
+from market.draws import FEE_WHOLE, SECONDS_MIN, Drawing, Drawn, accounts_of, draw, pay
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
@@ -809,16 +809,26 @@ class Jobs:
         else:
             await self._move(tx, job, outcome, 0, moment.now)
             if drawn is not None:
+                await self._pay_drawn(tx, moment, job, drawn)
                 await spec_queries.set_timeout(tx, job.id, drawn.left)
         return not over
 
     async def _draw(
         self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
     ) -> Drawn | None:
-        """Pay an attempt at a replica that ends now; None for a job that is none."""
+        """Record what an attempt at a replica is paid that ends now; None for a job that is none.
+
+        To be followed by `_pay_drawn`.
+        """
+        return await draw(tx, job, self._drawing(moment), is_lost=is_lost)
+
+    async def _pay_drawn(self, tx: Transaction, moment: Moment, job: JobRow, drawn: Drawn) -> None:
+        if drawn.due is not None:
+            await pay(tx, job, drawn.due, hold_of(job.id), self._drawing(moment))
+
+    def _drawing(self, moment: Moment) -> Drawing:
         review_seconds = self._terms.review_hours * HOUR_SECONDS
-        how = Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
-        return await draw(tx, job, hold_of(job.id), how, is_lost=is_lost)
+        return Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
 
     async def _leave(
         self,
@@ -836,7 +846,7 @@ class Jobs:
 
         A worker is always paid in credits. Where the buyer holds another currency, the house takes
         that and pays the credits. With `review_seconds` all of it waits for so long. A replica that
-        is paid by time, and by attempts, is paid so; `drawn` says that its last one was. With
+        is paid by time, and by attempts, is paid so; `drawn` is what its last one is paid. With
         `group`, of which the job is a copy, the results are compared; copies that need not be done
         any more are cancelled, and returned as they were.
         """
@@ -844,6 +854,7 @@ class Jobs:
         if drawn is not None:
             await self._move(tx, job, outcome, 0, moment.now)
             await spec_queries.forget_secrets(tx, job.id)
+            await self._pay_drawn(tx, moment, job, drawn)
             hold_id, ids = hold_of(job.id), moment.resolution
             await tx.lock("accounts", sorted(await accounts_of(tx, job)))
             await ledger.capture(tx, hold_id, [], transfer_ids=ids, now=moment.now)

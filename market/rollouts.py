@@ -46,6 +46,9 @@ LOOK_MAX_DEPLOYS = 200  # of those that may go on; others have their turn in the
 HEARD_MAX = 10_000  # jobs that were heard of and not looked at yet; those beyond wait for a look
 # After a refusal: money or room for jobs comes back when the buyer does something.
 REFUSED_SECONDS = 30
+# An attempt is not paid before it is ready: a buyer has a device for so long for nothing. It is
+# enough to fetch and load a large model; images and files are there before work begins.
+READY_MAX_SECONDS = 1_800
 UNREADABLE = "The secrets of this deploy cannot be read any more; say them again in a new revision."
 FAILED_SECONDS = 1.0  # after a failure of the store
 
@@ -588,7 +591,7 @@ class Rollouts:
                 number=number,
                 revision=rollout.revision,
                 seconds=seconds,
-                ready_within=None if template.ready is None else patience,
+                ready_within=None if template.ready is None else min(patience, READY_MAX_SECONDS),
             )
             replicas.append((job, row, replica))
         new = self._identifiers.new

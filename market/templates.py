@@ -5,7 +5,7 @@ import shlex
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from market.errors import Code, MarketError
@@ -86,7 +86,7 @@ def completed(template: Template, deploy_type: str, default_image: str) -> Templ
 
 
 class Change(Struct, frozen=True):
-    """What is other in the next revision; None stays as it is."""
+    """What is other in the next revision; None stays as it is, and so does an unset `ready`."""
 
     image: str | None = None
     command: str | None = None
@@ -95,14 +95,17 @@ class Change(Struct, frozen=True):
     env: dict[str, str] | None = None
     secrets: dict[str, str] | None = None
     ports: tuple[Port, ...] | None = None
-    ready: Ready | None = None
+    ready: Ready | UnsetType | None = UNSET  # None takes it away
     network: str | None = None
     resources: Resources | None = None
 
     def of(self, template: Template) -> Template:
         """Return a template with the change; which GPUs there are is the deploy's, and stays."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        ready = fields.pop("ready")
         said = {name: value for name, value in fields.items() if value is not None}
+        if ready is not UNSET:
+            said["ready"] = ready
         if self.resources is not None:
             before = template.resources
             said["resources"] = dataclasses.replace(

@@ -550,3 +550,16 @@ async def test_a_change_with_a_key_is_made_once(service: Service) -> None:
         assert [reply.status for reply in replies] == [200] * 3
         assert len({reply.body["revision"] for reply in replies}) == 1
     assert (await one(service, buyer, deploy_id))["revision"] == 4
+
+
+async def test_what_is_asked_to_be_ready_can_be_taken_away(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    port, ready = {"name": "web", "port": 8080, "protocol": "http"}, {"port": 8080}
+    deploy_id = await created(service, buyer, image="web:1", ports=[port], ready=ready)
+    path = f"{CREATE}/{deploy_id}"
+    for change in ({"ports": [], "ready": None}, {"command": "serve"}):
+        answer = await service.call("POST", f"{path}/revision", change, token=buyer.token)
+        assert answer.status == 200, answer.body
+    answer = await service.call("GET", f"{path}/revisions", token=buyer.token)
+    asked = [(bool(each["ports"]), "ready" in each) for each in answer.body["revisions"]]
+    assert asked == [(False, False), (False, False), (True, True)]

@@ -1,12 +1,15 @@
 """What replicas cost: the time that they can be used, to the second, whatever happens to them."""
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from support.books import available, earned, held
+from support.clock import Clock
 from support.jobs import device_of, prove
-from support.market import Market
+from support.market import RULES, Market
 
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
@@ -19,7 +22,7 @@ from market.templates import Change, Template
 from proxyctl.protocol.jobspec import Port, Ready
 from storage import ledger as ledger_queries
 from storage.errors import ConstraintError
-from storage.store import Transaction
+from storage.store import Store, Transaction
 
 if TYPE_CHECKING:
     from storage.devices import DeviceRow
@@ -88,6 +91,51 @@ async def test_time_is_paid_from_when_it_is_ready_to_the_second(
     assert (await audit_ledger(market.store)).passed
 
 
+class LockSpy:
+    """A transaction that notes of which tables it locks rows, in order."""
+
+    def __init__(self, tx: Transaction, tables: list[str]) -> None:
+        self._tx = tx
+        self._tables = tables
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    async def lock(self, table: str, ids: Sequence[str]) -> None:
+        self._tables.append(table)
+        await self._tx.lock(table, ids)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.HOST, FailureKind.TIMEOUT])
+async def test_reputations_are_locked_before_accounts(
+    market: Market, kind: FailureKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ends of other jobs do: else two that end at once could wait for each other."""
+    user, owner = await market.person("3"), await market.person()
+    deploy_id = await create(market, user)
+    job = await replica(market, user, deploy_id)
+    device = await begun(market, owner, job.id)
+    market.clock.now += 2 * HOUR if kind is FailureKind.TIMEOUT else HOUR
+    write = market.store.write
+    units: list[list[str]] = []
+
+    async def spied(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        async def noting(tx: Transaction) -> Any:
+            units.append([])
+            return await unit(LockSpy(tx, units[-1]), *args, **kwargs)
+
+        return await write(noting)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(market.store, "write", spied)
+        await market.jobs.fail(device, job.id, "it ended", ending=Ending(kind))
+    [tables] = [each for each in units if "accounts" in each]
+    assert "reputations" in tables
+    assert "reputations" not in tables[tables.index("accounts") :]
+    assert await drawn(market) == {1: market.clock.now - job.created_at}
+    assert (await audit_ledger(market.store)).passed
+
+
 async def test_what_was_never_ready_costs_nothing(market: Market) -> None:
     user, owner = await market.person("3"), await market.person()
     deploy_id = await create(market, user, template=PROBE)
@@ -129,6 +177,28 @@ async def test_what_was_drawn_is_in_review_and_paid_when_nobody_disputes_it(
     market.clock.now += 1
     assert await market.reviews.expire() == 1
     assert (await available(market, owner, CREDIT), await held(market, owner, CREDIT)) == (due, 0)
+    assert (await audit_ledger(market.store)).passed
+
+
+@pytest.mark.parametrize("currency", [USD, CREDIT])
+async def test_without_reviews_what_was_drawn_is_paid_at_once(
+    store: Store, clock: Clock, currency: Currency, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = replace(RULES.jobs, review_hours=0)
+    monkeypatch.setattr("support.market.RULES", replace(RULES, jobs=terms))
+    market = Market(store, clock)
+    user = await market.person("3", "300")
+    job_id, [first, second] = await served(market, user, currency, (1_200, 720))
+    due = [micro(300) * seconds // (2 * HOUR) for seconds in (1_200, 720)]
+    assert [await available(market, owner, CREDIT) for owner in (first, second)] == [
+        each - each // 10 for each in due
+    ]
+    with pytest.raises(MarketError) as caught:
+        await market.reviews.dispute(user, job_id, "slow")
+    assert caught.value.code is Code.NOT_REVIEWABLE
+    await market.jobs.cancel(user, job_id)
+    whole = micro(3) if currency is USD else micro(300)
+    assert await available(market, user, currency) == whole - whole * 1_920 // (2 * HOUR)
     assert (await audit_ledger(market.store)).passed
 
 

@@ -17,7 +17,7 @@ from market.deploys import Deploy, NewDeploy
 from market.errors import Code, MarketError
 from market.money import Currency, micro
 from market.rollout import Strategy
-from market.rollouts import Rollouts, Serving, serving
+from market.rollouts import READY_MAX_SECONDS, Rollouts, Serving, serving
 from market.sealing import Sealing
 from market.specs import Specs
 from market.templates import Change, Template
@@ -602,6 +602,19 @@ async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     found = await market.deploys.find(user, deploy_id)
     assert (found.status, found.paid) == ("completed", REPLICA_USD)
     assert await audited(market)
+
+
+async def test_however_patient_a_buyer_is_no_device_waits_for_long_to_be_paid(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    strategy = Strategy(progress_s=2 * HOUR)
+    deploy_id = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    [job_id] = await fleet.take(user, deploy_id)
+    await pass_time(market, READY_MAX_SECONDS + 300, job_id)
+    [past] = await market.attempt_reports.of_job(user, job_id)
+    assert (past.row.outcome, past.row.reason) == ("failed", "it did not become ready in time")
+    assert await state(market, user, deploy_id) == "progressing"
 
 
 async def test_who_has_served_a_replica_may_have_it_again(market: Market, fleet: Fleet) -> None:
