@@ -373,7 +373,10 @@ async def _readings(tx: Transaction, group: GroupRow) -> dict[str, Reading]:
     """Read the results of a group's finished copies."""
     outputs: dict[str, dict[str, str]] = {}
     for row in await queries.outputs(tx, group.id):
-        outputs.setdefault(row.job_id, {})[row.name] = row.digest
+        of_copy = outputs.setdefault(row.job_id, {})
+        of_copy.pop(row.name, None)  # was sent anew, and is to be deleted
+        if row.digest:
+            of_copy[row.name] = row.digest
     compared = comparison_of(group.compare)
     return {
         row.job_id: comparison.read(Result(row.result, outputs.get(row.job_id, {})), compared)

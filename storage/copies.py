@@ -73,7 +73,7 @@ class ResultRow(NamedTuple):
 
 
 class OutputRow(NamedTuple):
-    """The SHA-256 of an output of a copy."""
+    """The SHA-256 of an output of a copy; "" for one that is not whole."""
 
     job_id: str
     name: str
@@ -221,11 +221,12 @@ async def outputs(tx: Transaction, group_id: str) -> list[OutputRow]:
     return await tx.all(
         OutputRow,
         """
-        SELECT a.job_id, a.name, a.digest FROM job_copies AS c
+        SELECT a.job_id, a.name, CASE WHEN a.content_id IS NULL THEN '' ELSE a.digest END
+        FROM job_copies AS c
         JOIN jobs AS j ON j.id = c.job_id
         JOIN artifacts AS a ON a.job_id = j.id AND a.attempt = j.attempts
         WHERE c.group_id = :group_id AND j.status = 'completed'
-            AND a.kind = 'output' AND a.content_id IS NOT NULL
+            AND a.kind = 'output'
         ORDER BY a.id
         """,
         group_id=group_id,

@@ -522,6 +522,57 @@ async def test_outputs_are_compared_by_their_hashes(market: Market) -> None:
     assert await verdicts(market, buyer, jobs[0]) == [True, True, False, False, True]
 
 
+async def test_an_output_that_is_being_replaced_does_not_count(market: Market) -> None:
+    buyer = await market.person(credit="30")
+    jobs = await copied(market, buyer)
+    devices = [await worker(market) for _ in jobs]
+    for device, job_id in zip(devices, jobs, strict=True):
+        await begun(market, job_id, device)
+        await sent(market, job_id, "out/a", "aa")
+    # What was there before is deleted: the buyer would be left with nothing.
+    await sent(market, jobs[0], "out/a", "bb", whole=False)
+    for device, job_id in zip(devices, jobs, strict=True):
+        await market.jobs.complete(device, job_id, "done")
+    assert await verdicts(market, buyer, jobs[0]) == [False, True, True]
+
+
+async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Market) -> None:
+    buyer = await market.person(credit="30")
+    jobs = await copied(market, buyer)
+    devices = [await worker(market) for _ in jobs]
+    for device, job_id in zip(devices, jobs, strict=True):
+        await begun(market, job_id, device)
+    await sent(market, jobs[0], "out/a", "bb")
+    await sent(market, jobs[0], "out/a", "aa")
+    await sent(market, jobs[1], "out/a", "aa")
+    await sent(market, jobs[2], "out/a", "aa")
+
+    async def outputs(job_id: str) -> list[ArtifactRow]:
+        return await market.artifacts.page_of_job(buyer, job_id, before="", limit=10)
+
+    last, replaced = await outputs(jobs[0])
+    # Else the buyer has what the device has done, and does not pay for it.
+    needed = Code.ARTIFACT_NEEDED
+    assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
+    await market.jobs.complete(devices[0], jobs[0], "done")
+    assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
+    await market.artifacts.delete(buyer, replaced.id)
+    await market.jobs.complete(devices[1], jobs[1], "done")
+    assert await state(market, buyer, jobs[0]) == ("agreed", jobs[0])
+    # Whoever is late is compared with the same.
+    assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
+    await market.artifacts.settle()
+    market.clock.now += market.artifacts.terms.keep_seconds
+    await market.artifacts.expire()
+    assert await outputs(jobs[0]) != []
+    await market.jobs.complete(devices[2], jobs[2], "done")
+    assert await verdicts(market, buyer, jobs[0]) == [True, True, True]
+    await market.artifacts.delete(buyer, last.id)
+    market.clock.now += DAY
+    await market.artifacts.expire()
+    assert [await outputs(job_id) for job_id in jobs[:2]] == [[], []]
+
+
 # --- what buyers and time do -----------------------------------------------------------------
 
 
