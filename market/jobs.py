@@ -728,7 +728,8 @@ class Jobs:
         """End a job whose own work has failed: its time is paid, as if the buyer had cancelled it.
 
         Else whoever prints a result and exits with 1 has had it for nothing. It is in review like a
-        result, because it is the device that says so.
+        result, because it is the device that says so; of a copy until the others are compared, who
+        may have done it.
         """
         spec = await attempt_queries.spec(tx, job.id)
         began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
@@ -738,6 +739,8 @@ class Jobs:
             return
         paid = replace(outcome, gross=gross)
         seconds = self._review_seconds(spec.review_hours)
+        if group is not None:
+            seconds = copies.review_seconds(job, group)
         await self._leave(tx, moment, job, paid, worker, review_seconds=seconds, group=group)
 
     async def _fail(

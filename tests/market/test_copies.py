@@ -615,6 +615,50 @@ async def test_copies_that_fail_for_good_leave_the_others_to_the_buyer(market: M
     assert await available(market, done_by.user_id) == 9 * MICRO
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_who_has_failed_at_what_most_agree_on_is_not_paid(
+    market: Market, is_late: bool
+) -> None:
+    buyer = await market.person(credit="30")
+    one, two, three = await copied(market, buyer, review_hours=0)
+    device = await worker(market)
+    await begun(market, three, device)
+    market.clock.now += HOUR
+
+    async def fail() -> None:
+        await market.jobs.fail(device, three, "exit 1", ending=Ending(FailureKind.JOB))
+
+    if not is_late:
+        await fail()
+        await market.reviews.expire()
+        assert await held(market, device.user_id) == 9 * MICRO // 2
+    await done(market, one, "42")
+    await done(market, two, "42")
+    if is_late:
+        await fail()
+    assert await held(market, device.user_id) == await available(market, device.user_id) == 0
+    assert await available(market, buyer) == 10 * MICRO
+    assert (await market.jobs.find(buyer, three)).paid == 0
+    assert await verdicts(market, buyer, one) == [True, True, None]
+    # What was no result says nothing of how right the device is.
+    [found] = (await market.store.read(trust.of_devices, [device.id])).values()
+    assert found.checks == 0
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_who_has_failed_where_nobody_agrees_is_paid_for_the_time(market: Market) -> None:
+    buyer = await market.person(credit="20")
+    one, two = await copied(market, buyer, 2, review_hours=0)
+    device = await worker(market)
+    await begun(market, one, device)
+    market.clock.now += HOUR
+    await market.jobs.fail(device, one, "exit 1", ending=Ending(FailureKind.JOB))
+    other = await done(market, two, "42")
+    assert await market.reviews.expire() == 2
+    assert await available(market, device.user_id) == 9 * MICRO // 2
+    assert await available(market, other.user_id) == 9 * MICRO
+
+
 async def test_nobody_waits_for_ever_for_a_copy_that_nobody_takes(market: Market) -> None:
     buyer = await market.person(credit="20")
     one, two = await copied(market, buyer, 2)
@@ -819,8 +863,9 @@ class Trial:
             for row, verdict in zip(rows, agree, strict=True):
                 is_judged = right and row.status == "completed"
                 assert verdict is ((row.result == right[0]) if is_judged else None)
-                if verdict is False:
-                    assert await review_state(self.market, row.id) != "expired"
+                reviewed = await self.market.store.read(review_queries.of_job, row.id)
+                if verdict is False or (right and row.status == "failed"):
+                    assert "expired" not in {each.state for each in reviewed}
             if right:
                 assert canonical in jobs
                 assert next(row for row in rows if row.id == canonical).result == right[0]
