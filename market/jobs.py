@@ -711,6 +711,8 @@ class Jobs:
         if group is not None:
             seconds = copies.review_seconds(job, group)
             await copies.lock_reputations(tx, group)
+        else:
+            await trust.lock(tx, device.id)
         unneeded = await self._leave(
             tx, moment, job, outcome, device.user_id, review_seconds=seconds, group=group
         )
@@ -796,6 +798,8 @@ class Jobs:
         says itself how the attempt ended.
         """
         attempt = "lost" if is_lost else _outcome(ending)
+        if job.device_id is not None:
+            await trust.lock(tx, job.device_id)
         drawn = await self._draw(tx, moment, job, is_lost=is_lost)
         if drawn is not None and _is_used_up(drawn, ending):
             done = Outcome(JobStatus.COMPLETED, result=reason, attempt=attempt, ending=ending)
