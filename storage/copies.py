@@ -290,7 +290,8 @@ async def against_money(tx: Transaction) -> list[DifferenceRow]:
     """Return what is not as it was decided, expected and found.
 
     These are groups in which fewer agree than decide, and copies that differ and may still be paid,
-    or that agree and were never paid for.
+    or that agree and were never paid for; and those that have failed at what most agree on, and may
+    still be paid for their time.
     """
     return [
         *await tx.all(
@@ -316,6 +317,16 @@ async def against_money(tx: Transaction) -> list[DifferenceRow]:
                 WHERE c.verdict = 'agrees' OR r.state NOT IN ('held', 'disputed')
             ) AS both_lists
             GROUP BY job_id HAVING SUM(judged) > SUM(reviews)
+            """,
+        ),
+        *await tx.all(
+            DifferenceRow,
+            """
+            SELECT 'job:' || r.job_id, 0, 1 FROM copy_groups AS g
+            JOIN job_copies AS c ON c.group_id = g.id
+            JOIN jobs AS j ON j.id = c.job_id
+            JOIN job_reviews AS r ON r.job_id = c.job_id
+            WHERE g.state = 'agreed' AND j.status = 'failed' AND r.state IN ('held', 'disputed')
             """,
         ),
     ]

@@ -744,6 +744,10 @@ async def test_of_results_that_come_at_once_all_are_judged(market: Market) -> No
 DAMAGE = {
     "verdicts that are missing": "UPDATE job_copies SET verdict = NULL",
     "a verdict that was changed": "UPDATE job_copies SET verdict = 'differs' WHERE number = 1",
+    "pay for a failure": """
+        UPDATE jobs SET status = 'failed'
+        WHERE id IN (SELECT job_id FROM job_copies WHERE number = 1)
+    """,
     "agreement without work": "UPDATE job_copies SET verdict = 'agrees' WHERE number = 3",
 }
 
