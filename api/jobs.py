@@ -55,9 +55,9 @@ class Trust(Struct):
     `min_reputation` the score that a device must have: 0.5 is that of one that nothing is known of,
     and after forty good attempts it is 0.96. With `copies`, so many devices of different owners do
     the work, each for the price. Their results are compared as `compare` says: `bytes`, `json`, or
-    `numbers:1e-6` for numbers that may differ by such a part. Only those that agree with most are
-    paid for; so the work must be deterministic. Whatever it is, the owner of the device can read
-    all that the job is given, computes and returns.
+    `numbers:1e-6` for numbers that may differ by such a part. Once most agree, only those are paid
+    for; if they never do, each may be disputed. So the work must be deterministic. Whatever it is,
+    the owner of the device can read all that the job is given, computes and returns.
     """
 
     review_hours: Annotated[int, Meta(ge=0, le=REVIEW_MAX_HOURS)] | None = None
@@ -327,7 +327,8 @@ class FailRequest(Struct):
     `kind` says whose fault it is: the device's own (`host`, or `refused` where it would not), and
     then the job may come back to its owner once, or the job's. A job that machines of three owners
     have not done who have done ten jobs before, or of ten owners in all, has failed, whoever was to
-    blame; those that refuse it do not count. One whose own work has failed is paid for its time.
+    blame; those that refuse it do not count. One whose own work has failed is paid for its time,
+    except for a copy of work on whose result most others agree.
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]

@@ -357,7 +357,8 @@ class Artifacts:
         """Delete a buyer's artifact.
 
         Raises:
-            MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it.
+            MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it, or
+                other copies of its job are to be compared with it.
             BlobError: what there is of it cannot be deleted now.
         """
         row = await self._store.write(_delete_owned, user_id, artifact_id, self._now())
@@ -758,10 +759,18 @@ async def _delete(tx: Transaction, row: ArtifactRow, now: int) -> None:
         await queries.drop_unused_content(tx, row.content_id, now)
 
 
+async def _is_needed(tx: Transaction, artifact_id: str) -> bool:
+    """Say whether an artifact has to stay, whatever its owner wants, or its time is over.
+
+    Whoever could delete an output before it is compared would have it without paying for it.
+    """
+    return await queries.is_needed(tx, artifact_id) or await queries.is_compared(tx, artifact_id)
+
+
 async def _delete_owned(tx: Transaction, user_id: str, artifact_id: str, now: int) -> ArtifactRow:
     await tx.lock("artifacts", [artifact_id])
     row = await _owned(tx, user_id, artifact_id)
-    if await queries.is_needed(tx, artifact_id):
+    if await _is_needed(tx, artifact_id):
         raise MarketError(Code.ARTIFACT_NEEDED)
     await _delete(tx, row, now)
     return row
@@ -772,7 +781,7 @@ async def _expire(tx: Transaction, artifact_id: str, now: int) -> ArtifactRow | 
     row = await queries.find(tx, artifact_id)
     if row is None or row.expires_at is None or row.expires_at > now:
         return None
-    if await queries.is_needed(tx, artifact_id):
+    if await _is_needed(tx, artifact_id):
         await queries.expire_at(tx, artifact_id, now + DAY_SECONDS)
         return None
     await _delete(tx, row, now)

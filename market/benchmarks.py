@@ -2,8 +2,9 @@
 
 The tasks come one after the other: a chain of hashes, as many chains as the device says that it has
 cores, memory to be filled, and a walk through that. The time runs from the moment in which a task
-is made until its answer has arrived, so what a device shows is the least that it has. Nobody can be
-made faster by that; that it is the same machine that runs jobs, nobody can see.
+is made until its answer has arrived, so what the agent shows is the least that its device has. It
+finds mistakes and simple lies: a program that was written for that can show more (`docs/trust.md`),
+and that it is the same machine that runs jobs, nobody can see.
 """
 
 import asyncio
@@ -29,8 +30,9 @@ ROUNDS = 50_000
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 # Of what a device says that it has, so much is filled: 20 seconds of one core.
 MEMORY_MAX_BYTES: Final = 8_000_000_000
-# Making a block takes a core of today five milliseconds and more, so that a walk without memory
-# takes five seconds, and one with it an instant, beside the line and what else this daemon does.
+# Making a block takes a core of today five milliseconds and more, of which a step needs three
+# quarters, so that a walk without memory takes four seconds, and one with it an instant, beside the
+# line and what else this daemon does.
 STEPS = 1_024
 WALK_SECONDS = 2.0
 # Whoever leaves a third of the work out is found in eleven of twelve runs, and gains little.

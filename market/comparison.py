@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
+from itertools import combinations
 from typing import Final, NoReturn
 
 from msgspec import Struct
@@ -54,12 +55,14 @@ class Reading(Struct, frozen=True):
         value: what JSON says; None where it is not, or cannot be, compared as JSON.
         words: what is between numbers, if those are compared.
         numbers: as they are written, one fewer than words.
+        values: what these are.
     """
 
     result: Result
     value: Hashable = None
     words: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
 
 
 def comparison_of(text: str) -> Comparison:
@@ -88,7 +91,8 @@ def read(result: Result, how: Comparison) -> Reading:
         return Reading(result, value=_json_value(result.text))
     parts = _NUMBER.split(result.text.strip())
     words = tuple(_SPACE.sub(" ", part) for part in parts[::2])
-    return Reading(result, words=words, numbers=tuple(parts[1::2]))
+    numbers = tuple(parts[1::2])
+    return Reading(result, words=words, numbers=numbers, values=tuple(map(float, numbers)))
 
 
 def agree(one: Reading, other: Reading, how: Comparison) -> bool:
@@ -104,14 +108,7 @@ def agree(one: Reading, other: Reading, how: Comparison) -> bool:
     if how.kind == JSON:
         return one.value is not None and one.value == other.value
     if how.kind == NUMBERS:
-        return (
-            bool(one.words)
-            and one.words == other.words
-            and all(
-                _are_close(first, second, how.tolerance)
-                for first, second in zip(one.numbers, other.numbers, strict=True)
-            )
-        )
+        return bool(one.words) and one.words == other.words and _are_close(one, other, how)
     return False
 
 
@@ -125,22 +122,25 @@ def canonical(readings: Sequence[Reading], how: Comparison, copies: int) -> int 
         how: how they are compared.
         copies: how many there are to be.
     """
-    best, most = None, copies // 2
-    for index, one in enumerate(readings):
-        supporters = sum(agree(one, other, how) for other in readings)
-        if supporters > most:
-            best, most = index, supporters
-    return best
+    supporters = [1] * len(readings)  # each agrees with itself
+    for one, other in combinations(range(len(readings)), 2):
+        if agree(readings[one], readings[other], how):
+            supporters[one] += 1
+            supporters[other] += 1
+    most = max(supporters, default=0)
+    return supporters.index(most) if most > copies // 2 else None
 
 
-def _are_close(one: str, other: str, tolerance: float) -> bool:
-    if one == other:
-        return True
-    first, second = float(one), float(other)
-    if math.isinf(first) or math.isinf(second):  # larger than can be compared
-        return False
-    larger = max(abs(first), abs(second))
-    return abs(first - second) <= max(tolerance * larger, tolerance * tolerance)
+def _are_close(one: Reading, other: Reading, how: Comparison) -> bool:
+    """Say whether numbers differ by no more than the tolerance; those too large for that do."""
+    tolerance, least = how.tolerance, how.tolerance * how.tolerance
+    for at, (first, second) in enumerate(zip(one.values, other.values, strict=True)):
+        if math.isinf(first) or math.isinf(second):
+            if one.numbers[at] != other.numbers[at]:
+                return False
+        elif abs(first - second) > max(tolerance * max(abs(first), abs(second)), least):
+            return False
+    return True
 
 
 def _json_value(text: str) -> Hashable:

@@ -62,7 +62,8 @@ class Compared(Struct, frozen=True):
     Attributes:
         review_until: until when its buyer may look at what is paid for, in UTC seconds.
         reviewed: jobs that are paid for then.
-        given_back: jobs that differ from most, whose price the buyer has back.
+        given_back: jobs that differ from most, or have failed at what most agree on; what they
+            have cost the buyer has back.
         unneeded: jobs that wait, and need not be done any more.
     """
 
@@ -274,7 +275,7 @@ def _groups(members: Iterable[MemberRow]) -> list[str]:
 
 
 def review_seconds(job: JobRow, group: GroupRow) -> int:
-    """Return for how long the result of a copy is in review at most, while it is not compared.
+    """Return for how long what a copy came to is in review at most, while it is not compared.
 
     That is how long the others may take. It is the buyer's time from when they are compared; a
     worker is paid after this in any case, whatever holds the comparison up.
@@ -298,6 +299,7 @@ async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int)
     assert group is not None  # noqa: S101 - whoever calls has locked it
     copies = await queries.copies(tx, group_id)
     done = [copy for copy in copies if copy.status == JobStatus.COMPLETED]
+    failed = [copy.job_id for copy in copies if copy.status == JobStatus.FAILED]
     if group.state == CopiesStatus.OPEN:
         is_over = not any(copy.status in OPEN for copy in copies)
         group = await _decided(tx, group, done, now, is_over=is_over)
@@ -307,7 +309,7 @@ async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int)
             await queries.note_result(tx, group_id, now)
         return Compared(review_until)
     if group.canonical_id is None:
-        return Compared(review_until, reviewed=[copy.job_id for copy in done])
+        return Compared(review_until, reviewed=[*(copy.job_id for copy in done), *failed])
     verdicts = await _verdicts(tx, group, group.canonical_id, done)
     for copy in sorted(done, key=lambda each: each.device_id or ""):
         agrees = verdicts.get(copy.job_id)
@@ -319,7 +321,9 @@ async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int)
     return Compared(
         review_until,
         reviewed=[job_id for job_id, agrees in verdicts.items() if agrees],
-        given_back=[job_id for job_id, agrees in verdicts.items() if not agrees],
+        # Those who say that the work itself has failed are paid for their time, unless it can be
+        # done: else whoever cannot do it would say so, and earn what a wrong result does not.
+        given_back=[*(job_id for job_id, agrees in verdicts.items() if not agrees), *failed],
         unneeded=[copy.job_id for copy in copies if copy.status == JobStatus.WAITING],
     )
 
@@ -373,7 +377,10 @@ async def _readings(tx: Transaction, group: GroupRow) -> dict[str, Reading]:
     """Read the results of a group's finished copies."""
     outputs: dict[str, dict[str, str]] = {}
     for row in await queries.outputs(tx, group.id):
-        outputs.setdefault(row.job_id, {})[row.name] = row.digest
+        of_copy = outputs.setdefault(row.job_id, {})
+        of_copy.pop(row.name, None)  # was sent anew, and is to be deleted
+        if row.digest:
+            of_copy[row.name] = row.digest
     compared = comparison_of(group.compare)
     return {
         row.job_id: comparison.read(Result(row.result, outputs.get(row.job_id, {})), compared)

@@ -193,7 +193,7 @@ class Code(Enum):
     ARTIFACT_NEEDED = (
         "artifact_needed",
         Kind.INVALID,
-        "An open job is given this artifact; it can be deleted when the job is over.",
+        "An open job is given this artifact, or compared with it; delete it when that is over.",
     )
     ARTIFACT_QUOTA_EXCEEDED = (
         "artifact_quota_exceeded",

@@ -711,6 +711,8 @@ class Jobs:
         if group is not None:
             seconds = copies.review_seconds(job, group)
             await copies.lock_reputations(tx, group)
+        else:
+            await trust.lock(tx, device.id)
         unneeded = await self._leave(
             tx, moment, job, outcome, device.user_id, review_seconds=seconds, group=group
         )
@@ -728,7 +730,8 @@ class Jobs:
         """End a job whose own work has failed: its time is paid, as if the buyer had cancelled it.
 
         Else whoever prints a result and exits with 1 has had it for nothing. It is in review like a
-        result, because it is the device that says so.
+        result, because it is the device that says so; of a copy until the others are compared, who
+        may have done it.
         """
         spec = await attempt_queries.spec(tx, job.id)
         began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
@@ -738,6 +741,8 @@ class Jobs:
             return
         paid = replace(outcome, gross=gross)
         seconds = self._review_seconds(spec.review_hours)
+        if group is not None:
+            seconds = copies.review_seconds(job, group)
         await self._leave(tx, moment, job, paid, worker, review_seconds=seconds, group=group)
 
     async def _fail(
@@ -793,6 +798,8 @@ class Jobs:
         says itself how the attempt ended.
         """
         attempt = "lost" if is_lost else _outcome(ending)
+        if job.device_id is not None:
+            await trust.lock(tx, job.device_id)
         drawn = await self._draw(tx, moment, job, is_lost=is_lost)
         if drawn is not None and _is_used_up(drawn, ending):
             done = Outcome(JobStatus.COMPLETED, result=reason, attempt=attempt, ending=ending)

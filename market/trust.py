@@ -53,6 +53,7 @@ async def ended(
     owner_id = owners[job.device_id]
     if owner_id == job.user_id:
         return
+    await tx.lock("reputations", sorted((job.device_id, owner_id)))
     counts = await queries.count_buyer(
         tx,
         owner_id=owner_id,
@@ -64,6 +65,16 @@ async def ended(
         await _change(
             tx, job.device_id, owner_id, lambda before: before.after_attempt(is_good=good)
         )
+
+
+async def lock(tx: Transaction, device_id: str) -> None:
+    """Lock what the end of an attempt of a device may change; to be called before accounts are.
+
+    Most attempts are counted before they are paid. One that is paid first would wait with the
+    accounts of the house for one that has the reputation, and waits for the house.
+    """
+    owners = await queries.owners(tx, [device_id])
+    await tx.lock("reputations", sorted((device_id, owners[device_id])))
 
 
 async def checked(tx: Transaction, device_id: str, *, is_right: bool) -> None:
@@ -101,6 +112,7 @@ async def _change(
         owner = _reputation(rows.get(owner_id)) or NEW
         device = of_device(None, owner)
         await queries.add(tx, [_row(owner_id, "owner", owner), _row(device_id, "device", device)])
+    # Again, for what was added just now, by whoever that was.
     await tx.lock("reputations", ids)
     rows = await queries.find(tx, ids)
     after = []

@@ -281,6 +281,34 @@ async def is_needed(tx: Transaction, artifact_id: str) -> bool:
     return row is not None
 
 
+async def is_compared(tx: Transaction, artifact_id: str) -> bool:
+    """Return whether the result of a copy may still be judged by an output.
+
+    It may as long as a copy of the group is not over, and unless the attempt has sent the output
+    anew.
+    """
+    row = await tx.one(
+        int,
+        """
+        SELECT 1 FROM artifacts AS a
+        JOIN jobs AS own ON own.id = a.job_id AND own.attempts = a.attempt
+        JOIN job_copies AS c ON c.job_id = a.job_id
+        JOIN job_copies AS others ON others.group_id = c.group_id
+        JOIN jobs AS j ON j.id = others.job_id
+        WHERE a.id = :id AND a.kind = 'output' AND own.status IN ('running', 'completed')
+            AND j.status IN ('waiting', 'running')
+            AND NOT EXISTS (
+                SELECT 1 FROM artifacts AS later
+                WHERE later.job_id = a.job_id AND later.attempt = a.attempt
+                    AND later.name = a.name AND later.kind = a.kind AND later.id > a.id
+            )
+        LIMIT 1
+        """,
+        id=artifact_id,
+    )
+    return row is not None
+
+
 async def inputs_of(tx: Transaction, job_id: str) -> list[ArtifactRow]:
     """Return the artifacts that a job is given."""
     return await tx.all(

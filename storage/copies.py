@@ -73,7 +73,7 @@ class ResultRow(NamedTuple):
 
 
 class OutputRow(NamedTuple):
-    """The SHA-256 of an output of a copy."""
+    """The SHA-256 of an output of a copy; "" for one that is not whole."""
 
     job_id: str
     name: str
@@ -221,11 +221,12 @@ async def outputs(tx: Transaction, group_id: str) -> list[OutputRow]:
     return await tx.all(
         OutputRow,
         """
-        SELECT a.job_id, a.name, a.digest FROM job_copies AS c
+        SELECT a.job_id, a.name, CASE WHEN a.content_id IS NULL THEN '' ELSE a.digest END
+        FROM job_copies AS c
         JOIN jobs AS j ON j.id = c.job_id
         JOIN artifacts AS a ON a.job_id = j.id AND a.attempt = j.attempts
         WHERE c.group_id = :group_id AND j.status = 'completed'
-            AND a.kind = 'output' AND a.content_id IS NOT NULL
+            AND a.kind = 'output'
         ORDER BY a.id
         """,
         group_id=group_id,
@@ -289,7 +290,8 @@ async def against_money(tx: Transaction) -> list[DifferenceRow]:
     """Return what is not as it was decided, expected and found.
 
     These are groups in which fewer agree than decide, and copies that differ and may still be paid,
-    or that agree and were never paid for.
+    or that agree and were never paid for; and those that have failed at what most agree on, and may
+    still be paid for their time.
     """
     return [
         *await tx.all(
@@ -315,6 +317,16 @@ async def against_money(tx: Transaction) -> list[DifferenceRow]:
                 WHERE c.verdict = 'agrees' OR r.state NOT IN ('held', 'disputed')
             ) AS both_lists
             GROUP BY job_id HAVING SUM(judged) > SUM(reviews)
+            """,
+        ),
+        *await tx.all(
+            DifferenceRow,
+            """
+            SELECT 'job:' || r.job_id, 0, 1 FROM copy_groups AS g
+            JOIN job_copies AS c ON c.group_id = g.id
+            JOIN jobs AS j ON j.id = c.job_id
+            JOIN job_reviews AS r ON r.job_id = c.job_id
+            WHERE g.state = 'agreed' AND j.status = 'failed' AND r.state IN ('held', 'disputed')
             """,
         ),
     ]

@@ -522,6 +522,57 @@ async def test_outputs_are_compared_by_their_hashes(market: Market) -> None:
     assert await verdicts(market, buyer, jobs[0]) == [True, True, False, False, True]
 
 
+async def test_an_output_that_is_being_replaced_does_not_count(market: Market) -> None:
+    buyer = await market.person(credit="30")
+    jobs = await copied(market, buyer)
+    devices = [await worker(market) for _ in jobs]
+    for device, job_id in zip(devices, jobs, strict=True):
+        await begun(market, job_id, device)
+        await sent(market, job_id, "out/a", "aa")
+    # What was there before is deleted: the buyer would be left with nothing.
+    await sent(market, jobs[0], "out/a", "bb", whole=False)
+    for device, job_id in zip(devices, jobs, strict=True):
+        await market.jobs.complete(device, job_id, "done")
+    assert await verdicts(market, buyer, jobs[0]) == [False, True, True]
+
+
+async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Market) -> None:
+    buyer = await market.person(credit="30")
+    jobs = await copied(market, buyer)
+    devices = [await worker(market) for _ in jobs]
+    for device, job_id in zip(devices, jobs, strict=True):
+        await begun(market, job_id, device)
+    await sent(market, jobs[0], "out/a", "bb")
+    await sent(market, jobs[0], "out/a", "aa")
+    await sent(market, jobs[1], "out/a", "aa")
+    await sent(market, jobs[2], "out/a", "aa")
+
+    async def outputs(job_id: str) -> list[ArtifactRow]:
+        return await market.artifacts.page_of_job(buyer, job_id, before="", limit=10)
+
+    last, replaced = await outputs(jobs[0])
+    # Else the buyer has what the device has done, and does not pay for it.
+    needed = Code.ARTIFACT_NEEDED
+    assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
+    await market.jobs.complete(devices[0], jobs[0], "done")
+    assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
+    await market.artifacts.delete(buyer, replaced.id)
+    await market.jobs.complete(devices[1], jobs[1], "done")
+    assert await state(market, buyer, jobs[0]) == ("agreed", jobs[0])
+    # Whoever is late is compared with the same.
+    assert await refusal(market.artifacts.delete(buyer, last.id)) is needed
+    await market.artifacts.settle()
+    market.clock.now += market.artifacts.terms.keep_seconds
+    await market.artifacts.expire()
+    assert await outputs(jobs[0]) != []
+    await market.jobs.complete(devices[2], jobs[2], "done")
+    assert await verdicts(market, buyer, jobs[0]) == [True, True, True]
+    await market.artifacts.delete(buyer, last.id)
+    market.clock.now += DAY
+    await market.artifacts.expire()
+    assert [await outputs(job_id) for job_id in jobs[:2]] == [[], []]
+
+
 # --- what buyers and time do -----------------------------------------------------------------
 
 
@@ -562,6 +613,50 @@ async def test_copies_that_fail_for_good_leave_the_others_to_the_buyer(market: M
     market.clock.now += DAY
     assert await market.reviews.expire() == 1
     assert await available(market, done_by.user_id) == 9 * MICRO
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_who_has_failed_at_what_most_agree_on_is_not_paid(
+    market: Market, is_late: bool
+) -> None:
+    buyer = await market.person(credit="30")
+    one, two, three = await copied(market, buyer, review_hours=0)
+    device = await worker(market)
+    await begun(market, three, device)
+    market.clock.now += HOUR
+
+    async def fail() -> None:
+        await market.jobs.fail(device, three, "exit 1", ending=Ending(FailureKind.JOB))
+
+    if not is_late:
+        await fail()
+        await market.reviews.expire()
+        assert await held(market, device.user_id) == 9 * MICRO // 2
+    await done(market, one, "42")
+    await done(market, two, "42")
+    if is_late:
+        await fail()
+    assert await held(market, device.user_id) == await available(market, device.user_id) == 0
+    assert await available(market, buyer) == 10 * MICRO
+    assert (await market.jobs.find(buyer, three)).paid == 0
+    assert await verdicts(market, buyer, one) == [True, True, None]
+    # What was no result says nothing of how right the device is.
+    [found] = (await market.store.read(trust.of_devices, [device.id])).values()
+    assert found.checks == 0
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_who_has_failed_where_nobody_agrees_is_paid_for_the_time(market: Market) -> None:
+    buyer = await market.person(credit="20")
+    one, two = await copied(market, buyer, 2, review_hours=0)
+    device = await worker(market)
+    await begun(market, one, device)
+    market.clock.now += HOUR
+    await market.jobs.fail(device, one, "exit 1", ending=Ending(FailureKind.JOB))
+    other = await done(market, two, "42")
+    assert await market.reviews.expire() == 2
+    assert await available(market, device.user_id) == 9 * MICRO // 2
+    assert await available(market, other.user_id) == 9 * MICRO
 
 
 async def test_nobody_waits_for_ever_for_a_copy_that_nobody_takes(market: Market) -> None:
@@ -649,6 +744,10 @@ async def test_of_results_that_come_at_once_all_are_judged(market: Market) -> No
 DAMAGE = {
     "verdicts that are missing": "UPDATE job_copies SET verdict = NULL",
     "a verdict that was changed": "UPDATE job_copies SET verdict = 'differs' WHERE number = 1",
+    "pay for a failure": """
+        UPDATE jobs SET status = 'failed'
+        WHERE id IN (SELECT job_id FROM job_copies WHERE number = 1)
+    """,
     "agreement without work": "UPDATE job_copies SET verdict = 'agrees' WHERE number = 3",
 }
 
@@ -768,8 +867,9 @@ class Trial:
             for row, verdict in zip(rows, agree, strict=True):
                 is_judged = right and row.status == "completed"
                 assert verdict is ((row.result == right[0]) if is_judged else None)
-                if verdict is False:
-                    assert await review_state(self.market, row.id) != "expired"
+                reviewed = await self.market.store.read(review_queries.of_job, row.id)
+                if verdict is False or (right and row.status == "failed"):
+                    assert "expired" not in {each.state for each in reviewed}
             if right:
                 assert canonical in jobs
                 assert next(row for row in rows if row.id == canonical).result == right[0]

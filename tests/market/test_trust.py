@@ -1,6 +1,8 @@
 """What attempts and checks do to reputations, in the transactions that end them; both engines."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from support.books import stored_job
@@ -13,9 +15,10 @@ from market import reviews, trust
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
+from market.deploys import NewDeploy
 from market.errors import Code, MarketError
 from market.matching import Needs
-from market.money import MICRO
+from market.money import MICRO, Currency
 from market.reputation import NEW, Reputation
 from market.states import ReviewStatus
 from proxyctl.protocol.jobspec import Resources
@@ -123,6 +126,51 @@ async def test_many_at_once_are_all_counted(market: Market) -> None:
     assert (await reputation_of(market, devices[0])).streak == 0
     # One who was caught with one device is believed with none.
     assert (await reputation_of(market, devices[1])).correctness < NEW.correctness
+
+
+async def test_reputations_are_locked_before_what_the_house_has(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, owner = await market.person("10", "100"), await market.person()
+    write, locked = market.store.write, []
+
+    class Spy:
+        """A transaction that notes in which order it locks tables."""
+
+        def __init__(self, tx: Transaction) -> None:
+            self._tx = tx
+            locked.append([])
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tx, name)
+
+        async def lock(self, table: str, ids: Sequence[str]) -> None:
+            if table in ("reputations", "accounts") and table not in locked[-1]:
+                locked[-1].append(table)
+            await self._tx.lock(table, ids)
+
+    async def spied(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        async def noting(tx: Transaction) -> Any:
+            return await unit(Spy(tx), *args, **kwargs)
+
+        return await write(noting)
+
+    job_id, device = await running(market, user, owner)
+    deploy = NewDeploy("d", "Docker", "A100", 1, 2, 2, Currency.USD, image="web:1")
+    deploy_id = (await market.deploys.create(user, deploy)).id
+    replicas = (await market.deploys.find(user, deploy_id)).job_ids
+    serving = [await device_of(market, owner) for _ in replicas]
+    for each, replica in zip(serving, replicas, strict=True):
+        await market.jobs.accept(each, replica)
+        await market.attempt_reports.started(each, replica, None)
+    market.clock.now += 600
+    monkeypatch.setattr(market.store, "write", spied)
+    await market.jobs.complete(device, job_id, "done")
+    await market.jobs.complete(serving[0], replicas[0], "done")
+    await market.jobs.fail(serving[1], replicas[1], "it broke", ending=HOST)
+    monkeypatch.undo()
+    # Else two that end at once wait for each other, and the house with them.
+    assert [each for each in locked if each] == [["reputations", "accounts"]] * 3
 
 
 async def test_a_report_that_is_refused_counts_for_nothing(market: Market) -> None:

@@ -5,8 +5,11 @@ one core, and as many chains at once as a machine has cores. All links are hande
 computed again.
 
 Memory: blocks made from a seed, then a walk through them in which each step says where the next
-one goes. Whoever has the blocks walks in an instant. Whoever has not makes a whole block for each
-step, one after the other, and is late. All steps are handed in, and a few are made again.
+one goes. Whoever has the blocks walks in an instant. Whoever has not makes half a block and more
+for each step, one after the other, and is late. All steps are handed in, and a few are made again.
+
+Nobody who cheats with a program of their own is found: SHAKE-128 goes on from a state of 200 bytes,
+and whoever keeps one for every 64 KB of a block needs no block.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ def is_link(task: Chains, links: Sequence[bytes], spot: int) -> bool:
 
 
 def block(seed: bytes, number: int, size: int) -> bytes:
-    """Return a block; no part of it can be had without what stands before it."""
+    """Return a block; `hashlib` gives no part of it without what stands before it."""
     return hashlib.shake_128(seed + number.to_bytes(8, "big")).digest(size)
 
 
