@@ -79,6 +79,7 @@ def test_a_job_runs_and_is_reported(market: WorkerMarket, tmp_path: Path, python
         ("import sys\nsys.exit('no data')", {}, "job", "status 1; its last words: no data"),
         ("import os\nos.kill(os.getpid(), 11)", {}, "job", "SIGSEGV|139|status -11|245"),
         ("while True: pass", {"timeout_s": 1}, "timeout", "longer than 1 s"),
+        ("x", {"payload": {"env": {"PATH": "/no/such"}}}, "job", "execvp python3: No such file"),
         ("x", {"payload": {"network": "egress"}}, "refused", "lends no network"),
         ("x", {"job_type": "training"}, "refused", "takes no jobs of the type training"),
         ("x", {"payload": {"image": "a/b:c"}}, "refused", "can run the image a/b:c"),

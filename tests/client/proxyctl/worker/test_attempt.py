@@ -187,6 +187,19 @@ def test_a_sandbox_that_could_not_be_started_is_the_devices_failure(device: Devi
     assert fields["reason"] == "the sandbox could not be started: bwrap: Can't mount proc"
 
 
+def test_a_program_that_cannot_be_run_is_the_jobs_failure(device: Device) -> None:
+    """However long its name is: else who names none has devices blamed, one after the other."""
+    device.attempt(State.ENDED)
+    device.write(names.ENDED, {**ENDED, "status": 1, "unstarted": True})
+    folder = device.journal.folder_of(device.made.entry)
+    words = f"Running scope as unit\nbwrap: execvp {'x' * 30_000}: File name too long\n"
+    (folder / names.LOGS["err"]).write_text(words)
+    run(device)
+    [(verb, fields)] = device.posted
+    assert (verb, fields["kind"], fields["exit_code"]) == ("fail", "job", 1)
+    assert fields["reason"].endswith("xxx: File name too long")
+
+
 def test_a_job_that_was_stopped_and_ended_well_is_not_complete(device: Device) -> None:
     device.attempt(State.ENDED, stop=BY_OWNER)
     device.write(names.ENDED, ENDED)
