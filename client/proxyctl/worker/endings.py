@@ -91,6 +91,9 @@ def _verdict(
         (ended["disk_full"], "host", "the disk of the device is full"),
         (ended["disk_over"], "job", f"it wrote to the disk {ended['disk_over']}"),
         (ending.lost, "host", ending.lost),
+        # Not by the agent, whose stops are told of above: by the end of the machine, or somebody.
+        (ended["asked"], "host", "its supervisor on the device was asked to end it"),
+        (number is not None and ending.client, "host", f"the client of {ending.client} was killed"),
         (number is not None, "job", f"it was ended by the signal {_signal_name(number)}"),
         (status != 0, "job", f"it ended with the status {status}"),
     )

@@ -214,6 +214,8 @@ class Ending:
         is_unstarted: an engine has its container, and has never started the program in it; why
             not, its client's exit status tells.
         message: for the person who reads it, if there is something to say.
+        client: of which engine the supervisor had started a client, which ends by no signal of the
+            job's: one that has ended it says nothing of the job. Empty if it was the job itself.
         lost: what ran it went away (the engine, or the client that was attached to it), in words:
             its exit status says nothing then, and the device is to blame, not the job. Empty if
             that did not happen.
@@ -225,6 +227,7 @@ class Ending:
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
     message: str = ""
+    client: str = ""
     lost: str = ""
 
 
