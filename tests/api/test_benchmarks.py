@@ -8,7 +8,7 @@ from support.story import refused, worker_token
 
 from market import benchmarks
 from proxyctl.worker import benchmark
-from proxyctl.worker.link import Link
+from proxyctl.worker.link import Link, LinkError
 from proxyctl.worker.record import Lend
 
 
@@ -36,6 +36,29 @@ async def test_an_agent_shows_what_its_device_has(
     await service.call("POST", f"{path}/accept", headers={"X-Worker-Token": token})
     attempts = await service.call("GET", f"{path}/attempts", token=buyer.token)
     assert attempts.body["attempts"][0]["benchmark"] == shown
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"kind": "chains", "seed": "00", "chains": 1_000_000, "rounds": 1},
+        {"kind": "fill", "seed": "00", "blocks": 1_000_000, "block_bytes": 1 << 30},
+    ],
+)
+def test_an_agent_does_no_more_than_it_has_offered(
+    monkeypatch: pytest.MonkeyPatch, task: dict[str, object]
+) -> None:
+    asked: list[str] = []
+
+    def post(path: str, fields: object, **_: object) -> dict[str, object]:
+        asked.append(path)
+        return {"task": {"id": "t", **task}}
+
+    link = Link("http://127.0.0.1:9", "token")
+    monkeypatch.setattr(link, "post", post)
+    with pytest.raises(LinkError, match="more than was offered"):
+        benchmark.show(link, Lend(cores=1.0, ram_gb=0.02))
+    assert asked == ["/api/worker/benchmark"]
 
 
 async def test_an_answer_to_nothing_is_refused(service: Service) -> None:

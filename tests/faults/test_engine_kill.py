@@ -103,7 +103,7 @@ def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random
                 engine.kill()
                 engine.start()
         site.finish(jobs)
-        assert not containers(engine)
+        assert containers(engine) == []
     except BaseException as error:
         error.add_note(f"after {done}")
         raise
@@ -132,9 +132,8 @@ def kill_helper(engine: DockerDaemon | None, chance: random.Random) -> None:
 
 
 def containers(engine: DockerDaemon | None) -> list[str]:
-    """Return the containers that there are, also those that have ended."""
+    """Return the containers that there are, also those that have ended, and how they are."""
     program = "podman" if engine is None else "docker"
-    done = subprocess.run(
-        [program, "ps", "--all", "--quiet"], capture_output=True, text=True, check=True
-    )
-    return done.stdout.split()
+    words = (program, "ps", "--all", "--format", "{{.Names}} {{.Status}}")
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()

@@ -1,6 +1,7 @@
 """A deploy, all the way: replicas in sandboxes on a device, replaced while they serve, and paid."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
@@ -98,6 +99,8 @@ async def test_replicas_serve_are_replaced_and_paid_by_the_second(deployed: Depl
     assert deployed.least_ready == 1  # one after the other
     await deployed.call("POST", "/rollback")
     third = await deployed.until_available(3, 2)
+    ready_at = time.time()
+    await until(lambda: time.time() > ready_at + 1, "a whole second of these is paid")
 
     await deployed.call("POST", "/scale", {"replicas": 0})
     await deployed.until_available(3, 0)

@@ -170,7 +170,8 @@ class CrashSite:
 
     def _shown(self, job_id: str) -> str:
         attempts = self.attempts(job_id) if job_id in self._jobs else ""
-        return f"{attempts}\n{self.log()}"
+        left = [_command_of(pid) for agent in self.agents for pid in agent.processes()]
+        return f"{attempts}\n{left}\n{self.log()}"
 
     def _assert_whole(self, job_id: str) -> None:
         attempts = self.last_attempts[job_id] = self.attempts(job_id)
@@ -253,6 +254,12 @@ def crash_site(
         yield site
     finally:
         site.close()
+
+
+def _command_of(pid: int) -> bytes:
+    with suppress(OSError):  # it has just ended
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def is_idle(agent: WorkerAgent) -> bool:

@@ -388,7 +388,8 @@ class Agent:  # its parts, and what several threads have to know of one another
                 order = orders_of(reply)
             except LinkError as error:
                 if not orders.is_stale:
-                    if error.is_silence:
+                    # One that was to be answered at once tells nothing of what is on the way.
+                    if error.is_silence and wait_s > _SHORT_WAIT_SECONDS:
                         wait_max_s = _SHORT_WAIT_SECONDS
                     wait_s = 0.0
                     self._wait(retries, error)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.benchmarks import Chains, Walk, block, chain, walk
+from proxyctl.worker.link import LinkError
 from proxyctl.worker.record import GIGABYTE
 from proxyctl.worker.sensors import host
 
@@ -25,7 +26,8 @@ def show(link: Link, lend: Lend) -> dict[str, Any]:
     """Do all tasks, and return what the marketplace has seen.
 
     Raises:
-        LinkError: the marketplace was not reached; it may be tried again.
+        LinkError: the marketplace was not reached, or it asked for more than was offered; it may be
+            tried again.
         RefusedError: it did not take an answer, or there were too many today.
     """
     cores = max(1, min(int(lend.cores), host.cores()))
@@ -36,7 +38,10 @@ def show(link: Link, lend: Lend) -> dict[str, Any]:
     try:
         while "task" in reply:
             task = reply["task"]
+            _require_offered(task, cores, memory_bytes)
             if task["kind"] == "fill":
+                if memory is not None:  # it is not held twice
+                    memory.close()
                 memory = _filled(_walk(task))
             values = _done(task, memory)
             answer = {"task_id": task["id"], "values": [value.hex() for value in values]}
@@ -46,6 +51,16 @@ def show(link: Link, lend: Lend) -> dict[str, Any]:
             memory.close()
     shown: dict[str, Any] = reply["benchmark"]
     return shown
+
+
+def _require_offered(task: dict[str, Any], cores: int, memory_bytes: int) -> None:
+    """Refuse what would take more of the device than its owner lends, whatever the service says."""
+    if task["kind"] == "chains":
+        is_offered = task["chains"] <= cores
+    else:
+        is_offered = task["blocks"] * task["block_bytes"] <= memory_bytes
+    if not is_offered:
+        raise LinkError("the marketplace asks for more than was offered")
 
 
 def _done(task: dict[str, Any], memory: mmap.mmap | None) -> list[bytes]:

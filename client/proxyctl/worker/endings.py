@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.words import plain_text
 from proxyctl.worker import names
-from proxyctl.worker.executors.base import CANNOT_BE_RUN
+from proxyctl.worker.executors.base import CANNOT_BE_RUN, CANNOT_BE_RUN_LINE
 from proxyctl.worker.journal import Report
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 RESULT_MAX_CHARACTERS: Final = 4_000  # the end of what the job has printed; the whole is its log
 _REASON_MAX_CHARACTERS: Final = 1_900  # the daemon takes 2,000
 _LAST_WORDS_CHARACTERS: Final = 500
+_FIRST_BYTES: Final = 4096  # of what a sandbox says before it has started anything: a line or two
 
 
 def report_of(
@@ -39,7 +40,7 @@ def report_of(
         return failed(stop.kind if stop else kind, stop.reason if stop else reason)
     if ended.get("failed"):
         return failed("host", str(ended["failed"]))
-    if stop is None and _is_unstarted(ended, ending):
+    if stop is None and _is_unstarted(ended, ending, folder):
         words = _tail(folder / names.LOGS["err"], _LAST_WORDS_CHARACTERS).strip()
         return failed("host", f"the sandbox could not be started: {words}".rstrip(": "))
     facts = _facts(ended, ending)
@@ -61,12 +62,19 @@ def failed(kind: str, reason: str, facts: dict[str, Any] | None = None) -> Repor
     )
 
 
-def _is_unstarted(ended: dict[str, Any], ending: Ending) -> bool:
-    """Say whether a sandbox has failed that has started nothing: the job cannot be to blame."""
+def _is_unstarted(ended: dict[str, Any], ending: Ending, folder: Path) -> bool:
+    """Say whether a sandbox has failed that has started nothing: the job cannot be to blame.
+
+    It is where the buyer has named a program that is not there, or a `PATH` without one.
+    """
     status = ended["status"]
     if not status or ended["timed_out"] or ending.is_out_of_memory or ending.lost:
         return False
-    return bool(ended.get("unstarted")) or (ending.is_unstarted and status not in CANNOT_BE_RUN)
+    if ended.get("unstarted"):
+        # Nothing has run that could have printed a line, so all of them are the sandbox's own.
+        lines = _head(folder / names.LOGS["err"], _FIRST_BYTES).splitlines()
+        return not any(each.startswith(CANNOT_BE_RUN_LINE) for each in lines)
+    return ending.is_unstarted and status not in CANNOT_BE_RUN
 
 
 def _verdict(
@@ -83,6 +91,9 @@ def _verdict(
         (ended["disk_full"], "host", "the disk of the device is full"),
         (ended["disk_over"], "job", f"it wrote to the disk {ended['disk_over']}"),
         (ending.lost, "host", ending.lost),
+        # Not by the agent, whose stops are told of above: by the end of the machine, or somebody.
+        (ended["asked"], "host", "its supervisor on the device was asked to end it"),
+        (number is not None and ending.client, "host", f"the client of {ending.client} was killed"),
         (number is not None, "job", f"it was ended by the signal {_signal_name(number)}"),
         (status != 0, "job", f"it ended with the status {status}"),
     )
@@ -106,6 +117,14 @@ def _facts(ended: dict[str, Any], ending: Ending) -> dict[str, Any]:
 def _signal_name(number: int | None) -> str:
     known = {each.value: each.name for each in signal.Signals}
     return known.get(number or 0, str(number))  # real-time signals have no names
+
+
+def _head(path: Path, size: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
 
 
 def _tail(path: Path, characters: int) -> str:

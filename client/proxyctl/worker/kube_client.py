@@ -36,7 +36,6 @@ _SOON_SECONDS: Final = 0.2  # the same, of a pod that is about to begin, or to b
 _START_SECONDS: Final = 60.0  # for a node to start a container whose image it has
 _LAST_SECONDS: Final = 60.0  # for what a log still holds when its container has ended
 _REMOVED: Final = "somebody has removed its pod from the cluster"
-_COULD_NOT_START: Final = 127
 # For a node to end a pod that somebody else has removed; one that does not is not heard of.
 _REMOVED_SECONDS: Final = 90.0
 
@@ -93,8 +92,8 @@ class Client:
                 return end
             if pod is not None and not self._log.has_begun:
                 problem = objects.start_problem_of(pod)
-                if problem and time.monotonic() >= start_by:
-                    return End(_COULD_NOT_START, words=problem)
+                if problem is not None and time.monotonic() >= start_by:
+                    return problem
                 if objects.is_running(pod):
                     self._log.begin()
             is_soon = self._is_told or not self._log.has_begun

@@ -29,6 +29,8 @@ PLACES = "/mnt"
 # What engines end with, like shells, where the program is not there, or cannot be run: it is its
 # buyer who has named it.
 CANNOT_BE_RUN = frozenset((126, 127))
+# How bubblewrap begins the line that tells of that; its status is 1 as for all else.
+CANNOT_BE_RUN_LINE = b"bwrap: execvp "
 
 # How a job learns which attempt it is, and how an executor finds again what it has started.
 LABEL = "PROXYD_ATTEMPT"
@@ -118,8 +120,8 @@ class Launch:
             for no gate.
         status: a descriptor by number, to be opened for writing on the file `STATUS` in the
             attempt's folder: the program writes "exit-code" there once what it was to start has
-            run. If it never does, the sandbox could not be started. None for a program that says
-            nothing of the kind.
+            run. If it never does, the sandbox could not be started, or that program not be run
+            (`CANNOT_BE_RUN_LINE`). None for a program that says nothing of the kind.
         cgroups: files into which the process writes "0" before it becomes the program; if one of
             them cannot be written the attempt must not start.
         rlimits: (resource, soft, hard), set before it becomes the program.
@@ -212,6 +214,8 @@ class Ending:
         is_unstarted: an engine has its container, and has never started the program in it; why
             not, its client's exit status tells.
         message: for the person who reads it, if there is something to say.
+        client: of which engine the supervisor had started a client, which ends by no signal of the
+            job's: one that has ended it says nothing of the job. Empty if it was the job itself.
         lost: what ran it went away (the engine, or the client that was attached to it), in words:
             its exit status says nothing then, and the device is to blame, not the job. Empty if
             that did not happen.
@@ -223,6 +227,7 @@ class Ending:
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
     message: str = ""
+    client: str = ""
     lost: str = ""
 
 

@@ -238,6 +238,7 @@ class Containers:
             is_out_of_memory=not lost and (bool(state.get("OOMKilled")) or was_killed),
             cpu_seconds=usage.cpu_seconds,
             max_memory_bytes=usage.max_memory_bytes,
+            client=self.name,
             lost=lost,
         )
 

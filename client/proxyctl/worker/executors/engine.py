@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 CALL_SECONDS: Final = 60.0  # a loaded machine takes ten to make a container
 PROBE_SECONDS: Final = 20.0  # of what only asks, and would be answered at once
 _MESSAGE_MAX_CHARACTERS: Final = 500
+# How docker begins what it says when its daemon is not there, or has ended in the middle.
+_NO_DAEMON: Final = (
+    b"error during connect: ",
+    b"Cannot connect to the Docker daemon",
+    b"failed to connect to the docker API",
+)
 
 # Where an engine finds its own files and its owner's session. Nothing else of the agent's
 # environment reaches it: engines hand on what they are given (proxies, for instance) to the job.
@@ -155,7 +161,9 @@ def call(
         message = f"{engine.name} {arguments[0]} was ended by the signal {-done.returncode}"
         raise EngineError(message, is_gone=True)
     if done.returncode:
-        raise EngineError(_words(engine, done.stderr or done.stdout))
+        # At the very beginning: further on it may be the words of an image, or of a job.
+        is_gone = done.stderr.startswith(_NO_DAEMON)
+        raise EngineError(_words(engine, done.stderr or done.stdout), is_gone=is_gone)
     return done.stdout.decode(errors="replace")
 
 

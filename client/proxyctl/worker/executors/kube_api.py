@@ -268,16 +268,18 @@ class KubeApi:
         """
         connection = self._connection(CALL_SECONDS)
         try:
-            answer = self._ask(connection, "GET", path, query, None)
-            _wait_for_ever(connection.sock)
-            opened.take(connection.sock)
-            while True:
-                piece = answer.read1(size)
-                if not piece:
-                    if answer.length:  # of a body in chunks, `read1` tells by itself
-                        raise KubeError(f"{self._place()} has ended the log early")
-                    return
-                yield piece
+            connection.connect()
+            connected = connection.sock  # not kept there, where an answer is the last one on it
+            with self._ask(connection, "GET", path, query, None) as answer:
+                _wait_for_ever(connected)
+                opened.take(connected)
+                while True:
+                    piece = answer.read1(size)
+                    if not piece:
+                        if answer.length:  # of a body in chunks, `read1` tells by itself
+                            raise KubeError(f"{self._place()} has ended the log early")
+                        return
+                    yield piece
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise KubeError(f"{self._place()} does not answer: {_words(error)}") from None
         finally:

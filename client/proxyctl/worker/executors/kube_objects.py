@@ -45,7 +45,9 @@ _GRACE_SECONDS: Final = 10  # where nobody says how long a pod has to end
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_MAX_BYTES: Final = 900_000  # a cluster takes a million with everything around them
+COULD_NOT_START: Final = 127  # as shells have it
 _OVER: Final = ("Succeeded", "Failed")
+_COMING: Final = ("PodInitializing", "ContainerCreating")
 _IMAGE_IS_BAD: Final = ("InvalidImageName", "ErrImageNeverPull")
 _IMAGE_IS_MISSING: Final = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError")
 _WORDS_MAX_CHARACTERS: Final = 400
@@ -178,7 +180,7 @@ def _pod(task: Task, named: Named, place: Place, pull_policy: str) -> dict[str, 
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(memory // 2)}},
         ],
         "initContainers": [_gate(task, named, pull_policy)],
-        "containers": [_container(task, named, pull_policy)],
+        "containers": [_container(task, named)],
     }
 
 
@@ -197,14 +199,16 @@ def _gate(task: Task, named: Named, pull_policy: str) -> dict[str, Any]:
     }
 
 
-def _container(task: Task, named: Named, pull_policy: str) -> dict[str, Any]:
+def _container(task: Task, named: Named) -> dict[str, Any]:
     # A program of the image's own gets what the job says as arguments; else it is the program.
     part = "args" if task.job_type == "docker" else "command"
     words = [each.replace("$", "$$") for each in task.command]  # else "$(NAME)" would be replaced
     return {
         "name": CONTAINER,
         "image": task.image,
-        "imagePullPolicy": pull_policy,
+        # The gate has just asked for it: what ran there is what runs here, and no registry that is
+        # slow or busy by then takes the job's time, or fails it.
+        "imagePullPolicy": "IfNotPresent",
         **({part: words} if words else {}),
         "env": [{"name": LABEL, "value": task.attempt_id}],
         "envFrom": [{"secretRef": {"name": named.name}}],
@@ -379,7 +383,7 @@ def hindrance_of(pod: Mapping[str, Any]) -> Hindrance | None:
         return Hindrance("image", _said(waiting), is_final=True)
     if reason in _IMAGE_IS_MISSING:
         return Hindrance("image", _said(waiting), is_final=False, is_image=True)
-    if reason and reason not in ("PodInitializing", "ContainerCreating"):
+    if reason and reason not in _COMING:
         return Hindrance("host", _said(waiting), is_final=False)
     for each in status.get("conditions") or []:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
@@ -434,11 +438,16 @@ def _end_by_cluster(status: Mapping[str, Any]) -> End:
     return End(None, lost=f"the cluster has put it off its node: {words}")
 
 
-def start_problem_of(pod: Mapping[str, Any]) -> str:
-    """Return why the job's container does not start once it may; "" if it does."""
+def start_problem_of(pod: Mapping[str, Any]) -> End | None:
+    """Return the end of a job whose container does not start once it may; None if it does."""
     waiting = _state(pod, "containerStatuses", CONTAINER).get("waiting") or {}
     reason = str(waiting.get("reason") or "")
-    return "" if reason in ("", "PodInitializing", "ContainerCreating") else _said(waiting)
+    if reason in ("", *_COMING):
+        return None
+    if reason in (*_IMAGE_IS_BAD, *_IMAGE_IS_MISSING, "CreateContainerConfigError"):
+        # The gate has had the image, and variables and volumes are as this program asked for them.
+        return End(None, lost=_said(waiting))
+    return End(COULD_NOT_START, words=_said(waiting))
 
 
 def is_running(pod: Mapping[str, Any]) -> bool:

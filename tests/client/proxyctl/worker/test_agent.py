@@ -4,12 +4,12 @@ import fcntl
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 import pytest
 from support.mounts import fill, small_disk
@@ -18,10 +18,10 @@ from support.waiting import until_true
 from support.worker_market import TOKEN, Job, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
-from proxyctl.worker import names
+from proxyctl.worker import lock, names
 from proxyctl.worker.agent import AgentError
 from proxyctl.worker.executors.base import WORK, TaskError
-from proxyctl.worker.lock import Lock
+from proxyctl.worker.link import LinkError
 from proxyctl.worker.record import Consent
 from proxyctl.worker.running import agent_with
 from proxyctl.worker.states import State
@@ -79,6 +79,7 @@ def test_a_job_runs_and_is_reported(market: WorkerMarket, tmp_path: Path, python
         ("import sys\nsys.exit('no data')", {}, "job", "status 1; its last words: no data"),
         ("import os\nos.kill(os.getpid(), 11)", {}, "job", "SIGSEGV|139|status -11|245"),
         ("while True: pass", {"timeout_s": 1}, "timeout", "longer than 1 s"),
+        ("x", {"payload": {"env": {"PATH": "/no/such"}}}, "job", "execvp python3: No such file"),
         ("x", {"payload": {"network": "egress"}}, "refused", "lends no network"),
         ("x", {"job_type": "training"}, "refused", "takes no jobs of the type training"),
         ("x", {"payload": {"image": "a/b:c"}}, "refused", "can run the image a/b:c"),
@@ -312,13 +313,18 @@ def test_two_agents_in_one_folder(agent: WorkerAgent, market: WorkerMarket) -> N
 
 
 def test_who_only_looks_does_not_keep_an_agent_from_its_folder(
-    agent: WorkerAgent, market: WorkerMarket
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with (agent.folder / names.LOCK).open("w") as file:
+    with (tmp_path / names.LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)  # as `worker status` has it for a moment
-        threading.Timer(0.1, lambda: fcntl.flock(file, fcntl.LOCK_UN)).start()
-        held = Lock(agent.folder)
+        # It has looked when the agent tries again, and not before.
+        monkeypatch.setattr(lock, "time", SimpleNamespace(sleep=lambda _: leave(file)))
+        held = lock.Lock(tmp_path)
     held.close()
+
+
+def leave(file: TextIO) -> None:
+    fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def test_an_agent_in_whose_place_another_one_works_says_so_and_waits(
@@ -512,6 +518,31 @@ def test_an_agent_of_which_a_thread_fails_ends_and_says_so(
     with pytest.raises(AgentError, match="start it again"):
         agent.run()
     assert "a sensor that nobody has thought of" in caplog.text
+
+
+def test_only_silence_of_an_answer_that_may_take_its_time_has_an_agent_ask_more_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A marketplace that hangs for a while is no proxy that keeps its spaces back."""
+    silence = LinkError("silent", is_silence=True)
+    answers: list[LinkError | None] = [silence, None, None, silence, None, None]
+    waits = []
+
+    def poll(path: str, fields: dict[str, Any], wait_s: float, is_stale: object) -> dict[str, Any]:
+        waits.append(wait_s)
+        answer = answers.pop(0)
+        if not answers:
+            agent._orders.is_ending = True
+        if answer is not None:
+            raise answer
+        return {"ok": True, "jobs": [], "actions": [], "lease_s": 4, "seen": 0}
+
+    consent = Consent("http://127.0.0.1:9", TOKEN, "2026-01-01T00:00:00+00:00")
+    agent = agent_with(consent, tmp_path, {}, lambda: None)
+    monkeypatch.setattr(agent._link, "poll", poll)
+    monkeypatch.setattr(agent._orders, "pause", lambda _: None)
+    agent._ask()
+    assert waits == [0, 0, 300, 300, 0, 25]
 
 
 def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(

@@ -36,6 +36,7 @@ ENDED = {
     "status": 0,
     "signal": None,
     "timed_out": False,
+    "asked": False,
     "disk_full": False,
     "disk_over": "",
     "cpu_seconds": 0.1,
@@ -87,6 +88,7 @@ class Device:
         self.is_over = threading.Event()
         self.fetch: Callable[[Attempt], None] = lambda _: None
         self.clean: Callable[[], None] = lambda: None
+        self.ending = Ending()
         self.post_fails: Callable[[], None] = lambda: None
         self.engine_fails: Callable[[], None] = lambda: None
         self.ports = StandInPorts()
@@ -114,7 +116,7 @@ class Device:
                 device.clean()
 
             def ended(self, attempt_id: str) -> Ending:
-                return Ending()
+                return device.ending
 
             def prepare(self, task: object) -> None:
                 raise AssertionError("it must not be started")
@@ -185,6 +187,41 @@ def test_a_sandbox_that_could_not_be_started_is_the_devices_failure(device: Devi
     [(verb, fields)] = device.posted
     assert (verb, fields["kind"]) == ("fail", "host")
     assert fields["reason"] == "the sandbox could not be started: bwrap: Can't mount proc"
+
+
+def test_a_program_that_cannot_be_run_is_the_jobs_failure(device: Device) -> None:
+    """However long its name is: else who names none has devices blamed, one after the other."""
+    device.attempt(State.ENDED)
+    device.write(names.ENDED, {**ENDED, "status": 1, "unstarted": True})
+    folder = device.journal.folder_of(device.made.entry)
+    words = f"Running scope as unit\nbwrap: execvp {'x' * 30_000}: File name too long\n"
+    (folder / names.LOGS["err"]).write_text(words)
+    run(device)
+    [(verb, fields)] = device.posted
+    assert (verb, fields["kind"], fields["exit_code"]) == ("fail", "job", 1)
+    assert fields["reason"].endswith("xxx: File name too long")
+
+
+@pytest.mark.parametrize(
+    ("ending", "ended", "kind"),
+    [
+        (Ending(), {"signal": 9}, "job"),
+        (Ending(client="podman"), {"signal": 9}, "host"),
+        (Ending(client="podman"), {"status": 137}, "job"),
+        (Ending(client="podman", is_out_of_memory=True), {"signal": 9}, "oom"),
+        (Ending(), {"signal": 15, "asked": True}, "host"),
+        (Ending(), {"status": 0, "asked": True}, "host"),
+        (Ending(), {"signal": 15, "asked": True, "timed_out": True}, "timeout"),
+    ],
+)
+def test_what_ends_a_job_from_outside_is_not_its_own_failure(
+    device: Device, ending: Ending, ended: dict[str, Any], kind: str
+) -> None:
+    device.ending = ending
+    device.attempt(State.ENDED)
+    device.write(names.ENDED, {**ENDED, "status": None, **ended})
+    run(device)
+    assert device.posted[-1][1].get("kind") == kind
 
 
 def test_a_job_that_was_stopped_and_ended_well_is_not_complete(device: Device) -> None:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from support import engines, launching
@@ -18,7 +20,7 @@ from support.waiting import until_true
 from proxyctl.worker.executors import container_watch, guarded, netns
 from proxyctl.worker.executors.base import CANNOT_BE_RUN, Bounds, Launch, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
-from proxyctl.worker.executors.engine import call
+from proxyctl.worker.executors.engine import Engine, EngineError, call
 
 BOUNDS = Bounds(cores=1.0, memory_bytes=128 << 20, disk_bytes=1 << 30, processes=64, seconds=60)
 KINDS = ("podman", "docker")
@@ -228,6 +230,27 @@ def test_a_program_that_is_not_in_the_image_is_the_jobs_failure(
         is_devices = ending.is_unstarted and child.returncode not in CANNOT_BE_RUN
         assert not is_devices, (program, child.returncode, ending)
         assert not ending.lost
+
+
+@pytest.mark.parametrize(
+    ("words", "is_gone"),
+    [
+        ("error during connect: Post http://docker/create: EOF", True),
+        ("Cannot connect to the Docker daemon at unix:///run/docker.sock.", True),
+        ("Error response from daemon: error during connect: x is no image", False),
+    ],
+)
+def test_an_engine_that_ends_in_the_middle_is_told_from_one_that_refuses(
+    words: str, *, is_gone: bool
+) -> None:
+    shell = SimpleNamespace(
+        name="docker",
+        command=lambda: ("/bin/sh", "-c", f"echo '{words}' >&2; exit 1"),
+        environment=dict,
+    )
+    with pytest.raises(EngineError) as caught:
+        call(cast(Engine, shell), "create")
+    assert caught.value.is_gone == is_gone
 
 
 @pytest.mark.parametrize("kind", ["podman"])

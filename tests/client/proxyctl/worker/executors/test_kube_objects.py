@@ -57,8 +57,14 @@ def test_every_container_has_every_wall(part: str) -> None:
         }
         assert each["resources"]["limits"] == each["resources"]["requests"]
         assert set(each["resources"]["limits"]) == {"cpu", "memory", "ephemeral-storage"}
-        assert each["imagePullPolicy"] == "Always"  # what is on a node may be the owner's own
         assert not {"ports", "lifecycle", "stdin", "tty"} & set(each)
+
+
+def test_an_image_is_asked_for_at_its_registry_once() -> None:
+    """What is on a node may be the owner's own; what the gate ran in is what the job runs in."""
+    [gate], [job] = pod_spec()["initContainers"], pod_spec()["containers"]
+    assert (gate["image"], job["image"]) == (TASK.image, TASK.image)
+    assert (gate["imagePullPolicy"], job["imagePullPolicy"]) == ("Always", "IfNotPresent")
 
 
 def test_a_pod_is_nobody_in_its_cluster_and_on_its_node() -> None:
@@ -216,6 +222,23 @@ def test_why_a_pod_does_not_come_to_the_gate_is_told_by_its_kind() -> None:
     found = objects.hindrance_of(unscheduled)
     assert found is not None
     assert found.is_unscheduled
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        ("ContainerCreating", None),
+        ("CreateContainerError", End(127, words="CreateContainerError: words")),
+        ("CreateContainerConfigError", End(None, lost="CreateContainerConfigError: words")),
+        ("ImagePullBackOff", End(None, lost="ImagePullBackOff: words")),
+    ],
+)
+def test_what_does_not_start_is_the_jobs_fault_only_where_it_is(
+    reason: str, end: End | None
+) -> None:
+    state = {"waiting": {"reason": reason, "message": "words"}}
+    pod = pod_with("Pending", containerStatuses=[{"name": "job", "state": state}])
+    assert objects.start_problem_of(pod) == end
 
 
 def test_a_pod_lives_until_its_job_has_ended() -> None:
