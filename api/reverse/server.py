@@ -74,6 +74,9 @@ class Reach(Protocol):
             UnreachedError: there is none.
         """
 
+    def reset(self, sock: "socket.socket") -> None:
+        """Have the closing of such a socket be a reset; harmless for one that is closed."""
+
 
 REFUSAL_OF_REASON = {
     "away": Refusal.AWAY,
@@ -319,13 +322,12 @@ class AppServer:
                 self._known.forget(app.id)  # there may be others by now
                 continue
             try:
-                return await self._asked(visit, upstream, target)
+                with upstream:
+                    return await self._asked(visit, upstream, target)
             except NoAnswerError:
                 refusal = Refusal.NO_ANSWER
                 if visit.request.method not in SAFE or visit.request.can_read_body:
                     break
-            finally:
-                upstream.close()
         raise RefusedError(refusal)
 
     async def _upstream(self, target: Serving, port: int) -> Upstream:
@@ -338,7 +340,7 @@ class AppServer:
             target.device_id, target.job_id, target.attempt, port, OPEN_SECONDS
         )
         try:
-            return await Upstream.over(sock)
+            return await Upstream.over(sock, self._reach.reset)
         except OSError as error:
             raise UnreachedError("away") from error
 

@@ -10,6 +10,7 @@ from support.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
 from support.waiting import until
 
 from api.limits import Limits
+from api.reverse import upstream
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 OTHER = "01998f00-0000-7000-8000-00000000000b"
@@ -584,6 +585,38 @@ async def test_a_client_that_breaks_off_is_broken_off_at_the_job(
     writer.transport.abort()
     await ended.wait()
     await until(lambda: len(opened.server.streams) == 0)
+
+
+async def stalled(writer: asyncio.StreamWriter) -> None:
+    """Wait until what was written waits, and goes no further."""
+    before = -1
+    while (size := writer.transport.get_write_buffer_size()) != before or not size:
+        before = size
+        await asyncio.sleep(0.2)
+
+
+async def test_a_job_that_answers_and_does_not_read_keeps_no_stream(
+    browser: Browser, opened: Door, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "LINGER_SECONDS", 0.1)
+    is_full, is_over = asyncio.Event(), asyncio.Event()
+
+    async def refuses_to_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await job.head(reader)
+        await is_full.wait()
+        writer.write(OK + b"Content-Length: 2\r\n\r\nno")
+        await is_over.wait()
+
+    job.answer = refuses_to_read
+    _, writer = await asyncio.open_connection("127.0.0.1", browser.port)
+    size = 64 << 20  # more than all kernels' buffers on the way
+    writer.write(browser.head("POST", "/", f"Content-Length: {size}") + bytes(size))
+    await stalled(writer)
+    is_full.set()
+    await until(lambda: [each.fileno() for each in opened.streams] == [-1])
+    writer.transport.abort()
+    await until(lambda: len(opened.server.streams) == 0)
+    is_over.set()
 
 
 @pytest.mark.parametrize("target", ["http://evil/", "*", "/a b", "/\xe4", "/" + "x" * 9_000])
