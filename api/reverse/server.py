@@ -239,7 +239,7 @@ class AppServer:
             request.raw_headers, place.origin, is_upgrade=is_upgrade
         ):
             raise RefusedError(Refusal.ELSEWHERE)
-        if response := self._led_elsewhere(request, place, by, is_upgrade=is_upgrade):
+        if response := self._led_elsewhere(request, place, app, by, is_upgrade=is_upgrade):
             return response
         if not self.streams.has_room(app.id):
             raise RefusedError(Refusal.FULL)
@@ -287,11 +287,11 @@ class AppServer:
         return app, by
 
     def _led_elsewhere(
-        self, request: Request, place: Place, by: Shown, *, is_upgrade: bool
+        self, request: Request, place: Place, app: App, by: Shown, *, is_upgrade: bool
     ) -> web.StreamResponse | None:
         """Return the answer that leads a browser to where it should be: without the key, mostly."""
         is_page = request.method in ("GET", "HEAD") and not is_upgrade
-        path, target = place.prefix, headers.target_of(place, by)
+        path, target = place.prefix, headers.target_of(place, app.opens)
         if not target.startswith("/"):
             target = f"/{target}"
             if is_page and by is not Shown.QUERY:
@@ -363,7 +363,7 @@ class AppServer:
             sent.append((b"Transfer-Encoding", b"chunked"))
         elif request.content_length is not None:
             sent.append((b"Content-Length", b"%d" % request.content_length))
-        asked = headers.target_of(visit.place, visit.by)
+        asked = headers.target_of(visit.place, visit.app.opens)
         asked = asked if asked.startswith("/") else f"/{asked}"
         sending: asyncio.Task[None] | None = None
         try:

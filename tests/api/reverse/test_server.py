@@ -15,6 +15,11 @@ from api.reverse import upstream
 BEARER = {"Authorization": f"Bearer {KEY}"}
 OTHER = "01998f00-0000-7000-8000-00000000000b"
 OK = b"HTTP/1.1 200 OK\r\n"
+FOLLOWED = {
+    "Sec-Fetch-Site": "same-site",
+    "Sec-Fetch-Mode": "navigate",
+    "Sec-Fetch-Dest": "document",
+}
 
 
 class Browser:
@@ -116,6 +121,13 @@ async def test_a_program_shows_the_key_as_a_bearer_token(browser: Browser, job: 
     assert "authorization" not in job.headers()
 
 
+async def test_a_key_that_is_shown_twice_does_not_reach_the_job(browser: Browser, job: Job) -> None:
+    for target, headers in ((f"/?key={KEY}", BEARER), (f"/?key={KEY}&a=1&key={KEY}", {})):
+        assert (await browser.ask(target, "POST", headers=headers))[0] == 200
+    assert [each.split(b" ")[1] for each in job.asked] == [b"/", b"/?a=1"]
+    assert KEY not in str(job.asked)
+
+
 async def test_a_jobs_own_credentials_pass(browser: Browser, job: Job) -> None:
     headers = {"Cookie": f"proxyd-app={KEY}", "Authorization": "token its-own"}
     assert (await browser.ask("/", headers=headers))[0] == 200
@@ -167,6 +179,9 @@ async def test_an_app_that_is_not_there_looks_like_a_wrong_key(
         ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
         ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        (FOLLOWED, 200),
+        ({**FOLLOWED, "Sec-Fetch-Dest": "iframe"}, 403),
+        ({**FOLLOWED, "Sec-Fetch-Dest": "iframe", "Sec-Fetch-Site": "same-origin"}, 200),
     ],
 )
 async def test_pages_of_other_apps_cannot_use_the_cookie(
@@ -432,6 +447,8 @@ async def test_a_job_cannot_speak_for_the_door_or_for_its_neighbours(
         b"Clear-Site-Data: *\r\n"
         b'Alt-Svc: h2="evil:443"\r\n'
         b"NEL: {}\r\nReport-To: {}\r\n"
+        b"X-Accel-Redirect: /internal\r\nX-Sendfile: /etc/passwd\r\n"
+        b"X-Reproxy-URL: http://10.0.0.1/\r\nX-Accel-Buffering: no\r\n"
         b"Connection: X-Mine\r\nX-Mine: 1\r\nKeep-Alive: timeout=5\r\n"
         b"Upgrade: h2c\r\nProxy-Authenticate: Basic\r\n"
         b"Service-Worker-Allowed: /\r\nX-Latin: caf\xe9\r\n"
@@ -446,6 +463,7 @@ async def test_a_job_cannot_speak_for_the_door_or_for_its_neighbours(
         b"Content-Length: 2",
         b"Service-Worker-Allowed: /",
         b"Set-Cookie: a=1; HttpOnly; Path=/x",
+        b"X-Accel-Buffering: no",
         b"X-Latin: caf\xe9",
     ]
     assert body == b"ok"
