@@ -219,6 +219,13 @@ def _apps_listening(settings: Settings) -> Iterator[str]:
         if url and apps.public_url and _origin_of(url) == _origin_of(apps.public_url):
             yield "apps.public_url: must be another origin than the API's and the web application's"
             break
+        # Without hosts of their own all apps get what a browser keeps for this one.
+        if url and apps.public_url and not apps.domain and _shares_cookies(url, apps.public_url):
+            yield (
+                "apps.public_url: must be another host than the API's and the web application's, "
+                "because a browser sends cookies to all ports of a host; or set apps.domain"
+            )
+            break
     others = {
         (api.host, api.port): "api.port",
         (settings.proxy.host, settings.proxy.port): "proxy.port",
@@ -237,6 +244,10 @@ def _is_origin(url: str) -> bool:
 
 def _origin_of(url: str) -> tuple[str, str | None, int]:
     return urlsplit(url).scheme, urlsplit(url).hostname, _port_of(url)
+
+
+def _shares_cookies(url: str, other: str) -> bool:
+    return urlsplit(url).hostname == urlsplit(other).hostname
 
 
 def _is_address(text: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from api.reverse.server import AppServer, UnreachedError
 from proxyd.acceptor import Acceptor
+from proxyd.exits.secure import reset_on_close
 from proxyd.exits.tunnels import AWAY, TunnelError, Tunnels
 from proxyd.loop import cancellation
 from storage.errors import StoreError
@@ -44,6 +45,10 @@ class JobStreams:
             return await self.tunnels.open(device_id, job_id, attempt, port, seconds)
         except TunnelError as error:
             raise UnreachedError(error.reason) from error
+
+    def reset(self, sock: socket.socket) -> None:
+        """Have the closing of a stream be a reset; harmless for one that is closed."""
+        reset_on_close(sock)
 
 
 class AppPort:

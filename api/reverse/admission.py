@@ -120,7 +120,8 @@ def is_from_elsewhere(
     """Say whether a page of another origin asks, so that a cookie does not count.
 
     Apps below one domain are one site, so that `SameSite` does not tell them apart. An address that
-    a person follows may be anywhere.
+    a person follows may be anywhere, but leads to a page of its own: what is shown inside another
+    page can be clicked by people who do not see it.
 
     Args:
         headers: the request's.
@@ -134,4 +135,5 @@ def is_from_elsewhere(
     site = values.get(b"sec-fetch-site", b"none")
     if site in (b"same-origin", b"none"):
         return False
-    return is_upgrade or values.get(b"sec-fetch-mode") != b"navigate"
+    is_page = values.get(b"sec-fetch-dest", b"document") == b"document"
+    return is_upgrade or not is_page or values.get(b"sec-fetch-mode") != b"navigate"

@@ -5,7 +5,7 @@ library has read it, and each connection has one message that was framed by us.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from api.reverse.admission import Names, Shown, bearer, cookies, key_in_query
@@ -53,6 +53,14 @@ NOT_A_JOBS = frozenset(
         b"report-to",
         b"reporting-endpoints",
         b"strict-transport-security",
+        # A server in front of the door would answer with a file or an address of its own.
+        b"x-accel-redirect",
+        b"x-lighttpd-send-file",
+        b"x-lighttpd-send-tempfile",
+        b"x-reproxy-file",
+        b"x-reproxy-url",
+        b"x-sendfile",
+        b"x-sendfile2",
     )
 )
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -92,9 +100,19 @@ def to_job(
         yield b"X-Forwarded-Prefix", place.prefix.encode()
 
 
-def target_of(place: Place, by: Shown) -> str:
-    """Return the target that a job is asked for, without the key."""
-    return key_in_query(place.target)[1] if by is Shown.QUERY else place.target
+def target_of(place: Place, opens: Callable[[str], bool]) -> str:
+    """Return the target that a job is asked for, without the key, however often it is there.
+
+    Args:
+        place: which app is asked for what.
+        opens: says whether a key is the app's.
+    """
+    target = place.target
+    while True:
+        key, rest = key_in_query(target)
+        if not key or not opens(key):
+            return target
+        target = rest
 
 
 def from_job(headers: Headers, place: Place, names: Names) -> Iterator[tuple[bytes, bytes]]:

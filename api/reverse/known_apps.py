@@ -21,7 +21,7 @@ class KnownApps:
     def __init__(self, find: Callable[[str], Awaitable[App | None]]) -> None:
         self._find = find
         self._known: OrderedDict[str, tuple[App | None, float]] = OrderedDict()
-        self._forgotten = 0  # how many times; what is found around one of them is not kept
+        self._asking: dict[str, object] = {}  # by app: the latest question under way
 
     def recent(self, app_id: str) -> bool:
         """Say whether the store need not be asked."""
@@ -38,9 +38,15 @@ class KnownApps:
         if known is not None and known[1] > monotonic():
             return known[0]
         self._known.pop(app_id, None)
-        asked_at, forgotten = monotonic(), self._forgotten
-        app = await self._find(app_id)
-        if forgotten == self._forgotten:
+        asked_at, question = monotonic(), object()
+        self._asking[app_id] = question
+        try:
+            app = await self._find(app_id)
+        finally:
+            is_latest = self._asking.get(app_id) is question
+            if is_latest:
+                del self._asking[app_id]
+        if is_latest:  # else the answer may be from before a change
             self._known[app_id] = app, asked_at + FRESH_SECONDS
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
@@ -48,5 +54,5 @@ class KnownApps:
 
     def forget(self, app_id: str) -> None:
         """Ask the store the next time."""
-        self._forgotten += 1
+        self._asking.pop(app_id, None)
         self._known.pop(app_id, None)

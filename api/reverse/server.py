@@ -74,6 +74,9 @@ class Reach(Protocol):
             UnreachedError: there is none.
         """
 
+    def reset(self, sock: "socket.socket") -> None:
+        """Have the closing of such a socket be a reset; harmless for one that is closed."""
+
 
 REFUSAL_OF_REASON = {
     "away": Refusal.AWAY,
@@ -236,7 +239,7 @@ class AppServer:
             request.raw_headers, place.origin, is_upgrade=is_upgrade
         ):
             raise RefusedError(Refusal.ELSEWHERE)
-        if response := self._led_elsewhere(request, place, by, is_upgrade=is_upgrade):
+        if response := self._led_elsewhere(request, place, app, by, is_upgrade=is_upgrade):
             return response
         if not self.streams.has_room(app.id):
             raise RefusedError(Refusal.FULL)
@@ -284,11 +287,11 @@ class AppServer:
         return app, by
 
     def _led_elsewhere(
-        self, request: Request, place: Place, by: Shown, *, is_upgrade: bool
+        self, request: Request, place: Place, app: App, by: Shown, *, is_upgrade: bool
     ) -> web.StreamResponse | None:
         """Return the answer that leads a browser to where it should be: without the key, mostly."""
         is_page = request.method in ("GET", "HEAD") and not is_upgrade
-        path, target = place.prefix, headers.target_of(place, by)
+        path, target = place.prefix, headers.target_of(place, app.opens)
         if not target.startswith("/"):
             target = f"/{target}"
             if is_page and by is not Shown.QUERY:
@@ -319,13 +322,12 @@ class AppServer:
                 self._known.forget(app.id)  # there may be others by now
                 continue
             try:
-                return await self._asked(visit, upstream, target)
+                with upstream:
+                    return await self._asked(visit, upstream, target)
             except NoAnswerError:
                 refusal = Refusal.NO_ANSWER
                 if visit.request.method not in SAFE or visit.request.can_read_body:
                     break
-            finally:
-                upstream.close()
         raise RefusedError(refusal)
 
     async def _upstream(self, target: Serving, port: int) -> Upstream:
@@ -338,7 +340,7 @@ class AppServer:
             target.device_id, target.job_id, target.attempt, port, OPEN_SECONDS
         )
         try:
-            return await Upstream.over(sock)
+            return await Upstream.over(sock, self._reach.reset)
         except OSError as error:
             raise UnreachedError("away") from error
 
@@ -361,7 +363,7 @@ class AppServer:
             sent.append((b"Transfer-Encoding", b"chunked"))
         elif request.content_length is not None:
             sent.append((b"Content-Length", b"%d" % request.content_length))
-        asked = headers.target_of(visit.place, visit.by)
+        asked = headers.target_of(visit.place, visit.app.opens)
         asked = asked if asked.startswith("/") else f"/{asked}"
         sending: asyncio.Task[None] | None = None
         try:

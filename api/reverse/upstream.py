@@ -5,8 +5,12 @@ read.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable
+from fcntl import ioctl
+from termios import TIOCOUTQ
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from aiohttp import client_exceptions, http_exceptions
 from aiohttp.client_proto import ResponseHandler
@@ -25,6 +29,8 @@ FIELDS_MAX = 128
 UNREAD_BYTES = 64 * 1024  # of an answer: no more is read until its client takes them
 INTERIM_MAX = 8  # answers with a status of 1xx before the one
 SWITCHING = 101
+LINGER_SECONDS = 2.0  # for a job that has answered, to take the rest of what it was sent
+_COUNT = struct.Struct("i")
 
 # What aiohttp raises for a connection that breaks, and for an answer that is none.
 Broken = (OSError, client_exceptions.ClientError, http_exceptions.HttpProcessingError, EOFError)
@@ -57,20 +63,31 @@ class _Protocol(ResponseHandler):
 
 
 class Upstream:
-    """One request to a job.
+    """One request to a job; as a context it is closed in order, or cut by an exception.
 
     Args:
         protocol: connected.
         transport: its transport.
+        sock: that it has.
+        reset: has the closing of a socket be a reset.
     """
 
-    def __init__(self, protocol: _Protocol, transport: asyncio.Transport) -> None:
+    def __init__(
+        self,
+        protocol: _Protocol,
+        transport: asyncio.Transport,
+        sock: "socket.socket",
+        reset: "Callable[[socket.socket], None]",
+    ) -> None:
         self._protocol = protocol
         self._transport = transport
+        self._sock = sock
+        self._reset = reset
+        self._closing: asyncio.TimerHandle | None = None
         self._writer = StreamWriter(protocol, asyncio.get_running_loop())
 
     @classmethod
-    async def over(cls, sock: "socket.socket") -> "Upstream":
+    async def over(cls, sock: "socket.socket", reset: "Callable[[socket.socket], None]") -> Self:
         """Speak to a job over a connected socket, which is owned from here on.
 
         Raises:
@@ -82,7 +99,21 @@ class Upstream:
         except BaseException:
             sock.close()
             raise
-        return cls(protocol, transport)
+        return cls(protocol, transport, sock, reset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
 
     async def ask(
         self, method: str, target: str, headers: Iterable[tuple[bytes, bytes]], *, chunked: bool
@@ -158,9 +189,38 @@ class Upstream:
         await self._writer.drain()
 
     def close(self) -> None:
-        """Close the connection; what was written is still sent. Closing twice is harmless."""
-        self._transport.close()
+        """Close the connection; what was written is still sent, if the job takes it in time.
+
+        Closing twice is harmless.
+        """
+        if self._transport.is_closing() or self._closing is not None:
+            return
+        if self._has_unsent():
+            loop = asyncio.get_running_loop()
+            self._closing = loop.call_later(LINGER_SECONDS, self._finish)
+        else:
+            self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection, and drop what was not sent."""
+        """Close the connection, and drop what the job has not taken, on all of the way there."""
+        if self._closing is not None:
+            self._closing.cancel()
+        # Without it a job that reads nothing would keep the stream that leads to it.
+        self._reset(self._sock)
         self._transport.abort()
+
+    def _finish(self) -> None:
+        if self._has_unsent():
+            self.abort()
+        else:
+            self._transport.close()
+
+    def _has_unsent(self) -> bool:
+        """Say whether anything waits for the job to read."""
+        if self._transport.get_write_buffer_size():
+            return True
+        try:
+            queued = ioctl(self._sock, TIOCOUTQ, bytes(_COUNT.size))
+        except (OSError, ValueError):  # it is closed
+            return False
+        return _COUNT.unpack(queued) != (0,)

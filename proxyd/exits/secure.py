@@ -263,8 +263,7 @@ class _Side(asyncio.Protocol):
     def reset(self, sock: socket.socket) -> None:
         """Close it so that the relay sees a reset."""
         if self._transport is not None and not self.is_lost:
-            with suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            reset_on_close(sock)
             self._transport.abort()
 
 
@@ -311,6 +310,12 @@ class _Watch:
     def fail(self, error: Exception) -> None:  # noqa: ARG002 - the poller logs none of them
         """See `Watcher.fail`."""
         self._seal.abort()
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Have the closing of a socket be a reset, and drop what was not sent; harmless twice."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
 def make_pair() -> tuple[socket.socket, socket.socket]:

@@ -67,6 +67,7 @@ BUSY: Final = "busy"  # as many streams are open as may be
 
 # Of one device, open and on their way: what its agent holds at most is less.
 STREAMS_PER_DEVICE: Final = 512
+OWNERS_SHARE: Final = 2  # of all devices that may be attached, one owner's are half at most
 IDLE_SECONDS = 3600.0  # without a byte either way; a notebook whose reader is at lunch is not over
 SWEEP_SECONDS: Final = 60.0  # between looks for idle streams
 # Between looks at whether tokens were revoked elsewhere; of those that were revoked here it hears.
@@ -129,6 +130,10 @@ class WorkerId(Protocol):
     def id(self) -> str:
         """Which device it is."""
 
+    @property
+    def user_id(self) -> str:
+        """Whose it is."""
+
 
 class WorkerAuthority(Protocol):
     """Knows worker tokens."""
@@ -177,6 +182,7 @@ class DeviceTunnels(Tunnels):
         self._by_attachment: dict[int, _Worker] = {}
         self._streams: dict[Seal, _Stream] = {}
         self._per_device: Counter[str] = Counter()  # of streams
+        self._per_owner: Counter[str] = Counter()  # of devices that are attached
         self._waiting = 0  # opens without an answer
         self._received = self._sent = 0  # bytes of streams that are over
         self._tasks = OwnedTasks(reactor.loop, _logger, "serving a worker failed")
@@ -255,7 +261,8 @@ class DeviceTunnels(Tunnels):
             control.refuse("stopping", "The service stops here; come again.", SOON_SECONDS)
             return
         try:
-            device_id = (await self._authority.authenticate(hello.token)).id
+            device = await self._authority.authenticate(hello.token)
+            device_id = device.id
             # It may have been revoked while it was looked up, and nobody watches it yet.
             is_revoked = bool(await self._authority.revoked_among([device_id]))
         except MarketError as error:
@@ -271,8 +278,11 @@ class DeviceTunnels(Tunnels):
         elif len(self._by_device) >= self.most and device_id not in self._by_device:
             words = "As many devices are attached as may be."
             control.refuse("too_many_devices", words, AGAIN_SECONDS)
+        elif self._has_many(device.user_id) and device_id not in self._by_device:
+            words = "As many devices of this account are attached as may be."
+            control.refuse("too_many_devices", words, AGAIN_SECONDS)
         elif not control.is_over:
-            self._attach(control, device_id)
+            self._attach(control, device)
 
     def admit(self, control: Control, preface: Preface, rest: bytes) -> None:
         """See `Workers.admit`."""
@@ -328,13 +338,18 @@ class DeviceTunnels(Tunnels):
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def _attach(self, control: Control, device_id: str) -> None:
+    def _has_many(self, owner_id: str) -> bool:
+        return self._per_owner[owner_id] >= max(1, self.most // OWNERS_SHARE)
+
+    def _attach(self, control: Control, device: WorkerId) -> None:
+        device_id = device.id
         older = self._by_device.get(device_id)
         if older is not None:
             older.refuse("attached_again", "The same device has attached again.", AGAIN_SECONDS)
         attachment = self._fresh()
-        worker = _Worker(self, device_id, attachment, self._reactor.loop)
+        worker = _Worker(self, device, attachment, self._reactor.loop)
         self._by_device[device_id] = worker
+        self._per_owner[device.user_id] += 1
         self._by_attachment[attachment] = worker
         worker.begin(control.hand_over())
         self.attached += 1
@@ -346,6 +361,9 @@ class DeviceTunnels(Tunnels):
     def lost(self, worker: "_Worker", reason: str) -> None:
         """One is attached no more."""
         del self._by_attachment[worker.attachment]
+        self._per_owner[worker.owner_id] -= 1
+        if not self._per_owner[worker.owner_id]:
+            del self._per_owner[worker.owner_id]
         if self._by_device.get(worker.device_id) is worker:
             del self._by_device[worker.device_id]
         self.gone[reason] += 1
@@ -499,7 +517,7 @@ class _Worker(asyncio.Protocol):
 
     Args:
         tunnels: that it belongs to.
-        device_id: of the device.
+        device: whose connection it is.
         attachment: its number.
         loop: the event loop.
     """
@@ -507,11 +525,12 @@ class _Worker(asyncio.Protocol):
     def __init__(
         self,
         tunnels: DeviceTunnels,
-        device_id: str,
+        device: WorkerId,
         attachment: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.device_id = device_id
+        self.device_id = device.id
+        self.owner_id = device.user_id
         self.attachment = attachment
         self.orders: dict[int, _Order] = {}
         self._tunnels = tunnels

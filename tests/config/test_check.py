@@ -422,7 +422,9 @@ def test_apps_need_the_port_of_exits_and_an_origin_of_their_own() -> None:
     for api in ({"base_url": "https://example.com/"}, {"app_url": "https://example.com:443/app"}):
         assert blamed(apps=apps, api=api, exits={"host": "127.0.0.1"}) == ["apps.public_url"]
     other = {"base_url": "https://example.com:8443"}
-    assert blamed(apps=apps, api=other, exits={"host": "127.0.0.1"}) == []
+    assert blamed(apps=apps, api=other, exits={"host": "127.0.0.1"}) == ["apps.public_url"]
+    hosts = {**apps, "domain": "apps.example.com"}
+    assert blamed(apps=hosts, api=other, exits={"host": "127.0.0.1"}) == []
 
 
 def test_exits_need_a_folder_for_their_certificate_and_any_number_of_processes() -> None:

@@ -15,6 +15,7 @@ from market.credentials import hash_password
 from market.rollouts import Serving
 from proxyctl.protocol.jobspec import Port
 from proxyd.acceptor import Acceptor
+from proxyd.exits.secure import reset_on_close
 
 APP = "01998f00-0000-7000-8000-00000000000a"
 KEY = "k" * 43
@@ -79,6 +80,7 @@ class Door:
         self.unreached: dict[str, str] = {}  # why a job cannot be reached
         self.ports: dict[str, int] = {}  # where the jobs listen in truth
         self.asked: list[tuple[str, str, int, int]] = []
+        self.streams: list[socket.socket] = []  # into jobs
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         url = terms.pop("public_url", f"http://127.0.0.1:{self.port}")
@@ -89,7 +91,7 @@ class Door:
             terms.pop("streams_per_app", 100),
             terms.pop("idle_seconds", 3600.0),
         )
-        self.server = AppServer(self._find, self._hashes, self._reach, made)
+        self.server = AppServer(self._find, self._hashes, self, made)
         self.server.start(None)
         self._acceptor = Acceptor(
             asyncio.get_running_loop(),
@@ -117,7 +119,7 @@ class Door:
     async def _hashes(self, app_ids: Any) -> dict[str, str]:
         return {each: self.apps[each].key_hash for each in app_ids if each in self.apps}
 
-    async def _reach(
+    async def __call__(
         self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
     ) -> socket.socket:
         self.asked.append((device_id, job_id, attempt, port))
@@ -126,7 +128,11 @@ class Door:
         sock = socket.socket()
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.ports[job_id]))
+        self.streams.append(sock)
         return sock
+
+    def reset(self, sock: socket.socket) -> None:
+        reset_on_close(sock)
 
     async def close(self) -> None:
         self._acceptor.close()

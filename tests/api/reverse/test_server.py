@@ -10,10 +10,16 @@ from support.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
 from support.waiting import until
 
 from api.limits import Limits
+from api.reverse import upstream
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 OTHER = "01998f00-0000-7000-8000-00000000000b"
 OK = b"HTTP/1.1 200 OK\r\n"
+FOLLOWED = {
+    "Sec-Fetch-Site": "same-site",
+    "Sec-Fetch-Mode": "navigate",
+    "Sec-Fetch-Dest": "document",
+}
 
 
 class Browser:
@@ -115,6 +121,13 @@ async def test_a_program_shows_the_key_as_a_bearer_token(browser: Browser, job: 
     assert "authorization" not in job.headers()
 
 
+async def test_a_key_that_is_shown_twice_does_not_reach_the_job(browser: Browser, job: Job) -> None:
+    for target, headers in ((f"/?key={KEY}", BEARER), (f"/?key={KEY}&a=1&key={KEY}", {})):
+        assert (await browser.ask(target, "POST", headers=headers))[0] == 200
+    assert [each.split(b" ")[1] for each in job.asked] == [b"/", b"/?a=1"]
+    assert KEY not in str(job.asked)
+
+
 async def test_a_jobs_own_credentials_pass(browser: Browser, job: Job) -> None:
     headers = {"Cookie": f"proxyd-app={KEY}", "Authorization": "token its-own"}
     assert (await browser.ask("/", headers=headers))[0] == 200
@@ -166,6 +179,9 @@ async def test_an_app_that_is_not_there_looks_like_a_wrong_key(
         ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
         ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        (FOLLOWED, 200),
+        ({**FOLLOWED, "Sec-Fetch-Dest": "iframe"}, 403),
+        ({**FOLLOWED, "Sec-Fetch-Dest": "iframe", "Sec-Fetch-Site": "same-origin"}, 200),
     ],
 )
 async def test_pages_of_other_apps_cannot_use_the_cookie(
@@ -431,6 +447,8 @@ async def test_a_job_cannot_speak_for_the_door_or_for_its_neighbours(
         b"Clear-Site-Data: *\r\n"
         b'Alt-Svc: h2="evil:443"\r\n'
         b"NEL: {}\r\nReport-To: {}\r\n"
+        b"X-Accel-Redirect: /internal\r\nX-Sendfile: /etc/passwd\r\n"
+        b"X-Reproxy-URL: http://10.0.0.1/\r\nX-Accel-Buffering: no\r\n"
         b"Connection: X-Mine\r\nX-Mine: 1\r\nKeep-Alive: timeout=5\r\n"
         b"Upgrade: h2c\r\nProxy-Authenticate: Basic\r\n"
         b"Service-Worker-Allowed: /\r\nX-Latin: caf\xe9\r\n"
@@ -445,6 +463,7 @@ async def test_a_job_cannot_speak_for_the_door_or_for_its_neighbours(
         b"Content-Length: 2",
         b"Service-Worker-Allowed: /",
         b"Set-Cookie: a=1; HttpOnly; Path=/x",
+        b"X-Accel-Buffering: no",
         b"X-Latin: caf\xe9",
     ]
     assert body == b"ok"
@@ -584,6 +603,38 @@ async def test_a_client_that_breaks_off_is_broken_off_at_the_job(
     writer.transport.abort()
     await ended.wait()
     await until(lambda: len(opened.server.streams) == 0)
+
+
+async def stalled(writer: asyncio.StreamWriter) -> None:
+    """Wait until what was written waits, and goes no further."""
+    before = -1
+    while (size := writer.transport.get_write_buffer_size()) != before or not size:
+        before = size
+        await asyncio.sleep(0.2)
+
+
+async def test_a_job_that_answers_and_does_not_read_keeps_no_stream(
+    browser: Browser, opened: Door, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "LINGER_SECONDS", 0.1)
+    is_full, is_over = asyncio.Event(), asyncio.Event()
+
+    async def refuses_to_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await job.head(reader)
+        await is_full.wait()
+        writer.write(OK + b"Content-Length: 2\r\n\r\nno")
+        await is_over.wait()
+
+    job.answer = refuses_to_read
+    _, writer = await asyncio.open_connection("127.0.0.1", browser.port)
+    size = 64 << 20  # more than all kernels' buffers on the way
+    writer.write(browser.head("POST", "/", f"Content-Length: {size}") + bytes(size))
+    await stalled(writer)
+    is_full.set()
+    await until(lambda: [each.fileno() for each in opened.streams] == [-1])
+    writer.transport.abort()
+    await until(lambda: len(opened.server.streams) == 0)
+    is_over.set()
 
 
 @pytest.mark.parametrize("target", ["http://evil/", "*", "/a b", "/\xe4", "/" + "x" * 9_000])

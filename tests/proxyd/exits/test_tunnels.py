@@ -39,11 +39,12 @@ class Worker:
     """What the marketplace knows of a device."""
 
     id: str
+    user_id: str
 
 
 @dataclass
 class Authority:
-    """Takes every token but "nobody's" for the name of a device."""
+    """Takes every token but "nobody's" for a device's name, which begins with its owner's."""
 
     revoked: set[str] = field(default_factory=set)
     is_away: bool = False
@@ -51,7 +52,7 @@ class Authority:
     async def authenticate(self, token: str) -> Worker:
         if token == "nobody's":
             raise MarketError(Code.WORKER_UNAUTHORIZED)
-        return Worker(token)
+        return Worker(token, token.partition("/")[0])
 
     async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
         if self.is_away:
@@ -370,6 +371,21 @@ async def test_so_many_devices_are_attached_and_no_more(tmp_path: Path) -> None:
     again = await place.worker()  # the same one takes its own place
     assert again.sorry is None
     assert place.tunnels.is_attached("device")
+    await place.close()
+
+
+async def test_one_owner_leaves_room_for_others(tmp_path: Path) -> None:
+    place = Place(tmp_path, most=4)
+    mine = [await place.worker(f"mine/{number}") for number in range(3)]
+    assert [each.sorry is None for each in mine] == [True, True, False]
+    assert mine[2].sorry is not None
+    assert mine[2].sorry.code == "too_many_devices"
+    assert (await place.worker("mine/1")).sorry is None  # it takes its own place
+    assert (await place.worker("other/1")).sorry is None
+    mine[0].send(State("tired"))  # no worker's: it is cut
+    await until(lambda: len(place.tunnels) == 2)
+    await place.worker("mine/2")
+    assert place.tunnels.is_attached("mine/2")
     await place.close()
 
 
