@@ -220,9 +220,11 @@ crash-jobs: setup
 		--timeout 120 tests/faults/test_worker_kill.py tests/faults/test_job_kill.py \
 		tests/faults/test_engine_kill.py
 
-# Loads a daemon with everything at once: what it holds must stop growing.
+# Loads a daemon with everything at once: what it holds must stop growing. Then the likeness of all made-up photos, of
+# which `make test` takes a sample.
 soak: setup
 	PYTHONPATH=.:tests SOAK_SECONDS=$${SOAK_SECONDS:-300} $(VENV)/bin/python -m soak
+	PROXYD_PHOTOS=$${PROXYD_PHOTOS:-320} $(VENV)/bin/python -m pytest tests/market/photos/test_likeness.py
 
 # The units under a real systemd, on a Debian of its own in build/machine: as root, on Debian, with
 # debootstrap and systemd-container. Minutes the first time, then less than two.

@@ -3,8 +3,9 @@
 # First: what was imported of the data path before it would have all of it run interpreted.
 import proxyd  # noqa: F401, I001 - see above
 
+import gc
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +26,20 @@ pytest_plugins = ["support.time_limit"]
 def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable]:
     """Run every test on the loop that the daemon runs on."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while tests are collected, nor ever among them.
+
+    They are hundreds of thousands of objects that stay, and every process of the tests has them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

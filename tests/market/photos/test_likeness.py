@@ -1,5 +1,9 @@
-"""The hash holds a photo and its copies together, and different photos apart."""
+"""The hash holds a photo and its copies together, and different photos apart.
 
+A sample of the photos here; `make soak` looks at all of them (PROXYD_PHOTOS).
+"""
+
+import os
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from io import BytesIO
@@ -20,7 +24,10 @@ from market.photos.likeness import (
 )
 from market.photos.prints import CANVAS, _inside, likeness
 
-PHOTOS = 300
+PHOTOS = int(os.environ.get("PROXYD_PHOTOS", "120"))
+# Of each kind of copy so many photos, and half of them where both orders are tried.
+COPIED = PHOTOS // 8
+BOTH_WAYS = PHOTOS // 16
 # Seven crops, and three each of two other views; six in eight positions, and one of each other.
 KEPT_MAX, COMPARED_MAX = 13, 64
 
@@ -75,7 +82,7 @@ def pairs_alike(several: Sequence[Likeness]) -> set[tuple[int, int]]:
     }
 
 
-def test_three_hundred_different_photos_are_told_apart() -> None:
+def test_different_photos_are_told_apart() -> None:
     alike = pairs_alike([of(seed) for seed in range(PHOTOS)])
     assert alike == {(seed, seed) for seed in range(PHOTOS)}
 
@@ -103,14 +110,14 @@ COPIES = {
 
 @pytest.mark.parametrize("copy", COPIES)
 def test_a_copy_is_known(copy: str) -> None:
-    missed = [seed for seed in range(40) if not are_alike(COPIES[copy](photo(seed)), of(seed))]
+    missed = [seed for seed in range(COPIED) if not are_alike(COPIES[copy](photo(seed)), of(seed))]
     assert missed == []
 
 
 def test_any_slight_crop_is_known_resized_and_compressed_too() -> None:
     random = Random(1)
     missed = []
-    for seed in range(100):
+    for seed in range(COPIED * 5 // 2):
         picture = cropped(photo(seed), *(random.random() * 0.05 for _ in range(4)))
         if not are_alike(seen(resized(picture, 0.8, 0.8), 70), of(seed)):
             missed.append(seed)
@@ -120,7 +127,7 @@ def test_any_slight_crop_is_known_resized_and_compressed_too() -> None:
 def test_the_whole_is_known_when_a_crop_was_rewarded() -> None:
     missed = [
         seed
-        for seed in range(40)
+        for seed in range(COPIED)
         if not are_alike(of(seed), seen(cropped(photo(seed), 0.04, 0.03, 0.04, 0.02)))
     ]
     assert missed == []
@@ -136,11 +143,11 @@ def test_a_crop_on_one_side_is_known_whichever_came_first(
     make: Make, side: int, share: float
 ) -> None:
     known = 0
-    for seed in range(20):
+    for seed in range(BOTH_WAYS):
         part = cropped(photo(seed, make), *(share if each == side else 0 for each in range(4)))
         one, other = of(seed, make), seen(resized(part, 0.8, 0.8), 70)
         known += are_alike(other, one) + are_alike(one, other)
-    assert known >= 37  # of 40
+    assert known >= 0.925 * 2 * BOTH_WAYS
 
 
 FRAMES = {
@@ -158,18 +165,18 @@ FRAMES = {
 @pytest.mark.parametrize("frame", FRAMES)
 def test_a_frame_of_one_colour_changes_nothing_whichever_came_first(make: Make, frame: str) -> None:
     known = 0
-    for seed in range(20):
+    for seed in range(BOTH_WAYS):
         copy = resized(FRAMES[frame](photo(seed, make)), 0.8, 0.8)
         one, other = of(seed, make), seen(copy, 70)
         known += are_alike(other, one) + are_alike(one, other)
-    assert known >= 38  # of 40
+    assert known >= 0.95 * 2 * BOTH_WAYS
 
 
 def test_different_photos_in_like_frames_are_told_apart() -> None:
     several = [
         seen(framed(photo(seed, make), 0.2, "white"))
         for make in (natural, scene)
-        for seed in range(40)
+        for seed in range(COPIED)
     ]
     assert pairs_alike(several) == {(place, place) for place in range(len(several))}
 
@@ -190,7 +197,7 @@ def test_a_plain_sky_is_no_frame_to_rely_on() -> None:
 def test_pictures_of_nothing_are_all_alike_and_like_no_photo() -> None:
     plain = [seen(Image.new("RGB", (320, 240), colour)) for colour in ("red", "white", "#123456")]
     assert all(are_alike(one, other) for one in plain for other in plain)
-    assert not any(are_alike(plain[0], of(seed)) for seed in range(40))
+    assert not any(are_alike(plain[0], of(seed)) for seed in range(COPIED))
 
 
 def test_a_print_fits_a_column_and_its_bands_are_all_of_it() -> None:
