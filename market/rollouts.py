@@ -8,6 +8,7 @@ several may look at the same deploy.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
@@ -120,7 +121,7 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
     )
     has_progressed = updated > rollout.updated or rollout.state == "available"
     progressed_at = now if has_progressed and steps else rollout.progressed_at
-    problem = None if has_progressed else rollout.problem
+    problem = _why_it_waits(rows) or (None if has_progressed else rollout.problem)
     if is_broken:
         number = min(goal.failed & goal.numbers)
         state = "stuck"
@@ -138,6 +139,18 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
         state=state, updated=updated, progressed_at=progressed_at, problem=problem
     )
     return Judgement(steps, after)
+
+
+def _why_it_waits(rows: Sequence[PresentRow]) -> str | None:
+    """Say what became of the first replica that waits for another device; None if none does."""
+    for row in rows:
+        if row.status == JobStatus.WAITING and row.failure_reason is not None:
+            text = f"Replica {row.number} has ended, and waits for a device: {row.failure_reason}"
+            if row.again_at is None:
+                return text
+            at = datetime.fromtimestamp(row.again_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return f"{text} (one of the same owner may have it from {at} on)"
+    return None
 
 
 class Rollouts:

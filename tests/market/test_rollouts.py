@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.books import available, earned, held, stored_job
 from support.jobs import device_of, prove
 from support.market import WAITING_SECONDS, Market
+from support.waiting import until
 
 from market import jobs, rollouts
 from market.attempts import Ending, FailureKind
@@ -667,6 +669,42 @@ async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fl
     [job] = await fleet.jobs(user, other)
     await market.jobs.complete(fleet.devices[job.id], job.id, "all done")
     assert (await fleet.jobs(user, other))[0].status == "completed"
+
+
+async def test_a_service_that_was_ready_may_run_again_with_the_same_owner(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=1, template=PROBE)
+    device = await device_of(market, fleet.owner)
+    dispatcher = asyncio.create_task(market.dispatch.run())
+    try:
+        for seconds in (10, 20, 40, 80, 160, 300, 300):
+            [job_id] = await fleet.take(user, deploy_id)
+            await fleet.ready([job_id])
+            await market.rollouts.look(deploy_id)
+            await market.jobs.fail(fleet.devices[job_id], job_id, "killed by signal 9")
+            await market.rollouts.look(deploy_id)
+            rollout = (await market.deploys.find(user, deploy_id)).rollout
+            assert rollout is not None
+            assert rollout.problem is not None
+            assert "killed by signal 9 (one of the same owner may have it from" in rollout.problem
+            market.clock.now += seconds - 1
+            with pytest.raises(MarketError) as caught:
+                await market.jobs.accept(device, job_id)
+            assert caught.value.code is Code.JOB_FAILED_HERE
+            market.dispatch.may_have_missed()
+            market.clock.now += 1
+            await until(partial(_may_have, market, job_id, fleet.owner), "it may have it again")
+    finally:
+        dispatcher.cancel()
+    assert len(await fleet.take(user, deploy_id)) == 1
+    assert await audited(market)
+
+
+def _may_have(market: Market, job_id: str, owner: str) -> bool:
+    job = market.dispatch.jobs._jobs.get(job_id)
+    return job is not None and job.permits(owner, "")
 
 
 async def test_a_replica_whose_hours_are_over_is_done(market: Market, fleet: Fleet) -> None:
