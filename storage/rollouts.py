@@ -348,6 +348,19 @@ async def stop(tx: Transaction, job_id: str, *, now: int) -> None:
     )
 
 
+async def adopt(tx: Transaction, deploy_id: str, *, before: int, after: int) -> None:
+    """Have replicas of a revision that were not stopped be those of another one, of the same."""
+    await tx.run(
+        """
+        UPDATE deploy_replicas SET revision = :after
+        WHERE deploy_id = :deploy_id AND stopped_at IS NULL AND revision = :before
+        """,
+        deploy_id=deploy_id,
+        before=before,
+        after=after,
+    )
+
+
 async def forget_failed(tx: Transaction, deploy_id: str, *, before: int, now: int) -> None:
     """Let replicas that have failed, of revisions before one, make room for others."""
     await tx.run(

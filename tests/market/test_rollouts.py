@@ -329,9 +329,12 @@ async def test_one_that_is_stuck_goes_back_if_it_is_to(market: Market, fleet: Fl
     await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
     await market.rollouts.look(deploy_id)
     market.clock.now += 600
+    before = {job.id for job in await fleet.jobs(user, deploy_id) if job.status == "running"}
     await market.rollouts.look(deploy_id)
     await fleet.settle(user, deploy_id)
     assert await fleet.images(user, deploy_id) == ["web:1"] * 3
+    assert len(before) == 2
+    assert before <= {job.id for job in await fleet.jobs(user, deploy_id)}  # what works, stays
     rows = await market.rollouts.revisions(user, deploy_id)
     assert [row.state for row in rows] == ["available", "stuck", "available"]
     assert rows[0].cause == "revision 2 was stuck, back to 1"
