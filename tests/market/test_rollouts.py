@@ -410,6 +410,7 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     first, second = await fleet.jobs(user, deploy_id)
     await market.jobs.take_back_attempt(first.id, 1, "gone")
     await market.rollouts.look(deploy_id)
+    assert (await market.deploys.find(user, deploy_id)).updated_replicas == 1
     assert await state(market, user, deploy_id) == "progressing"
     await fleet.settle(user, deploy_id)
     assert await state(market, user, deploy_id) == "available"
