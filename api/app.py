@@ -59,7 +59,7 @@ def routes(
         *LogRoutes(market.logs).table(),
         *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
-        *DeployRoutes(market.deploys, market.rollouts).table(),
+        *DeployRoutes(market.deploys, market.rollouts, market.dispatch).table(),
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),

@@ -9,6 +9,7 @@ from api import literals
 from api.accounts import RequiredText
 from api.codec import money
 from api.identifiers import in_path
+from api.jobs import NO_DEVICE
 from api.listing import Page, Timestamp, timestamp
 from api.literals import (
     CURRENCIES,
@@ -28,6 +29,7 @@ from market.deploys import (
     Deploys,
     NewDeploy,
 )
+from market.dispatch import Dispatch
 from market.errors import Code
 from market.jobs import DURATION_MAX_HOURS
 from market.money import Currency
@@ -59,6 +61,9 @@ class ReplicaResources(Struct):
     disk_gb: Size = 0.0
     arch: str = ""
     cuda: str = ""
+    # Those of the deploy: shown with a revision, and refused if they are other ones.
+    gpus: Annotated[int, Meta(ge=0)] = 0
+    gpu_model: str = ""
 
     def as_resources(self) -> Resources:
         """Return it as jobs have it."""
@@ -177,12 +182,16 @@ class RevisionsReply(Reply, kw_only=True):
 
 
 class DeployReply(Reply, kw_only=True):
-    """A deploy that was queued; its `cost` is held in the currency of `payment_type`."""
+    """A deploy that was queued; its `cost` is held in the currency of `payment_type`.
+
+    `warnings`, of one that says what it runs, are as those of a job.
+    """
 
     job_id: str
     message: str
     cost: float
     payment_type: literals.Currency
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Rate(Struct):
@@ -252,8 +261,9 @@ class ListReply(Reply, kw_only=True):
 class DeployRoutes:
     """The routes of deploys."""
 
-    def __init__(self, deploys: Deploys, rollouts: Rollouts) -> None:
+    def __init__(self, deploys: Deploys, rollouts: Rollouts, dispatch: Dispatch) -> None:
         self._deploys = deploys
+        self._dispatch = dispatch
         self._rollouts = rollouts
 
     def table(self) -> list[Route]:
@@ -404,7 +414,10 @@ class DeployRoutes:
 
     async def create(self, call: Call[DeployRequest, Any]) -> DeployReply:
         """Queue a deploy."""
-        body = call.body
+        body, change = call.body, call.body.change()
+        # The specification has these two; and what is null is not said.
+        plain = Change(image=body.image, command=body.command)
+        is_plain = msgspec.structs.replace(change, ready=change.ready or UNSET) == plain
         new = NewDeploy(
             job_name=body.job_name,
             job_type=body.job_type,
@@ -415,11 +428,18 @@ class DeployRoutes:
             currency=Currency(body.payment_type or "usd"),
             image=body.image or "",
             command=body.command or "",
-            template=body.change().of(Template()),
+            template=None if is_plain else change.of(Template()),
             strategy=Strategy(**msgspec.structs.asdict(body.strategy or DeployStrategy())),
         )
-        deploy = await self._deploys.create(call.user_id, new, call.receipt(_queued))
-        return _queued(deploy)
+
+        def reply(deploy: DeployRow) -> DeployReply:
+            queued = _queued(deploy)
+            needs = self._deploys.needs_of(new)
+            if needs is not None:
+                queued.warnings = [] if self._dispatch.may_run(needs) else [NO_DEVICE]
+            return queued
+
+        return reply(await self._deploys.create(call.user_id, new, call.receipt(reply)))
 
     async def rates(self, _: Call[Any, Any]) -> RatesReply:
         """Return what GPUs cost."""

@@ -12,11 +12,12 @@ from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
+from market.matching import Needs
 from market.money import Currency, as_decimal
 from market.rollout import Strategy
-from market.rollouts import Rollouts, description, needs
+from market.rollouts import NO_GPU, Rollouts, description, needs
 from market.states import JobStatus
-from market.templates import HOUR_SECONDS, JOB_TYPES, Template, completed, spec_of
+from market.templates import HOUR_SECONDS, JOB_TYPES, Template, completed, job_type_of, spec_of
 from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
 from storage import rollouts as rollout_queries
@@ -31,8 +32,6 @@ IMAGE_MAX_CHARACTERS = 300
 COMMAND_MAX_CHARACTERS = 2_000
 GPU_COUNT_MAX = 64
 REPLICAS_MAX = 100
-NO_GPU = "none"  # as a model: a deploy that says what it runs, and needs no GPU
-OPEN = frozenset((JobStatus.WAITING, JobStatus.RUNNING))
 
 
 class Rates(Struct, frozen=True):
@@ -71,7 +70,7 @@ class NewDeploy(Struct, frozen=True):  # as wide as the request
     currency: Currency
     image: str = ""
     command: str = ""
-    template: Template = Template()
+    template: Template | None = None
     strategy: Strategy = Strategy()
 
 
@@ -139,10 +138,15 @@ class Deploy(Struct, frozen=True):
 
     @property
     def updated_replicas(self) -> int:
-        """How many replicas of the current revision there are that are not over."""
+        """How many replicas of the current revision run, or wait for their first device."""
         if self.rollout is None:
             return 0
-        open_rows = [row for row in self.present if row.status in OPEN]
+        open_rows = [
+            row
+            for row in self.present
+            if row.status == JobStatus.RUNNING
+            or (row.status == JobStatus.WAITING and row.failure_reason is None)
+        ]
         return sum(row.revision == self.rollout.revision for row in open_rows)
 
     @property
@@ -276,12 +280,27 @@ class Deploys:
         else:
             await self._jobs.cancel_all(user_id, deploy.job_ids)
 
+    def needs_of(self, new: NewDeploy) -> Needs | None:
+        """Return what each replica of a deploy that was taken needs; None if it does not say so."""
+        template = self._template(new)
+        if template is None:
+            return None
+        job_type = job_type_of(new.job_type, template)
+        return Needs(
+            template.resources,
+            job_type,
+            has_image=bool(template.image),
+            has_network=template.network != "none",
+        )
+
     def _template(self, new: NewDeploy) -> Template | None:
         """Return what the replicas of a deploy run; None if it does not say so."""
-        template = replace(new.template, image=new.image, command=new.command)
-        if template == Template():
+        default_image = self._images.get(new.job_type, "")
+        template = replace(new.template or Template(), image=new.image, command=new.command)
+        # Whoever says a field of a template, if nothing in it, wants the default image.
+        if template == Template() and (new.template is None or not default_image):
             return None
-        template = completed(template, new.job_type, self._images.get(new.job_type, ""))
+        template = completed(template, new.job_type, default_image)
         needed = template.resources
         if new.gpu_model.lower() != NO_GPU:
             needed = dataclasses.replace(needed, gpus=new.gpu_count, gpu_model=new.gpu_model)

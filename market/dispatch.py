@@ -333,7 +333,13 @@ class Dispatch:
         self._held = _Shares()
         self._claimed: set[str] = set()
         self._reader = WaitingJobs(
-            context.store, self.jobs, specs, terms.credit, self._add, self._claimed.__contains__
+            context.store,
+            self.jobs,
+            specs,
+            terms.credit,
+            self._add,
+            self._claimed.__contains__,
+            context.now,
         )
         self._is_draining = False
         waking.listen(self)

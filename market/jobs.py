@@ -85,6 +85,11 @@ DAY_SECONDS = 86_400
 NOTHING_SAID = Ending()
 UNWANTED = "No worker took the job in time."
 UNNEEDED = "The other copies agree already."
+# Devices of others have a service first that has ended: for so long, and twice as long each time,
+# so that one which always ends at once takes little of anybody's time.
+AGAIN_SECONDS = 10
+AGAIN_DOUBLED_MAX = 5
+AGAIN_SECONDS_MAX = 300
 ENDED_EARLY = "the service ended by itself before its time"
 REVOKED = "the token of the device was revoked"
 
@@ -702,7 +707,7 @@ class Jobs:
             message = f"A job whose process ended with {ending.exit_code} has failed."
             raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
         if spec is not None and job.deploy_id is not None and _serves(spec.payload):
-            early = replace(ending, kind=FailureKind.JOB)
+            early = replace(ending, kind=FailureKind.JOB, exit_code=0)
             await self._retry(tx, moment, job, ENDED_EARLY, early)
             after = await queries.find(tx, job_id)
             return None if after is None else Completion(JobStatus(after.status))
@@ -814,7 +819,10 @@ class Jobs:
         elif over:
             await self._leave(tx, moment, job, outcome, None, drawn=drawn, group=group)
         else:
-            await self._move(tx, job, outcome, 0, moment.now)
+            again_at = None
+            if drawn is not None and await _may_run_again(tx, job, drawn, ending):
+                again_at = moment.now + _back_off(await queries.count_restarts(tx, job.id))
+            await self._move(tx, job, outcome, 0, moment.now, again_at=again_at)
             if drawn is not None:
                 await self._pay_drawn(tx, moment, job, drawn)
                 await spec_queries.set_timeout(tx, job.id, drawn.left)
@@ -925,9 +933,19 @@ class Jobs:
         )
 
     async def _move(
-        self, tx: Transaction, job: JobRow, outcome: Outcome, earned: int, now: int
+        self,
+        tx: Transaction,
+        job: JobRow,
+        outcome: Outcome,
+        earned: int,
+        now: int,
+        *,
+        again_at: int | None = None,
     ) -> None:
-        """Write down how a job is left, and what that says of the device that ran it."""
+        """Write down how a job is left, and what that says of the device that ran it.
+
+        From `again_at` on devices of the same owner may have it again, whatever that was.
+        """
         JobStatus(job.status).require_before(outcome.status)
         ending = outcome.ending
         moved = await queries.change_status(
@@ -941,6 +959,7 @@ class Jobs:
                 exit_code=ending.exit_code,
                 cpu_seconds=ending.cpu_seconds,
                 max_memory_bytes=ending.max_memory_bytes,
+                again_at=again_at,
             ),
             earned=earned,
             result=outcome.result,
@@ -999,6 +1018,24 @@ def _serves(payload: str) -> bool:
     """Say whether a payload listens on ports: as a replica it is to run until its time is over."""
     said = json.loads(payload)
     return bool(said.get("ports") or said.get("ready"))
+
+
+async def _may_run_again(tx: Transaction, job: JobRow, drawn: Drawn, ending: Ending) -> bool:
+    """Say whether the same owner's devices may have a replica again, after a while.
+
+    They may if it is a service that had been ready there, or that ended well, if too early: nothing
+    says that they cannot run it.
+    """
+    spec = await attempt_queries.spec(tx, job.id)
+    if spec is None or not _serves(spec.payload) or ending.kind is FailureKind.REFUSED:
+        return False
+    _, ready, _ = await attempt_queries.begun(tx, job.id, job.attempts)
+    return ready is not None or drawn.worked > 0 or ending.exit_code == 0
+
+
+def _back_off(restarts: int) -> int:
+    """Return for how many seconds others have a service first that has ended so often before."""
+    return min(AGAIN_SECONDS << min(restarts, AGAIN_DOUBLED_MAX), AGAIN_SECONDS_MAX)
 
 
 async def _has_failed(tx: Transaction, job: JobRow, ending: Ending) -> bool:
@@ -1199,7 +1236,7 @@ async def _accept(
         return job, ()
     if job.status == JobStatus.WAITING and not is_permitted:
         raise MarketError(Code.COPY_TAKEN_HERE)
-    excluded = await queries.has_no_chance(tx, job_id=job_id, device_id=device_id)
+    excluded = await queries.has_no_chance(tx, job_id=job_id, device_id=device_id, now=now)
     if job.status == JobStatus.WAITING and excluded:
         raise MarketError(Code.JOB_FAILED_HERE)
     raise MarketError(Code.JOB_NOT_WAITING)

@@ -8,6 +8,7 @@ several may look at the same deploy.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +38,7 @@ from storage.rollouts import PresentRow, ReplicaRow, RevisionRow, RolloutRow
 from storage.store import Transaction
 
 HOUR_SECONDS = 3_600
+NO_GPU = "none"  # as a model: a deploy that says what it runs, and needs no GPU
 REVISIONS_KEPT = 10
 # A unit of work that is longer would hold up other writers: each step is some ten statements.
 STEPS_PER_UNIT = 10
@@ -50,6 +52,7 @@ REFUSED_SECONDS = 30
 # enough to fetch and load a large model; images and files are there before work begins.
 READY_MAX_SECONDS = 1_800
 UNREADABLE = "The secrets of this deploy cannot be read any more; say them again in a new revision."
+NO_CHANGE = "Nothing is other in this revision: say what is, or restart what runs."
 FAILED_SECONDS = 1.0  # after a failure of the store
 
 _logger = logging.getLogger("jobs")
@@ -120,7 +123,7 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
     )
     has_progressed = updated > rollout.updated or rollout.state == "available"
     progressed_at = now if has_progressed and steps else rollout.progressed_at
-    problem = None if has_progressed else rollout.problem
+    problem = _why_it_waits(rows) or (None if has_progressed else rollout.problem)
     if is_broken:
         number = min(goal.failed & goal.numbers)
         state = "stuck"
@@ -138,6 +141,18 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
         state=state, updated=updated, progressed_at=progressed_at, problem=problem
     )
     return Judgement(steps, after)
+
+
+def _why_it_waits(rows: Sequence[PresentRow]) -> str | None:
+    """Say what became of the first replica that waits for another device; None if none does."""
+    for row in rows:
+        if row.status == JobStatus.WAITING and row.failure_reason is not None:
+            text = f"Replica {row.number} has ended, and waits for a device: {row.failure_reason}"
+            if row.again_at is None:
+                return text
+            at = datetime.fromtimestamp(row.again_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return f"{text} (one of the same owner may have it from {at} on)"
+    return None
 
 
 class Rollouts:
@@ -190,6 +205,8 @@ class Rollouts:
                 also as `scale`.
             Replayed: this was answered before.
         """
+        if change == Change() and replicas is None:
+            raise MarketError(Code.PAYLOAD_INVALID, NO_CHANGE)
 
         async def revise(tx: Transaction) -> tuple[int, Done]:
             revision = await self._revise(tx, user_id, deploy_id, change, receipt)
@@ -438,7 +455,8 @@ class Rollouts:
         if found is None:
             raise MarketError(Code.REVISION_NOT_FOUND, field="revision")
         cause = f"rollback to {found.revision}"
-        return await self._add_revision(tx, deploy, rollout, self._template(found), cause)
+        template = self._template(found)
+        return await self._add_revision(tx, deploy, rollout, template, cause, same=found)
 
     async def _scale(self, tx: Transaction, user_id: str, deploy_id: str, replicas: int) -> Done:
         deploy, rollout = await _own(tx, user_id, deploy_id)
@@ -507,7 +525,8 @@ class Rollouts:
         before_that = template_of(revisions[0].template)
         if template_of(found.template) != before_that or found.secrets != revisions[0].secrets:
             cause = f"revision {after.revision} was stuck, back to {found.revision}"
-            await self._add_revision(tx, deploy, after, self._template(found), cause)
+            template = self._template(found)
+            await self._add_revision(tx, deploy, after, template, cause, same=found)
 
     async def _carry_out(
         self,
@@ -622,8 +641,12 @@ class Rollouts:
         rollout: RolloutRow,
         template: Template,
         cause: str,
+        *,
+        same: RevisionRow | None = None,
     ) -> int:
         """Have a template run from now on; return the number of its revision.
+
+        Replicas of the revision that is the `same` stay, as those of the new one.
 
         Raises:
             MarketError: `too_much_job_text`.
@@ -631,6 +654,8 @@ class Rollouts:
         number, now = rollout.revision + 1, self._now()
         await self._insert_revision(tx, deploy, number, template, cause, now)
         await queries.forget_failed(tx, deploy.id, before=number, now=now)
+        if same is not None:
+            await queries.adopt(tx, deploy.id, before=same.revision, after=number)
         await queries.set_running(
             tx, deploy.id, image=template.image or None, command=template.command or None
         )
@@ -682,7 +707,7 @@ class Rollouts:
             price=rollout.replica_credit * seconds // whole,
             duration_hrs=-(-seconds // HOUR_SECONDS),
             description=description(deploy, number, rollout.desired),
-            requirements=needs(deploy),
+            requirements="no GPU" if deploy.gpu_model.lower() == NO_GPU else needs(deploy),
         )
         return waiting(
             new,

@@ -13,6 +13,7 @@ from market.specs import NewSpec, Spec, understand
 from proxyctl.protocol.jobspec import Payload, Port, Ready, Resources
 
 HOUR_SECONDS = 3_600
+OTHER_GPUS = "resources: The GPUs are the deploy's gpu_count and gpu_model, and stay as they are."
 JOB_TYPES = {
     "Docker": "docker",
     "Jupyter": "docker",
@@ -100,14 +101,26 @@ class Change(Struct, frozen=True):
     resources: Resources | None = None
 
     def of(self, template: Template) -> Template:
-        """Return a template with the change; which GPUs there are is the deploy's, and stays."""
+        """Return a template with the change; which GPUs there are is the deploy's, and stays.
+
+        Raises:
+            MarketError: `payload_invalid`, of a command beside a script, or other GPUs.
+        """
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         ready = fields.pop("ready")
         said = {name: value for name, value in fields.items() if value is not None}
+        for name, other in (("command", "script"), ("script", "command")):
+            if said.get(name) and getattr(template, other) and other not in said:
+                message = f'{name}: There is a {other} already; say "{other}": "" as well.'
+                raise MarketError(Code.PAYLOAD_INVALID, message, field=name)
         if ready is not UNSET:
             said["ready"] = ready
         if self.resources is not None:
             before = template.resources
+            if self.resources.gpus not in (0, before.gpus):
+                raise MarketError(Code.PAYLOAD_INVALID, OTHER_GPUS, field="resources.gpus")
+            if self.resources.gpu_model not in ("", before.gpu_model):
+                raise MarketError(Code.PAYLOAD_INVALID, OTHER_GPUS, field="resources.gpu_model")
             said["resources"] = dataclasses.replace(
                 self.resources, gpus=before.gpus, gpu_model=before.gpu_model
             )
@@ -132,6 +145,9 @@ def spec_of(template: Template, deploy_type: str, seconds: int) -> Spec:
     Raises:
         MarketError: `payload_invalid`, naming the field of the template.
     """
+    if not template.image and job_type_of(deploy_type, template) == "docker":
+        message = f"image: A deploy of the type {deploy_type} needs one; a Script does not."
+        raise MarketError(Code.PAYLOAD_INVALID, message, field="image")
     try:
         command = tuple(shlex.split(template.command))
     except ValueError:  # a quote without its end

@@ -30,6 +30,8 @@ PAGE_JOBS = 2_000
 # Everything that is heard of is read at once. This finds what was not heard of.
 COMPARE_SECONDS = 60.0
 FAILED_SECONDS = 1.0
+# A clock that counts whole seconds may be behind the one that waits.
+AGAIN_SECONDS_MIN = 0.1
 
 _logger = logging.getLogger("jobs")
 
@@ -73,6 +75,7 @@ class WaitingJobs:
         credit: what a credit is worth, in micro-USD.
         found: is called with each job that was read; it adds it to the book, or finds a device.
         is_claimed: says whether a job is being given to a device, and so is in no book.
+        now: returns the time in UTC seconds.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class WaitingJobs:
         credit: int,
         found: Callable[[WaitingJob], None],
         is_claimed: Callable[[str], bool],
+        now: Callable[[], int],
     ) -> None:
         self._store = store
         self._book = book
@@ -90,6 +94,10 @@ class WaitingJobs:
         self._credit = credit
         self._found = found
         self._is_claimed = is_claimed
+        self._now = now
+        # When jobs are to be read again, because others may have them then: at most those in the
+        # book, and those that were given away since.
+        self._again_at: dict[str, int] = {}
         self._unread: dict[str, None] = {}
         self._must_compare = True
         self._wake = asyncio.Event()
@@ -113,10 +121,12 @@ class WaitingJobs:
         """Read until cancelled; a failing store delays it."""
         while True:
             try:
-                async with asyncio.timeout(COMPARE_SECONDS):
+                async with asyncio.timeout(self._patience()):
                     await self._wake.wait()
             except TimeoutError:
-                self._must_compare = True
+                self._must_compare |= not self._read_again()
+            else:
+                self._read_again()
             self._wake.clear()
             try:
                 await self.catch_up()
@@ -128,6 +138,22 @@ class WaitingJobs:
                 await asyncio.sleep(FAILED_SECONDS)
             else:
                 self._is_failing = False
+
+    def _patience(self) -> float:
+        """Return for how many seconds nothing is to be done but to wait for what is heard of."""
+        first = min(self._again_at.values(), default=None)
+        if first is None:
+            return COMPARE_SECONDS
+        return min(max(first - self._now(), AGAIN_SECONDS_MIN), COMPARE_SECONDS)
+
+    def _read_again(self) -> bool:
+        """Have jobs read that others may have by now; return whether there are any."""
+        now = self._now()
+        due = [job_id for job_id, again_at in self._again_at.items() if again_at <= now]
+        for job_id in due:
+            del self._again_at[job_id]
+            self._unread[job_id] = None
+        return bool(due)
 
     async def catch_up(self) -> None:
         """Read what is to be read now.
@@ -148,7 +174,7 @@ class WaitingJobs:
             for job_id in batch:
                 del self._unread[job_id]
             try:
-                found = await self._store.read(_read, batch)
+                found = await self._store.read(_read, batch, self._now())
             except BaseException:
                 self._unread.update(dict.fromkeys(batch))
                 raise
@@ -158,8 +184,10 @@ class WaitingJobs:
 
     def _take(self, found: _Found) -> None:
         owners: dict[str, set[str]] = {}
-        for job_id, user_id in found.excluded:
+        for job_id, user_id, again_at in found.excluded:
             owners.setdefault(job_id, set()).add(user_id)
+            if again_at is not None and len(self._again_at) < JOBS_MAX:
+                self._again_at[job_id] = min(again_at, self._again_at.get(job_id, again_at))
         groups = {member.job_id: member.group_id for member in found.members}
         for row in found.rows:
             self._book.remove(row.job_id)  # a copy that was read along with another one
@@ -223,11 +251,11 @@ class WaitingJobs:
             self._book.remove(job_id)
 
 
-async def _read(tx: Transaction, job_ids: Sequence[str]) -> _Found:
+async def _read(tx: Transaction, job_ids: Sequence[str], now: int) -> _Found:
     """Read jobs, and the other copies of those that are copies: who may have them has changed."""
     members = await copy_queries.members(tx, job_ids)
     ids = dict.fromkeys((*job_ids, *(member.job_id for member in members)))
     rows = await queries.waiting(tx, list(ids))
     tried = [row.job_id for row in rows if row.attempts]
-    excluded = await queries.excluded(tx, tried) if tried else []
+    excluded = await queries.excluded(tx, tried, now=now) if tried else []
     return _Found(rows, excluded, members, await copies.exclusions(tx, members))

@@ -46,7 +46,10 @@ class BegunRow(NamedTuple):
 
 
 class EndRow(NamedTuple):
-    """How an attempt ended: `outcome`, and what the device said of it."""
+    """How an attempt ended: `outcome`, and what the device said of it.
+
+    From `again_at` on, in UTC seconds, devices of the same owner may have the job again.
+    """
 
     outcome: str
     failure_kind: str | None = None
@@ -54,6 +57,7 @@ class EndRow(NamedTuple):
     exit_code: int | None = None
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
+    again_at: int | None = None
 
 
 class HeldRow(NamedTuple):
@@ -250,7 +254,7 @@ async def end(tx: Transaction, job_id: str, attempt: int, how: EndRow, *, now: i
         """
         UPDATE job_attempts SET ended_at = :now, outcome = :outcome, failure_kind = :failure_kind,
             reason = :reason, exit_code = :exit_code, cpu_seconds = :cpu_seconds,
-            max_memory_bytes = :max_memory_bytes
+            max_memory_bytes = :max_memory_bytes, again_at = :again_at
         WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL
         """,
         job_id=job_id,

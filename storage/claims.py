@@ -39,10 +39,11 @@ class WaitingRow(NamedTuple):
 
 
 class ExcludedRow(NamedTuple):
-    """The owner of devices that have no chance left at a job."""
+    """The owner of devices that have no chance left at a job, or none before `again_at`."""
 
     job_id: str
     user_id: str
+    again_at: int | None
 
 
 class PairRow(NamedTuple):
@@ -145,17 +146,18 @@ async def waiting(tx: Transaction, job_ids: Sequence[str]) -> list[WaitingRow]:
     )
 
 
-async def excluded(tx: Transaction, job_ids: Sequence[str]) -> list[ExcludedRow]:
-    """Return the owners whose devices have no chance left at these jobs."""
+async def excluded(tx: Transaction, job_ids: Sequence[str], *, now: int) -> list[ExcludedRow]:
+    """Return the owners whose devices have no chance at these jobs now."""
     return await tx.all(
         ExcludedRow,
         f"""
-        SELECT a.job_id, d.user_id
+        SELECT a.job_id, d.user_id, MIN(CASE WHEN a.again_at > :now THEN a.again_at END)
         FROM job_attempts AS a JOIN devices AS d ON d.id = a.device_id
         WHERE a.job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         GROUP BY a.job_id, d.user_id
         HAVING SUM({CHANCES_OF_ATTEMPT}) >= {CHANCES}
         """,
+        now=now,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),
     )
 

@@ -104,9 +104,9 @@ CHANCES = 2
 # An attempt at a replica that was paid for so long uses none, nor does its owner count as one who
 # could not run it: a service for a month outlives many a machine.
 SERVED_SECONDS = 600
-# What of these an attempt `a` used.
+# What of these an attempt `a` used, at the moment `:now`.
 CHANCES_OF_ATTEMPT = f"""
-    CASE WHEN a.served_seconds >= {SERVED_SECONDS} THEN 0
+    CASE WHEN a.served_seconds >= {SERVED_SECONDS} OR a.again_at <= :now THEN 0
         WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
 """
 _CHANCES_USED = f"""(
@@ -332,9 +332,9 @@ async def has_attempted(tx: Transaction, *, job_id: str, device_id: str) -> bool
     return row is not None
 
 
-async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str) -> bool:
+async def has_no_chance(tx: Transaction, *, job_id: str, device_id: str, now: int) -> bool:
     """Return whether the devices of this one's owner have used up their chances at a job."""
-    used = await tx.one(int, f"SELECT {_CHANCES_USED}", job_id=job_id, device_id=device_id)
+    used = await tx.one(int, f"SELECT {_CHANCES_USED}", job_id=job_id, device_id=device_id, now=now)
     return (used or 0) >= CHANCES
 
 
@@ -389,6 +389,20 @@ async def count_served(tx: Transaction, job_id: str) -> int:
     count = await tx.one(
         int,
         "SELECT COUNT(*) FROM job_attempts WHERE job_id = :job_id AND served_seconds >= :served",
+        job_id=job_id,
+        served=SERVED_SECONDS,
+    )
+    return count or 0
+
+
+async def count_restarts(tx: Transaction, job_id: str) -> int:
+    """Return how many attempts at a service ended that had been ready, but not for long."""
+    count = await tx.one(
+        int,
+        """
+        SELECT COUNT(*) FROM job_attempts
+        WHERE job_id = :job_id AND again_at IS NOT NULL AND served_seconds < :served
+        """,
         job_id=job_id,
         served=SERVED_SECONDS,
     )

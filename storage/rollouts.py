@@ -57,7 +57,10 @@ class ReplicaRow(NamedTuple):
 
 
 class PresentRow(NamedTuple):
-    """A replica that was not stopped: `ready_at` in UTC seconds, None unless it runs and is."""
+    """A replica that was not stopped: `ready_at` in UTC seconds, None unless it runs and is.
+
+    `again_at` is when whose device had the last attempt may have it again, if that is said.
+    """
 
     deploy_id: str
     job_id: str
@@ -66,6 +69,7 @@ class PresentRow(NamedTuple):
     status: str
     ready_at: int | None
     failure_reason: str | None
+    again_at: int | None = None
 
 
 class ServingRow(NamedTuple):
@@ -301,13 +305,14 @@ async def present(tx: Transaction, deploy_ids: Sequence[str]) -> list[PresentRow
         PresentRow,
         f"""
         SELECT r.deploy_id, r.job_id, r.number, r.revision, j.status,
-            CASE WHEN r.ready_within IS NOT NULL THEN a.ready_at ELSE a.work_started_at END,
-            j.failure_reason
+            CASE WHEN a.ended_at IS NOT NULL THEN NULL
+                WHEN r.ready_within IS NOT NULL THEN a.ready_at ELSE a.work_started_at END,
+            j.failure_reason, a.again_at
         FROM {tx.table("wanted", id="TEXT")}
         JOIN deploy_replicas AS r ON r.deploy_id = wanted.id AND r.stopped_at IS NULL
         JOIN jobs AS j ON j.id = r.job_id
         LEFT JOIN job_attempts AS a
-            ON a.job_id = j.id AND a.attempt = j.attempts AND a.ended_at IS NULL
+            ON a.job_id = j.id AND a.attempt = j.attempts
         ORDER BY r.number, r.job_id
         """,
         wanted=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
@@ -340,6 +345,19 @@ async def stop(tx: Transaction, job_id: str, *, now: int) -> None:
         "UPDATE deploy_replicas SET stopped_at = :now WHERE job_id = :job_id",
         job_id=job_id,
         now=now,
+    )
+
+
+async def adopt(tx: Transaction, deploy_id: str, *, before: int, after: int) -> None:
+    """Have replicas of a revision that were not stopped be those of another one, of the same."""
+    await tx.run(
+        """
+        UPDATE deploy_replicas SET revision = :after
+        WHERE deploy_id = :deploy_id AND stopped_at IS NULL AND revision = :before
+        """,
+        deploy_id=deploy_id,
+        before=before,
+        after=after,
     )
 
 

@@ -85,6 +85,8 @@ CREATE TABLE job_draws (
 CREATE INDEX job_draws_by_user ON job_draws (user_id, created_at);
 -- The same seconds, beside how the attempt ended: whoever asks that looks at many attempts.
 ALTER TABLE job_attempts ADD COLUMN served_seconds BIGINT NOT NULL DEFAULT 0;
+-- From when on devices of the same owner may have a service again that had been ready, and ended.
+ALTER TABLE job_attempts ADD COLUMN again_at BIGINT;
 
 -- What an attempt at a replica was paid may be disputed, too: a job has a review for each of these
 -- (`is_draw`), or one of its result.

@@ -478,7 +478,10 @@ async def test_a_notebook_has_an_image_by_default(service: Service) -> None:
     deploy_id = await created(service, buyer, job_type="Jupyter", env={"MODE": "fast"})
     shown = await one(service, buyer, deploy_id)
     assert (shown["image"], shown["revision"]) == ("jupyter/minimal-notebook:latest", 1)
-    plain = await one(service, buyer, await created(service, buyer, job_type="Jupyter"))
+    empty = await one(service, buyer, await created(service, buyer, job_type="Jupyter", env={}))
+    assert empty["image"] == "jupyter/minimal-notebook:latest"
+    least = {"job_type": "Jupyter", "env": None, "ready": None}
+    plain = await one(service, buyer, await created(service, buyer, **least))
     assert not plain.keys() & {*ROLLOUT_TYPES, "image"}
     path = f"{CREATE}/{plain['id']}/scale"
     answer = await service.call("POST", path, {"replicas": 2}, token=buyer.token)
@@ -513,6 +516,8 @@ async def test_a_deploys_secrets_are_never_shown(service: Service) -> None:
     buyer = await service.person(usd="10")
     deploy_id = await created(service, buyer, **{**RUNS, "secrets": {"TOKEN": "hunter2"}})
     [job_id] = (await one(service, buyer, deploy_id))["job_ids"]
+    job = await service.call("GET", f"/api/jobs/{job_id}", token=buyer.token)
+    assert job.body["job"]["requirements"] == "no GPU"
     answers = [
         await service.call("GET", path, token=buyer.token)
         for path in (
@@ -526,6 +531,57 @@ async def test_a_deploys_secrets_are_never_shown(service: Service) -> None:
     assert "hunter2" not in json.dumps([answer.body for answer in answers])
     [revision] = answers[1].body["revisions"]
     assert (revision["secrets"], revision["script"], revision["env"]) == (["TOKEN"], "print(1)", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({}, None),
+        ({"command": "ls"}, "command"),
+        ({"resources": {"gpus": 1}}, "resources.gpus"),
+        ({"resources": {"gpu_model": "T4"}}, "resources.gpu_model"),
+    ],
+)
+async def test_a_revision_that_cannot_be_is_refused_in_words_of_deploys(
+    service: Service, change: dict[str, Any], field: str | None
+) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer, **RUNS)
+    path = f"{CREATE}/{deploy_id}/revision"
+    refused(await service.call("POST", path, change, token=buyer.token), "payload_invalid", field)
+    fits = {"command": "ls", "script": "", "resources": {"gpus": 0, "ram_gb": 1}}
+    answer = await service.call("POST", path, fits, token=buyer.token)
+    assert answer.body == {"ok": True, "revision": 2}
+
+
+async def test_a_notebook_needs_an_image_whatever_its_script(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    answer = await create(service, buyer, **{**RUNS, "job_type": "Jupyter"})
+    refused(answer, "payload_invalid", "image")
+    assert (
+        answer.body["error"]["message"]
+        == "image: A deploy of the type Jupyter needs one; a Script does not."
+    )
+
+
+async def test_who_deploys_what_no_device_runs_is_warned(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    assert (await create(service, buyer, image="web:1")).body["warnings"] == []
+    worker = await worker_of(service, await service.person())
+    asked = await service.call(
+        "POST",
+        "/api/worker/next",
+        {
+            "capacity": {"slots": 1},
+            "capabilities": {"executors": ["bwrap"], "job_types": ["script"], "arch": "x86_64"},
+            "wait_s": 0,
+        },
+        headers=worker,
+    )
+    assert asked.status == 200, asked.body
+    answer = await create(service, buyer, image="web:1")
+    assert [each.startswith("None of the devices") for each in answer.body["warnings"]] == [True]
+    assert "warnings" not in (await create(service, buyer)).body
 
 
 async def test_a_change_with_a_key_is_made_once(service: Service) -> None:

@@ -261,7 +261,12 @@ class Marketplace(RuleBasedStateMachine):
         device_id, _ = self.tokens[number]
         is_mine = before.status == "running" and before.device_id == device_id
         has_no_chance = self.run(
-            self.store.read(job_queries.has_no_chance, job_id=job, device_id=device_id)
+            self.store.read(
+                job_queries.has_no_chance,
+                job_id=job,
+                device_id=device_id,
+                now=self.market.clock.now,
+            )
         )
         left = self.run(self.store.read(slots_left, device_id, self.market.jobs.bounds))
         if isinstance(outcome, JobRow):

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.books import available, earned, held, stored_job
 from support.jobs import device_of, prove
 from support.market import WAITING_SECONDS, Market
+from support.waiting import until
 
 from market import jobs, rollouts
 from market.attempts import Ending, FailureKind
@@ -327,9 +329,12 @@ async def test_one_that_is_stuck_goes_back_if_it_is_to(market: Market, fleet: Fl
     await market.rollouts.revise(user, deploy_id, Change(image="web:broken"))
     await market.rollouts.look(deploy_id)
     market.clock.now += 600
+    before = {job.id for job in await fleet.jobs(user, deploy_id) if job.status == "running"}
     await market.rollouts.look(deploy_id)
     await fleet.settle(user, deploy_id)
     assert await fleet.images(user, deploy_id) == ["web:1"] * 3
+    assert len(before) == 2
+    assert before <= {job.id for job in await fleet.jobs(user, deploy_id)}  # what works, stays
     rows = await market.rollouts.revisions(user, deploy_id)
     assert [row.state for row in rows] == ["available", "stuck", "available"]
     assert rows[0].cause == "revision 2 was stuck, back to 1"
@@ -405,6 +410,7 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     first, second = await fleet.jobs(user, deploy_id)
     await market.jobs.take_back_attempt(first.id, 1, "gone")
     await market.rollouts.look(deploy_id)
+    assert (await market.deploys.find(user, deploy_id)).updated_replicas == 1
     assert await state(market, user, deploy_id) == "progressing"
     await fleet.settle(user, deploy_id)
     assert await state(market, user, deploy_id) == "available"
@@ -667,6 +673,42 @@ async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fl
     [job] = await fleet.jobs(user, other)
     await market.jobs.complete(fleet.devices[job.id], job.id, "all done")
     assert (await fleet.jobs(user, other))[0].status == "completed"
+
+
+async def test_a_service_that_was_ready_may_run_again_with_the_same_owner(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=1, template=PROBE)
+    device = await device_of(market, fleet.owner)
+    dispatcher = asyncio.create_task(market.dispatch.run())
+    try:
+        for seconds in (10, 20, 40, 80, 160, 300, 300):
+            [job_id] = await fleet.take(user, deploy_id)
+            await fleet.ready([job_id])
+            await market.rollouts.look(deploy_id)
+            await market.jobs.fail(fleet.devices[job_id], job_id, "killed by signal 9")
+            await market.rollouts.look(deploy_id)
+            rollout = (await market.deploys.find(user, deploy_id)).rollout
+            assert rollout is not None
+            assert rollout.problem is not None
+            assert "killed by signal 9 (one of the same owner may have it from" in rollout.problem
+            market.clock.now += seconds - 1
+            with pytest.raises(MarketError) as caught:
+                await market.jobs.accept(device, job_id)
+            assert caught.value.code is Code.JOB_FAILED_HERE
+            market.dispatch.may_have_missed()
+            market.clock.now += 1
+            await until(partial(_may_have, market, job_id, fleet.owner), "it may have it again")
+    finally:
+        dispatcher.cancel()
+    assert len(await fleet.take(user, deploy_id)) == 1
+    assert await audited(market)
+
+
+def _may_have(market: Market, job_id: str, owner: str) -> bool:
+    job = market.dispatch.jobs._jobs.get(job_id)
+    return job is not None and job.permits(owner, "")
 
 
 async def test_a_replica_whose_hours_are_over_is_done(market: Market, fleet: Fleet) -> None:

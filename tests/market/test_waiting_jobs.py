@@ -31,7 +31,9 @@ class Reader:
 @asynccontextmanager
 async def reading(market: Market, claimed: frozenset[str] = frozenset()) -> AsyncIterator[Reader]:
     book = JobBook()
-    reader = WaitingJobs(market.store, book, market.specs, 10_000, book.add, claimed.__contains__)
+    reader = WaitingJobs(
+        market.store, book, market.specs, 10_000, book.add, claimed.__contains__, market.context.now
+    )
     task = asyncio.create_task(reader.run())
     try:
         yield Reader(reader, book)
@@ -143,7 +145,9 @@ async def test_a_job_that_waits_again_while_it_is_read_is_read_again(market: Mar
         reader.read_soon(job)
 
     slow: Any = Slow(market, fail)
-    reader = WaitingJobs(slow, book, market.specs, 10_000, book.add, frozenset().__contains__)
+    reader = WaitingJobs(
+        slow, book, market.specs, 10_000, book.add, frozenset().__contains__, market.context.now
+    )
     reader._must_compare = False
     reader.read_soon(job)
     await reader.catch_up()
@@ -160,7 +164,9 @@ async def test_what_is_missed_while_all_are_compared_is_found(market: Market) ->
         reader.compare_soon()
 
     slow: Any = Slow(market, miss)
-    reader = WaitingJobs(slow, book, market.specs, 10_000, book.add, frozenset().__contains__)
+    reader = WaitingJobs(
+        slow, book, market.specs, 10_000, book.add, frozenset().__contains__, market.context.now
+    )
     for _ in range(2):
         await reader.catch_up()
     assert list(book) == posts

@@ -370,7 +370,7 @@ async def given_to_a_device(market: Market, buyer: str) -> None:
     held = await market.store.read(claim_queries.held, device.id, limit=100)
     assert {row.job_id for row in held} == set(jobs)
     await market.store.read(claim_queries.offered, jobs)
-    await market.store.read(claim_queries.excluded, jobs)
+    await market.store.read(claim_queries.excluded, jobs, now=0)
 
 
 SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
