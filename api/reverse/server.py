@@ -33,13 +33,18 @@ from api.reverse.upstream import SWITCHING, Head, NoAnswerError, Upstream
 from market.apps import App
 from market.networks import counted_network
 from market.rollouts import Serving
+from storage.errors import StoreError
 
 if TYPE_CHECKING:
     import socket
     import ssl
 
-OPEN_SECONDS = 10.0  # until a device has opened a stream; one that is there needs a round trip
-TRIED_MAX = 3  # replicas for a request; more would make a client wait for nothing
+# Until a device has opened a stream: one that is there needs a round trip, so that another replica
+# is asked soon. Where there is no other one, a machine with much to do gets its time.
+OPEN_SECONDS = 2.0
+LAST_OPEN_SECONDS = 10.0
+TRIED_MAX = 3  # replicas for a request, of one look; more would make a client wait for nothing
+LOOKS = 2  # for replicas: those of a rollout's beginning are perhaps all gone, and others there
 SHUTDOWN_SECONDS = 2.0  # a WebSocket does not end by itself
 TARGET_MAX_CHARACTERS = 8 * 1024
 NOT_PASSED_ON = frozenset(("CONNECT", "TRACE"))
@@ -311,34 +316,55 @@ class AppServer:
             kept = cookies.get(self._names.replica, "")
         if place.port and app.targets and not in_turn(app.targets, place.port, lambda _: 0):
             raise RefusedError(Refusal.NO_PORT)
-        turns = in_turn(app.targets, place.port, self.streams.of_job, kept)
-        refusal = Refusal.NOT_READY
-        for target, port in turns[:TRIED_MAX]:
-            visit.stream.reaches(target.job_id)
+        refusal, tried = Refusal.NOT_READY, set[tuple[str, int]]()
+        for _ in range(LOOKS):
+            turns = [
+                (each, port)
+                for each, port in in_turn(app.targets, place.port, self.streams.of_job, kept)
+                if (each.job_id, each.attempt) not in tried
+            ][:TRIED_MAX]
+            for index, (target, port) in enumerate(turns, 1):
+                tried.add((target.job_id, target.attempt))
+                seconds = OPEN_SECONDS if index < len(turns) else LAST_OPEN_SECONDS
+                visit.stream.reaches(target.job_id)
+                try:
+                    return await self._tried(visit, target, port, seconds)
+                except UnreachedError as error:
+                    refusal = REFUSAL_OF_REASON.get(error.reason, Refusal.AWAY)
+                    self._known.forget(app.id)  # there may be others by now
+                except NoAnswerError:
+                    refusal = Refusal.NO_ANSWER
+                    self._known.forget(app.id)
+                    if visit.request.method not in SAFE or visit.request.can_read_body:
+                        raise RefusedError(refusal) from None
             try:
-                upstream = await self._upstream(target, port)
-            except UnreachedError as error:
-                refusal = REFUSAL_OF_REASON.get(error.reason, Refusal.AWAY)
-                self._known.forget(app.id)  # there may be others by now
-                continue
-            try:
-                with upstream:
-                    return await self._asked(visit, upstream, target)
-            except NoAnswerError:
-                refusal = Refusal.NO_ANSWER
-                if visit.request.method not in SAFE or visit.request.can_read_body:
-                    break
+                fresh = await self._known.find(app.id)
+            except StoreError:  # what is known of it is enough to refuse
+                break
+            if fresh is None or fresh.key_hash != app.key_hash:
+                break
+            app = fresh
         raise RefusedError(refusal)
 
-    async def _upstream(self, target: Serving, port: int) -> Upstream:
-        """Return a connection to a replica.
+    async def _tried(
+        self, visit: Visit, target: Serving, port: int, seconds: float
+    ) -> web.StreamResponse:
+        """Have a replica answer.
+
+        Raises:
+            UnreachedError: it was sent nothing.
+            NoAnswerError: it did not; the client was sent nothing.
+        """
+        with await self._upstream(target, port, seconds) as upstream:
+            return await self._asked(visit, upstream, target)
+
+    async def _upstream(self, target: Serving, port: int, seconds: float) -> Upstream:
+        """Return a new connection to a replica.
 
         Raises:
             UnreachedError: there is none.
         """
-        sock = await self._reach(
-            target.device_id, target.job_id, target.attempt, port, OPEN_SECONDS
-        )
+        sock = await self._reach(target.device_id, target.job_id, target.attempt, port, seconds)
         try:
             return await Upstream.over(sock, self._reach.reset)
         except OSError as error:

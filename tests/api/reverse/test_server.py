@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 from support.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
 from support.waiting import until
 
 from api.limits import Limits
 from api.reverse import upstream
+from api.reverse.server import LAST_OPEN_SECONDS, OPEN_SECONDS
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 OTHER = "01998f00-0000-7000-8000-00000000000b"
@@ -712,6 +714,30 @@ async def test_who_works_in_a_replica_comes_to_it_again(
         opened.unreached = {"job-2": "gone"}
         assert (await browser.ask(headers=kept))[0] == 200
         assert len(first.asked) == 2
+
+
+async def test_replicas_that_have_come_meanwhile_are_asked(
+    opened: Door, http: aiohttp.ClientSession
+) -> None:
+    async with jobs(4) as made:
+        browser = Browser(opened, opened.offer(*made), http)
+        now = opened.apps[APP]
+        opened.apps[APP] = replace(now, targets=now.targets[:3])
+        assert (await browser.ask())[0] == 200
+        opened.apps[APP] = replace(now, targets=now.targets[3:])  # a rollout has ended
+        opened.unreached = dict.fromkeys(("job-1", "job-2", "job-3"), "gone")
+        assert (await browser.ask("/", "POST", data=b"once"))[0] == 200
+        assert len(made[3].asked) == 1
+
+
+async def test_a_machine_that_hangs_gets_less_time_where_there_is_another(
+    opened: Door, http: aiohttp.ClientSession
+) -> None:
+    async with jobs(2) as made:
+        browser = Browser(opened, opened.offer(*made), http)
+        opened.unreached = {"job-1": "timeout"}
+        assert (await browser.ask())[0] == 200
+        assert opened.seconds == [OPEN_SECONDS, LAST_OPEN_SECONDS]
 
 
 @pytest.mark.parametrize(
