@@ -24,6 +24,7 @@ from api.request_id import RequestIds
 from api.reverse import admission, headers, pages
 from api.reverse.admission import Names, Shown
 from api.reverse.choosing import in_turn
+from api.reverse.kept import Kept, Way
 from api.reverse.known_apps import KnownApps
 from api.reverse.pages import Refusal, RefusedError
 from api.reverse.places import Place, Places
@@ -112,6 +113,11 @@ class Visit(Struct):
     stream: Stream
     is_upgrade: bool
 
+    @property
+    def can_be_asked_twice(self) -> bool:
+        """Whether it does nothing, and leaves nothing on its way that could be read otherwise."""
+        return self.request.method in SAFE and not self.request.body_exists and not self.is_upgrade
+
 
 class AppServer:
     """Serves apps to clients whose sockets it is handed.
@@ -137,6 +143,7 @@ class AppServer:
         self._names = Names.of(terms.places)
         self._known = KnownApps(find)
         self._key_hashes = key_hashes
+        self._kept = Kept()
         self._reach = reach
         self._terms = terms
         self._clients = Clients(trusted_proxies)
@@ -188,10 +195,12 @@ class AppServer:
         server, self._server = self._server, None
         if server is not None:
             await server.close(SHUTDOWN_SECONDS)
+        self._kept.forget()
 
     def forget(self, app_id: str) -> None:
         """End what was opened by an earlier key of an app."""
         self._known.forget(app_id)
+        self._kept.forget(app_id)
         self.streams.end_app(app_id)
 
     async def sweep(self) -> int:
@@ -355,8 +364,27 @@ class AppServer:
             UnreachedError: it was sent nothing.
             NoAnswerError: it did not; the client was sent nothing.
         """
-        with await self._upstream(target, port, seconds) as upstream:
-            return await self._asked(visit, upstream, target)
+        way = Way(
+            visit.app.id, visit.app.key_hash, target.device_id, target.job_id, target.attempt, port
+        )
+        kept = self._kept.take(way) if visit.can_be_asked_twice else None
+        if kept is not None:
+            with contextlib.suppress(NoAnswerError):  # the job has closed it meanwhile, perhaps
+                return await self._over(visit, kept, target, way)
+        upstream = await self._upstream(target, port, seconds)
+        return await self._over(visit, upstream, target, way)
+
+    async def _over(
+        self, visit: Visit, upstream: Upstream, target: Serving, way: Way
+    ) -> web.StreamResponse:
+        """Have a replica answer over a connection, which is kept if it may be; see `_tried`."""
+        try:
+            response = await self._asked(visit, upstream, target)
+        except BaseException:
+            upstream.abort()
+            raise
+        self._kept.keep(way, upstream)
+        return response
 
     async def _upstream(self, target: Serving, port: int, seconds: float) -> Upstream:
         """Return a new connection to a replica.
@@ -383,7 +411,7 @@ class AppServer:
         )
         if visit.is_upgrade:
             sent += [(b"Connection", b"Upgrade"), (b"Upgrade", WEBSOCKET.encode())]
-        else:
+        elif not visit.can_be_asked_twice:
             sent.append((b"Connection", b"close"))
         if is_chunked:
             sent.append((b"Transfer-Encoding", b"chunked"))
@@ -393,7 +421,9 @@ class AppServer:
         asked = asked if asked.startswith("/") else f"/{asked}"
         sending: asyncio.Task[None] | None = None
         try:
-            await upstream.ask(request.method, asked, sent, chunked=is_chunked)
+            await upstream.ask(
+                request.method, asked, sent, chunked=is_chunked, keeps=visit.can_be_asked_twice
+            )
             if request.can_read_body:
                 sending = asyncio.create_task(send_body(request, upstream, stream))
             head = await upstream.answer()
@@ -418,7 +448,7 @@ class AppServer:
             line = admission.cookie(place, self.places, names.replica, target.job_id)
             back.append((b"Set-Cookie", line.encode()))
         if head.status != SWITCHING:
-            return await pass_back(visit.request, upstream, head, back, visit.stream)
+            return await pass_back(visit.request, head, back, visit.stream)
         if not (visit.is_upgrade and upstream.is_upgraded):
             raise NoAnswerError("an upgrade that nobody asked for")
         return await become_raw(visit.request, upstream, head, back, visit.stream)

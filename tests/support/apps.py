@@ -54,6 +54,11 @@ class Job:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(target) + target)
         await writer.drain()
 
+    async def keep(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request after the other, as `echo`."""
+        while True:
+            await self.echo(reader, writer)
+
     def says(self, *pieces: bytes) -> None:
         """Answer every request with these bytes, and close."""
 
