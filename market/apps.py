@@ -162,12 +162,12 @@ class Apps:
         job = await job_queries.find(tx, job_id)
         if job is None or job.user_id != user_id:
             raise MarketError(Code.JOB_NOT_FOUND)
-        if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
-            raise MarketError(Code.JOB_OVER)
         spec = await self._specs.find(tx, job_id)
         ports = _web(spec.payload.ports) if spec is not None and spec.payload is not None else ()
         if not ports:
             raise MarketError(Code.NO_APP)
+        if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            raise MarketError(Code.JOB_OVER)
         target = await _of_running_job(tx, job_id)
         key = await self._opened(tx, _of_a_job(job_id), store)
         return Opened(job_id, ports, key, target is not None)

@@ -159,7 +159,7 @@ class Code(Enum):
         Kind.INVALID,
         "The buyer asks for a device with more reputation than this one has.",
     )
-    JOB_OVER = "job_over", Kind.INVALID, "The job is over and cannot be cancelled."
+    JOB_OVER = "job_over", Kind.INVALID, "The job is over."
     ATTEMPT_NOT_CURRENT = (
         "attempt_not_current",
         Kind.INVALID,

@@ -15,6 +15,7 @@ from proxyd.ops.activation import InheritedSockets
 from proxyd.ops.listening import (
     BACKLOG,
     CannotListenError,
+    Purpose,
     bound_address,
     bound_port,
     listen,
@@ -179,7 +180,8 @@ def _passwordless(settings: Settings) -> Iterator[socket.socket]:
 
     Port 0 becomes one of those behind the proxy's, so that it is mostly the same after a restart.
     """
-    proxy, purpose = settings.proxy, "proxy without passwords"
+    proxy = settings.proxy
+    purpose: Purpose = "proxy without passwords"
     beside = (port for port in count(proxy.port + 1) if port not in proxy.passwordless_ports)
     for port in proxy.passwordless_ports:
         if port or not proxy.port:

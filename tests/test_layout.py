@@ -18,6 +18,7 @@ TESTED_IN = {
     "api/patience.py": "tests/api/test_work.py",
     "api/responses.py": "tests/api/test_server.py",
     "api/reverse/choosing.py": "tests/api/reverse/test_server.py",
+    "api/reverse/kept.py": "tests/api/reverse/test_server.py",
     "api/reverse/pages.py": "tests/api/reverse/test_server.py",
     "api/reverse/raw_stream.py": "tests/api/reverse/test_server.py",
     "api/reverse/relaying.py": "tests/api/reverse/test_server.py",

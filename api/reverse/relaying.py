@@ -75,7 +75,6 @@ async def send_body(request: Request, upstream: Upstream, stream: Stream) -> Non
 
 async def pass_back(
     request: Request,
-    upstream: Upstream,
     head: Head,
     headers: Iterable[tuple[bytes, bytes]],
     stream: Stream,
@@ -107,7 +106,6 @@ async def pass_back(
     except Broken:
         break_off(request)
         keeps = False
-    upstream.close()
     return Answered(head.status, keeps=keeps)
 
 

@@ -24,6 +24,7 @@ from api.request_id import RequestIds
 from api.reverse import admission, headers, pages
 from api.reverse.admission import Names, Shown
 from api.reverse.choosing import in_turn
+from api.reverse.kept import Kept, Way
 from api.reverse.known_apps import KnownApps
 from api.reverse.pages import Refusal, RefusedError
 from api.reverse.places import Place, Places
@@ -33,13 +34,18 @@ from api.reverse.upstream import SWITCHING, Head, NoAnswerError, Upstream
 from market.apps import App
 from market.networks import counted_network
 from market.rollouts import Serving
+from storage.errors import StoreError
 
 if TYPE_CHECKING:
     import socket
     import ssl
 
-OPEN_SECONDS = 10.0  # until a device has opened a stream; one that is there needs a round trip
-TRIED_MAX = 3  # replicas for a request; more would make a client wait for nothing
+# Until a device has opened a stream: one that is there needs a round trip, so that another replica
+# is asked soon. Where there is no other one, a machine with much to do gets its time.
+OPEN_SECONDS = 2.0
+LAST_OPEN_SECONDS = 10.0
+TRIED_MAX = 3  # replicas for a request, of one look; more would make a client wait for nothing
+LOOKS = 2  # for replicas: those of a rollout's beginning are perhaps all gone, and others there
 SHUTDOWN_SECONDS = 2.0  # a WebSocket does not end by itself
 TARGET_MAX_CHARACTERS = 8 * 1024
 NOT_PASSED_ON = frozenset(("CONNECT", "TRACE"))
@@ -107,6 +113,11 @@ class Visit(Struct):
     stream: Stream
     is_upgrade: bool
 
+    @property
+    def can_be_asked_twice(self) -> bool:
+        """Whether it does nothing, and leaves nothing on its way that could be read otherwise."""
+        return self.request.method in SAFE and not self.request.body_exists and not self.is_upgrade
+
 
 class AppServer:
     """Serves apps to clients whose sockets it is handed.
@@ -132,6 +143,7 @@ class AppServer:
         self._names = Names.of(terms.places)
         self._known = KnownApps(find)
         self._key_hashes = key_hashes
+        self._kept = Kept()
         self._reach = reach
         self._terms = terms
         self._clients = Clients(trusted_proxies)
@@ -183,10 +195,12 @@ class AppServer:
         server, self._server = self._server, None
         if server is not None:
             await server.close(SHUTDOWN_SECONDS)
+        self._kept.forget()
 
     def forget(self, app_id: str) -> None:
         """End what was opened by an earlier key of an app."""
         self._known.forget(app_id)
+        self._kept.forget(app_id)
         self.streams.end_app(app_id)
 
     async def sweep(self) -> int:
@@ -311,34 +325,74 @@ class AppServer:
             kept = cookies.get(self._names.replica, "")
         if place.port and app.targets and not in_turn(app.targets, place.port, lambda _: 0):
             raise RefusedError(Refusal.NO_PORT)
-        turns = in_turn(app.targets, place.port, self.streams.of_job, kept)
-        refusal = Refusal.NOT_READY
-        for target, port in turns[:TRIED_MAX]:
-            visit.stream.reaches(target.job_id)
+        refusal, tried = Refusal.NOT_READY, set[tuple[str, int]]()
+        for _ in range(LOOKS):
+            turns = [
+                (each, port)
+                for each, port in in_turn(app.targets, place.port, self.streams.of_job, kept)
+                if (each.job_id, each.attempt) not in tried
+            ][:TRIED_MAX]
+            for index, (target, port) in enumerate(turns, 1):
+                tried.add((target.job_id, target.attempt))
+                seconds = OPEN_SECONDS if index < len(turns) else LAST_OPEN_SECONDS
+                visit.stream.reaches(target.job_id)
+                try:
+                    return await self._tried(visit, target, port, seconds)
+                except UnreachedError as error:
+                    refusal = REFUSAL_OF_REASON.get(error.reason, Refusal.AWAY)
+                    self._known.forget(app.id)  # there may be others by now
+                except NoAnswerError:
+                    refusal = Refusal.NO_ANSWER
+                    self._known.forget(app.id)
+                    if visit.request.method not in SAFE or visit.request.can_read_body:
+                        raise RefusedError(refusal) from None
             try:
-                upstream = await self._upstream(target, port)
-            except UnreachedError as error:
-                refusal = REFUSAL_OF_REASON.get(error.reason, Refusal.AWAY)
-                self._known.forget(app.id)  # there may be others by now
-                continue
-            try:
-                with upstream:
-                    return await self._asked(visit, upstream, target)
-            except NoAnswerError:
-                refusal = Refusal.NO_ANSWER
-                if visit.request.method not in SAFE or visit.request.can_read_body:
-                    break
+                fresh = await self._known.find(app.id)
+            except StoreError:  # what is known of it is enough to refuse
+                break
+            if fresh is None or fresh.key_hash != app.key_hash:
+                break
+            app = fresh
         raise RefusedError(refusal)
 
-    async def _upstream(self, target: Serving, port: int) -> Upstream:
-        """Return a connection to a replica.
+    async def _tried(
+        self, visit: Visit, target: Serving, port: int, seconds: float
+    ) -> web.StreamResponse:
+        """Have a replica answer.
+
+        Raises:
+            UnreachedError: it was sent nothing.
+            NoAnswerError: it did not; the client was sent nothing.
+        """
+        way = Way(
+            visit.app.id, visit.app.key_hash, target.device_id, target.job_id, target.attempt, port
+        )
+        kept = self._kept.take(way) if visit.can_be_asked_twice else None
+        if kept is not None:
+            with contextlib.suppress(NoAnswerError):  # the job has closed it meanwhile, perhaps
+                return await self._over(visit, kept, target, way)
+        upstream = await self._upstream(target, port, seconds)
+        return await self._over(visit, upstream, target, way)
+
+    async def _over(
+        self, visit: Visit, upstream: Upstream, target: Serving, way: Way
+    ) -> web.StreamResponse:
+        """Have a replica answer over a connection, which is kept if it may be; see `_tried`."""
+        try:
+            response = await self._asked(visit, upstream, target)
+        except BaseException:
+            upstream.abort()
+            raise
+        self._kept.keep(way, upstream)
+        return response
+
+    async def _upstream(self, target: Serving, port: int, seconds: float) -> Upstream:
+        """Return a new connection to a replica.
 
         Raises:
             UnreachedError: there is none.
         """
-        sock = await self._reach(
-            target.device_id, target.job_id, target.attempt, port, OPEN_SECONDS
-        )
+        sock = await self._reach(target.device_id, target.job_id, target.attempt, port, seconds)
         try:
             return await Upstream.over(sock, self._reach.reset)
         except OSError as error:
@@ -357,7 +411,7 @@ class AppServer:
         )
         if visit.is_upgrade:
             sent += [(b"Connection", b"Upgrade"), (b"Upgrade", WEBSOCKET.encode())]
-        else:
+        elif not visit.can_be_asked_twice:
             sent.append((b"Connection", b"close"))
         if is_chunked:
             sent.append((b"Transfer-Encoding", b"chunked"))
@@ -367,7 +421,9 @@ class AppServer:
         asked = asked if asked.startswith("/") else f"/{asked}"
         sending: asyncio.Task[None] | None = None
         try:
-            await upstream.ask(request.method, asked, sent, chunked=is_chunked)
+            await upstream.ask(
+                request.method, asked, sent, chunked=is_chunked, keeps=visit.can_be_asked_twice
+            )
             if request.can_read_body:
                 sending = asyncio.create_task(send_body(request, upstream, stream))
             head = await upstream.answer()
@@ -392,7 +448,7 @@ class AppServer:
             line = admission.cookie(place, self.places, names.replica, target.job_id)
             back.append((b"Set-Cookie", line.encode()))
         if head.status != SWITCHING:
-            return await pass_back(visit.request, upstream, head, back, visit.stream)
+            return await pass_back(visit.request, head, back, visit.stream)
         if not (visit.is_upgrade and upstream.is_upgraded):
             raise NoAnswerError("an upgrade that nobody asked for")
         return await become_raw(visit.request, upstream, head, back, visit.stream)

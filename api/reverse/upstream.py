@@ -1,7 +1,7 @@
-"""The connection to a job: one for each request, over a socket that is handed in.
+"""The connection to a job, for one request at a time, over a socket that is handed in.
 
-What a job answers is not to be trusted: its head is bounded, and nothing behind the one answer is
-read.
+What a job answers is not to be trusted: its head is bounded, and a connection on which something
+has come behind an answer is used no more.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterable
 from fcntl import ioctl
 from termios import TIOCOUTQ
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from aiohttp import client_exceptions, http_exceptions
@@ -63,7 +62,7 @@ class _Protocol(ResponseHandler):
 
 
 class Upstream:
-    """One request to a job; as a context it is closed in order, or cut by an exception.
+    """A connection to a job, with one request at a time.
 
     Args:
         protocol: connected.
@@ -84,6 +83,7 @@ class Upstream:
         self._sock = sock
         self._reset = reset
         self._closing: asyncio.TimerHandle | None = None
+        self._is_to_be_kept = False
         self._writer = StreamWriter(protocol, asyncio.get_running_loop())
 
     @classmethod
@@ -101,28 +101,22 @@ class Upstream:
             raise
         return cls(protocol, transport, sock, reset)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
     async def ask(
-        self, method: str, target: str, headers: Iterable[tuple[bytes, bytes]], *, chunked: bool
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        *,
+        chunked: bool,
+        keeps: bool = False,
     ) -> None:
-        """Send the head of the request.
+        """Send the head of the request; `keeps` says that the connection may serve another one.
 
         Raises:
             OSError: the connection is broken.
         """
+        self._is_to_be_kept = keeps
+        self._protocol.body = None
         self._protocol.set_response_params(
             skip_payload=method == "HEAD",
             read_until_eof=True,
@@ -162,11 +156,22 @@ class Upstream:
                 raise NoAnswerError(type(error).__name__) from error
             if message.code >= 200 or message.code == SWITCHING:
                 self._protocol.body = body
-                if not self._protocol.upgraded:
+                if not (self._protocol.upgraded or self._is_to_be_kept):
                     body.on_eof(self.close)  # what a job sends behind its answer is not read
                 headers = tuple(message.raw_headers)
                 return Head(message.code, message.reason or "", headers, message.chunked, body)
         raise NoAnswerError("too many answers before the one")
+
+    @property
+    def can_ask_again(self) -> bool:
+        """Whether the answer is over, nothing has come behind it, and another may be asked for."""
+        return (
+            self._is_to_be_kept
+            and self._protocol.is_connected()
+            and not self._protocol.should_close
+            and not self._transport.is_closing()
+            and not self._transport.get_write_buffer_size()
+        )
 
     @property
     def is_upgraded(self) -> bool:

@@ -23,7 +23,7 @@ from market.money import GB, Currency, micro
 from market.states import SessionStatus
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
-from proxyd.ops.listening import bound_port, format_address
+from proxyd.ops.listening import PORT_MAX, bound_port, format_address
 from storage.place import is_sqlite
 
 EMAIL = "demo@example.com"
@@ -145,6 +145,18 @@ def settings_for(settings: Settings) -> Settings:
     return _with_exits(msgspec.structs.replace(settings, egress=egress))
 
 
+def _port_of_apps(settings: Settings) -> int:
+    """Return the port of apps beside an API that was moved: the same at each start, if it can be.
+
+    Links to apps are kept. It is the one behind the API's, as where nothing was moved.
+    """
+    api, proxy, chosen = settings.api.port, settings.proxy.port, settings.apps.port
+    if not api or chosen != AppSettings().port:
+        return 0 if chosen == AppSettings().port else chosen
+    others = {proxy, proxy + 1, settings.exits.port, *settings.proxy.passwordless_ports}
+    return next((each for each in range(api + 1, PORT_MAX + 1) if each not in others), 0)
+
+
 def _with_exits(settings: Settings) -> Settings:
     """Return the settings with exits, where a daemon can have them without more ado.
 
@@ -164,7 +176,7 @@ def _with_exits(settings: Settings) -> Settings:
     apps = msgspec.structs.replace(
         settings.apps,
         host=settings.apps.host or LOOPBACK_HOST,
-        port=0 if is_moved and settings.apps.port == AppSettings().port else settings.apps.port,
+        port=_port_of_apps(settings) if is_moved else settings.apps.port,
         domain=settings.apps.domain or APPS_DOMAIN,
     )
     known = dict.fromkeys(LOOPBACK, NOWHERE) | geo.known

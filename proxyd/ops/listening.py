@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Final, Literal
 
 from config.settings import Settings
 from proxyd.ops.errors import CannotServeError
@@ -15,11 +16,13 @@ from proxyd.ops.errors import CannotServeError
 BACKLOG = 1024
 PORT_MAX = 65_535
 
-_SETTINGS = {  # by purpose, the setting that has the port
+Purpose = Literal["API", "proxy", "proxy without passwords", "exits", "apps"]
+SETTINGS: Final[dict[Purpose, str]] = {  # by purpose, the setting that has the port
     "API": "api.port",
     "proxy": "proxy.port",
     "proxy without passwords": "proxy.passwordless_ports",
     "exits": "exits.port",
+    "apps": "apps.port",
 }
 
 
@@ -27,7 +30,7 @@ class CannotListenError(CannotServeError):
     """An address cannot be listened on; the message says which and why, for the operator."""
 
 
-def listen(host: str, port: int, purpose: str) -> socket.socket:
+def listen(host: str, port: int, purpose: Purpose) -> socket.socket:
     """Return a socket that listens on an IP address and a port (0: any free one).
 
     Raises:
@@ -52,7 +55,7 @@ def listen(host: str, port: int, purpose: str) -> socket.socket:
     return sock
 
 
-def listen_beside(host: str, port: int, purpose: str) -> socket.socket:
+def listen_beside(host: str, port: int, purpose: Purpose) -> socket.socket:
     """Return a socket that listens on a port if it is free, and on any free one otherwise.
 
     Raises:
@@ -109,8 +112,8 @@ def listen_for_processes() -> socket.socket:
     return sock
 
 
-def _remedy(purpose: str) -> str:
-    setting = _SETTINGS[purpose]
+def _remedy(purpose: Purpose) -> str:
+    setting = SETTINGS[purpose]
     section, _, key = setting.partition(".")
     return (
         "; stop the program that has it, or choose another port with "

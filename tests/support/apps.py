@@ -54,6 +54,11 @@ class Job:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(target) + target)
         await writer.drain()
 
+    async def keep(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request after the other, as `echo`."""
+        while True:
+            await self.echo(reader, writer)
+
     def says(self, *pieces: bytes) -> None:
         """Answer every request with these bytes, and close."""
 
@@ -80,6 +85,7 @@ class Door:
         self.unreached: dict[str, str] = {}  # why a job cannot be reached
         self.ports: dict[str, int] = {}  # where the jobs listen in truth
         self.asked: list[tuple[str, str, int, int]] = []
+        self.seconds: list[float] = []  # that each had
         self.streams: list[socket.socket] = []  # into jobs
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
@@ -123,6 +129,7 @@ class Door:
         self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
     ) -> socket.socket:
         self.asked.append((device_id, job_id, attempt, port))
+        self.seconds.append(seconds)
         if job_id in self.unreached:
             raise UnreachedError(self.unreached[job_id])
         sock = socket.socket()

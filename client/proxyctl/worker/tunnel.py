@@ -253,7 +253,13 @@ class JobTunnel:
         else:
             task = self._loop.create_task(self._carry(attachment, order, attempt))
             attempt.opening.add(task)
-            task.add_done_callback(attempt.opening.discard)
+
+            def done(task: asyncio.Task[None]) -> None:
+                attempt.opening.discard(task)
+                if task.cancelled():  # the attempt has ended; perhaps before its first step
+                    attachment.answer(order, Outcome.NOT_ALLOWED)
+
+            task.add_done_callback(done)
             return
         attachment.answer(order, outcome)
 

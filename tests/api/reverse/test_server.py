@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 from support.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
 from support.waiting import until
 
 from api.limits import Limits
+from api.reverse import kept as kept_module
 from api.reverse import upstream
+from api.reverse.server import LAST_OPEN_SECONDS, OPEN_SECONDS
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 OTHER = "01998f00-0000-7000-8000-00000000000b"
@@ -543,6 +546,81 @@ async def test_nothing_behind_an_answer_is_taken_for_another_one(
     assert job.connections == 2
 
 
+async def test_a_connection_to_a_job_serves_one_request_after_the_other(
+    browser: Browser, job: Job, opened: Door
+) -> None:
+    job.answer = job.keep
+    for number in range(3):
+        assert (await browser.ask(f"/{number}"))[2] == b"/%d" % number
+    assert job.connections == 1
+    assert "connection" not in job.headers()
+    assert (await browser.ask("/", "POST", data=b"paid"))[0] == 200
+    assert (job.connections, job.headers()["connection"]) == (2, "close")
+    opened.server.forget(APP)
+    assert (await browser.ask())[0] == 200
+    assert job.connections == 3
+
+
+async def test_a_kept_connection_is_for_the_same_app_and_key_alone(
+    browser: Browser, job: Job, opened: Door, http: aiohttp.ClientSession
+) -> None:
+    job.answer = job.keep
+    assert (await browser.ask())[0] == 200
+    other = Browser(opened, opened.offer(job, app_id=OTHER), http)
+    now = opened.apps[APP].targets
+    opened.apps[OTHER] = replace(opened.apps[OTHER], targets=now)  # the same job, by its deploy
+    assert (await other.ask())[0] == 200
+    assert job.connections == 2
+    opened.offer(job, key="n" * 43)
+    opened.server._known.forget(APP)
+    assert (await browser.ask(headers={"Authorization": "Bearer " + "n" * 43}))[0] == 200
+    assert job.connections == 3
+
+
+async def test_a_kept_connection_that_the_job_closes_fails_no_request(
+    browser: Browser, job: Job
+) -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await job.echo(reader, writer)
+        await job.head(reader)  # and closes without an answer
+
+    job.answer = once
+    for number in range(3):
+        assert (await browser.ask(f"/{number}"))[2] == b"/%d" % number
+    assert job.connections == 3
+
+
+async def test_what_comes_behind_an_answer_ends_a_kept_connection(
+    browser: Browser, job: Job, opened: Door
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await job.echo(reader, writer)
+        writer.write(OK + b"Content-Length: 4\r\n\r\nevil")
+        await reader.read()
+
+    job.answer = answer
+    assert (await browser.ask())[2] == b"/"
+    kept = [each for idle in opened.server._kept._idle.values() for each in idle]
+    await until(lambda: not any(each.can_ask_again for each in kept))
+    assert (await browser.ask())[2] == b"/"
+    assert job.connections == 2
+
+
+async def test_few_connections_are_kept_and_not_for_long(
+    browser: Browser, job: Job, opened: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.answer = job.keep
+    monkeypatch.setattr(kept_module, "PER_REPLICA_MAX", 2)
+    monkeypatch.setattr(kept_module, "IDLE_SECONDS", 0.05)
+    for answer in await asyncio.gather(*(browser.ask() for _ in range(5))):
+        assert answer[0] == 200
+    assert len(opened.server._kept) <= 2
+    await until(lambda: len(opened.server._kept) == 0)
+    before = job.connections
+    assert (await browser.ask())[0] == 200
+    assert job.connections == before + 1
+
+
 @pytest.mark.parametrize(
     ("lines", "body"),
     [
@@ -712,6 +790,30 @@ async def test_who_works_in_a_replica_comes_to_it_again(
         opened.unreached = {"job-2": "gone"}
         assert (await browser.ask(headers=kept))[0] == 200
         assert len(first.asked) == 2
+
+
+async def test_replicas_that_have_come_meanwhile_are_asked(
+    opened: Door, http: aiohttp.ClientSession
+) -> None:
+    async with jobs(4) as made:
+        browser = Browser(opened, opened.offer(*made), http)
+        now = opened.apps[APP]
+        opened.apps[APP] = replace(now, targets=now.targets[:3])
+        assert (await browser.ask())[0] == 200
+        opened.apps[APP] = replace(now, targets=now.targets[3:])  # a rollout has ended
+        opened.unreached = dict.fromkeys(("job-1", "job-2", "job-3"), "gone")
+        assert (await browser.ask("/", "POST", data=b"once"))[0] == 200
+        assert len(made[3].asked) == 1
+
+
+async def test_a_machine_that_hangs_gets_less_time_where_there_is_another(
+    opened: Door, http: aiohttp.ClientSession
+) -> None:
+    async with jobs(2) as made:
+        browser = Browser(opened, opened.offer(*made), http)
+        opened.unreached = {"job-1": "timeout"}
+        assert (await browser.ask())[0] == 200
+        assert opened.seconds == [OPEN_SECONDS, LAST_OPEN_SECONDS]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 from support.pictures import jpeg, natural
+from support.service import settings_for
 from support.upstream import judges
 from support.upstream import upstream as served_model
 from support.waiting import until_true
 from support.worker_process import require_sandbox
 
+from proxyd.cli import demo
 from storage.errors import CannotOpenError
 from storage.open import open_store
 
@@ -675,3 +677,15 @@ async def test_what_is_imported_late_is_there_when_it_is_wanted(
         assert len(upstream.asked) == 2
         assert "proxyd_build_info" in await asyncio.to_thread(curl, f"{url}/metrics")
         await asyncio.to_thread(stopped, daemon, err)
+
+
+@pytest.mark.parametrize(
+    ("api", "proxy", "apps"), [(8080, 1080, 8081), (8090, 1180, 8091), (8090, 8091, 8093)]
+)
+def test_the_apps_of_a_moved_demonstration_are_at_the_same_port_each_time(
+    api: int, proxy: int, apps: int
+) -> None:
+    moved = {"port": proxy, "passwordless_ports": [0]}
+    url = "sqlite:///var/second.db"
+    settings = settings_for(url, api={"port": api}, proxy=moved, apps={"port": 8081})
+    assert demo._with_exits(settings).apps.port == apps

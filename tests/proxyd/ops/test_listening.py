@@ -6,6 +6,7 @@ import socket
 import ssl
 from contextlib import ExitStack
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from support.service import settings_for
@@ -13,7 +14,9 @@ from support.service import settings_for
 from proxyd.listeners import Listeners
 from proxyd.ops.listening import (
     BACKLOG,
+    SETTINGS,
     CannotListenError,
+    Purpose,
     bound_port,
     exits_context,
     format_address,
@@ -335,6 +338,17 @@ def test_each_mistake_in_the_files_of_exits_is_named(tmp_path: Path, certificate
     exits["tls_key"] = certificate
     (problem,) = tls_problems(settings_for("sqlite:///unused.db", exits=exits))
     assert problem.startswith("exits.tls_cert: cannot use")
+
+
+@pytest.mark.parametrize("purpose", get_args(Purpose))
+def test_each_port_is_named_by_its_setting_when_it_is_taken(purpose: Purpose) -> None:
+    section, _, key = SETTINGS[purpose].partition(".")
+    assert key in type(getattr(settings_for(""), section)).__struct_fields__
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(CannotListenError, match=rf"the setting {section}\.{key}"),
+    ):
+        listen("127.0.0.1", taken.getsockname()[1], purpose)
 
 
 def test_the_port_of_exits_is_named_when_it_is_taken() -> None:

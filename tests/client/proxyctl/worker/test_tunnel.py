@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Device:
     """What the marketplace knows of a device."""
 
     id: str
-    user_id: str
+    user_id: str = "owner"
 
 
 class Authority:
@@ -191,6 +192,27 @@ async def test_why_a_job_is_not_reached_is_told(place: Place) -> None:
         changed = Served(ATTEMPT, served.ports, None, fail, lambda: None)
         place.device._attempts[ATTEMPT].served = changed
         assert await place.outcome() is outcome
+
+
+async def test_who_waits_for_an_attempt_that_ends_is_told(place: Place) -> None:
+    await place.attach(8888)
+    place.serve(9999, attempt_id=f"{JOB}-2")  # so that the device stays attached
+    ended = threading.Event()
+
+    def hang(_: int) -> socket.socket:
+        ended.wait(60)
+        raise ProcessLookupError(3, "it is gone")
+
+    served = place.device._attempts[ATTEMPT].served
+    place.device._attempts[ATTEMPT].served = replace(served, connect=hang)
+    opening = asyncio.create_task(place.tunnels.open(TOKEN, JOB, 1, 8888, 60))
+    await until(lambda: place.device.streams == 1, "it is on its way")
+    place.device.forget(ATTEMPT)
+    await asyncio.wait({opening}, timeout=20)
+    ended.set()
+    assert opening.done()
+    with pytest.raises(TunnelError, match="gone"):
+        await opening
 
 
 async def test_a_ticket_that_the_daemon_does_not_know_costs_nothing(place: Place) -> None:

@@ -1,0 +1,77 @@
+"""Connections to jobs that are kept after an answer, for the next request of the same visitors.
+
+A new one costs a process in the job's sandbox and a handshake. Only requests that do nothing and
+have no body go over one that was kept: they may be asked again if the job has closed it meanwhile,
+and what follows a body that two programs read differently is no request of somebody else.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+from api.reverse.upstream import Upstream
+
+# Most programs close what is idle after 5 s to 75 s; one that was sooner costs a second try.
+IDLE_SECONDS = 15.0
+# A browser opens six at once to a host. What is kept counts among the streams of a device.
+PER_REPLICA_MAX = 8
+KEPT_MAX = 256  # in all; a small part of the streams that may be open
+
+
+class Way(NamedTuple):
+    """What a connection was made for: it serves the same key at the same port, and no other."""
+
+    app_id: str
+    key_hash: str
+    device_id: str
+    job_id: str
+    attempt: int
+    port: int
+
+
+class Kept:
+    """The connections that nobody uses now; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Way, dict[Upstream, asyncio.TimerHandle]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def take(self, way: Way) -> Upstream | None:
+        """Return the connection that was used last, which is the caller's; None for none."""
+        while idle := self._idle.get(way):
+            upstream = next(reversed(idle))
+            self._remove(way, upstream)
+            if upstream.can_ask_again:
+                return upstream
+            upstream.close()
+        return None
+
+    def keep(self, way: Way, upstream: Upstream) -> None:
+        """Keep a connection for some seconds, or close it."""
+        is_full = self._size >= KEPT_MAX or len(self._idle.get(way, ())) >= PER_REPLICA_MAX
+        if is_full or not upstream.can_ask_again:
+            upstream.close()
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(IDLE_SECONDS, self._drop, way, upstream)
+        self._idle.setdefault(way, {})[upstream] = timer
+        self._size += 1
+
+    def forget(self, app_id: str = "") -> None:
+        """Close those of an app; "" for all."""
+        for way in [each for each in self._idle if app_id in ("", each.app_id)]:
+            for upstream in list(self._idle[way]):
+                self._drop(way, upstream)
+
+    def _drop(self, way: Way, upstream: Upstream) -> None:
+        self._remove(way, upstream)
+        upstream.close()
+
+    def _remove(self, way: Way, upstream: Upstream) -> None:
+        idle = self._idle[way]
+        idle.pop(upstream).cancel()
+        if not idle:
+            del self._idle[way]
+        self._size -= 1
