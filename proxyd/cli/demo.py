@@ -102,9 +102,7 @@ device has the job:
     grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -s -H 'Authorization: Bearer {token}' \\
     {api}/api/jobs/$job/app | grep -o 'http://[^"]*' | head -1
 
-The page stays for an hour; this ends it:
-
-  curl -X POST -H 'Authorization: Bearer {token}' {api}/api/jobs/$job/cancel
+The page stays for an hour, or until POST {api}/api/jobs/$job/cancel.
 
 """
 # What is paid is more than what the device asks for, and lasts for an hour at most.
