@@ -123,6 +123,31 @@ class Server(PrivateServer):
         self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
 
+class Front:
+    """What clients are handed to: none is served before it has a server, or after it was closed."""
+
+    _server: Server | None = None
+
+    def welcome(self, sock: "socket.socket", address: str) -> str:
+        """Serve a client; else return the reason, and leave the socket to the caller."""
+        return "nothing is served" if self._server is None else self._server.welcome(sock, address)
+
+    def shed(self, most: int) -> int:
+        """Cut at most `most` idle clients; return how many were cut."""
+        return 0 if self._server is None else self._server.slots.shed(most)
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return 0 if self._server is None else len(self._server.slots)
+
+    async def _close(self, seconds: float) -> None:
+        """Let requests in progress finish, for a bounded time, and close everything."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close(seconds)
+
+
 class Request(web.BaseRequest):
     """A request.
 

@@ -19,6 +19,7 @@ from api.connections import (
     KEEPALIVE_SECONDS,
     LINGER_SECONDS,
     UNHANDLED_BYTES,
+    Front,
     Request,
     Server,
 )
@@ -53,7 +54,6 @@ from storage.blobs.base import BlobError, FullError
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
-    import socket
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
@@ -62,7 +62,7 @@ OF_CLIENT = {"Cache-Control": "no-store", "Vary": "Accept"}
 _logger = logging.getLogger("api")
 
 
-class HttpServer:
+class HttpServer(Front):
     """Serves a table of routes to clients whose sockets it is handed.
 
     Args:
@@ -119,7 +119,6 @@ class HttpServer:
         self._uploads = Uploads()
         self._exposition = exposition
         self._draining = False
-        self._server: Server | None = None
 
     @cached_property
     def openapi(self) -> dict[str, Any]:
@@ -141,19 +140,6 @@ class HttpServer:
             logger=_logger,
         )
 
-    def welcome(self, sock: "socket.socket", address: str) -> str:
-        """Serve a client; else return the reason, and leave the socket to the caller."""
-        return "nothing is served" if self._server is None else self._server.welcome(sock, address)
-
-    def shed(self, most: int) -> int:
-        """Cut at most `most` idle clients; return how many were cut."""
-        return 0 if self._server is None else self._server.slots.shed(most)
-
-    @property
-    def connections(self) -> int:
-        """How many clients are connected."""
-        return 0 if self._server is None else len(self._server.slots)
-
     def change_limits(self, limits: Limits) -> None:
         """Apply new bounds from now on."""
         self._limits = limits
@@ -167,9 +153,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Let requests in progress finish, for a bounded time, and close everything."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.close(SHUTDOWN_SECONDS)
+        await self._close(SHUTDOWN_SECONDS)
 
     async def _respond(self, request: Request) -> web.StreamResponse:
         name = self._request_ids.chosen(request.headers.get(request_id.HEADER, ""))

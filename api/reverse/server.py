@@ -14,6 +14,7 @@ from api.connections import (
     KEEPALIVE_SECONDS,
     LINGER_SECONDS,
     UNHANDLED_BYTES,
+    Front,
     Request,
     Server,
 )
@@ -119,7 +120,7 @@ class Visit(Struct):
         return self.request.method in SAFE and not self.request.body_exists and not self.is_upgrade
 
 
-class AppServer:
+class AppServer(Front):
     """Serves apps to clients whose sockets it is handed.
 
     Args:
@@ -150,7 +151,6 @@ class AppServer:
         # Of requests that are not let in, which each may ask the store something new.
         self._strangers = RateLimit(terms.limits.requests_per_second, monotonic)
         self._is_draining = False
-        self._server: Server | None = None
 
     # --- its life ---------------------------------------------------------------------------
 
@@ -171,19 +171,6 @@ class AppServer:
             logger=_logger,
         )
 
-    def welcome(self, sock: "socket.socket", address: str) -> str:
-        """Serve a client; else return the reason, and leave the socket to the caller."""
-        return "nothing is served" if self._server is None else self._server.welcome(sock, address)
-
-    def shed(self, most: int) -> int:
-        """Cut at most `most` idle clients; return how many were cut."""
-        return 0 if self._server is None else self._server.slots.shed(most)
-
-    @property
-    def connections(self) -> int:
-        """How many clients are connected."""
-        return 0 if self._server is None else len(self._server.slots)
-
     def drain(self) -> None:
         """Begin no new request from now on."""
         self._is_draining = True
@@ -192,9 +179,7 @@ class AppServer:
         """End every stream, and close everything, within a bound."""
         for stream in self.streams:
             stream.cut()
-        server, self._server = self._server, None
-        if server is not None:
-            await server.close(SHUTDOWN_SECONDS)
+        await self._close(SHUTDOWN_SECONDS)
         self._kept.forget()
 
     def forget(self, app_id: str) -> None:
