@@ -11,9 +11,10 @@ from market.bounds import Bounds
 from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
-from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
+from market.jobs import Jobs
 from market.matching import Needs
 from market.money import Currency, as_decimal
+from market.postings import DURATION_MAX_HOURS, PRICE_MAX, NewJob, put_up, waiting
 from market.rollout import Strategy
 from market.rollouts import NO_GPU, Rollouts, description, needs
 from market.states import JobStatus

@@ -19,8 +19,9 @@ from market.context import Context
 from market.draws import SECONDS_MIN, accounts_of
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
-from market.jobs import DAY_SECONDS, Jobs, NewJob, put_up, waiting
+from market.jobs import Jobs
 from market.money import Currency
+from market.postings import DAY_SECONDS, NewJob, put_up, waiting
 from market.rollout import Goal, Replica, Start, Step, Stop, Strategy, Wait, plan
 from market.specs import Specs, size_of
 from market.states import JobStatus
@@ -572,7 +573,7 @@ class Rollouts:
         accounts = {account for job in running for account in await accounts_of(tx, job)}
         await tx.lock("accounts", sorted(accounts))
         for job in running:
-            await self._jobs.stop(tx, job, self._jobs.moment())
+            await self._jobs.outcomes.stop(tx, job, self._jobs.outcomes.moment())
             if are_replaced:
                 await queries.stop(tx, job.id, now=self._now())
         return running

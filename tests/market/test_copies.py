@@ -24,9 +24,9 @@ from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused, claim
 from market.copies import COPIES_MAX, UNTAKEN_SECONDS, Copying, copying_of
 from market.errors import Code, MarketError
-from market.jobs import UNNEEDED
 from market.matching import Needs, WaitingJob
 from market.money import MICRO, Currency
+from market.outcomes import UNNEEDED
 from market.specs import Spec
 from market.states import ReviewStatus
 from proxyctl.protocol.jobspec import Capacity, Payload, Port, Resources

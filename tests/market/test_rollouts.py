@@ -11,7 +11,7 @@ from support.jobs import device_of, prove
 from support.market import WAITING_SECONDS, Market
 from support.waiting import until
 
-from market import jobs, rollouts
+from market import outcomes, rollouts
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
@@ -667,7 +667,7 @@ async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fl
     [job_id] = await fleet.take(user, deploy_id)
     await market.jobs.complete(fleet.devices[job_id], job_id, "all done")
     [job] = await fleet.jobs(user, deploy_id)
-    assert (job.status, job.failure_reason) == ("waiting", jobs.ENDED_EARLY)
+    assert (job.status, job.failure_reason) == ("waiting", outcomes.ENDED_EARLY)
     assert await audited(market)
     other = await running(fleet, user, replicas=1)  # which listens nowhere
     [job] = await fleet.jobs(user, other)

@@ -8,8 +8,8 @@ from support.market import Market
 
 from market.bounds import Bounds
 from market.errors import Code, MarketError
-from market.jobs import JOB_BYTES
 from market.money import MICRO
+from market.postings import JOB_BYTES
 from market.sealing import Sealing
 from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, Specs, size_of, understand
 from proxyctl.protocol.jobspec import Payload, Resources, payload_of
