@@ -22,9 +22,11 @@ from market.rollout import Strategy
 from market.rollouts import READY_MAX_SECONDS, Rollouts, Serving, serving
 from market.sealing import Sealing
 from market.specs import Specs
+from market.sweeping import PUT_OFF_SECONDS
 from market.templates import Change, Template
 from proxyctl.protocol.jobspec import Payload, Port, Ready, Resources
 from storage.jobs import JobRow
+from storage.store import Transaction
 
 if TYPE_CHECKING:
     from storage.devices import DeviceRow
@@ -126,6 +128,13 @@ async def state(market: Market, user: str, deploy_id: str) -> str:
     rollout = (await market.deploys.find(user, deploy_id)).rollout
     assert rollout is not None
     return rollout.state
+
+
+async def until_state(market: Market, user: str, deploy_id: str, wanted: str) -> None:
+    async def is_so() -> bool:
+        return await state(market, user, deploy_id) == wanted
+
+    await until(is_so, f"the state {wanted}")
 
 
 async def test_a_replica_says_what_it_runs(market: Market, fleet: Fleet) -> None:
@@ -750,9 +759,66 @@ async def test_what_happens_to_a_replica_is_looked_at_at_once(market: Market, fl
     task = asyncio.create_task(market.rollouts.run())
     try:
         await fleet.take(user, deploy_id)
-        async with asyncio.timeout(10):
-            while await state(market, user, deploy_id) != "available":
-                await asyncio.sleep(0.01)
+        await until_state(market, user, deploy_id, "available")
+    finally:
+        task.cancel()
+
+
+async def test_a_damaged_deploy_holds_up_no_other(
+    market: Market, fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = await market.person("100")
+    ids = [await create(market, user, replicas=1) for _ in range(3)]
+    damaged, *others = sorted(ids)  # the first one in each look
+
+    async def set_strategy(tx: Transaction, strategy: str) -> None:
+        sql = "UPDATE deploy_rollouts SET strategy = :strategy WHERE deploy_id = :id"
+        await tx.run(sql, strategy=strategy, id=damaged)
+
+    await market.store.write(set_strategy, '["none"]')
+    task = asyncio.create_task(market.rollouts.run())
+    try:
+        for deploy_id in (damaged, others[0]):  # each begins work, and is heard of
+            await fleet.take(user, deploy_id)
+        await until_state(market, user, others[0], "available")
+        assert not task.done()
+        await market.rollouts.sweep()
+    finally:
+        task.cancel()
+    # A sweep has its turn with the others as well, and says once what is the matter.
+    await fleet.take(user, others[1])
+    await market.rollouts.sweep()
+    assert await state(market, user, others[1]) == "available"
+    assert caplog.text.count(f"the rollout of deploy {damaged} cannot go on") == 1
+    # Mended, it goes on after a while by itself.
+    await market.store.write(set_strategy, "{}")
+    await market.rollouts.sweep()
+    assert await state(market, user, damaged) == "progressing"
+    market.clock.now += PUT_OFF_SECONDS
+    await market.rollouts.sweep()
+    assert await state(market, user, damaged) == "available"
+
+
+async def test_a_store_that_breaks_a_look_in_its_own_way_ends_no_rollouts(
+    market: Market, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "FAILED_SECONDS", 0.01)
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=1)
+    read, failures = market.store.read, [LookupError("not of the store's kinds")]
+
+    async def once(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        if failures and unit.__name__ == "of_jobs":
+            raise failures.pop()
+        return await read(unit, *args, **kwargs)
+
+    monkeypatch.setattr(market.store, "read", once)
+    task = asyncio.create_task(market.rollouts.run())
+    try:
+        await fleet.take(user, deploy_id)
+        await until(lambda: not failures)
+        market.rollouts.hear(deploy_id)
+        await until_state(market, user, deploy_id, "available")
     finally:
         task.cancel()
 
