@@ -138,6 +138,7 @@ class Market:
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
         self.jobs.logs = self.logs
+        self.dispatch.on_unreadable = self.jobs.end_unreadable
         self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
             context, self.devices, self.jobs, self.renewals, observed_seconds
