@@ -100,12 +100,15 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
         return Judgement([], rollout)
     strategy = msgspec.json.decode(rollout.strategy, type=Strategy)
     numbers = frozenset(range(1, rollout.desired + 1))
-    done = {row.number for row in rows if row.status in (JobStatus.COMPLETED, JobStatus.CANCELLED)}
+    done = {row.number for row in rows if row.status == JobStatus.COMPLETED}
+    # Neither comes back by itself: one that is cancelled may be so by its buyer, as a job.
     failed = {
         row.number: row
         for row in rows
-        if row.status == JobStatus.FAILED and row.revision == rollout.revision
+        if row.status in (JobStatus.FAILED, JobStatus.CANCELLED)
+        and row.revision == rollout.revision
     }
+    cancelled = {number for number, row in failed.items() if row.status == JobStatus.CANCELLED}
     replicas = [
         Replica(row.job_id, row.number, row.revision, row.ready_at)
         for row in rows
@@ -127,23 +130,30 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
     has_progressed = updated > rollout.updated or rollout.state == "available"
     progressed_at = now if has_progressed and steps else rollout.progressed_at
     problem = _why_it_waits(rows) or (None if has_progressed else rollout.problem)
-    if is_broken:
-        number = min(goal.failed & goal.numbers)
-        state = "stuck"
-        problem = f"Replica {number} has failed: {failed[number].failure_reason or 'unknown'}"
+    is_over = bool(numbers) and numbers <= done | cancelled and not steps
+    if is_over or is_broken:
+        state = "over" if is_over else "stuck"
+        missing = min(goal.failed & goal.numbers, default=None)
+        problem = None if missing is None else _why_it_ended(failed[missing])
     elif steps:
         is_stuck = now - progressed_at >= strategy.progress_s
         state = "stuck" if is_stuck else "progressing"
         if is_stuck and problem is None:
             problem = f"Nothing has got better for {strategy.progress_s} seconds."
-    elif numbers and numbers <= done:
-        state, problem = "over", None
     else:
         state, problem = "available", None
     after = rollout._replace(
         state=state, updated=updated, progressed_at=progressed_at, problem=problem
     )
     return Judgement(steps, after)
+
+
+def _why_it_ended(row: PresentRow) -> str:
+    """Say what became of a replica that has failed, or was cancelled by itself."""
+    how = "has failed" if row.status == JobStatus.FAILED else "was cancelled"
+    if row.failure_reason is None:
+        return f"Replica {row.number} {how}."
+    return f"Replica {row.number} {how}: {row.failure_reason}"
 
 
 def _why_it_waits(rows: Sequence[PresentRow]) -> str | None:

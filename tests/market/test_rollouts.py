@@ -440,6 +440,47 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await audited(market)
 
 
+async def test_a_replica_that_is_cancelled_as_a_job_is_missing_until_a_restart(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    second = (await fleet.jobs(user, deploy_id))[1]
+    await market.jobs.cancel(user, second.id)
+    found = await fleet.settle(user, deploy_id)
+    assert found.rollout is not None
+    assert (found.rollout.state, found.rollout.updated, found.ready_replicas) == ("stuck", 2, 2)
+    assert found.rollout.problem == "Replica 2 was cancelled."
+    await market.rollouts.restart(user, deploy_id)
+    found = await fleet.settle(user, deploy_id)
+    assert found.rollout is not None
+    assert (found.rollout.state, found.rollout.updated, found.ready_replicas) == ("available", 3, 3)
+    # All of them: nothing will ever run again, and the deploy is over.
+    await market.jobs.cancel_all(user, [job.id for job in await fleet.jobs(user, deploy_id)])
+    await market.rollouts.look(deploy_id)
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    assert (rollout.state, rollout.problem) == ("over", "Replica 1 was cancelled.")
+    assert await held(market, user) == 0
+    assert await audited(market)
+
+
+async def test_a_replica_that_nobody_takes_in_time_is_missing(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=2)
+    first, _ = await fleet.jobs(user, deploy_id)
+    device = await device_of(market, fleet.owner)
+    await market.jobs.accept(device, first.id)
+    await market.attempt_reports.started(device, first.id, None)
+    market.clock.now += WAITING_SECONDS + 1
+    assert await market.jobs.expire() == 1
+    await market.rollouts.look(deploy_id)
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    assert rollout.state == "stuck"
+    assert rollout.problem == f"Replica 2 was cancelled: {outcomes.UNWANTED}"
+
+
 async def fail_for_good(fleet: Fleet, user: str, deploy_id: str, job_id: str) -> None:
     """Have the devices of three owners fail at a replica."""
     for _ in range(3):
