@@ -266,7 +266,8 @@ class Outcomes:
         attempt = "lost" if is_lost else attempt_outcome(ending)
         if job.device_id is not None:
             await trust.lock(tx, job.device_id)
-        drawn = await self._draw(tx, moment, job, is_lost=is_lost)
+        is_fault = is_lost or ending.kind not in WORK_KINDS
+        drawn = await self._draw(tx, moment, job, is_lost=is_lost, is_devices_fault=is_fault)
         if drawn is not None and _is_used_up(drawn, ending):
             done = Outcome(JobStatus.COMPLETED, result=reason, attempt=attempt, ending=ending)
             await self._leave(tx, moment, job, done, None, drawn=drawn)
@@ -317,13 +318,21 @@ class Outcomes:
         await self._leave(tx, moment, job, paid, worker, review_seconds=seconds, group=group)
 
     async def _draw(
-        self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        *,
+        is_lost: bool = False,
+        is_devices_fault: bool = False,
     ) -> Drawn | None:
         """Record what an attempt at a replica is paid that ends now; None for a job that is none.
 
         To be followed by `_pay_drawn`.
         """
-        return await draw(tx, job, self._drawing(moment), is_lost=is_lost)
+        return await draw(
+            tx, job, self._drawing(moment), is_lost=is_lost, is_devices_fault=is_devices_fault
+        )
 
     async def _pay_drawn(self, tx: Transaction, moment: Moment, job: JobRow, drawn: Drawn) -> None:
         if drawn.due is not None:

@@ -16,6 +16,7 @@ from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.deploys import Deploy, NewDeploy
+from market.draws import DAY_SECONDS, UNREADY_FREE_SECONDS
 from market.errors import Code, MarketError
 from market.money import Currency, micro
 from market.rollout import Strategy
@@ -671,6 +672,50 @@ async def test_however_patient_a_buyer_is_no_device_waits_for_long_to_be_paid(
     [past] = await market.attempt_reports.of_job(user, job_id)
     assert (past.row.outcome, past.row.reason) == ("failed", "it did not become ready in time")
     assert await state(market, user, deploy_id) == "progressing"
+
+
+async def test_a_device_works_for_nothing_for_half_an_hour_a_day_however_often_it_begins_anew(
+    market: Market, fleet: Fleet
+) -> None:
+    user, device = await market.person("100"), await device_of(market, fleet.owner)
+    strategy = Strategy(progress_s=HOUR)
+
+    async def begin(deploy_id: str, seconds: int) -> str:
+        """Have the one device load for so long something that is never ready."""
+        [job] = [each for each in await fleet.jobs(user, deploy_id) if each.status == "waiting"]
+        await market.jobs.accept(device, job.id)
+        await market.attempt_reports.started(device, job.id, None)
+        market.clock.now += seconds
+        return job.id
+
+    async def paid(job_id: str) -> int | None:
+        return (await market.jobs.find(user, job_id)).paid
+
+    deploy_id = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    first = await begin(deploy_id, UNREADY_FREE_SECONDS - 100)
+    await market.rollouts.restart(user, deploy_id)
+    await market.rollouts.look(deploy_id)
+    second = await begin(deploy_id, 160)
+    await market.rollouts.restart(user, deploy_id)
+    await market.rollouts.look(deploy_id)
+    assert [await paid(first), await paid(second)] == [0, 60 * REPLICA_USD // (2 * HOUR)]
+    # Nor is another deploy any help, and what the device itself could not do is not paid for.
+    third = await begin(deploy_id, 300)
+    await market.jobs.fail(device, third, "no disk", ending=Ending(FailureKind.HOST))
+    await market.rollouts.cancel(user, deploy_id)
+    assert await paid(third) == 0
+    again = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    fourth = await begin(again, 600)
+    await market.rollouts.cancel(user, again)
+    assert await paid(fourth) == 600 * REPLICA_USD // (2 * HOUR)
+    # Another day, and for another device, it is free again.
+    market.clock.now += DAY_SECONDS
+    await market.jobs.take_back()
+    once_more = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    fifth = await begin(once_more, 600)
+    await market.rollouts.cancel(user, once_more)
+    assert await paid(fifth) == 0
+    assert await audited(market)
 
 
 async def test_who_has_served_a_replica_may_have_it_again(market: Market, fleet: Fleet) -> None:
