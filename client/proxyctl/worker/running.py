@@ -137,6 +137,7 @@ def capabilities(
     """Return what the daemon is told of a device."""
     return {
         "executors": list(executors),
+        "ports": [name for name, each in executors.items() if each.can_reach_ports()],
         "job_types": list(consent.lend.jobs),
         "arch": os.uname().machine,
         "gpus": [each.as_fields() for each in gpus],

@@ -498,6 +498,7 @@ def test_what_the_daemon_is_told(agent: WorkerAgent, market: WorkerMarket) -> No
     assert question["capacity"]["slots"] == 1
     assert question["capacity"]["cores"] == 0.5
     assert question["capabilities"]["executors"] == ["bwrap"]
+    assert question["capabilities"]["ports"] == ["bwrap"]
     until(lambda: market.syncs[-1]["attempts"], agent)
     assert market.syncs[-1]["attempts"][0]["state"] == "running"
     shown = agent.command("jobs").stdout
