@@ -91,6 +91,7 @@ REFUSAL_OF_REASON = {
     "gone": Refusal.NOT_READY,
     "timeout": Refusal.TIMEOUT,
     "busy": Refusal.BUSY,
+    "paused": Refusal.PAUSED,
 }
 
 

@@ -64,6 +64,7 @@ REFUSED: Final = "refused"  # nobody listens on the port, or the job has not dec
 GONE: Final = "gone"  # the device does not run this attempt
 TIMEOUT: Final = "timeout"  # the device did not answer in time
 BUSY: Final = "busy"  # as many streams are open as may be
+PAUSED: Final = "paused"  # as much has gone through as the device's owner allows in a day
 
 # Of one device, open and on their way: what its agent holds at most is less.
 STREAMS_PER_DEVICE: Final = 512
@@ -75,7 +76,7 @@ RECHECK_SECONDS: Final = 5.0
 
 _REASONS: Final = {
     Outcome.NOT_ALLOWED: GONE,
-    Outcome.PAUSED: GONE,
+    Outcome.PAUSED: PAUSED,
     Outcome.TIMED_OUT: TIMEOUT,
     Outcome.AT_LIMIT: BUSY,
 }
@@ -86,7 +87,7 @@ class TunnelError(Exception):
     """There is no stream into a job.
 
     Args:
-        reason: `AWAY`, `REFUSED`, `GONE`, `TIMEOUT` or `BUSY`.
+        reason: `AWAY`, `REFUSED`, `GONE`, `TIMEOUT`, `BUSY` or `PAUSED`.
     """
 
     def __init__(self, reason: str) -> None:

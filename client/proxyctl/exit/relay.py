@@ -80,7 +80,8 @@ class End(asyncio.BufferedProtocol):
             return memoryview(bytearray(1))
         if not self._buffer:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        return self._buffer
+        # With nothing left its meter has cut it; what still comes is dropped.
+        return self._buffer[: self.relay.most() or BUFFER_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on what was read."""
@@ -175,6 +176,10 @@ class Relay:
     def other(self, end: End) -> End:
         """Return the end opposite."""
         return self._target if end is self._work else self._work
+
+    def most(self) -> int:
+        """Return how many bytes an end may read at once."""
+        return self._meter.most()
 
     def carry(self, end: End, data: memoryview) -> bool:
         """Pass on what came from an end; return whether the memory of `data` is free again."""

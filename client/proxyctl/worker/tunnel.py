@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from proxyctl.exit.relay import End
     from proxyctl.exit.relays import AnyRelay
     from proxyctl.exit.secure import SecureDoor, SecureTransport
+    from proxyctl.worker.allowance import Allowance
     from proxyctl.worker.ports import Served
 
 _logger = logging.getLogger("worker")
@@ -102,6 +103,7 @@ class JobTunnel:
         token: of this device.
         ask: returns what the API says of a path; blocks, and raises LinkError and RefusedError.
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
+        allowance: of what may go through; closed with the tunnel.
         pool: of threads that may block.
     """
 
@@ -111,6 +113,7 @@ class JobTunnel:
         token: str,
         ask: Callable[[str], dict[str, Any]],
         guard: Guard | None,
+        allowance: Allowance,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -118,6 +121,7 @@ class JobTunnel:
         self._token = token
         self._ask = ask
         self._guard = guard
+        self._allowance = allowance
         self._pool = pool
         self._relays = AsyncioRelays(self._loop)
         self._attempts: dict[str, _Attempt] = {}
@@ -133,7 +137,7 @@ class JobTunnel:
 
     def serve(self, served: Served) -> None:
         """See `WayIn.serve`."""
-        self._attempts[served.attempt_id] = _Attempt(served)
+        self._attempts[served.attempt_id] = _Attempt(served, self._allowance, self._spent)
         if self._attaching is None:
             self._attaching = self._loop.create_task(self._run())
 
@@ -157,6 +161,7 @@ class JobTunnel:
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         await asyncio.sleep(0)  # sockets are closed in the next turn
+        self._allowance.close()
 
     # --- attached --------------------------------------------------------------------------------
 
@@ -248,6 +253,8 @@ class JobTunnel:
             outcome = Outcome.NOT_ALLOWED
         elif order.port not in attempt.served.ports:
             outcome = Outcome.REFUSED
+        elif not self._allowance.left():
+            outcome = Outcome.PAUSED
         elif attempt.streams >= STREAMS_PER_ATTEMPT or self.streams >= STREAMS_MAX:
             outcome = Outcome.AT_LIMIT
         else:
@@ -262,6 +269,12 @@ class JobTunnel:
             task.add_done_callback(done)
             return
         attachment.answer(order, outcome)
+
+    def _spent(self) -> None:
+        """Cut everything: as much has gone through as may in a day."""
+        self._say("as much has gone through ports of jobs as may in a day; nobody is let in")
+        for attempt in self._attempts.values():
+            attempt.cut_streams()
 
     async def _carry(self, attachment: _Attachment, order: Open, attempt: _Attempt) -> None:
         try:
@@ -312,10 +325,18 @@ class JobTunnel:
 
 
 class _Attempt:
-    """The streams into one attempt; counts their bytes, and lets them go as fast as they can."""
+    """The streams into one attempt; counts their bytes.
 
-    def __init__(self, served: Served) -> None:
+    Args:
+        served: the attempt.
+        allowance: of all attempts.
+        spent: called when nothing may go through any more.
+    """
+
+    def __init__(self, served: Served, allowance: Allowance, spent: Callable[[], None]) -> None:
         self.served = served
+        self._allowance = allowance
+        self._spent = spent
         self.opening: set[asyncio.Task[None]] = set()
         self.relays: set[AnyRelay] = set()
         self.moved = 0
@@ -328,11 +349,14 @@ class _Attempt:
     def count(self, size: int) -> float:
         """See `Meter.count`."""
         self.moved += size
-        return 0.0
+        seconds = self._allowance.take(size)
+        if not self._allowance.left():
+            self._spent()
+        return seconds
 
     def most(self) -> int:
         """See `Meter.most`."""
-        return 1 << 16
+        return self._allowance.left()
 
     def tend(self, before: float) -> None:
         """Cut what is broken, or has been idle since some time of the loop."""
@@ -346,10 +370,14 @@ class _Attempt:
         """End all of them at once."""
         for task in tuple(self.opening):
             task.cancel()
-        for relay in tuple(self.relays):
-            relay.abort()
+        self.cut_streams()
         if self.moved:
             _logger.info("job %s: %d bytes through its ports", self.served.attempt_id, self.moved)
+
+    def cut_streams(self) -> None:
+        """End those that are open."""
+        for relay in tuple(self.relays):
+            relay.abort()
 
 
 class _Attachment:
@@ -452,10 +480,14 @@ class _Attachment:
 
 
 def job_tunnel(
-    api: str, token: str, ask: Callable[[str], dict[str, Any]], guard: Guard | None
+    api: str,
+    token: str,
+    ask: Callable[[str], dict[str, Any]],
+    guard: Guard | None,
+    allowance: Allowance,
 ) -> Callable[[ThreadPoolExecutor], JobTunnel]:
     """Return what makes the way in, once there is a loop; see `JobTunnel`."""
-    return partial(JobTunnel, api, token, ask, guard)
+    return partial(JobTunnel, api, token, ask, guard, allowance)
 
 
 def _outcome_of(error: OSError | TaskError) -> Outcome:

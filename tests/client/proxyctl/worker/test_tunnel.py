@@ -4,10 +4,12 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from support.waiting import until
 
 from proxyctl.protocol.frames import Dialled, Open, Outcome
 from proxyctl.worker import tunnel as module
+from proxyctl.worker.allowance import Allowance
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.ports import Served
@@ -66,7 +69,16 @@ class Place:
         self.target = 0  # where the job listens
         self.outcomes: list[Dialled] = []
         self.pool = ThreadPoolExecutor(2)
-        self.device = JobTunnel("http://127.0.0.1:1", TOKEN, self._ask, None, self.pool)
+        self.folder = folder
+        self.allowance = self.allowing(bytes_per_day=1 << 40)
+        self.device = JobTunnel(
+            "http://127.0.0.1:1", TOKEN, self._ask, None, self.allowance, self.pool
+        )
+
+    def allowing(self, *, bytes_per_day: int) -> Allowance:
+        """Return what lets so much through, as it comes."""
+        path = self.folder / "ports.json"
+        return Allowance(path, bytes_per_day, 0, lambda: datetime.now(UTC), time.monotonic)
 
     def _ask(self, path: str) -> dict[str, Any]:
         self.asked.append(path)
@@ -170,6 +182,39 @@ async def test_a_flood_of_orders_is_bounded(place: Place, monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "STREAMS_MAX", 0)
         with pytest.raises(TunnelError, match="busy"):
             await place.open()
+
+
+@pytest.mark.parametrize("is_from_job", [True, False])
+async def test_no_byte_goes_through_above_what_the_owner_allows(
+    place: Place, *, is_from_job: bool
+) -> None:
+    allowed, read = 1_000_003, 0
+    place.allowance.bytes_per_day = allowed
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as job:
+        job.setblocking(False)
+        place.target = job.getsockname()[1]
+        await place.attach(8888)
+        for _ in range(2):  # more in all than may go through
+            stream = await place.open()
+            inside, _ = await loop.sock_accept(job)
+            with stream, inside:
+                near, far = (inside, stream) if is_from_job else (stream, inside)
+                sending = asyncio.create_task(loop.sock_sendall(near, bytes(900_000)))
+                with suppress(ConnectionResetError):
+                    while read < allowed and (data := await loop.sock_recv(far, 1 << 16)):
+                        read += len(data)
+                        if read == 900_000:
+                            break
+                sending.cancel()
+                with suppress(asyncio.CancelledError, OSError):
+                    await sending
+            await until(lambda: place.device.streams == 0)
+        with pytest.raises(TunnelError, match="paused"):
+            await place.open()
+    assert place.allowance.spent == allowed
+    assert place.allowance.is_spent
+    assert 900_000 <= read <= allowed
 
 
 async def test_why_a_job_is_not_reached_is_told(place: Place) -> None:
