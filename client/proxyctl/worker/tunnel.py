@@ -123,7 +123,7 @@ class JobTunnel:
         self._guard = guard
         self._allowance = allowance
         self._pool = pool
-        self._relays = AsyncioRelays(self._loop)
+        self._relays = AsyncioRelays(self._loop, acknowledges=True)
         self._attempts: dict[str, _Attempt] = {}
         self._attaching: asyncio.Task[None] | None = None
         self._over: set[asyncio.Task[None]] = set()  # that were cancelled, until they have ended

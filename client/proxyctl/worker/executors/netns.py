@@ -94,6 +94,7 @@ class Spaces:
         """
         sock = self._socket(attempt_id, find)
         sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         number = sock.connect_ex(("127.0.0.1", port))
         if number not in (0, errno.EINPROGRESS):
             sock.close()

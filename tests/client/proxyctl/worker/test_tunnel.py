@@ -184,6 +184,24 @@ async def test_a_flood_of_orders_is_bounded(place: Place, monkeypatch: pytest.Mo
             await place.open()
 
 
+async def test_nothing_waits_for_an_acknowledgement_that_is_delayed(place: Place) -> None:
+    loop = asyncio.get_running_loop()
+    async with targets.echo() as target:
+        place.target = target.port
+        await place.attach(8888)
+        with await place.open() as stream:
+            for _ in range(20):  # from some exchanges on the system delays them
+                await loop.sock_sendall(stream, b"ping")
+                assert await loop.sock_recv(stream, 4) == b"ping"
+            [relay] = place.device._attempts[ATTEMPT].relays
+            daemon, job = (
+                end.transport.get_extra_info("socket")
+                for end in (relay._work, relay._target)  # type: ignore[attr-defined]
+            )
+            assert daemon.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert job.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+
+
 @pytest.mark.parametrize("is_from_job", [True, False])
 async def test_no_byte_goes_through_above_what_the_owner_allows(
     place: Place, *, is_from_job: bool

@@ -109,6 +109,7 @@ def test_a_port_on_which_the_job_listens(started: list[subprocess.Popen[bytes]])
     pid = first_within(process)
     spaces = netns.Spaces()
     with spaces.connect("a", 8888, lambda: pid) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert received(sock) == b"hello from within"
     # From then on nobody has to be found: the namespace is kept.
     with spaces.connect("a", 8888, lambda: None) as sock:
