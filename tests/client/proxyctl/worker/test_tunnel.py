@@ -50,6 +50,9 @@ class Authority:
     async def revoked_among(self, _: Sequence[str]) -> list[str]:
         return []
 
+    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
+        return list(device_ids)
+
 
 class Place:
     """A daemon's port, and a device with a job in the same loop."""
@@ -124,7 +127,7 @@ class Place:
         return answers[0].outcome
 
     async def open(self, port: int = 8888) -> socket.socket:
-        return await self.tunnels.open(TOKEN, JOB, 1, port, 20)
+        return await self.tunnels.open(TOKEN, JOB, 1, port, 20, "buyer")
 
     async def close(self) -> None:
         await self.device.close()
@@ -268,7 +271,7 @@ async def test_who_waits_for_an_attempt_that_ends_is_told(place: Place) -> None:
 
     served = place.device._attempts[ATTEMPT].served
     place.device._attempts[ATTEMPT].served = replace(served, connect=hang)
-    opening = asyncio.create_task(place.tunnels.open(TOKEN, JOB, 1, 8888, 60))
+    opening = asyncio.create_task(place.tunnels.open(TOKEN, JOB, 1, 8888, 60, "buyer"))
     await until(lambda: place.device.streams == 1, "it is on its way")
     place.device.forget(ATTEMPT)
     await asyncio.wait({opening}, timeout=20)
