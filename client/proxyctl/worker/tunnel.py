@@ -3,11 +3,12 @@
 Theory of operation
 -------------------
 As long as an attempt with ports runs, a control connection is kept with the port where devices
-attach (`protocol/frames.py`). On it the daemon asks for one stream after the other, each into a
-port of an attempt. What it asks is compared with what runs here and with what the buyer has
-declared: so it reaches those ports, on the loopback of that sandbox, and nothing else of this
-device or its network. The socket into the job and a connection to the daemon under TLS are then
-relayed as an exit relays (`exit/relay.py`): half closes, resets and slow readers go through.
+attach (`protocol/frames.py`), of each daemon of the service (`doors.py`). On it that asks for one
+stream after the other, each into a port of an attempt. What it asks is compared with what runs here
+and with what the buyer has declared: so it reaches those ports, on the loopback of that sandbox,
+and nothing else of this device or its network. The socket into the job and a connection to the
+daemon under TLS are then relayed as an exit relays (`exit/relay.py`): half closes, resets and slow
+readers go through.
 
 Streams outlive a lost control connection, and end with their attempt and with the agent.
 """
@@ -20,7 +21,7 @@ import logging
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from proxyctl import __version__
@@ -46,14 +47,11 @@ from proxyctl.protocol.frames import (
     Sorry,
     Tunnel,
     Tunnelled,
-    integer_of,
-    line_of,
 )
 from proxyctl.words import plain_line
+from proxyctl.worker.doors import REFUSED_SECONDS, Door, Doors, doors_of
 from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.probe import connected
-from proxyctl.worker.retries import Retries
 
 if TYPE_CHECKING:
     import socket
@@ -68,6 +66,7 @@ if TYPE_CHECKING:
     from proxyctl.exit.secure import SecureDoor, SecureTransport
     from proxyctl.worker.allowance import Allowance
     from proxyctl.worker.ports import Served
+    from proxyctl.worker.retries import Retries
 
 _logger = logging.getLogger("worker")
 
@@ -79,20 +78,10 @@ DIALS_AT_ONCE: Final = 16
 CONNECT_SECONDS: Final = 10.0  # into the sandbox, and as long again to the daemon
 IDLE_SECONDS: Final = 3600.0  # without a byte either way
 _TEND_SECONDS: Final = 30.0  # between looks at streams that are idle, or broke without a word
-_REFUSED_SECONDS: Final = 300.0  # until a service that has no port for it is asked again
 _DRAIN_GRACE_SECONDS: Final = 5.0  # behind the time that a daemon takes to stop
 _DRAIN_MOST_SECONDS: Final = 3600.0
 _CLOSE_SECONDS: Final = 2.0  # for streams that are cut to let go of their sockets
-_NO_NUMBER: Final = 65_535
 _MISMATCH: Final = "the port for devices shows another certificate than the marketplace has named"
-
-
-class Door(NamedTuple):
-    """Where the device attaches, and the SHA-256 of the certificate there, in hexadecimal."""
-
-    host: str
-    port: int
-    certificate: str
 
 
 class JobTunnel:
@@ -167,42 +156,19 @@ class JobTunnel:
 
     async def _run(self) -> None:
         tending = self._loop.create_task(self._tend_forever())
-        retries = Retries()
         try:
-            while True:
-                pause = await self._attach_once(retries)
-                await asyncio.sleep(pause)
+            await Doors(self._doors, self._hold, self._say).keep()
         finally:
             tending.cancel()
             with suppress(asyncio.CancelledError):
                 await tending
 
-    async def _attach_once(self, retries: Retries) -> float:
-        """Stay attached as long as it lasts; return for how many seconds not to come again."""
-        try:
-            door = await self._door()
-            attachment = _Attachment(self, retries)
-            return await attachment.hold(door, self._way_to(door))
-        except RefusedError as error:
-            self._say(f"ports of jobs cannot be reached: {error}")
-            return _REFUSED_SECONDS
-        except (LinkError, AttachError) as error:
-            self._say(f"ports of jobs cannot be reached now: {error}")
-            return retries.failed()
-        except Exception:
-            _logger.exception("ports of jobs cannot be reached")
-            return retries.failed(_REFUSED_SECONDS)
+    async def _hold(self, door: Door, retries: Retries) -> float:
+        return await _Attachment(self, retries).hold(door, self._way_to(door))
 
-    async def _door(self) -> Door:
-        said = await self._loop.run_in_executor(self._pool, self._ask, "/api/worker/tunnel")
-        try:
-            return Door(
-                line_of(said["host"]),
-                integer_of(said["port"], _NO_NUMBER),
-                line_of(said["certificate_sha256"]).lower(),
-            )
-        except (KeyError, ValueError):
-            raise LinkError("the marketplace does not say where devices attach") from None
+    async def _doors(self) -> list[Door]:
+        path = "/api/worker/tunnel"
+        return doors_of(await self._loop.run_in_executor(self._pool, self._ask, path))
 
     def _way_to(self, door: Door) -> Callable[[], Awaitable[socket.socket]] | None:
         """Return how to connect to the door; None for as anybody does.
@@ -475,8 +441,8 @@ class _Attachment:
         words = plain_line(sorry.words)
         _logger.info("ports of jobs cannot be reached: %s", words)
         if not sorry.retry_seconds:
-            return _REFUSED_SECONDS
-        return self._retries.failed(min(sorry.retry_seconds, _REFUSED_SECONDS))
+            return REFUSED_SECONDS
+        return self._retries.failed(min(sorry.retry_seconds, REFUSED_SECONDS))
 
 
 def job_tunnel(

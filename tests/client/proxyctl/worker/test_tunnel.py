@@ -19,6 +19,7 @@ from support.exit_device import Port
 from support.waiting import until
 
 from proxyctl.protocol.frames import Dialled, Open, Outcome
+from proxyctl.worker import doors
 from proxyctl.worker import tunnel as module
 from proxyctl.worker.allowance import Allowance
 from proxyctl.worker.executors.base import TaskError
@@ -138,7 +139,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
-    monkeypatch.setattr(module.Retries, "failed", lambda *_: 0.01)
+    monkeypatch.setattr(doors.Retries, "failed", lambda *_: 0.01)
     made = Place(tmp_path)
     yield made
     await made.close()
@@ -331,7 +332,7 @@ async def test_an_api_that_talks_nonsense_is_asked_again(
 async def test_an_api_that_is_away_is_asked_again_and_one_that_refuses_later(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(doors, "REFUSED_SECONDS", 0.01)
     place.failures = [
         LinkError("away"),
         RefusedError("There is none.", "tunnels_not_offered", 400),
