@@ -159,9 +159,11 @@ class Supervisor:
 
     def _watch(self, deadline: float, grace: float) -> tuple[int, resource.struct_rusage]:
         while True:
-            pid, status, usage = os.wait4(self._pid, os.WNOHANG)
-            if pid:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == self._pid:
                 return status, usage
+            if pid:  # whose own parent has ended; an engine waits for its end to be seen
+                continue
             now = _now()
             if now >= deadline and not self._is_timed_out:
                 self._is_timed_out = True
