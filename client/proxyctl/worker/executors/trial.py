@@ -28,6 +28,7 @@ BOUNDS: Final = Bounds(
 )
 
 _TRIES: Final = 100
+_REMOVALS_MAX: Final = 3  # a client of an engine may be killed, and is not twice in a row
 _TRY_SECONDS: Final = 0.05
 _GROUPS: Final = Path("/sys/fs/cgroup")
 # Machine code that waits for signals for ever.
@@ -53,8 +54,7 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
     except EngineError as error:
         problems = [str(error)]
     finally:
-        with suppress(EngineError):
-            remove(engine, name)
+        _remove(engine, name)
     return Finding(
         id=f"{engine.name}-trial",
         is_met=not problems,
@@ -63,6 +63,14 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
         why="a job of a stranger could take all of this machine otherwise",
         remedy=f"see `{engine.name} info`, or choose another sandbox" if problems else "",
     )
+
+
+def _remove(engine: Engine, name: str) -> None:
+    """Remove it; what cannot be removed now is, by the next agent that is started here."""
+    for _ in range(_REMOVALS_MAX):
+        with suppress(EngineError):
+            remove(engine, name)
+            return
 
 
 def _problems(engine: Engine, name: str, create: Callable[[str, Bounds], None]) -> list[str]:
