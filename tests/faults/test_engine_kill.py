@@ -18,6 +18,7 @@ from support import engines, sqlite
 from support.crash_site import LENT, CrashSite, crash_site
 from support.engines import DockerDaemon
 from support.registry import ImageParts, layer_of, liar
+from support.waiting import until_true
 
 from proxyctl.worker.record import Sandbox
 from proxyctl.worker.states import State
@@ -103,7 +104,7 @@ def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random
                 engine.kill()
                 engine.start()
         site.finish(jobs)
-        assert containers(engine) == []
+        until_true(lambda: not left(engine), lambda: f"nothing is left: {left(engine)}")
     except BaseException as error:
         error.add_note(f"after {done}")
         raise
@@ -111,24 +112,49 @@ def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random
 
 def kill_helper(engine: DockerDaemon | None, chance: random.Random) -> None:
     """Kill one of the processes that the engine of this test has for a container of an agent."""
-    folder = os.environ["CONTAINERS_STORAGE_CONF" if engine is None else "DOCKER_HOST"]
-    folder = str(Path(folder.removeprefix("unix://")).parent)
-    assert folder.startswith("/var/tmp/proxyd-"), folder  # nobody else's engine
-    pids = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes()
-            has_folder = folder.encode() in words + (process / "environ").read_bytes()
-        except OSError:
-            continue
-        name = words.split(b"\0")[0].rpartition(b"/")[2]
-        if has_folder and name in HELPERS["podman" if engine is None else "docker"]:
-            pids.append(int(process.name))
+    pids = helpers(engine)
     if pids:
         try:
             os.kill(chance.choice(pids), signal.SIGKILL)
         except ProcessLookupError:
             return  # it has just ended
+
+
+def place(engine: DockerDaemon | None) -> str:
+    """Return the folder of the engine of this test, which nobody else has."""
+    path = os.environ["CONTAINERS_STORAGE_CONF" if engine is None else "DOCKER_HOST"]
+    folder = str(Path(path.removeprefix("unix://")).parent)
+    assert folder.startswith("/var/tmp/proxyd-"), folder
+    return folder
+
+
+def helpers(engine: DockerDaemon | None) -> list[int]:
+    folder = place(engine).encode()
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+            has_folder = folder in words + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        name = words.split(b"\0")[0].rpartition(b"/")[2]
+        if has_folder and name in HELPERS["podman" if engine is None else "docker"]:
+            pids.append(int(process.name))
+    return pids
+
+
+def left(engine: DockerDaemon | None) -> list[str]:
+    """Return what is left of containers: in the engine, its runtime, the kernel and the agents."""
+    folder = place(engine)
+    mounts = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
+    own = {f"{folder}/graph/overlay", f"{folder}/data"}  # for as long as the engine is there
+    states = Path("/run/runc") if engine is None else Path(folder, "exec/runtime-runc/moby")
+    return [
+        *containers(engine),
+        *(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in helpers(engine)),
+        *(each for each in mounts if each.startswith(f"{folder}/") and each not in own),
+        *(str(each) for each in states.glob("*/state.json") if folder in each.read_text()),
+    ]
 
 
 def containers(engine: DockerDaemon | None) -> list[str]:
