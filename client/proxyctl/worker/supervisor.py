@@ -105,8 +105,8 @@ class Supervisor:
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
         self._kill(signal.SIGKILL)
         self._drain()
-        if self._disk.is_full:
-            self._disk.is_over(_now())  # perhaps it was this job that has filled it
+        if self._disk.is_full or status != 0:
+            self._disk.look()  # whether it has failed for want of room, and has filled it itself
         for log in self._logs.values():
             log.close()
         self._end(
@@ -319,6 +319,11 @@ class _Disk:
         self.is_full = True
         if self._watch is not None:
             self.look_at = 0.0
+
+    def look(self) -> None:
+        """Add up once more, now."""
+        self.look_at = 0.0
+        self.is_over(_now())
 
     def is_over(self, now: float) -> bool:
         """Say whether the job must end; add up if it is time for that."""
