@@ -147,14 +147,23 @@ def left(engine: DockerDaemon | None) -> list[str]:
     """Return what is left of containers: in the engine, its runtime, the kernel and the agents."""
     folder = place(engine)
     mounts = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
-    own = {f"{folder}/graph/overlay", f"{folder}/data"}  # for as long as the engine is there
     states = Path("/run/runc") if engine is None else Path(folder, "exec/runtime-runc/moby")
     return [
         *containers(engine),
         *(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in helpers(engine)),
-        *(each for each in mounts if each.startswith(f"{folder}/") and each not in own),
+        *(each for each in mounts if each.startswith(f"{folder}/") and not is_own(each, folder)),
         *(str(each) for each in states.glob("*/state.json") if folder in each.read_text()),
     ]
+
+
+def is_own(place: str, folder: str) -> bool:
+    """Say whether a mount is the engine's own, for as long as that is there.
+
+    docker also keeps the namespace of a container whose shim was killed while it started, which
+    belongs to no container any more; it is for docker to remove.
+    """
+    own = (f"{folder}/graph/overlay", f"{folder}/data")
+    return place in own or place.startswith(f"{folder}/exec/netns/")
 
 
 def containers(engine: DockerDaemon | None) -> list[str]:
