@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from support import engines, sqlite
-from support.crash_site import LENT, CrashSite, crash_site
+from support.crash_site import LENT, CrashSite, crash_site, until_begun
 from support.engines import DockerDaemon
 from support.registry import ImageParts, layer_of, liar
 from support.waiting import until_true
@@ -84,6 +85,32 @@ def test_a_job_in_a_container_has_one_result_whatever_is_killed(
     site.agents[0].start()
     for seed in range(SEED, SEED + SEEDS):
         run_seed(site, engine, random.Random(seed))
+    site.agents[0].kill()
+
+
+@pytest.mark.timeout(300)
+def test_a_machine_that_was_restarted_in_mid_job_gives_it_back(
+    site: CrashSite, engine: DockerDaemon | None
+) -> None:
+    if engine is None:
+        return  # what podman keeps in /run is not this test's alone
+    agent = site.agents[0]
+    agent.start()
+    job = site.post(command=["/bin/sh", "-c", COMMAND.replace("sleep 1", "sleep 15")])
+    until_begun(site, job)
+    agent.lose_power()
+    for process in psutil.process_iter(["cmdline"]):  # clients of the engine, and their guards
+        if any(str(agent.folder) in word for word in process.info["cmdline"] or ()):
+            process.kill()
+    engine.lose_power()
+    engine.start()
+    agent.start()
+    site.finish([job])
+    first, *_, last = site.last_attempts[job]
+    assert (first["kind"], last["outcome"]) == ("host", "completed")
+    assert "restarted" in first["reason"]
+    until_true(lambda: not left(engine), lambda: f"nothing is left: {left(engine)}")
+    agent.kill()
 
 
 def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random) -> None:

@@ -107,14 +107,14 @@ class CrashSite:
         status, body = self.daemon.call("POST", "/api/worker/token/revoke", fields, session)
         assert status == 200, body
 
-    def post(self, seconds: float = JOB_SECONDS) -> str:
-        """Put a job up; a script runs for so long."""
+    def post(self, seconds: float = JOB_SECONDS, **payload: Any) -> str:
+        """Put a job up, with what its payload has more; a script runs for so long."""
         outputs = [{"name": "kept", "path": "kept"}]
         job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
         if "image" in self._payload:
             job["job_type"] = "docker"
         script = {} if self._payload else {"script": SCRIPT.format(seconds=seconds)}
-        job["payload"] = {**self._payload, **script, "outputs": outputs}
+        job["payload"] = {**self._payload, **script, **payload, "outputs": outputs}
         status, body = self.daemon.call("POST", "/api/jobs", job, self._buyer)
         assert status == 200, body
         self._jobs[body["job_id"]] = SimpleNamespace(id=body["job_id"])
