@@ -177,10 +177,18 @@ def left(engine: DockerDaemon | None) -> list[str]:
     states = Path("/run/runc") if engine is None else Path(folder, "exec/runtime-runc/moby")
     return [
         *containers(engine),
-        *(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in helpers(engine)),
+        # docker may leave a shim that has no container; whether one has is told by its state.
+        *(each for each in map(command_of, helpers(engine)) if "containerd-shim" not in each),
         *(each for each in mounts if each.startswith(f"{folder}/") and not is_own(each, folder)),
         *(str(each) for each in states.glob("*/state.json") if folder in each.read_text()),
     ]
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:  # it has just ended
+        return "one that ends"
 
 
 def is_own(place: str, folder: str) -> bool:

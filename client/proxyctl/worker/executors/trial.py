@@ -28,7 +28,9 @@ BOUNDS: Final = Bounds(
 )
 
 _TRIES: Final = 100
-_REMOVALS_MAX: Final = 3  # a client of an engine may be killed, and is not twice in a row
+# An engine that is killed is back after seconds; until it is, nothing can be removed.
+_REMOVALS_MAX: Final = 15
+_REMOVAL_SECONDS: Final = 1.0
 _TRY_SECONDS: Final = 0.05
 _GROUPS: Final = Path("/sys/fs/cgroup")
 # Machine code that waits for signals for ever.
@@ -71,6 +73,7 @@ def _remove(engine: Engine, name: str) -> None:
         with suppress(EngineError):
             remove(engine, name)
             return
+        time.sleep(_REMOVAL_SECONDS)
 
 
 def _problems(engine: Engine, name: str, create: Callable[[str, Bounds], None]) -> list[str]:
