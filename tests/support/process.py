@@ -267,9 +267,18 @@ def forking() -> Iterator[None]:
 @contextmanager
 def serving(url: str, *arguments: str, **settings: str) -> Iterator[Process]:
     """Run a daemon until the test is over."""
-    process = Process(url, *arguments, **settings)
-    try:
+    with running(Process(url, *arguments, **settings)) as process:
         yield process.wait_ready()
+
+
+@contextmanager
+def running(process: Process) -> Iterator[Process]:
+    """Kill a daemon when the test is over; what it has printed is shown if that fails."""
+    try:
+        yield process
+    except BaseException:
+        print(process.output)  # noqa: T201 - pytest keeps it for the report
+        raise
     finally:
         process.stop(signal.SIGKILL)
 
