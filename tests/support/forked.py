@@ -29,6 +29,7 @@ from storage.open import load
 ROOT = Path(__file__).parent.parent.parent
 REQUEST_MAX_BYTES = 131_072  # an environment, and lists of settings in it
 START_SECONDS = 60.0  # many import at once, and a machine may be busy
+STANDARD = 3  # input, output and error output
 PROGRAMS = {"proxyd": "proxyd.__main__"}  # what `python -m` runs of a package
 
 
@@ -41,7 +42,7 @@ class ForkedProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.stdout: IO[str] | None = None
+        self.stdout: IO[str] | None = None  # for whoever gave it a pipe
         self.returncode: int | None = None
         self._has_ended = threading.Event()
 
@@ -84,7 +85,14 @@ class Forker:
         self._running: dict[int, ForkedProcess] = {}
 
     def start(
-        self, program: str, arguments: Sequence[str], variables: Mapping[str, str], *, leads: bool
+        self,
+        program: str,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        standard: Sequence[int],
+        *,
+        leads: bool,
+        folder: Path = ROOT,
     ) -> ForkedProcess:
         """Fork a process.
 
@@ -92,20 +100,25 @@ class Forker:
             program: the module whose `main` it runs.
             arguments: its command line.
             variables: its environment.
+            standard: its standard input, output and error output, which stay open here.
             leads: whether it leads a session of its own.
+            folder: where it begins.
         """
-        request = {"program": program, "arguments": arguments, "variables": variables}
-        packet = json.dumps({**request, "leads": leads}).encode()
+        request = {
+            "program": program,
+            "arguments": arguments,
+            "variables": variables,
+            "leads": leads,
+            "folder": str(folder),
+        }
+        packet = json.dumps(request).encode()
         assert len(packet) <= REQUEST_MAX_BYTES
-        readable, writable = os.pipe()
         with self._lock:
             if self._process is None:
                 self._process = self._begin()
-            socket.send_fds(self._socket, [packet], [writable])
-            os.close(writable)
+            socket.send_fds(self._socket, [packet], standard)
             forked = self._forked.get(timeout=START_SECONDS)
         assert forked is not None, "the process that forks daemons has ended"
-        forked.stdout = os.fdopen(readable, encoding="utf-8")
         return forked
 
     def close(self) -> None:
@@ -158,6 +171,7 @@ def _run(channel: socket.socket) -> NoReturn:
     request = _serve(channel)
     if request["leads"]:
         os.setsid()
+    os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["variables"])
     program = import_module(PROGRAMS.get(request["program"], request["program"]))
@@ -180,22 +194,23 @@ def _serve(channel: socket.socket) -> dict[str, Any]:
             _reap(channel)
         if channel not in ready:
             continue
-        packet, [*descriptors], _, _ = socket.recv_fds(channel, REQUEST_MAX_BYTES, 1)
+        packet, descriptors, _, _ = socket.recv_fds(channel, REQUEST_MAX_BYTES, STANDARD)
         if not packet:
             sys.exit()
         pid = os.fork()
         if pid == 0:
             break
-        os.close(descriptors[0])
+        for descriptor in descriptors:
+            os.close(descriptor)
         _say(channel, pid, None)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, interrupt)
     for each in (channel, woken, wake):
         each.close()
-    for standard in (1, 2):
-        os.dup2(descriptors[0], standard)
-    os.close(descriptors[0])
+    for standard, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
     return dict(json.loads(packet))
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
@@ -59,6 +59,28 @@ def environment(url: str, **settings: str) -> dict[str, str]:
         if name == "PROXYD_INTERPRETED" or "PROXY" not in name.upper()
     }
     return {**inherited, **ENVIRONMENT, "PROXYD_STORAGE__URL": url, **settings}
+
+
+def fork(
+    forker: Forker,
+    program: str,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    leads: bool,
+) -> ForkedProcess:
+    """Fork a daemon whose output is read from a pipe, both kinds from one."""
+    readable, writable = os.pipe()
+    try:
+        standard = (0, writable, writable)
+        forked = forker.start(program, arguments, variables, standard, leads=leads)
+    except BaseException:
+        os.close(readable)
+        raise
+    finally:
+        os.close(writable)
+    forked.stdout = os.fdopen(readable, encoding="utf-8")
+    return forked
 
 
 def is_setting(name: str) -> bool:
@@ -162,7 +184,7 @@ class Process(Api):
         leads = self.number > 1  # a session, as a shell has it, so that Ctrl-C can be tried
         self.process: ForkedProcess | subprocess.Popen[str]
         if self.forker is not None and all(map(is_setting, settings)):
-            self.process = self.forker.start(self.program, arguments, variables, leads=leads)
+            self.process = fork(self.forker, self.program, arguments, variables, leads=leads)
         else:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self.program, *arguments],
