@@ -300,6 +300,7 @@ class Deploys:
             job_type,
             has_image=bool(template.image),
             has_network=template.network != "none",
+            has_ports=bool(template.ports),
         )
 
     def _template(self, new: NewDeploy) -> Template | None:

@@ -125,6 +125,10 @@ class Slurm:
     def attach(self, task: Task, pid: int) -> None:
         """Have nothing to do: what the supervisor has started tells the node to begin."""
 
+    def can_reach_ports(self) -> bool:
+        """Return False."""
+        return False
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - as others
         """Refuse: the job is on a node, and the agent is not."""
         raise TaskError("refused", _NO_PORTS)
@@ -165,6 +169,10 @@ class Slurm:
             return slurm_calls.attempts(self._scope)
         except SlurmError as error:
             raise TaskError("host", f"Slurm: {error}") from None
+
+    def left(self) -> set[str]:
+        """Return what `running` does; what has ended it forgets by itself."""
+        return self.running()
 
     def ended(self, attempt_id: str) -> Ending:
         """Say what the node has told, or why it has not."""
