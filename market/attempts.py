@@ -139,7 +139,7 @@ async def actions_for_all(
     job_ids = {job_id for _, named in devices for job_id, _ in named}
     rows = await attempt_queries.states(tx, list(job_ids)) if job_ids else []
     jobs = {row.id: row for row in rows}
-    return [_actions(jobs, device_id, sorted(named)) for device_id, named in devices]
+    return [_actions(jobs, device_id, named) for device_id, named in devices]
 
 
 def _actions(

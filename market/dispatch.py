@@ -737,7 +737,8 @@ async def _look(tx: Transaction, questions: Sequence[_Question]) -> dict[_Questi
     wanted = [job_id for each in unknown.values() for job_id in each]
     given = {row.job_id: row for row in await queries.given(tx, wanted)} if wanted else {}
     found = {}
-    for each, actions in zip(questions, await actions_for_all(tx, questions), strict=True):
+    named = [(each.device_id, sorted(each.named)) for each in questions]
+    for each, actions in zip(questions, await actions_for_all(tx, named), strict=True):
         device_id = each.device_id
         if device_id not in reputations:
             continue
