@@ -31,8 +31,8 @@ from market.deploys import (
 )
 from market.dispatch import Dispatch
 from market.errors import Code
-from market.jobs import DURATION_MAX_HOURS
 from market.money import Currency
+from market.postings import DURATION_MAX_HOURS
 from market.rollout import Strategy
 from market.rollouts import Rollouts
 from market.templates import Change, Interpreter, Template, template_of

@@ -26,17 +26,17 @@ from market.attempts import Ending, FailureKind
 from market.copies import COPIES_MAX, Group, copying_of
 from market.dispatch import Dispatch
 from market.errors import Code
-from market.jobs import (
+from market.jobs import Jobs
+from market.matching import Needs
+from market.money import MICRO
+from market.networks import site
+from market.postings import (
     DURATION_MAX_HOURS,
     PRICE_MAX,
     TEXT_MAX_CHARACTERS,
     TITLE_MAX_CHARACTERS,
-    Jobs,
     NewJob,
 )
-from market.matching import Needs
-from market.money import MICRO
-from market.networks import site
 from market.reputation import WHOLE
 from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, understand
 from market.states import JobStatus
