@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct, structs
@@ -149,6 +149,16 @@ class Told(Struct, frozen=True):
     is_replaced: bool = False
 
 
+class SampleSource(Protocol):
+    """Gives devices jobs whose answers are known (`market.samples`)."""
+
+    async def is_due(self, tx: Transaction, device_id: str) -> bool:
+        """Say whether a device is to be given one."""
+
+    async def give(self, device_id: str, offer: Offer) -> GivenRow | None:
+        """Give a device one; None when it gets none now."""
+
+
 class _Found(Struct, frozen=True):
     """What the store says of a device: what it holds, what of that it does not know, actions."""
 
@@ -156,6 +166,7 @@ class _Found(Struct, frozen=True):
     unknown: Sequence[GivenRow]
     actions: Sequence[Action]
     reputation: int
+    is_due: bool = False
 
 
 class _Device:
@@ -323,6 +334,8 @@ class Dispatch:
         terms: DispatchTerms,
     ) -> None:
         self.terms = terms
+        # Where there are samples, whoever gives them puts itself here.
+        self.samples: SampleSource | None = None
         self.claims = Claims(context.store, context.now, bounds)
         self.jobs = JobBook()
         self._store = context.store
@@ -530,11 +543,14 @@ class Dispatch:
     async def _look(
         self, request: _Request, ask: Ask
     ) -> tuple[Sequence[GivenRow], Sequence[Action]]:
-        """Look up what a device holds; return what it was given without knowing, and actions."""
+        """Look up what a device holds; return what it was given without knowing, and actions.
+
+        One that is due for a sample, and has nothing else to hear, is given that.
+        """
         device = request.device
         device.is_certain = True  # unless it is woken while this is looked up
         try:
-            found = await self._store.read(_look, request.device_id, ask.attempts)
+            found = await self._store.read(_look, request.device_id, ask.attempts, self.samples)
         except BaseException:
             device.is_certain = False
             raise
@@ -560,7 +576,29 @@ class Dispatch:
             # Another agent may be at work on what it was given, and has named it to nobody yet.
             and device.agents.get((row.job_id, row.attempt), "") in ("", ask.agent.name)
         ]
+        if found.is_due and not unknown and not actions:
+            sample = await self._sample(request)
+            if sample is not None and request.is_wanted:
+                return [sample], ()
         return unknown, actions
+
+    async def _sample(self, request: _Request) -> GivenRow | None:
+        """Give a device a sample, if it gets one now: else when it is looked up the next time."""
+        device = request.device
+        if self.samples is None or self._is_draining or request.offer.capacity.slots < 1:
+            return None
+        device.claiming += 1  # a later request waits, and looks up what this one was given
+        try:
+            row = await self.samples.give(request.device_id, request.offer)
+        except BaseException:
+            device.is_certain = False
+            raise
+        finally:
+            device.claiming -= 1
+            self._settle(device)
+        if row is not None:
+            device.held |= {(row.job_id, row.attempt)}
+        return row
 
     # --- matching ---------------------------------------------------------------------------
 
@@ -638,11 +676,15 @@ class Dispatch:
                 device.reputation = min(device.reputation, job.needs.min_reputation - 1)
                 device.is_certain = False
             self._add(job.again())
+        self._settle(device)
+        if not request.claiming:
+            request.wake()
+
+    def _settle(self, device: _Device) -> None:
+        """Have later requests of a device go on, unless a job is still being given to it."""
         if not device.claiming and device.settled is not None:
             device.settled.set_result(None)
             device.settled = None
-        if not request.claiming:
-            request.wake()
 
     def _read_copies(self, job: WaitingJob, outcome: Outcome) -> None:
         """Have the other copies of a job read again: who may have them is another matter now."""
@@ -709,7 +751,12 @@ def _reported(row: DeviceRow) -> Offer:
     return Offer(capacity, executors, JOB_TYPES, True, (row.min_price_usd or 0) * MILLION)
 
 
-async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]) -> _Found:
+async def _look(
+    tx: Transaction,
+    device_id: str,
+    named: frozenset[tuple[str, int]],
+    samples: SampleSource | None,
+) -> _Found:
     """Compare what a device says it holds with what the store says.
 
     Raises:
@@ -724,4 +771,5 @@ async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int
     given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
     reputations = await trust.of_devices(tx, [device_id])
     actions = await actions_for(tx, device_id, sorted(named))
-    return _Found(held, given, actions, reputations[device_id].score)
+    is_due = samples is not None and await samples.is_due(tx, device_id)
+    return _Found(held, given, actions, reputations[device_id].score, is_due)
