@@ -143,6 +143,11 @@ class Samples:
                 self._ready.append(task)
             await self._used.wait()
 
+    @property
+    def ready(self) -> int:
+        """How many tasks are ready."""
+        return len(self._ready)
+
     async def is_due(self, tx: Transaction, device_id: str) -> bool:
         """Say whether a device is to be given a sample when it has room for one."""
         return not await queries.jobs_left(tx, device_id)

@@ -408,10 +408,10 @@ async def test_a_device_is_given_one_without_waiting_until_it_is_made(market: Ma
     assert await given(market, device) == []
     running = asyncio.create_task(samples.run())
     try:
-        await until(lambda: len(samples._ready) == READY_MAX)
+        await until(lambda: samples.ready == READY_MAX)
         market.dispatch.device_wakes(device.id)
         await take(market, device)
-        await until(lambda: len(samples._ready) == READY_MAX)
+        await until(lambda: samples.ready == READY_MAX)
     finally:
         running.cancel()
 
