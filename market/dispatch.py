@@ -10,6 +10,8 @@ not name what it was given, so that it is looked up.
 """
 
 import asyncio
+import math
+import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -42,6 +44,7 @@ from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity, Resources, as_fields
 from proxyctl.protocol.jobspec.matching import left
+from storage import benchmarks as benchmark_queries
 from storage import claims as queries
 from storage import devices as device_queries
 from storage.claims import GivenRow, HeldRow, OfferedRow
@@ -64,9 +67,13 @@ KINDS_LOOKED_AT_MAX = 200
 FULL_SECONDS = 5.0
 # An agent asks again at once, or after a minute if the marketplace was away for long.
 AGENT_AWAY_SECONDS = 120.0
+# So many jobs on average end before a device is asked to show what it has, so that it does not know
+# when; each time takes it some seconds, in which it gets no job.
+BENCHMARK_ONE_IN = 8
 # Each device has some, and an empty set of its own takes 216 bytes.
 NO_ATTEMPTS: Final[frozenset[tuple[str, int]]] = frozenset()
 NO_ACTIONS: Final[frozenset[Action]] = frozenset()
+NEVER: Final = -math.inf
 SayHeld = Callable[[], Awaitable[None]]
 JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
 
@@ -81,6 +88,8 @@ class DispatchTerms(Struct, frozen=True):
         sign_seconds: how often whoever waits is told that it is held; proxies on the way close a
             connection on which nothing has come for a minute.
         held_max: of how many devices one is held at once; those of one owner have half of that.
+        benchmark_seconds: a device is asked to show what it has once in that time at most; 0 asks
+            none.
     """
 
     credit: int = 10_000
@@ -88,6 +97,7 @@ class DispatchTerms(Struct, frozen=True):
     wait_seconds: float = 300.0
     sign_seconds: float = 50.0
     held_max: int = 10_000
+    benchmark_seconds: int = 0
 
 
 class Agent(Struct, frozen=True):
@@ -104,7 +114,7 @@ class Ask(Struct, frozen=True):
     """What a device asks with: what it offers, what it holds, and for how long it waits.
 
     `seen` is the number of the last answer that it got, 0 for none; `network` where it asks from
-    (`market.networks.site`).
+    (`market.networks.site`); `can_benchmark` says that it can show what it has, and is free to.
     """
 
     offer: Offer
@@ -113,6 +123,7 @@ class Ask(Struct, frozen=True):
     seen: int
     agent: Agent = Agent()
     network: str = ""
+    can_benchmark: bool = False
 
 
 class GivenJob(Struct, frozen=True):
@@ -141,12 +152,14 @@ class Told(Struct, frozen=True):
     """What a device is told: jobs that are now its own, what to stop, the number of the answer.
 
     `is_replaced`: another agent with the same token was started later, and is given the jobs.
+    `benchmark`: it is to show what it has (`market.benchmarks`) before it asks again.
     """
 
     jobs: Sequence[GivenJob]
     actions: Sequence[Action]
     seen: int
     is_replaced: bool = False
+    benchmark: bool = False
 
 
 class SampleSource(Protocol):
@@ -177,13 +190,15 @@ class _Device:
     attempts that it was given and does not name, with the number of the answer: one that it has
     seen and does not take is not given again, but taken back. `agents` are the agents that were
     given what it holds, and `agent` the one that gets jobs now, which asked last at `asked_at`.
-    `reputation` is as it was last looked up, in millionths.
+    `reputation` is as it was last looked up, in millionths. `benchmark_at` is when it was last
+    asked to show what it has, or when it was known last that this is not due.
     """
 
     __slots__ = (
         "agent",
         "agents",
         "asked_at",
+        "benchmark_at",
         "claiming",
         "given",
         "held",
@@ -205,6 +220,7 @@ class _Device:
         self.agent = Agent()
         self.agents: dict[tuple[str, int], str] = {}
         self.asked_at = 0.0
+        self.benchmark_at = NEVER
         self.offer: Offer | None = None
         self.reputation = 0
         self.request: _Request | None = None
@@ -339,6 +355,7 @@ class Dispatch:
         self.claims = Claims(context.store, context.now, bounds)
         self.jobs = JobBook()
         self._store = context.store
+        self._now = context.now
         self._waking = waking
         self._specs = specs
         self._devices: OrderedDict[str, _Device] = OrderedDict()
@@ -456,9 +473,9 @@ class Dispatch:
         while request.is_wanted:
             if not request.claiming and (must_look or not device.is_certain):
                 must_look = False
-                jobs, actions = await self._look(request, ask)
-                if jobs or actions:
-                    return self._told(device, ask, jobs, actions)
+                told = await self._looked_up(request, ask)
+                if told is not None:
+                    return told
                 continue
             if not request.claiming and not self._is_draining:
                 self._match(request)
@@ -474,6 +491,15 @@ class Dispatch:
             if request.jobs and request.is_wanted:
                 return self._told(device, ask, request.jobs)
         return replaced(ask) if device.has_other(ask.agent) else self._told(device, ask)
+
+    async def _looked_up(self, request: _Request, ask: Ask) -> Told | None:
+        """Look a device up; return what it is told by that, or None for nothing."""
+        jobs, actions = await self._look(request, ask)
+        if jobs or actions:
+            return self._told(request.device, ask, jobs, actions)
+        if await self._is_to_show(request, ask) and request.is_wanted:
+            return structs.replace(self._told(request.device, ask), benchmark=True)
+        return None
 
     async def _wait(self, request: _Request, seconds: float) -> None:
         """Wait until something has happened to a request, or its time is over."""
@@ -581,6 +607,23 @@ class Dispatch:
             if sample is not None and request.is_wanted:
                 return [sample], ()
         return unknown, actions
+
+    async def _is_to_show(self, request: _Request, ask: Ask) -> bool:
+        """Say whether a device that holds nothing is to show what it has: now and then, by lot.
+
+        It was looked up just now, which is when a job of it has ended, or it is new here.
+        """
+        device, seconds = request.device, self.terms.benchmark_seconds
+        is_free = ask.can_benchmark and not (device.held or ask.attempts) and not self._is_draining
+        if not seconds or not is_free or request.offer.capacity.slots < 1:
+            return False
+        now = asyncio.get_running_loop().time()
+        if now - device.benchmark_at < seconds or secrets.randbelow(BENCHMARK_ONE_IN):
+            return False
+        rows = await self._store.read(benchmark_queries.find, [request.device_id])
+        row = rows.get(request.device_id)
+        device.benchmark_at = now
+        return row is None or self._now() - row.measured_at >= seconds
 
     async def _sample(self, request: _Request) -> GivenRow | None:
         """Give a device a sample, if it gets one now: else when it is looked up the next time."""

@@ -24,3 +24,8 @@ CREATE TABLE sample_turns (
     jobs_left BIGINT NOT NULL,
     CONSTRAINT sample_turns_amounts CHECK (jobs_left >= 0)
 );
+
+-- The most that a device has ever shown, so that one which has become slower is seen.
+ALTER TABLE device_benchmarks ADD COLUMN best_core_hashes BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE device_benchmarks ADD COLUMN best_hashes BIGINT NOT NULL DEFAULT 0;
+UPDATE device_benchmarks SET best_core_hashes = core_hashes, best_hashes = hashes;

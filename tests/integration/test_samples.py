@@ -1,9 +1,9 @@
-"""A job whose answer is known, all the way: the agent that does it is believed, and is paid."""
+"""What a device is asked to show, all the way: a job whose answer is known, and a benchmark."""
 
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from support.service import running_in
@@ -12,18 +12,24 @@ from support.waiting import until
 from support.worker_market import WorkerMarket
 from support.worker_process import WorkerAgent, require_sandbox
 
-from market import sample_tasks
+from market import benchmarks, dispatch, sample_tasks
 from proxyctl.worker.record import Lend
 
 
-async def test_an_agent_does_a_sample_and_its_result_is_right(
+async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_sandbox(tmp_path)
     for name in ("HASHES", "STEPS", "NUMBERS", "SHELL_STEPS"):
         monkeypatch.setattr(sample_tasks, name, (1_000, 2_000))
-    samples = {"sample_account": "person1@example.com", "sample_credits_per_day": 100}
-    async with running_in(tmp_path, jobs=samples) as service:
+    monkeypatch.setattr(benchmarks, "ROUNDS", 1_000)
+    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 1)
+    jobs = {
+        "sample_account": "person1@example.com",
+        "sample_credits_per_day": 100,
+        "benchmark_hours": 24,
+    }
+    async with running_in(tmp_path, jobs=jobs) as service:
         payer, owner = await service.person(credit="10"), await service.person()
         made = service.daemon.market.samples
         assert made is not None
@@ -35,13 +41,16 @@ async def test_an_agent_does_a_sample_and_its_result_is_right(
         agent.agree(service.url, lend, await worker_token(service, owner))
         agent.start()
         try:
+            device: dict[str, Any] = {}
 
-            async def is_checked() -> bool:
+            async def has_shown() -> bool:
                 answer = await service.call("GET", "/api/worker/devices", token=owner.token)
-                [device] = answer.body["devices"]
-                return bool(device["reputation"]["checks"])
+                device.update(answer.body["devices"][0])
+                return bool(device["reputation"]["checks"]) and "benchmark" in device
 
-            await until(is_checked, "its result is compared", seconds=60)
+            await until(has_shown, "it has shown both", seconds=60)
+            assert device["benchmark"]["hashes_per_s"] > 0
+            assert device["reputation"]["correctness"] == 1
             wallet = (await service.call("GET", "/api/wallet", token=owner.token)).body
             # In review, as what other jobs have earned.
             assert 0 < wallet["credit_in_review"] < 0.1
