@@ -300,6 +300,7 @@ class Deploys:
             job_type,
             has_image=bool(template.image),
             has_network=template.network != "none",
+            min_reputation=template.min_reputation,
         )
 
     def _template(self, new: NewDeploy) -> Template | None:

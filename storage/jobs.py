@@ -501,14 +501,21 @@ async def earn_nothing(tx: Transaction, job_id: str) -> None:
 
 
 async def by_state(tx: Transaction) -> list[StateRow]:
-    """Count the open jobs by status, and the finished ones in review by its state."""
+    """Count the open jobs by status, without samples, and those in review by its state."""
     return await tx.all(
         StateRow,
         """
-        SELECT status, COUNT(*), CAST(0 AS BIGINT) FROM jobs
-        WHERE status IN ('waiting', 'running') GROUP BY status
-        UNION ALL
-        SELECT state, COUNT(*), CAST(SUM(earned) AS BIGINT) FROM job_reviews
-        WHERE state IN ('held', 'disputed') GROUP BY state
+        SELECT status, CAST(SUM(jobs) AS BIGINT), CAST(SUM(earned) AS BIGINT) FROM (
+            SELECT status, COUNT(*) AS jobs, 0 AS earned FROM jobs
+            WHERE status IN ('waiting', 'running') GROUP BY status
+            UNION ALL
+            SELECT 'running', -COUNT(*), 0 FROM job_samples AS s
+            WHERE s.outcome IS NULL
+                AND (SELECT status FROM jobs AS j WHERE j.id = s.job_id) = 'running'
+            UNION ALL
+            SELECT state, COUNT(*), SUM(earned) FROM job_reviews
+            WHERE state IN ('held', 'disputed') GROUP BY state
+        ) AS counted
+        GROUP BY status HAVING SUM(jobs) > 0
         """,
     )
