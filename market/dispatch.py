@@ -39,7 +39,7 @@ from market.matching import (
     suits,
 )
 from market.reputation import Reputation
-from market.specs import UNREADABLE, Specs
+from market.specs import Specs
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity, Resources, as_fields
@@ -352,6 +352,8 @@ class Dispatch:
         self.terms = terms
         # Where there are samples, whoever gives them puts itself here.
         self.samples: SampleSource | None = None
+        # Who ends jobs whose secrets cannot be read puts itself here.
+        self.on_unreadable: Callable[[str], Awaitable[None]] | None = None
         self.claims = Claims(context.store, context.now, bounds)
         self.jobs = JobBook()
         self._store = context.store
@@ -370,6 +372,7 @@ class Dispatch:
             self._add,
             self._claimed.__contains__,
             context.now,
+            self._end_unreadable,
         )
         self._is_draining = False
         waking.listen(self)
@@ -488,13 +491,15 @@ class Dispatch:
                 request.offer = ask.offer
             if request.error is not None:
                 raise request.error
-            if request.jobs and request.is_wanted:
-                return self._told(device, ask, request.jobs)
+            jobs = await self._claimed_for(request)
+            if jobs:
+                return self._told(device, ask, jobs)
         return replaced(ask) if device.has_other(ask.agent) else self._told(device, ask)
 
     async def _looked_up(self, request: _Request, ask: Ask) -> Told | None:
         """Look a device up; return what it is told by that, or None for nothing."""
-        jobs, actions = await self._look(request, ask)
+        rows, actions = await self._look(request, ask)
+        jobs = await self._readable(rows)
         if jobs or actions:
             return self._told(request.device, ask, jobs, actions)
         if await self._is_to_show(request, ask) and request.is_wanted:
@@ -531,18 +536,17 @@ class Dispatch:
         self,
         device: _Device,
         ask: Ask,
-        jobs: Sequence[GivenRow] = (),
+        jobs: Sequence[GivenJob] = (),
         actions: Sequence[Action] = (),
     ) -> Told:
         """Return an answer, with a number that neither side has had."""
         number = max(device.told_at, ask.seen, *device.given.values()) + 1
-        keys = [(row.job_id, row.attempt) for row in jobs]
+        keys = [(job.row.job_id, job.row.attempt) for job in jobs]
         device.given.update(dict.fromkeys(keys, number))
         device.agents.update(dict.fromkeys(keys, ask.agent.name))
         if actions:
             device.told, device.told_at = device.told.union(actions), number
-        given = [GivenJob(row, self._payload(row)) for row in jobs]
-        return Told(given, actions, number)
+        return Told(jobs, actions, number)
 
     async def _with_files(self, told: Told) -> Told:
         """Add what is to be fetched for its jobs; if that fails, the device hears of them again."""
@@ -557,14 +561,37 @@ class Dispatch:
         ]
         return structs.replace(told, jobs=jobs)
 
-    def _payload(self, row: GivenRow) -> bytes:
-        """Return a payload with its secrets; nearly all have none, and are as they were stored."""
+    async def _claimed_for(self, request: _Request) -> list[GivenJob]:
+        """Return the jobs that were claimed for a request, if somebody still waits for it."""
+        if not (request.jobs and request.is_wanted):
+            return []
+        rows, request.jobs = request.jobs, []
+        return await self._readable(rows)
+
+    async def _readable(self, rows: Sequence[GivenRow]) -> list[GivenJob]:
+        """Return jobs with their payloads; one whose secrets cannot be read any more is ended."""
+        jobs = []
+        for row in rows:
+            payload = self._payload(row)
+            if payload is None:
+                await self._end_unreadable(row.job_id)
+            else:
+                jobs.append(GivenJob(row, payload))
+        return jobs
+
+    async def _end_unreadable(self, job_id: str) -> None:
+        if self.on_unreadable is not None:
+            await self.on_unreadable(job_id)
+
+    def _payload(self, row: GivenRow) -> bytes | None:
+        """Return a payload with its secrets; nearly all have none, and are as they were stored.
+
+        None when they cannot be read: the key was changed since the job was given to the device.
+        """
         if row.secrets is None:
             return row.payload.encode()
         payload = self._specs.payload_of(row.payload, row.secrets)
-        if payload is None:  # the key was changed since it was given to the device
-            raise MarketError(Code.PAYLOAD_INVALID, UNREADABLE, field="payload.secrets")
-        return msgspec.json.encode(as_fields(payload))
+        return None if payload is None else msgspec.json.encode(as_fields(payload))
 
     async def _look(
         self, request: _Request, ask: Ask

@@ -24,7 +24,7 @@ from market.money import as_decimal
 from market.outcomes import JobTerms, Outcomes, attempt_outcome
 from market.overdue import Ended, Overdue
 from market.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, hold_of, waiting
-from market.specs import Spec, Specs, size_of
+from market.specs import UNREADABLE, Spec, Specs, size_of
 from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
@@ -291,6 +291,22 @@ class Jobs:
         if job.device_id is not None:
             self._waking.device(job.device_id)
             self._ended(job.id, "cancelled")
+        else:
+            self.changed(job.id)
+
+    async def end_unreadable(self, job_id: str) -> None:
+        """Cancel a job whose secrets cannot be read any more, and tell its buyer why.
+
+        The service has another key now, and no device could do what the buyer wants.
+
+        Raises:
+            StoreError: the job is as it was.
+        """
+        outcomes = self.outcomes
+        job = await self._store.write(outcomes.give_up, outcomes.moment(), job_id, UNREADABLE)
+        if job is not None:
+            _logger.warning("job %s is cancelled: its secrets cannot be read any more", job_id)
+            self.stopped(job)
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -329,9 +345,14 @@ class Jobs:
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`; `payload_invalid`, when the job's
-                secrets cannot be read any more.
+                secrets cannot be read any more; it is cancelled then.
         """
-        return await self._store.read(self._work, device.id, job_id)
+        try:
+            return await self._store.read(self._work, device.id, job_id)
+        except MarketError as error:
+            if error.code is Code.PAYLOAD_INVALID:
+                await self.end_unreadable(job_id)
+            raise
 
     async def page_of_device(
         self, device: DeviceRow, *, before: str, limit: int

@@ -144,6 +144,7 @@ class Market:
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, lambda: self.jobs.bounds)
             self.dispatch.samples = self.samples
+        self.dispatch.on_unreadable = self.jobs.end_unreadable
         self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
             context, self.devices, self.jobs, self.renewals, observed_seconds

@@ -139,16 +139,36 @@ class Outcomes:
             raise MarketError(Code.JOB_OVER)
         return stopped
 
+    async def give_up(
+        self, tx: Transaction, moment: Moment, job_id: str, reason: str
+    ) -> JobRow | None:
+        """Cancel a job that nobody can run, and return it as it was; None when it is over."""
+        group = await copies.lock(tx, job_id)
+        job = await queries.find(tx, job_id)
+        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            return None
+        await self.stop(tx, job, moment, group, reason=reason)
+        return job
+
     async def stop(
-        self, tx: Transaction, job: JobRow, moment: Moment, group: GroupRow | None = None
+        self,
+        tx: Transaction,
+        job: JobRow,
+        moment: Moment,
+        group: GroupRow | None = None,
+        *,
+        reason: str | None = None,
     ) -> None:
-        """Cancel an open job, which is locked, with its `group`; what was done of it is paid."""
+        """Cancel an open job, which is locked, with its `group`; what was done of it is paid.
+
+        `reason` is what its buyer is told, if it is not the buyer who wants that.
+        """
         device_id = job.device_id
         worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
         began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
         spec = await attempt_queries.spec(tx, job.id)
         gross = job_pay.share(job, began, moment.now, spec) if worker is not None else 0
-        outcome = Outcome(JobStatus.CANCELLED, gross)
+        outcome = Outcome(JobStatus.CANCELLED, gross, failure_reason=reason)
         await self._leave(tx, moment, job, outcome, worker, group=group)
 
     async def complete(
@@ -256,7 +276,8 @@ class Outcomes:
         attempt = "lost" if is_lost else attempt_outcome(ending)
         if job.device_id is not None:
             await trust.lock(tx, job.device_id)
-        drawn = await self._draw(tx, moment, job, is_lost=is_lost)
+        is_fault = is_lost or ending.kind not in WORK_KINDS
+        drawn = await self._draw(tx, moment, job, is_lost=is_lost, is_devices_fault=is_fault)
         if drawn is not None and _is_used_up(drawn, ending):
             done = Outcome(JobStatus.COMPLETED, result=reason, attempt=attempt, ending=ending)
             await self._leave(tx, moment, job, done, None, drawn=drawn)
@@ -312,13 +333,21 @@ class Outcomes:
         await self._leave(tx, moment, job, paid, worker, review_seconds=seconds, group=group)
 
     async def _draw(
-        self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        *,
+        is_lost: bool = False,
+        is_devices_fault: bool = False,
     ) -> Drawn | None:
         """Record what an attempt at a replica is paid that ends now; None for a job that is none.
 
         To be followed by `_pay_drawn`.
         """
-        return await draw(tx, job, self._drawing(moment), is_lost=is_lost)
+        return await draw(
+            tx, job, self._drawing(moment), is_lost=is_lost, is_devices_fault=is_devices_fault
+        )
 
     async def _pay_drawn(self, tx: Transaction, moment: Moment, job: JobRow, drawn: Drawn) -> None:
         if drawn.due is not None:
