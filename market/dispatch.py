@@ -16,18 +16,19 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct, structs
 
 from market import trust
 from market.artifacts import WorkFiles, files_of, wants_files
-from market.attempts import Action, actions_for
+from market.attempts import Action, actions_for_all
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
 from market.errors import Code, MarketError
+from market.gathering import Gathering
 from market.matching import (
     MILLION,
     WITHOUT_IMAGE,
@@ -58,6 +59,7 @@ JOBS_PER_ANSWER = 16
 DEVICES_MAX = 50_000
 # More than a device may hold, unless the operator wants that; of more, the rest are not told again.
 HELD_MAX = 1_000
+LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the last
 NOTHING = Capacity()
 ANYTHING = Capacity(slots=1)
 # In a market with more devices than that, some of the latest run what is run at all.
@@ -165,11 +167,18 @@ class Told(Struct, frozen=True):
 class SampleSource(Protocol):
     """Gives devices jobs whose answers are known (`market.samples`)."""
 
-    async def is_due(self, tx: Transaction, device_id: str) -> bool:
-        """Say whether a device is to be given one."""
+    async def due(self, tx: Transaction, device_ids: Sequence[str]) -> frozenset[str]:
+        """Return those of these devices that are to be given one."""
 
     async def give(self, device_id: str, offer: Offer) -> GivenRow | None:
         """Give a device one; None when it gets none now."""
+
+
+class _Question(NamedTuple):
+    """What a device says it holds, compared with what the store says."""
+
+    device_id: str
+    named: frozenset[tuple[str, int]]
 
 
 class _Found(Struct, frozen=True):
@@ -374,6 +383,7 @@ class Dispatch:
             context.now,
             self._end_unreadable,
         )
+        self._looks = Gathering(self._look_up, LOOKS_MAX_DEVICES)
         self._is_draining = False
         waking.listen(self)
 
@@ -603,10 +613,12 @@ class Dispatch:
         device = request.device
         device.is_certain = True  # unless it is woken while this is looked up
         try:
-            found = await self._store.read(_look, request.device_id, ask.attempts, self.samples)
+            found = await self._looks.ask(_Question(request.device_id, ask.attempts))
         except BaseException:
             device.is_certain = False
             raise
+        if found is None:
+            raise MarketError(Code.WORKER_UNAUTHORIZED)
         device.reputation = found.reputation
         held = frozenset((row.job_id, row.attempt) for row in found.held)
         device.held = held or NO_ATTEMPTS
@@ -669,6 +681,9 @@ class Dispatch:
         if row is not None:
             device.held |= {(row.job_id, row.attempt)}
         return row
+
+    async def _look_up(self, questions: Sequence[_Question]) -> dict[_Question, _Found]:
+        return await self._store.read(_look, questions, self.samples)
 
     # --- matching ---------------------------------------------------------------------------
 
@@ -822,24 +837,35 @@ def _reported(row: DeviceRow) -> Offer:
 
 
 async def _look(
-    tx: Transaction,
-    device_id: str,
-    named: frozenset[tuple[str, int]],
-    samples: SampleSource | None,
-) -> _Found:
-    """Compare what a device says it holds with what the store says.
+    tx: Transaction, questions: Sequence[_Question], samples: SampleSource | None
+) -> dict[_Question, _Found]:
+    """Compare what devices say they hold with what the store says; revoked ones are left out."""
+    device_ids = list({each.device_id for each in questions})
+    reputations = await trust.of_devices(tx, device_ids)  # of all that there are
+    for device_id in await device_queries.revoked_among(tx, device_ids):
+        del reputations[device_id]
+    held: dict[str, list[HeldRow]] = {device_id: [] for device_id in device_ids}
+    for row in await queries.held(tx, device_ids, limit=HELD_MAX * len(device_ids)):
+        held[row.device_id].append(row)
+    unknown = {each: _unknown(held[each.device_id], each.named) for each in questions}
+    wanted = [job_id for each in unknown.values() for job_id in each]
+    given = {row.job_id: row for row in await queries.given(tx, wanted)} if wanted else {}
+    due = frozenset[str]() if samples is None else await samples.due(tx, device_ids)
+    found = {}
+    named = [(each.device_id, sorted(each.named)) for each in questions]
+    for each, actions in zip(questions, await actions_for_all(tx, named), strict=True):
+        device_id = each.device_id
+        if device_id not in reputations:
+            continue
+        rows = [given[job_id] for job_id in unknown[each] if job_id in given]
+        score, is_due = reputations[device_id].score, device_id in due
+        found[each] = _Found(held[device_id], rows, actions, score, is_due)
+    return found
 
-    Raises:
-        MarketError: `worker_unauthorized`.
-    """
-    if await device_queries.is_revoked(tx, device_id):
-        raise MarketError(Code.WORKER_UNAUTHORIZED)
-    held = await queries.held(tx, device_id, limit=HELD_MAX)
-    unknown = [
+
+def _unknown(held: Sequence[HeldRow], named: frozenset[tuple[str, int]]) -> list[str]:
+    """Return jobs of a device that it neither names nor ever has, as many as one answer has."""
+    unknown = (
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
-    ]
-    given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
-    reputations = await trust.of_devices(tx, [device_id])
-    actions = await actions_for(tx, device_id, sorted(named))
-    is_due = samples is not None and await samples.is_due(tx, device_id)
-    return _Found(held, given, actions, reputations[device_id].score, is_due)
+    )
+    return list(islice(unknown, JOBS_PER_ANSWER))

@@ -147,7 +147,7 @@ class Market:
         self.dispatch.on_unreadable = self.jobs.end_unreadable
         self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
-            context, self.devices, self.jobs, self.renewals, observed_seconds
+            context, self.devices, self.jobs, self.renewals, self.logs, observed_seconds
         )
         self.reviews = Reviews(context)
         self.benchmarks = Benchmarks(context, monotonic)

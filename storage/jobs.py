@@ -428,7 +428,8 @@ async def open_work(
     """Count a user's open jobs, and the bytes of these and of the jobs posted since a moment.
 
     A recent job that is over and earned something counts no bytes, unless it was nearly free; a
-    replica, unless it was served for so short that it was.
+    replica, unless it was served for so short that it was. Only of replicas it is asked how long
+    they were: of others an index says everything.
 
     Args:
         tx: the transaction.
@@ -450,10 +451,12 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
-                AND (price_credit < :free_below OR earned = 0 AND price_credit * (
-                    SELECT COALESCE(SUM(a.served_seconds), 0) FROM job_attempts AS a
-                    WHERE a.job_id = jobs.id
-                ) < :free_below * 3600 * duration_hrs)
+                AND (price_credit < :free_below OR earned = 0 AND (
+                    deploy_id IS NULL OR price_credit * (
+                        SELECT COALESCE(SUM(a.served_seconds), 0) FROM job_attempts AS a
+                        WHERE a.job_id = jobs.id
+                    ) < :free_below * 3600 * duration_hrs
+                ))
         ) AS work
         """,
         user_id=user_id,

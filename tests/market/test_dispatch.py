@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 from support.jobs import code_of, device_of, history, wanted
 from support.market import Market
+from support.statements import counted
 from support.waiting import until
 from support.work import SMALL, ask, attempts_of, given, offer, posted
 
@@ -553,6 +554,26 @@ async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other
         await link.close()
         other.passwords.close()
         await other_store.close()
+
+
+async def test_devices_that_come_together_are_looked_up_together(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart of the daemon all of them come at once."""
+    user = await market.person()
+    devices = [await device_of(market, user) for _ in range(60)]
+    statements = counted(market.store, "read", monkeypatch)
+    told = await asyncio.gather(
+        *(
+            market.dispatch.next(device, ask(None, (f"job {at}", 1)))
+            for at, device in enumerate(devices)
+        )
+    )
+    assert [[each.job_id for each in one.actions] for one in told] == [
+        [f"job {at}"] for at in range(len(devices))
+    ]
+    assert len(statements) <= 5, statements
+    assert max(statements) <= 5, statements
 
 
 async def cancelled_as_unreadable(market: Market, buyer: str, job_id: str) -> bool:
