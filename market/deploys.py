@@ -301,6 +301,7 @@ class Deploys:
             has_image=bool(template.image),
             has_network=template.network != "none",
             min_reputation=template.min_reputation,
+            has_ports=bool(template.ports),
         )
 
     def _template(self, new: NewDeploy) -> Template | None:

@@ -34,16 +34,18 @@ from market.matching import (
     WITHOUT_IMAGE,
     DeviceBook,
     JobBook,
+    Lack,
     Needs,
     Offer,
     WaitingJob,
+    lack,
     suits,
 )
 from market.reputation import Reputation
 from market.specs import Specs
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
-from proxyctl.protocol.jobspec import Capacity, Resources, as_fields
+from proxyctl.protocol.jobspec import Capacity, as_fields
 from proxyctl.protocol.jobspec.matching import left
 from storage import benchmarks as benchmark_queries
 from storage import claims as queries
@@ -61,7 +63,6 @@ DEVICES_MAX = 50_000
 HELD_MAX = 1_000
 LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the last
 NOTHING = Capacity()
-ANYTHING = Capacity(slots=1)
 # In a market with more devices than that, some of the latest run what is run at all.
 KINDS_LOOKED_AT_MAX = 200
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
@@ -413,21 +414,23 @@ class Dispatch:
         jobs = [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
         return Offers(jobs, reputation)
 
-    def may_run(self, needs: Needs) -> bool:
-        """Say whether a device of those that asked last runs such jobs, whatever it has free now.
+    def lacks(self, needs: Needs) -> Counter[Lack]:
+        """Return how many devices of those that asked last lack what for such jobs.
 
-        As long as none has asked nobody knows, and it is not said that none does.
+        What a device has free now is not looked at. Nothing if one of them lacks nothing, and as
+        long as none has asked, for then nobody knows.
         """
-        kind = needs._replace(resources=Resources())
-        asked = 0
+        found: Counter[Lack] = Counter()
         for device in islice(reversed(self._devices.values()), KINDS_LOOKED_AT_MAX):
             if device.offer is None:
                 continue
-            asked += 1
-            has_reputation = needs.min_reputation <= device.reputation
-            if has_reputation and suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
-                return True
-        return not asked
+            missing = lack(needs, device.offer)
+            if missing is None and needs.min_reputation > device.reputation:
+                missing = Lack.REPUTATION
+            if missing is None:
+                return Counter()
+            found[missing] += 1
+        return found
 
     @property
     def held(self) -> int:
@@ -833,7 +836,8 @@ def _reported(row: DeviceRow) -> Offer:
         slots=1, cores=row.cpu_cores, ram_gb=row.ram_gb, gpus=len(names), gpu_names=names
     )
     executors = frozenset((WITHOUT_IMAGE, "any"))
-    return Offer(capacity, executors, JOB_TYPES, True, (row.min_price_usd or 0) * MILLION)
+    least = (row.min_price_usd or 0) * MILLION
+    return Offer(capacity, executors, JOB_TYPES, True, least, executors)
 
 
 async def _look(

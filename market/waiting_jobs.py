@@ -41,6 +41,7 @@ class Runs(Struct):
 
     image: str = ""
     network: str = "none"
+    ports: list[msgspec.Raw] = []
 
 
 class Excluded(NamedTuple):
@@ -239,6 +240,7 @@ class WaitingJobs:
             has_image=bool(runs.image),
             has_network=runs.network != "none",
             min_reputation=row.min_reputation,
+            has_ports=bool(runs.ports),
         )
         return WaitingJob(
             row.job_id,

@@ -274,6 +274,9 @@ class Executor(Protocol):
             TaskError: it cannot go on; whoever called ends it by `stop`.
         """
 
+    def can_reach_ports(self) -> bool:
+        """Say whether `connect` works here; else `prepare` refuses a task with ports."""
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:
         """Return a socket to a port on which a job listens, on its own 127.0.0.1.
 
@@ -282,7 +285,7 @@ class Executor(Protocol):
 
         Raises:
             OSError: nobody listens there (ConnectionRefusedError), or nothing of the job runs.
-            TaskError: this executor cannot do that; `prepare` refuses a task with ports then.
+            TaskError: this executor cannot do that (`can_reach_ports`).
         """
 
     def stop(self, attempt_id: str, grace_s: float) -> None:

@@ -125,6 +125,10 @@ class Slurm:
     def attach(self, task: Task, pid: int) -> None:
         """Have nothing to do: what the supervisor has started tells the node to begin."""
 
+    def can_reach_ports(self) -> bool:
+        """Return False."""
+        return False
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - as others
         """Refuse: the job is on a node, and the agent is not."""
         raise TaskError("refused", _NO_PORTS)
