@@ -88,6 +88,16 @@ def test_a_job_in_a_container_has_one_result_whatever_is_killed(
     site.agents[0].kill()
 
 
+def test_an_agent_that_is_ended_while_it_tries_its_sandbox_leaves_nothing(
+    site: CrashSite, engine: DockerDaemon | None
+) -> None:
+    agent = site.agents[0]
+    agent.start()
+    until_true(lambda: "proxyd-trial-" in "".join(containers(engine)), lambda: agent.log)
+    assert agent.kill(signal.SIGTERM) == 0
+    assert not left(engine)
+
+
 @pytest.mark.timeout(300)
 def test_a_machine_that_was_restarted_in_mid_job_gives_it_back(
     site: CrashSite, engine: DockerDaemon | None

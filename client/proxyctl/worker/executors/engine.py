@@ -178,13 +178,16 @@ def remove(engine: Engine, name: str) -> None:
     """Remove a container, at once, with the volumes that it alone has.
 
     Raises:
-        EngineError: it is still there, or there never was one.
+        EngineError: it is still there, or nobody knows.
     """
     identifier = _identifier(engine, name)
-    if identifier:
-        with suppress(EngineError):  # it does not run; what is left to it is not waited for
-            call(engine, "kill", name, seconds=PROBE_SECONDS)
-        engine.end_in_runtime(identifier)
+    if not identifier:
+        with suppress(EngineError):  # but podman may have storage for one that it does not know of
+            call(engine, "rm", "--force", "--volumes", name)
+        return
+    with suppress(EngineError):  # it does not run; what is left to it is not waited for
+        call(engine, "kill", name, seconds=PROBE_SECONDS)
+    engine.end_in_runtime(identifier)
     call(engine, "rm", "--force", "--volumes", name)
 
 
