@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any
@@ -107,18 +107,29 @@ def _check(value: Any, kind: inspect.Type, path: str) -> None:  # noqa: ANN401 -
         fields = {each.encode_name: each.type for each in kind.fields}
         for name, member in value.items():
             if name not in fields:
-                raise _unknown(name, path, list(fields))
+                raise _unknown(name, path, list(fields), _inside(name, fields))
             _check(member, fields[name], f"{path}{name}.")
     elif isinstance(kind, (inspect.ListType, inspect.VarTupleType)) and isinstance(value, list):
         for number, item in enumerate(value):
             _check(item, kind.item_type, f"{path.removesuffix('.')}[{number}].")
 
 
-def _unknown(name: str, path: str, known: Sequence[str]) -> MarketError:
-    """Return the refusal of a name, with the field that is most like it."""
+def _inside(name: str, fields: Mapping[str, inspect.Type]) -> list[str]:
+    """Return where a name belongs that stands one level too high, as `strategy.auto_revert`."""
+    return [
+        f"{field}.{name}"
+        for field, kind in fields.items()
+        for inner in (plain(kind),)
+        if isinstance(inner, (inspect.StructType, inspect.DataclassType))
+        and name in {each.encode_name for each in inner.fields}
+    ]
+
+
+def _unknown(name: str, path: str, known: Sequence[str], inside: Sequence[str] = ()) -> MarketError:
+    """Return the refusal of a name, with where it belongs, or the field that is most like it."""
     quoted = _quoted(name)
     message = f"There is no field {path}{quoted} here"
-    similar = get_close_matches(name[: 2 * SHOWN_MAX_CHARACTERS], known, n=1)
+    similar = inside or get_close_matches(name[: 2 * SHOWN_MAX_CHARACTERS], known, n=1)
     message += f"; did you mean {path}{similar[0]}?" if similar else "."
     return MarketError(Code.UNKNOWN_FIELD, message, field=f"{path}{quoted}")
 

@@ -473,6 +473,15 @@ async def test_a_deploy_is_changed_scaled_rolled_back_and_paused(service: Servic
     )
 
 
+async def test_a_field_of_the_strategy_beside_it_is_told_where_it_belongs(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    body = {**RUNS, "auto_revert": True}
+    strict = {"Prefer": "handling=strict"}
+    answer = await service.call("POST", CREATE, body, token=buyer.token, headers=strict)
+    refused(answer, "unknown_field", "auto_revert")
+    assert "did you mean strategy.auto_revert?" in answer.body["error"]["message"]
+
+
 async def test_a_notebook_has_an_image_by_default(service: Service) -> None:
     buyer = await service.person(usd="10")
     deploy_id = await created(service, buyer, job_type="Jupyter", env={"MODE": "fast"})
