@@ -9,7 +9,7 @@ from api import literals
 from api.accounts import RequiredText
 from api.codec import money
 from api.identifiers import in_path
-from api.jobs import NO_DEVICE
+from api.jobs import lacks_in_words
 from api.listing import Page, Timestamp, timestamp
 from api.literals import (
     CURRENCIES,
@@ -31,8 +31,8 @@ from market.deploys import (
 )
 from market.dispatch import Dispatch
 from market.errors import Code
-from market.jobs import DURATION_MAX_HOURS
 from market.money import Currency
+from market.postings import DURATION_MAX_HOURS
 from market.rollout import Strategy
 from market.rollouts import Rollouts
 from market.templates import Change, Interpreter, Template, template_of
@@ -436,7 +436,7 @@ class DeployRoutes:
             queued = _queued(deploy)
             needs = self._deploys.needs_of(new)
             if needs is not None:
-                queued.warnings = [] if self._dispatch.may_run(needs) else [NO_DEVICE]
+                queued.warnings = lacks_in_words(self._dispatch.lacks(needs))
             return queued
 
         return reply(await self._deploys.create(call.user_id, new, call.receipt(reply)))

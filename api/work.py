@@ -64,6 +64,7 @@ class Capabilities(Struct):
     """What a device can do: the sandboxes that it has, and the types of jobs that its owner allows.
 
     Without the executor bwrap it runs no job that has no image; every other one runs images.
+    `ports` are those of its executors whose jobs can be reached at ports on which they listen.
     """
 
     executors: Annotated[list[Word], Meta(max_length=16)]
@@ -72,6 +73,7 @@ class Capabilities(Struct):
     gpus: Annotated[list[Gpu], Meta(max_length=64)] = []
     cuda: Annotated[str, Meta(max_length=32)] = ""
     network: Literal["none", "egress"] = "none"
+    ports: Annotated[list[Word], Meta(max_length=16)] = []
 
 
 class HeldAttempt(Struct):
@@ -284,6 +286,7 @@ def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
         _words(tuple(can.job_types)),
         can.network == "egress",
         (least or 0) * MILLION,
+        _words(tuple(can.ports)),
     )
     named = ((each.job_id, each.attempt) for each in body.attempts)
     attempts = frozenset(named) if body.attempts else NO_ATTEMPTS

@@ -233,6 +233,14 @@ class Devices:
         """
         return await self._store.read(queries.revoked_among, device_ids)
 
+    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
+        """Return those of some devices that hold an open attempt at a job with ports.
+
+        Raises:
+            StoreError: that cannot be said now.
+        """
+        return await self._store.read(queries.listening_among, device_ids)
+
     def is_online(self, device: DeviceRow) -> bool:
         """Say whether a device was heard of lately and has not left since."""
         latest = device.last_heartbeat_at

@@ -31,16 +31,18 @@ from market.matching import (
     WITHOUT_IMAGE,
     DeviceBook,
     JobBook,
+    Lack,
     Needs,
     Offer,
     WaitingJob,
+    lack,
     suits,
 )
 from market.reputation import Reputation
-from market.specs import UNREADABLE, Specs
+from market.specs import Specs
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
-from proxyctl.protocol.jobspec import Capacity, Resources, as_fields
+from proxyctl.protocol.jobspec import Capacity, as_fields
 from proxyctl.protocol.jobspec.matching import left
 from storage import claims as queries
 from storage import devices as device_queries
@@ -56,7 +58,6 @@ DEVICES_MAX = 50_000
 # More than a device may hold, unless the operator wants that; of more, the rest are not told again.
 HELD_MAX = 1_000
 NOTHING = Capacity()
-ANYTHING = Capacity(slots=1)
 # In a market with more devices than that, some of the latest run what is run at all.
 KINDS_LOOKED_AT_MAX = 200
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
@@ -323,6 +324,8 @@ class Dispatch:
         terms: DispatchTerms,
     ) -> None:
         self.terms = terms
+        # Who ends jobs whose secrets cannot be read puts itself here.
+        self.on_unreadable: Callable[[str], Awaitable[None]] | None = None
         self.claims = Claims(context.store, context.now, bounds)
         self.jobs = JobBook()
         self._store = context.store
@@ -340,6 +343,7 @@ class Dispatch:
             self._add,
             self._claimed.__contains__,
             context.now,
+            self._end_unreadable,
         )
         self._is_draining = False
         waking.listen(self)
@@ -370,21 +374,23 @@ class Dispatch:
         jobs = [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
         return Offers(jobs, reputation)
 
-    def may_run(self, needs: Needs) -> bool:
-        """Say whether a device of those that asked last runs such jobs, whatever it has free now.
+    def lacks(self, needs: Needs) -> Counter[Lack]:
+        """Return how many devices of those that asked last lack what for such jobs.
 
-        As long as none has asked nobody knows, and it is not said that none does.
+        What a device has free now is not looked at. Nothing if one of them lacks nothing, and as
+        long as none has asked, for then nobody knows.
         """
-        kind = needs._replace(resources=Resources())
-        asked = 0
+        found: Counter[Lack] = Counter()
         for device in islice(reversed(self._devices.values()), KINDS_LOOKED_AT_MAX):
             if device.offer is None:
                 continue
-            asked += 1
-            has_reputation = needs.min_reputation <= device.reputation
-            if has_reputation and suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
-                return True
-        return not asked
+            missing = lack(needs, device.offer)
+            if missing is None and needs.min_reputation > device.reputation:
+                missing = Lack.REPUTATION
+            if missing is None:
+                return Counter()
+            found[missing] += 1
+        return found
 
     @property
     def held(self) -> int:
@@ -443,7 +449,8 @@ class Dispatch:
         while request.is_wanted:
             if not request.claiming and (must_look or not device.is_certain):
                 must_look = False
-                jobs, actions = await self._look(request, ask)
+                rows, actions = await self._look(request, ask)
+                jobs = await self._readable(rows)
                 if jobs or actions:
                     return self._told(device, ask, jobs, actions)
                 continue
@@ -458,8 +465,9 @@ class Dispatch:
                 request.offer = ask.offer
             if request.error is not None:
                 raise request.error
-            if request.jobs and request.is_wanted:
-                return self._told(device, ask, request.jobs)
+            jobs = await self._claimed_for(request)
+            if jobs:
+                return self._told(device, ask, jobs)
         return replaced(ask) if device.has_other(ask.agent) else self._told(device, ask)
 
     async def _wait(self, request: _Request, seconds: float) -> None:
@@ -492,18 +500,17 @@ class Dispatch:
         self,
         device: _Device,
         ask: Ask,
-        jobs: Sequence[GivenRow] = (),
+        jobs: Sequence[GivenJob] = (),
         actions: Sequence[Action] = (),
     ) -> Told:
         """Return an answer, with a number that neither side has had."""
         number = max(device.told_at, ask.seen, *device.given.values()) + 1
-        keys = [(row.job_id, row.attempt) for row in jobs]
+        keys = [(job.row.job_id, job.row.attempt) for job in jobs]
         device.given.update(dict.fromkeys(keys, number))
         device.agents.update(dict.fromkeys(keys, ask.agent.name))
         if actions:
             device.told, device.told_at = device.told.union(actions), number
-        given = [GivenJob(row, self._payload(row)) for row in jobs]
-        return Told(given, actions, number)
+        return Told(jobs, actions, number)
 
     async def _with_files(self, told: Told) -> Told:
         """Add what is to be fetched for its jobs; if that fails, the device hears of them again."""
@@ -518,14 +525,37 @@ class Dispatch:
         ]
         return structs.replace(told, jobs=jobs)
 
-    def _payload(self, row: GivenRow) -> bytes:
-        """Return a payload with its secrets; nearly all have none, and are as they were stored."""
+    async def _claimed_for(self, request: _Request) -> list[GivenJob]:
+        """Return the jobs that were claimed for a request, if somebody still waits for it."""
+        if not (request.jobs and request.is_wanted):
+            return []
+        rows, request.jobs = request.jobs, []
+        return await self._readable(rows)
+
+    async def _readable(self, rows: Sequence[GivenRow]) -> list[GivenJob]:
+        """Return jobs with their payloads; one whose secrets cannot be read any more is ended."""
+        jobs = []
+        for row in rows:
+            payload = self._payload(row)
+            if payload is None:
+                await self._end_unreadable(row.job_id)
+            else:
+                jobs.append(GivenJob(row, payload))
+        return jobs
+
+    async def _end_unreadable(self, job_id: str) -> None:
+        if self.on_unreadable is not None:
+            await self.on_unreadable(job_id)
+
+    def _payload(self, row: GivenRow) -> bytes | None:
+        """Return a payload with its secrets; nearly all have none, and are as they were stored.
+
+        None when they cannot be read: the key was changed since the job was given to the device.
+        """
         if row.secrets is None:
             return row.payload.encode()
         payload = self._specs.payload_of(row.payload, row.secrets)
-        if payload is None:  # the key was changed since it was given to the device
-            raise MarketError(Code.PAYLOAD_INVALID, UNREADABLE, field="payload.secrets")
-        return msgspec.json.encode(as_fields(payload))
+        return None if payload is None else msgspec.json.encode(as_fields(payload))
 
     async def _look(
         self, request: _Request, ask: Ask
@@ -706,7 +736,8 @@ def _reported(row: DeviceRow) -> Offer:
         slots=1, cores=row.cpu_cores, ram_gb=row.ram_gb, gpus=len(names), gpu_names=names
     )
     executors = frozenset((WITHOUT_IMAGE, "any"))
-    return Offer(capacity, executors, JOB_TYPES, True, (row.min_price_usd or 0) * MILLION)
+    least = (row.min_price_usd or 0) * MILLION
+    return Offer(capacity, executors, JOB_TYPES, True, least, executors)
 
 
 async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]) -> _Found:

@@ -23,10 +23,11 @@ from market.exit_canaries import ExitCanaries
 from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
-from market.jobs import Jobs, JobTerms
+from market.jobs import Jobs
 from market.leases import Leases
 from market.logs import Logs, LogTerms
 from market.outbox import Outbox
+from market.outcomes import JobTerms
 from market.overdue import Overdue
 from market.passwords import Passwords
 from market.proofs import Proofs
@@ -137,6 +138,7 @@ class Market:
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
         self.jobs.logs = self.logs
+        self.dispatch.on_unreadable = self.jobs.end_unreadable
         self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
             context, self.devices, self.jobs, self.renewals, observed_seconds

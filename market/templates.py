@@ -66,6 +66,10 @@ OF_DEFAULT_IMAGES = {
     "Inference": Template(ports=(Port("api", 8000),), ready=Ready(8000, "/health")),
 }
 
+# Of these types a deploy that says nothing of what it runs has all that it needs: an inference
+# server wants a model, which its buyer alone knows.
+WHOLE_BY_DEFAULT = frozenset(("Jupyter",))
+
 
 def completed(template: Template, deploy_type: str, default_image: str) -> Template:
     """Return a template with the default image of a deploy's type, if it has nothing to run.

@@ -23,10 +23,10 @@ from market.deploys import Rates
 from market.dispatch import DispatchTerms
 from market.exits import ExitTerms
 from market.exits import Limits as ExitDeviceLimits
-from market.jobs import JobTerms
 from market.logs import LogTerms
 from market.market import Rules
 from market.money import micro
+from market.outcomes import JobTerms
 from market.overdue import Leases
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards

@@ -348,8 +348,7 @@ async def count_unsuccessful(
 ) -> UnsuccessfulRow:
     """Count the owners whose devices failed at a job or were lost.
 
-    Refusals do not count, nor does a replica that was paid for a while: it had served before, and
-    will again.
+    Refusals do not count, nor does a replica that had served for a while, and will again.
 
     Args:
         tx: the transaction.
@@ -370,10 +369,7 @@ async def count_unsuccessful(
         WHERE a.job_id = :job_id AND (
             a.outcome IN ('failed', 'lost') AND COALESCE(a.failure_kind, '') <> 'refused'
             OR a.attempt = :attempt
-        ) AND NOT EXISTS (
-            SELECT 1 FROM job_draws AS paid WHERE paid.job_id = a.job_id
-                AND paid.attempt = a.attempt AND paid.seconds >= :served
-        )
+        ) AND a.served_seconds < :served
         """,
         job_id=job_id,
         attempt=attempt or 0,
@@ -385,7 +381,7 @@ async def count_unsuccessful(
 
 
 async def count_served(tx: Transaction, job_id: str) -> int:
-    """Return how many attempts at a replica were paid for so long that they are no failures."""
+    """Return how many attempts at a replica served for so long that they are no failures."""
     count = await tx.one(
         int,
         "SELECT COUNT(*) FROM job_attempts WHERE job_id = :job_id AND served_seconds >= :served",

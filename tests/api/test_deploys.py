@@ -480,7 +480,12 @@ async def test_a_notebook_has_an_image_by_default(service: Service) -> None:
     assert (shown["image"], shown["revision"]) == ("jupyter/minimal-notebook:latest", 1)
     empty = await one(service, buyer, await created(service, buyer, job_type="Jupyter", env={}))
     assert empty["image"] == "jupyter/minimal-notebook:latest"
+    # Also with the fields alone that the specification has: what else should a notebook be?
     least = {"job_type": "Jupyter", "env": None, "ready": None}
+    plain = await one(service, buyer, await created(service, buyer, **least))
+    assert (plain["revision"], plain["image"]) == (1, "jupyter/minimal-notebook:latest")
+    # Which model to serve only the buyer knows: that waits for somebody who reads it.
+    least = {"job_type": "Inference", "env": None, "ready": None}
     plain = await one(service, buyer, await created(service, buyer, **least))
     assert not plain.keys() & {*ROLLOUT_TYPES, "image"}
     path = f"{CREATE}/{plain['id']}/scale"

@@ -28,8 +28,8 @@ from support.process import ROOT, Process
 from bench import report, usage
 from bench.report import Bound, Part, Samples, progress
 from market.bounds import Bounds
-from market.jobs import NewJob
 from market.money import MICRO
+from market.postings import NewJob
 from market.specs import Spec
 from proxyctl.protocol.jobspec import Resources, payload_of
 from storage import devices as device_queries

@@ -17,9 +17,10 @@ from market.bandwidth import Bandwidth, Purchase
 from market.bounds import Bounds
 from market.deploys import NewDeploy
 from market.errors import Code, MarketError
-from market.jobs import JOB_BYTES, NewJob
 from market.leases import Usage
 from market.money import GB, MICRO, Currency
+from market.outcomes import UNWANTED
+from market.postings import JOB_BYTES, NewJob
 from market.states import JobStatus, SessionStatus
 from market.sweeping import PUT_OFF_SECONDS
 from storage.devices import DeviceRow
@@ -247,7 +248,7 @@ async def test_a_job_that_nobody_takes_is_cancelled_and_releases_its_price(marke
     assert await market.jobs.expire() == 0
     job = await stored_job(market, waiting)
     assert (job.status, job.finished_at) == (JobStatus.CANCELLED, market.clock.now)
-    assert job.failure_reason == jobs_module.UNWANTED
+    assert job.failure_reason == UNWANTED
     assert await available(market, user, Currency.CREDIT) == 10 * MICRO
     statuses = [(await stored_job(market, each)).status for each in (taken, late)]
     assert statuses == [JobStatus.RUNNING, JobStatus.WAITING]
@@ -261,7 +262,7 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
     damaged = await put_up(market, user, MICRO)
     market.clock.now += 1
     others = [await put_up(market, user, MICRO) for _ in range(2)]
-    leave = market.jobs._leave
+    leave = market.jobs.outcomes._leave
 
     async def leave_unless_damaged(
         tx: Transaction, moment: Any, job: JobRow, *rest: Any, **more: Any
@@ -272,7 +273,7 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
 
     market.clock.now += WAITING_SECONDS
     with monkeypatch.context() as patched:
-        patched.setattr(market.jobs, "_leave", leave_unless_damaged)
+        patched.setattr(market.jobs.outcomes, "_leave", leave_unless_damaged)
         assert [await market.jobs.expire() for _ in range(4)] == [0, 1, 1, 0]
     assert f"job {damaged} cannot be cancelled" in caplog.text
     assert {(await stored_job(market, each)).status for each in others} == {JobStatus.CANCELLED}

@@ -15,10 +15,13 @@ from support.waiting import until
 from support.work import SMALL, ask, attempts_of, given, offer, posted
 
 from market import dispatch, matching
+from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.dispatch import Agent, DispatchTerms
 from market.errors import Code, MarketError
 from market.money import MICRO
+from market.sealing import Sealing
+from market.specs import UNREADABLE
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity
 from storage import devices as device_queries
@@ -27,6 +30,7 @@ from storage.open import open_store
 from storage.store import Transaction
 
 LONG = 30.0
+OTHER_KEY = Sealing(b"o" * 40, b"job secrets")
 
 
 @pytest.fixture(autouse=True)
@@ -507,3 +511,39 @@ async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other
         await link.close()
         other.passwords.close()
         await other_store.close()
+
+
+async def cancelled_as_unreadable(market: Market, buyer: str, job_id: str) -> bool:
+    owned = await market.jobs.find(buyer, job_id)
+    return (owned.job.status, owned.job.failure_reason, owned.paid) == ("cancelled", UNREADABLE, 0)
+
+
+async def test_a_job_that_waits_with_secrets_which_nobody_can_read_is_cancelled(
+    market: Market,
+) -> None:
+    buyer = await buyer_of(market)
+    secret = {"script": "x", "secrets": {"A": "b"}}
+    job, other = await posted(market, buyer, payload=secret), await posted(market, buyer)
+    await waiting_jobs(market, 2)
+    market.specs._sealing = OTHER_KEY
+    market.dispatch.may_have_missed()
+    market.dispatch.job_waits(job)
+    await until(lambda: cancelled_as_unreadable(market, buyer, job), "its buyer is told")
+    await waiting_jobs(market, 1)
+    assert await given(market, await device_for(market)) == [other]
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_a_job_with_secrets_which_nobody_can_read_holds_up_no_device(market: Market) -> None:
+    buyer, device = await buyer_of(market), await device_for(market)
+    job = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})
+    await waiting_jobs(market, 1)
+    assert await given(market, device) == [job]  # and the answer is lost
+    market.specs._sealing = OTHER_KEY
+    asking = later(market, device)
+    await until(lambda: cancelled_as_unreadable(market, buyer, job), "its buyer is told")
+    next_job = await posted(market, buyer)
+    assert attempts_of(await asking) == {(next_job, 1)}
+    [attempt] = await history(market, job)
+    assert attempt.outcome == "cancelled"
+    assert (await audit_ledger(market.store)).passed

@@ -28,9 +28,9 @@ from market.copies import Copying
 from market.errors import MarketError
 from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
-from market.jobs import NewJob
 from market.leases import Usage
 from market.money import GB, MICRO
+from market.postings import NewJob
 from market.reviews import disputes
 from market.specs import NewSpec, understand
 from market.states import JobStatus, SessionStatus

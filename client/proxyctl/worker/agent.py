@@ -77,7 +77,7 @@ class Device:
         transfers: of files.
         ports: of jobs that listen on some.
         gpus: that are lent, and there.
-        capabilities: what the daemon is told of the device.
+        capabilities: returns what the daemon is told of the device.
         readings: what it is told with every heartbeat.
         rules: of the owner.
         close: lets go of what executors share, at the very end.
@@ -89,7 +89,7 @@ class Device:
     transfers: Transfers
     ports: Ports
     gpus: tuple[Gpu, ...]
-    capabilities: Mapping[str, Any]
+    capabilities: Callable[[], Mapping[str, Any]]
     readings: Callable[[], dict[str, Any]]
     rules: Rules
     close: Callable[[], None]
@@ -263,6 +263,8 @@ class Agent:  # its parts, and what several threads have to know of one another
             _logger.info("%s", f"takes no work: {reason}" if reason else "takes work again")
             self._orders.rest = reason
             self._ask_anew()
+        elif self._orders.told and self._orders.told != self._device.capabilities():
+            self._ask_anew()
         if not reason:
             return None
         if since is not None and now - since >= self._patience_s:
@@ -434,6 +436,7 @@ class Agent:  # its parts, and what several threads have to know of one another
 
     def _question(self) -> dict[str, Any]:
         orders = self._orders
+        orders.told = self._device.capabilities()
         with self._lock:
             free = capacity_fields(self._shares.free())
             attempts = [
@@ -445,7 +448,7 @@ class Agent:  # its parts, and what several threads have to know of one another
             free = {**free, "slots": 0}
         return {
             "capacity": free,
-            "capabilities": self._device.capabilities,
+            "capabilities": orders.told,
             "min_price_usd": self._consent.lend.min_price_usd,
             "attempts": attempts,
             "seen": orders.seen,
@@ -563,6 +566,7 @@ class _Orders:
         drains: how often somebody has asked it to end.
         rest: why it takes no work just now, in words.
         seen: the number of the last answer of the daemon.
+        told: what the daemon was told last of what the device can do.
         is_drain_known: the daemon is asked for nothing since it was asked to end.
         is_stale: nobody waits for an answer to it any more.
         is_broken: one of the threads has failed.
@@ -579,6 +583,7 @@ class _Orders:
         self.is_revoked = False
         self.rest = ""
         self.seen = 0
+        self.told: Mapping[str, Any] = {}
         self.is_stale = False
         self.is_broken = False
         self.written: dict[str, Any] = {}

@@ -210,6 +210,10 @@ class BwrapExecutor:
             finally:
                 os.close(gate)
 
+    def can_reach_ports(self) -> bool:
+        """Return True."""
+        return True
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:
         """Connect from within the job's network namespace."""
         return self._spaces.connect(attempt_id, port, lambda: self._first(attempt_id))

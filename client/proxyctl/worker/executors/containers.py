@@ -175,6 +175,10 @@ class Containers:
         if task.network != "none":
             self._open_network(task)
 
+    def can_reach_ports(self) -> bool:
+        """Return what the engine says."""
+        return self.engine.can_reach_ports()
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:
         """Connect from within the network namespace of the attempt's container."""
         name = _name(attempt_id)

@@ -141,6 +141,10 @@ class Kubernetes:
     def attach(self, task: Task, pid: int) -> None:
         """Have nothing to do: what the supervisor has started opens the gate."""
 
+    def can_reach_ports(self) -> bool:
+        """Return False."""
+        return False
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - to none
         """Refuse: the job runs on another machine; `prepare` has refused a task with ports."""
         raise TaskError("refused", objects.NO_PORTS)

@@ -43,6 +43,10 @@ class NoExecutor:
         """Refuse: nothing holds the attempt to its limits."""
         raise TaskError("host", self._words)
 
+    def can_reach_ports(self) -> bool:
+        """Return False."""
+        return False
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - to none
         """Refuse."""
         raise TaskError("host", self._words)
