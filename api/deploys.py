@@ -19,6 +19,7 @@ from api.literals import (
     DeployType,
     Network,
 )
+from api.reputations import in_millionths
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.deploys import (
     COMMAND_MAX_CHARACTERS,
@@ -33,6 +34,7 @@ from market.dispatch import Dispatch
 from market.errors import Code
 from market.money import Currency
 from market.postings import DURATION_MAX_HOURS
+from market.reputation import WHOLE
 from market.rollout import Strategy
 from market.rollouts import Rollouts
 from market.templates import Change, Interpreter, Template, template_of
@@ -80,6 +82,12 @@ class DeployStrategy(Struct):
     auto_revert: bool = False
 
 
+class DeployTrust(Struct):
+    """What is asked of the devices that replicas run on: the least score, as of a job."""
+
+    min_reputation: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+
 class ReplicaFields(Struct, kw_only=True):
     """What each replica is to run, and needs; whatever is not said stays as it is.
 
@@ -98,6 +106,7 @@ class ReplicaFields(Struct, kw_only=True):
     ready: Ready | UnsetType | None = UNSET
     network: Network | None = None
     resources: ReplicaResources | None = None
+    trust: DeployTrust | None = None
 
     def change(self) -> Change:
         """Return it as a change of what runs."""
@@ -112,6 +121,7 @@ class ReplicaFields(Struct, kw_only=True):
             ready=self.ready,
             network=self.network,
             resources=None if self.resources is None else self.resources.as_resources(),
+            min_reputation=None if self.trust is None else in_millionths(self.trust.min_reputation),
         )
 
 
@@ -173,6 +183,7 @@ class Revision(Struct):
     script: str | UnsetType = UNSET
     interpreter: Interpreter | UnsetType = UNSET
     ready: Ready | UnsetType = UNSET
+    trust: DeployTrust | UnsetType = UNSET
 
 
 class RevisionsReply(Reply, kw_only=True):
@@ -537,6 +548,7 @@ def _revision(row: RevisionRow) -> Revision:
         script=template.script or UNSET,
         interpreter=template.interpreter if template.script else UNSET,
         ready=UNSET if template.ready is None else template.ready,
+        trust=DeployTrust(template.min_reputation / WHOLE) if template.min_reputation else UNSET,
     )
 
 

@@ -1,6 +1,5 @@
 """Routes of jobs: the marketplace, a buyer's own, a worker's (specification 4.7 to 4.9)."""
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -21,6 +20,7 @@ from api.literals import (
     Currency,
     JobType,
 )
+from api.reputations import in_millionths
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.attempts import Ending, FailureKind
@@ -698,8 +698,7 @@ def _understood(body: CreateRequest) -> Spec | None:
         MarketError: `payload_invalid`.
     """
     trust = body.trust or Trust()
-    # Rounded up, or 0.9 might be 899,999 millionths.
-    least = math.ceil(round(trust.min_reputation * WHOLE, 3))
+    least = in_millionths(trust.min_reputation)
     new = NewSpec(body.payload, body.resources, trust.review_hours, least)
     if new == NewSpec():
         return None

@@ -300,6 +300,7 @@ class Deploys:
             job_type,
             has_image=bool(template.image),
             has_network=template.network != "none",
+            min_reputation=template.min_reputation,
             has_ports=bool(template.ports),
         )
 

@@ -36,6 +36,7 @@ from storage import job_specs as spec_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage import reviews as review_queries
+from storage import samples as sample_queries
 from storage.claims import PairRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -240,7 +241,7 @@ class Jobs:
     ) -> list[OpenJobRow]:
         """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
         return await self._store.read(
-            queries.page_open, status=status or "", job_type=job_type, before=before, limit=limit
+            _page_open, status=status or "", job_type=job_type, before=before, limit=limit
         )
 
     async def page_of_user(
@@ -545,6 +546,8 @@ class Jobs:
         job = await queries.find(tx, job_id)
         if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_NOT_FOUND)
+        shown = await sample_queries.shown(tx, [job_id])
+        job = job._replace(user_id=shown.get(job_id, job.user_id))
         spec = await self._specs.find(tx, job_id)
         return Open(job, spec, await copies.find(tx, job_id))
 
@@ -565,6 +568,14 @@ def _keeping(
 ) -> Callable[[Transaction], Awaitable[None]] | None:
     """Return what keeps the reply to a request that came with a key."""
     return None if receipt is None else lambda tx: receipt.keep(tx, reply)
+
+
+async def _page_open(
+    tx: Transaction, *, status: str, job_type: str, before: str, limit: int
+) -> list[OpenJobRow]:
+    rows = await queries.page_open(tx, status=status, job_type=job_type, before=before, limit=limit)
+    shown = await sample_queries.shown(tx, [row.id for row in rows])
+    return [row._replace(user_id=shown.get(row.id, row.user_id)) for row in rows]
 
 
 async def _require_able(tx: Transaction, device_id: str, job_id: str, bounds: Bounds) -> None:

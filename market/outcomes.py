@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from market import copies, job_pay, ledger, trust
+from market import copies, job_pay, ledger, sample_checks, trust
 from market.attempts import (
     HOST_KINDS,
     PROVEN_JOBS,
@@ -66,12 +66,14 @@ class JobTerms(Struct, frozen=True):
         leases: how long attempts may be silent.
         review_hours: how long the buyer of a job with a payload may look at its result before the
             worker is paid; 0 pays at once.
+        has_samples: whether jobs are counted after which a device is given a sample.
     """
 
     fee: int
     waiting_seconds: int
     leases: Leases = Leases()
     review_hours: int = 24
+    has_samples: bool = False
 
     def review_seconds(self, hours: int | None) -> int:
         """Return how long a buyer may look at a result, who has said so, or has not."""
@@ -183,8 +185,7 @@ class Outcomes:
         """Take a result; return how the job is then, or None when it was taken before."""
         group = await copies.lock(tx, job_id)
         job = await queries.find(tx, job_id)
-        is_done = job is not None and job.status == JobStatus.COMPLETED
-        if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
+        if job is not None and await _is_taken(tx, job, device.id, attempt):
             return None
         job = await require_current(tx, device.id, job_id, attempt)
         if not is_logged:
@@ -198,6 +199,12 @@ class Outcomes:
             await self._retry(tx, moment, job, ENDED_EARLY, early)
             after = await queries.find(tx, job_id)
             return None if after is None else Completion(JobStatus(after.status))
+        sample = await sample_checks.find(tx, job.id)
+        if sample is not None and not await sample_checks.judge(tx, sample, result, now=moment.now):
+            reason = sample_checks.NOT_RIGHT
+            wrong = Outcome(JobStatus.FAILED, 0, result, reason, attempt="failed", ending=ending)
+            await self._leave(tx, moment, job, wrong, None)
+            return Completion(JobStatus.FAILED)
         outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
         seconds = 0 if spec is None else self._terms.review_seconds(spec.review_hours)
         if group is not None:
@@ -205,6 +212,9 @@ class Outcomes:
             await copies.lock_reputations(tx, group)
         else:
             await trust.lock(tx, device.id)
+        if sample is None and self._terms.has_samples:
+            least = self._bounds().free_below
+            await sample_checks.count(tx, job, device.user_id, least_price=least)
         unneeded = await self._leave(
             tx, moment, job, outcome, device.user_id, review_seconds=seconds, group=group
         )
@@ -274,6 +284,11 @@ class Outcomes:
             return False
         over = await _has_failed(tx, job, ending)
         over = over or (group is not None and group.state != CopiesStatus.OPEN)
+        sample = await sample_checks.find(tx, job.id)
+        if sample is not None:
+            # It is nobody else's, is paid for by its result alone, and does not fail by itself.
+            await sample_checks.unproven(tx, sample)
+            over, worker, attempt = True, None, "lost"
         status = JobStatus.FAILED if over else JobStatus.WAITING
         outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
         if over and worker is not None and ending.kind in WORK_KINDS and drawn is None:
@@ -447,6 +462,13 @@ class Outcomes:
 def attempt_outcome(ending: Ending) -> str:
     """Return how an attempt ended that its device could not complete."""
     return "lost" if ending.kind in HOST_KINDS else "failed"
+
+
+async def _is_taken(tx: Transaction, job: JobRow, device_id: str, attempt: int | None) -> bool:
+    """Say whether this device has handed in a result in this attempt before, right or wrong."""
+    if job.device_id != device_id or not is_of(job, attempt):
+        return False
+    return job.status == JobStatus.COMPLETED or await sample_checks.is_wrong(tx, job)
 
 
 def _is_used_up(drawn: Drawn, ending: Ending) -> bool:

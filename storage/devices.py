@@ -53,12 +53,16 @@ async def count_in_use(tx: Transaction, user_id: str) -> int:
     return count or 0
 
 
-async def find_by_token(tx: Transaction, token_hash: str) -> DeviceRow | None:
-    """Return the device that a token belongs to."""
-    return await tx.one(
+async def find_by_tokens(tx: Transaction, token_hashes: Sequence[str]) -> list[DeviceRow]:
+    """Return the devices that tokens belong to, in no order; unknown tokens are left out."""
+    return await tx.all(
         DeviceRow,
-        f"SELECT {_COLUMNS} FROM devices WHERE token_hash = :token_hash",
-        token_hash=token_hash,
+        f"""
+        SELECT {", ".join(f"d.{name}" for name in DeviceRow._fields)}
+        FROM {tx.table("shown", digest="TEXT")}
+        JOIN devices AS d ON d.token_hash = shown.digest
+        """,
+        shown=json.dumps([{"digest": each} for each in token_hashes]),
     )
 
 

@@ -148,6 +148,7 @@ TESTED_IN = {
     "market/postings.py": "tests/market/test_jobs.py",
     "market/proofs.py": "tests/market/test_recovery.py",
     "market/renewals.py": "tests/market/test_attempts.py",
+    "market/sample_checks.py": "tests/market/test_samples.py",
     "market/templates.py": "tests/market/test_rollouts.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
@@ -216,6 +217,7 @@ TESTED_IN = {
     "storage/referrals.py": "tests/market/test_referrals.py",
     "storage/reviews.py": "tests/market/test_reviews.py",
     "storage/rollouts.py": "tests/market/test_rollouts.py",
+    "storage/samples.py": "tests/market/test_samples.py",
     "storage/trust.py": "tests/market/test_trust.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }

@@ -589,6 +589,33 @@ async def test_who_deploys_what_no_device_runs_is_warned(service: Service) -> No
     assert "warnings" not in (await create(service, buyer)).body
 
 
+async def test_what_devices_must_have_shown_is_said_changed_and_shown(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    worker = await worker_of(service, await service.person())
+    deploy_id = await created(service, buyer, image="web:1", trust={"min_reputation": 0.9})
+    [job_id] = (await one(service, buyer, deploy_id))["job_ids"]
+    seen = await service.call("GET", f"/api/marketplace/jobs/{job_id}", headers=worker)
+    assert seen.body["job"]["min_reputation"] == 0.9
+    answer = await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
+    refused(answer, "reputation_too_low", None)
+    # Whoever does not say it again asks for the same.
+    await change(service, buyer, deploy_id, "revision", image="web:2")
+    await change(service, buyer, deploy_id, "revision", trust={"min_reputation": 0})
+    path = f"{CREATE}/{deploy_id}/revisions"
+    shown = (await service.call("GET", path, token=buyer.token)).body["revisions"]
+    assert [each.get("trust") for each in shown] == [
+        None,
+        {"min_reputation": 0.9},
+        {"min_reputation": 0.9},
+    ]
+    await service.daemon.market.rollouts.look(deploy_id)
+    [job_id] = (await one(service, buyer, deploy_id))["job_ids"]
+    answer = await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
+    assert answer.status == 200, answer.body
+    answer = await create(service, buyer, image="web:1", trust={"min_reputation": 1.5})
+    refused(answer, "invalid_field", "trust.min_reputation")
+
+
 async def test_a_change_with_a_key_is_made_once(service: Service) -> None:
     buyer = await service.person(usd="10")
     deploy_id = await created(service, buyer, **RUNS)

@@ -167,14 +167,14 @@ def databases(engine: str, folder: Path) -> Iterator[list[str]]:
         yield [f"sqlite:///{copy}" for copy in copies]
         return
     with postgres.server(is_durable=True) as server:
-        urls = []
-        for number in range(ROUNDS):
-            asyncio.run(
-                postgres.execute(server, f'CREATE DATABASE "round{number}" TEMPLATE template0')
-            )
-            urls.append(server.replace("/postgres?", f"/round{number}?"))
-            asyncio.run(prepare(urls[-1], jobs=JOBS, devices=DEVICES))
-            asyncio.run(postgres.execute(urls[-1], "ANALYZE"))
+        made = [f"round{number}" for number in range(ROUNDS)]
+        urls = [server.replace("/postgres?", f"/{name}?") for name in made]
+        for name, template in zip(made, ("template0", *made[:1] * (ROUNDS - 1)), strict=True):
+            create = f'CREATE DATABASE "{name}" TEMPLATE "{template}"'
+            asyncio.run(postgres.execute(server, create))
+            if name == made[0]:
+                asyncio.run(prepare(urls[0], jobs=JOBS, devices=DEVICES))
+                asyncio.run(postgres.execute(urls[0], "ANALYZE"))
         yield urls
 
 

@@ -206,6 +206,14 @@ async def test_who_cancels_and_puts_up_again_fills_the_disk_no_faster(market: Ma
     await put_up(market, user)
 
 
+async def test_recent_jobs_count_where_none_is_nearly_free(market: Market) -> None:
+    market.jobs.bounds = Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=0)
+    user = await market.person()
+    for _ in range(2):
+        await market.jobs.cancel(user, await put_up(market, user))
+    assert await refused(put_up(market, user)) == (Code.TOO_MUCH_JOB_TEXT, None)
+
+
 async def test_jobs_that_were_done_and_paid_for_take_no_room(market: Market) -> None:
     market.jobs.bounds = Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=10_000)
     user, worker = await market.person(credit="1"), await market.person()

@@ -10,8 +10,9 @@ from support.books import available, earned, held, stored_job
 from support.jobs import device_of, prove
 from support.market import WAITING_SECONDS, Market
 from support.waiting import until
+from support.work import given
 
-from market import outcomes, rollouts
+from market import outcomes, rollouts, trust
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
@@ -152,6 +153,25 @@ async def test_a_replica_says_what_it_runs(market: Market, fleet: Fleet) -> None
         assert (spec.resources.gpus, spec.resources.gpu_model) == (1, "A100")
         assert (spec.timeout_seconds, job.duration_hrs) == (2 * HOUR, 2)
     assert await audited(market)
+
+
+async def test_replicas_are_for_devices_with_the_reputation_that_is_asked_for(
+    market: Market,
+) -> None:
+    user = await market.person("100")
+    new, known = [await device_of(market, await market.person()) for _ in range(2)]
+    await market.store.write(trust.checked, known.id, is_right=True)
+
+    async def rise(tx: Transaction) -> None:
+        await tx.run("UPDATE reputations SET reliability = 950000 WHERE id = :id", id=known.id)
+
+    await market.store.write(rise)
+    template = Template(min_reputation=900_000, script="print(1)")
+    said = {"image": "", "gpu_model": "none", "job_type": "Script", "replicas": 1}
+    await create(market, user, template=template, **said)
+    await market.dispatch._reader.catch_up()
+    assert await given(market, new) == []
+    assert len(await given(market, known)) == 1
 
 
 async def test_one_that_says_nothing_has_no_revisions(market: Market) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
 from proxyctl.words import OwnerError, plain_line
-from proxyctl.worker import names
+from proxyctl.worker import benchmark, names
 from proxyctl.worker.attempt import Attempt, Tools
 from proxyctl.worker.bell import Bell
 from proxyctl.worker.executors.base import TaskError
@@ -428,6 +428,20 @@ class Agent:  # its parts, and what several threads have to know of one another
             self._say("takes work")
             orders.seen = order.seen
             self._carry_out(order)
+            if order.is_to_show:
+                self._show()
+
+    def _show(self) -> None:
+        """Show what the device has, if nothing runs here that this would slow down."""
+        if self._all() or self._orders.drains or self._orders.rest:
+            return
+        _logger.info("shows the marketplace what it has, for some seconds")
+        try:
+            benchmark.show(self._link, self._consent.lend, is_short=True)
+        except (LinkError, RefusedError) as error:
+            _logger.info("it was not shown: %s", plain_line(str(error)))
+        except (KeyError, TypeError, ValueError) as error:  # a task that cannot be
+            _logger.info("it was not shown: the marketplace is not understood: %r", error)
 
     def _ask_anew(self) -> None:
         """End the question that is under way, which was asked while things were otherwise."""
@@ -446,7 +460,9 @@ class Agent:  # its parts, and what several threads have to know of one another
             ]
         if orders.drains or orders.rest:
             free = {**free, "slots": 0}
+        is_free = free["slots"] > 0 and not self._all()
         return {
+            **({"can_benchmark": True} if is_free else {}),
             "capacity": free,
             "capabilities": orders.told,
             "min_price_usd": self._consent.lend.min_price_usd,
