@@ -168,8 +168,8 @@ class Told(Struct, frozen=True):
 class SampleSource(Protocol):
     """Gives devices jobs whose answers are known (`market.samples`)."""
 
-    async def is_due(self, tx: Transaction, device_id: str) -> bool:
-        """Say whether a device is to be given one."""
+    async def due(self, tx: Transaction, device_ids: Sequence[str]) -> frozenset[str]:
+        """Return those of these devices that are to be given one."""
 
     async def give(self, device_id: str, offer: Offer) -> GivenRow | None:
         """Give a device one; None when it gets none now."""
@@ -360,10 +360,10 @@ class Dispatch:
         terms: DispatchTerms,
     ) -> None:
         self.terms = terms
-        # Who ends jobs whose secrets cannot be read puts itself here.
-        self.on_unreadable: Callable[[str], Awaitable[None]] | None = None
         # Where there are samples, whoever gives them puts itself here.
         self.samples: SampleSource | None = None
+        # Who ends jobs whose secrets cannot be read puts itself here.
+        self.on_unreadable: Callable[[str], Awaitable[None]] | None = None
         self.claims = Claims(context.store, context.now, bounds)
         self.jobs = JobBook()
         self._store = context.store
@@ -650,9 +650,6 @@ class Dispatch:
                 return [sample], ()
         return unknown, actions
 
-    async def _look_up(self, questions: Sequence[_Question]) -> dict[_Question, _Found]:
-        return await self._store.read(_look, questions, self.samples)
-
     async def _is_to_show(self, request: _Request, ask: Ask) -> bool:
         """Say whether a device that holds nothing is to show what it has: now and then, by lot.
 
@@ -687,6 +684,9 @@ class Dispatch:
         if row is not None:
             device.held |= {(row.job_id, row.attempt)}
         return row
+
+    async def _look_up(self, questions: Sequence[_Question]) -> dict[_Question, _Found]:
+        return await self._store.read(_look, questions, self.samples)
 
     # --- matching ---------------------------------------------------------------------------
 
@@ -854,6 +854,7 @@ async def _look(
     unknown = {each: _unknown(held[each.device_id], each.named) for each in questions}
     wanted = [job_id for each in unknown.values() for job_id in each]
     given = {row.job_id: row for row in await queries.given(tx, wanted)} if wanted else {}
+    due = frozenset[str]() if samples is None else await samples.due(tx, device_ids)
     found = {}
     named = [(each.device_id, sorted(each.named)) for each in questions]
     for each, actions in zip(questions, await actions_for_all(tx, named), strict=True):
@@ -861,8 +862,7 @@ async def _look(
         if device_id not in reputations:
             continue
         rows = [given[job_id] for job_id in unknown[each] if job_id in given]
-        is_due = samples is not None and await samples.is_due(tx, device_id)
-        score = reputations[device_id].score
+        score, is_due = reputations[device_id].score, device_id in due
         found[each] = _Found(held[device_id], rows, actions, score, is_due)
     return found
 

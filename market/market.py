@@ -140,12 +140,11 @@ class Market:
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
         self.jobs.logs = self.logs
-        self.dispatch.on_unreadable = self.jobs.end_unreadable
-
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, lambda: self.jobs.bounds)
             self.dispatch.samples = self.samples
+        self.dispatch.on_unreadable = self.jobs.end_unreadable
         self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
             context, self.devices, self.jobs, self.renewals, self.logs, observed_seconds

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -148,9 +148,9 @@ class Samples:
         """How many tasks are ready."""
         return len(self._ready)
 
-    async def is_due(self, tx: Transaction, device_id: str) -> bool:
-        """Say whether a device is to be given a sample when it has room for one."""
-        return not await queries.jobs_left(tx, device_id)
+    async def due(self, tx: Transaction, device_ids: Sequence[str]) -> frozenset[str]:
+        """Return those of these devices that are to be given a sample once they have room."""
+        return frozenset(device_ids).difference(await queries.with_jobs_left(tx, device_ids))
 
     async def give(self, device_id: str, offer: Offer) -> GivenRow | None:
         """Put a sample up for a device that is due, and give it; None when it gets none now.

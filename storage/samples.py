@@ -73,6 +73,19 @@ async def jobs_left(tx: Transaction, device_id: str) -> int | None:
     )
 
 
+async def with_jobs_left(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
+    """Return those of these devices that are to complete jobs before their next sample."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT t.device_id FROM {tx.table("asked", id="TEXT")}
+        JOIN sample_turns AS t ON t.device_id = asked.id
+        WHERE t.jobs_left > 0
+        """,
+        asked=json.dumps([{"id": device_id} for device_id in device_ids]),
+    )
+
+
 async def set_jobs_left(tx: Transaction, device_id: str, jobs: int) -> None:
     """Set how many jobs a device is to complete before its next sample."""
     await tx.run(

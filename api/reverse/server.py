@@ -165,6 +165,7 @@ class AppServer(Front):
             clients=self._clients,
             tls=tls,
             request_ids=RequestIds(),
+            answer_unparsed=pages.answer_unparsed,
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=KEEPALIVE_SECONDS,
@@ -213,7 +214,7 @@ class AppServer(Front):
             return await self._served(request)
         except RefusedError as error:
             self.streams.refused += 1
-            return pages.page(error.refusal)
+            return pages.answer(error.refusal, _accept(request))
         except ConnectionError:  # the client has left
             break_off(request)
             return Answered(499, keeps=False)
@@ -222,7 +223,7 @@ class AppServer(Front):
             if request.writer.output_size:
                 break_off(request)
                 return Answered(500, keeps=False)
-            return pages.page(Refusal.FAILED)
+            return pages.answer(Refusal.FAILED, _accept(request))
         finally:
             connection.ends_request = False
 
@@ -455,6 +456,10 @@ def _is_plain(target: str) -> bool:
         and " " not in target
         and len(target) <= TARGET_MAX_CHARACTERS
     )
+
+
+def _accept(request: Request) -> str:
+    return ",".join(request.headers.getall("Accept", []))
 
 
 def _is_websocket(request: Request) -> bool:

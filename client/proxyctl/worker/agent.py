@@ -57,6 +57,7 @@ _RULES_SECONDS: Final = 5.0  # between two looks at what the owner's rules are a
 PATIENCE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
 _REFUSALS_MAX: Final = 16  # of jobs for which there is no room; each has a folder and a thread
+_SWEEP_SECONDS: Final = 10.0  # an engine that made a container for longer was not seen
 _REPLACED_SECONDS: Final = 60.0  # until it is asked whether the other agent is still there
 _REPLACED: Final = (
     "takes no work: another agent with this device's token was started later, and gets the jobs;"
@@ -139,6 +140,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         self._name = ""
         self._since = int(datetime.now(timezone.utc).timestamp())
         self._says = "starting"
+        self._ends = 0  # attempts that have ended
 
     def drain(self) -> None:
         """Take no more work, and end when nothing is left; the second time, stop what runs.
@@ -161,7 +163,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         """
         entries = self._journal.load()
         self._name = _name_of(self._folder)
-        self._kill_strangers({each.attempt_id for each in entries})
+        self._sweep({each.attempt_id for each in entries})
         self._tools = Tools(
             consent=self._consent,
             link=self._link,
@@ -180,7 +182,11 @@ class Agent:  # its parts, and what several threads have to know of one another
         bell = Bell(self._folder, self._ring)
         threads = [
             threading.Thread(target=self._seen_to, args=(target,), name=name, daemon=True)
-            for name, target in (("next", self._ask), ("sync", self._sync))
+            for name, target in (
+                ("next", self._ask),
+                ("sync", self._sync),
+                ("sweep", self._sweep_again),
+            )
         ]
         for thread in threads:
             thread.start()
@@ -336,6 +342,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         with self._lock:
             del self._attempts[attempt_id]
             self._shares.give_back(attempt_id)
+            self._ends += 1
         self._orders.changed.set()
         # What is asked for just now is less than is free; the answer may be most of a minute away.
         self._ask_anew()
@@ -353,12 +360,19 @@ class Agent:  # its parts, and what several threads have to know of one another
         self._stop_all(Stop("the token of this device was revoked"))
         self._orders.changed.set()
 
-    def _kill_strangers(self, known: set[str]) -> None:
-        """End what runs here and is in no journal: nobody will ever pay for it."""
+    def _sweep(self, known: set[str]) -> None:
+        """End and remove what is here and in no journal: nobody will ever pay for it.
+
+        Raises:
+            AgentError: an executor does not tell, or does not do it.
+        """
         try:
             for name, executor in self._device.executors.items():
-                for attempt_id in executor.running() - known:
-                    _logger.warning("%s ran under %s, nobody knows why: ended", attempt_id, name)
+                strangers = executor.left() - known
+                with self._lock:
+                    strangers -= self._attempts.keys()
+                for attempt_id in strangers:
+                    _logger.warning("%s was left under %s, and is removed", attempt_id, name)
                     executor.stop(attempt_id, 0)
                     executor.clean(attempt_id)
         except TaskError as error:
@@ -492,6 +506,28 @@ class Agent:  # its parts, and what several threads have to know of one another
         reason = self._orders.rest or ("" if gpus is not None else "as much is not free here")
         if reason:
             attempt.stop(Stop(reason, "host"))
+
+    # The thread that looks after what was removed.
+
+    def _sweep_again(self) -> None:
+        """Sweep once more after attempts have ended.
+
+        An engine goes on with what a program has asked it for that was killed, and may be done
+        with it only after all of the attempt was removed.
+        """
+        orders = self._orders
+        swept = -1  # what was tried out at the start may have left something, too
+        while not orders.is_ending:
+            ended = self._ends
+            orders.pause(_SWEEP_SECONDS)
+            if ended == swept or orders.is_ending:
+                continue
+            try:
+                self._sweep({each.attempt_id for each in self._all()})
+            except AgentError as error:
+                _logger.warning("%s; tried again", error)
+            else:
+                swept = ended
 
     # The thread that says that all is well.
 

@@ -294,6 +294,13 @@ class Executor(Protocol):
     def running(self) -> set[str]:
         """Return the attempts of which anything runs, whoever has started them."""
 
+    def left(self) -> set[str]:
+        """Return the attempts of which there is anything that `clean` removes, run or not.
+
+        Raises:
+            TaskError: nobody knows.
+        """
+
     def ended(self, attempt_id: str) -> Ending:
         """Say what is known of an attempt, while it runs or after it, until it is cleaned."""
 

@@ -239,6 +239,10 @@ class BwrapExecutor:
             *self._sandboxes(),
         }
 
+    def left(self) -> set[str]:
+        """Return the attempts that have a process, or a control group."""
+        return {*self._limits.attempts(), *self._sandboxes()}
+
     def ended(self, attempt_id: str) -> Ending:
         """Say what the limits have counted; the disk is the supervisor's to tell."""
         return self._limits.ended(attempt_id)

@@ -175,6 +175,10 @@ class Kubernetes:
         live = [each for each in pods if objects.is_live(each)]
         return objects.attempts_of(live + [each for each in jobs if not objects.is_job_over(each)])
 
+    def left(self) -> set[str]:
+        """Return what `running` does; what has ended it forgets by itself."""
+        return self.running()
+
     def ended(self, attempt_id: str) -> Ending:
         """Say what the cluster has told of the end."""
         over = files.read(self._exchange(attempt_id) / OVER_FILE)

@@ -58,6 +58,10 @@ class NoExecutor:
         """Return nothing."""
         return set()
 
+    def left(self) -> set[str]:
+        """Return nothing."""
+        return set()
+
     def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - the same of all
         """Say that it went away: what the program printed or returned may be anything."""
         return Ending(lost=self._words)

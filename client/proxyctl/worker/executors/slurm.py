@@ -170,6 +170,10 @@ class Slurm:
         except SlurmError as error:
             raise TaskError("host", f"Slurm: {error}") from None
 
+    def left(self) -> set[str]:
+        """Return what `running` does; what has ended it forgets by itself."""
+        return self.running()
+
     def ended(self, attempt_id: str) -> Ending:
         """Say what the node has told, or why it has not."""
         exchange = self._exchange(attempt_id)

@@ -19,6 +19,7 @@ from support.waiting import until_true
 from support.worker_market import TOKEN, Job, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
+from proxyctl.worker import agent as agent_module
 from proxyctl.worker import lock, names
 from proxyctl.worker.agent import AgentError
 from proxyctl.worker.executors.base import WORK, TaskError
@@ -554,7 +555,7 @@ def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
         def can_reach_ports(self) -> bool:
             return True
 
-        def running(self) -> set[str]:
+        def left(self) -> set[str]:
             raise TaskError("host", "podman ps did not end within 20 s")
 
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
@@ -580,6 +581,39 @@ def test_who_lets_nobody_in_is_given_no_job_that_listens(tmp_path: Path) -> None
     (tmp_path / names.PORTS).write_text(json.dumps(spent))
     assert told(Lend(ports_gb_per_day=1)) == []
     assert told(Lend(ports_gb_per_day=2)) == ["podman"]
+
+
+def test_what_an_engine_makes_after_all_was_removed_is_removed_too(
+    market: WorkerMarket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late:
+        has_it = True
+        answers = ["", "docker ps did not end within 20 s"]
+        calls: list[str] = []
+
+        def can_reach_ports(self) -> bool:
+            return True
+
+        def left(self) -> set[str]:
+            if words := self.answers.pop():
+                raise TaskError("host", words)
+            self.answers.append("")
+            return {"late-1"} if self.has_it else set()
+
+        def stop(self, attempt_id: str, grace_s: float) -> None:
+            self.calls.append(f"stop {attempt_id} {grace_s}")
+
+        def clean(self, attempt_id: str) -> None:
+            self.calls.append(f"clean {attempt_id}")
+            self.has_it = False
+            agent._orders.is_ending = True
+
+    late = Late()
+    consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
+    agent = agent_with(consent, tmp_path, {"docker": late}, lambda: None)  # type: ignore[dict-item]
+    monkeypatch.setattr(agent_module, "_SWEEP_SECONDS", 0)
+    agent._sweep_again()  # it ends, and not before it has answered
+    assert late.calls == ["stop late-1 0", "clean late-1"]
 
 
 def test_what_gets_free_is_offered_at_once(agent: WorkerAgent, market: WorkerMarket) -> None:
