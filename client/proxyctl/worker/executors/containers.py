@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -73,6 +74,9 @@ _TMP: Final = "/tmp"  # noqa: S108 - the container's
 _NEVER_RAN: Final = frozenset(("created", "configured", "initialized"))
 _GATE: Final = 12  # a descriptor of the launch
 _KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
+# docker tells of an end after whoever is attached has seen it: on a busy machine, a second.
+_EVENT_LOOKS: Final = 10
+_EVENT_SECONDS: Final = 0.2
 _OVER: Final = ("exited", "stopped", "dead")  # whatever ended it, it was nobody here
 
 
@@ -292,8 +296,11 @@ class Containers:
         filters = ("--filter", f"container={name}", "--filter", "event=die")
         shown = ("--format", "{{.Actor.Attributes.exitCode}}")
         with suppress(EngineError):  # nobody knows: it is what it looks like
-            said = call(self.engine, "events", *since, *filters, *shown, seconds=PROBE_SECONDS)
-            return bool(said.split()) and said.split()[-1] != str(_KILLED)
+            for _ in range(_EVENT_LOOKS):
+                said = call(self.engine, "events", *since, *filters, *shown, seconds=PROBE_SECONDS)
+                if said.split():
+                    return said.split()[-1] != str(_KILLED)
+                time.sleep(_EVENT_SECONDS)
         return False
 
     def _named(self, *options: str) -> set[str]:

@@ -370,13 +370,17 @@ def test_an_owner_cannot_lend_what_a_cluster_has_not(
     token = top / "token"
     token.write_text("not asked for")
     token.chmod(0o600)
+    # One that does not run: what is lent cannot be changed while it does.
+    other = WorkerAgent(top / "other", market)
+    agreed = record.load(agent.folder / names.CONSENT)
+    record.save(other.folder / names.CONSENT, agreed)
     for option, value, words in (
         ("--network", "egress", "cannot be given a network"),
         ("--gpus", "all", "GPUs of a cluster cannot be lent"),
         ("--cores", "1000", f"1000 cores are lent, and {os.cpu_count()} are there"),
         ("--ram-gb", "5", "5 GB of memory are lent, and 4.2 are there"),
     ):
-        said = agent.command(
+        said = other.command(
             *("setup", "--api", market.url, "--token-file", str(token), option, value),
             typed="yes\n",
         )
