@@ -1,6 +1,7 @@
 """What a client wants an answer to be: the header Accept (RFC 9110, section 12.5.1)."""
 
 TEXT = "text/plain"
+HTML = "text/html"
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
@@ -15,8 +16,21 @@ def prefers_text(accept: str) -> bool:
     return _quality(accept, TEXT) > _quality(accept, JSON)
 
 
+def prefers_json(accept: str) -> bool:
+    """Say whether JSON is wanted rather than a page, which is sent where both are as good.
+
+    Of two that are wanted as much, the one is better that is named.
+    """
+    return _wish(accept, JSON) > _wish(accept, HTML)
+
+
 def _quality(accept: str, kind: str) -> float:
     """Return how much a type is wanted, from 0 to 1; the most specific range decides."""
+    return _wish(accept, kind)[0]
+
+
+def _wish(accept: str, kind: str) -> tuple[float, int]:
+    """Return how much a type is wanted, and how specific the range is that says so, from 0 to 3."""
     ranges = {kind: 3, kind.partition("/")[0] + "/*": 2, "*/*": 1}
     best, quality = 0, 0.0
     for part in accept.split(","):
@@ -24,7 +38,7 @@ def _quality(accept: str, kind: str) -> float:
         rank = ranges.get(name, 0)
         if rank > best:
             best, quality = rank, _weight(parameters)
-    return quality
+    return quality, best
 
 
 def _weight(parameters: list[str]) -> float:

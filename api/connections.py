@@ -20,7 +20,7 @@ from api.memory import Memory
 from api.prefer import Handling
 from api.progress import Incoming, Outgoing
 from api.rate import RateLimit
-from api.responses import refusal
+from api.responses import Response, refusal
 from market.networks import counted_network
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Server(PrivateServer):
             therefore not bounded like a client; its connections make room like others.
         tls: the TLS context; None for plain HTTP.
         request_ids: names what is no request, for its answer and the log.
+        answer_unparsed: returns what is answered to that, and whether it was only too long.
         settings: aiohttp's own.
     """
 
@@ -69,6 +70,7 @@ class Server(PrivateServer):
         clients: Clients,
         tls: "ssl.SSLContext | None",
         request_ids: request_id.RequestIds,
+        answer_unparsed: "Callable[[Transport, bool], Response] | None" = None,
         **settings: Any,  # noqa: ANN401 - aiohttp's own
     ) -> None:
         # aiohttp types the handler by the requests that it would make itself.
@@ -76,6 +78,7 @@ class Server(PrivateServer):
         self.slots: EvictableSlots[Connection] = EvictableSlots()
         self.memory = Memory(limits)
         self.request_ids = request_ids
+        self.answer_unparsed = answer_unparsed or _answer_unparsed
         self.unread: dict[Connection, None] = {}
         self._clients = clients
         self._tls = tls
@@ -321,8 +324,7 @@ class Connection(PrivateProtocol):
         token = request_id.current.set(name)
         _logger.info("malformed request from %s (%s)", request.remote, type(exc).__name__)
         request_id.current.reset(token)
-        detail = TOO_LONG if isinstance(exc, LineTooLong) else None
-        response = refusal(of_transport(reason, message=detail))
+        response = self._server.answer_unparsed(reason, isinstance(exc, LineTooLong))
         response.add(request_id.HEADER, name)
         response.force_close()
         return response
@@ -408,3 +410,7 @@ class Connection(PrivateProtocol):
 def connection_of(request: web.BaseRequest) -> Connection:
     """Return the connection of a request."""
     return cast(Connection, request.protocol)
+
+
+def _answer_unparsed(reason: Transport, is_too_long: bool) -> Response:
+    return refusal(of_transport(reason, message=TOO_LONG if is_too_long else None))

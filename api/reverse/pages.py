@@ -1,13 +1,18 @@
-"""What the door says itself: short pages, in words for whoever opened the address."""
+"""What the door says itself: short pages, or JSON for programs that want it, in the same words."""
 
 from enum import Enum
 from html import escape
 
+from api.accept import prefers_json
+from api.errors import ErrorBody, ErrorDetail, Transport
 from api.responses import Response
+from api.routes import encode
 
 HTML = "text/html; charset=utf-8"
+JSON = "application/json"
 NOT_READY_SECONDS = 5
 FULL_SECONDS = 2
+PAUSED_SECONDS = 600  # or until its replica is another one
 
 
 class RefusedError(Exception):
@@ -32,6 +37,7 @@ class Refusal(Enum):
     """Why a request does not reach a job: status, title, words, and when to try again."""
 
     MALFORMED = 400, "Bad request", "This is not a request that can be passed on.", 0
+    TOO_LONG = 400, "Too long", "The address or a header of the request is too long.", 0
     NOWHERE = 404, "Not found", "No app has this address.", 0
     NO_KEY = (
         401,
@@ -65,6 +71,15 @@ class Refusal(Enum):
     )
     FULL = 503, "Too many connections", "The app has as many as it may have.", FULL_SECONDS
     BUSY = 503, "The machine is busy", "Its way to here has no room for more.", FULL_SECONDS
+    PAUSED = (
+        503,
+        "The machine has done enough for today",
+        (
+            "The owner of the machine that runs the app lets so much through in a day, and that is"
+            " reached. It goes on at the machine's midnight."
+        ),
+        PAUSED_SECONDS,
+    )
     DRAINING = 503, "Restarting", "The service is about to restart.", FULL_SECONDS
     AWAY = (
         502,
@@ -86,11 +101,17 @@ class Refusal(Enum):
         self.seconds = seconds
 
 
-def page(refusal: Refusal) -> Response:
-    """Return the answer to a request that does not reach a job."""
-    body = _PAGE.format(title=escape(refusal.title), words=escape(refusal.words))
+def answer(refusal: Refusal, accept: str) -> Response:
+    """Return the answer to a request that does not reach a job, as its header Accept wants it."""
+    is_json = prefers_json(accept)
+    if is_json:
+        detail = ErrorDetail(refusal.name.lower(), refusal.words)
+        body = encode(ErrorBody(ok=False, error=detail))
+    else:
+        text = _PAGE.format(title=escape(refusal.title), words=escape(refusal.words))
+        body = text.encode()
     headers = {
-        "Content-Type": HTML,
+        "Content-Type": JSON if is_json else HTML,
         "Cache-Control": "no-store",
         "Content-Security-Policy": "default-src 'none'",
         "Referrer-Policy": "no-referrer",
@@ -100,10 +121,18 @@ def page(refusal: Refusal) -> Response:
         headers["Retry-After"] = str(refusal.seconds)
     if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    response = Response(refusal.status, body.encode(), headers)
-    if refusal is Refusal.MALFORMED:  # what comes behind it may be no request either
+    response = Response(refusal.status, body, headers)
+    # What comes behind it may be no request either.
+    if refusal in (Refusal.MALFORMED, Refusal.TOO_LONG):
         response.force_close()
     return response
+
+
+def answer_unparsed(reason: Transport, is_too_long: bool) -> Response:
+    """Return the answer to what is no request, of which nobody knows what it wants."""
+    if reason is not Transport.BAD_REQUEST:
+        return answer(Refusal.FAILED, "")
+    return answer(Refusal.TOO_LONG if is_too_long else Refusal.MALFORMED, "")
 
 
 def redirect(location: str, cookie: str) -> Response:

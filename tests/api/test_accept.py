@@ -2,7 +2,25 @@
 
 import pytest
 
-from api.accept import prefers_text
+from api.accept import prefers_json, prefers_text
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_json"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/json", True),
+        ("application/json, */*;q=0.5", True),
+        ("application/json, text/plain, */*", True),
+        ("application/json;q=0.5, */*", False),
+        ("application/json, text/html", False),
+        ("text/html, application/json;q=0.9", False),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", False),
+    ],
+)
+def test_a_page_is_sent_unless_json_is_preferred(accept: str, is_json: bool) -> None:
+    assert prefers_json(accept) is is_json
 
 
 @pytest.mark.parametrize(

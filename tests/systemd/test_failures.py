@@ -45,9 +45,8 @@ def test_a_wrong_setting_is_one_line_and_no_loop(running: Service) -> None:
         until_true(lambda: running.state == "failed", "given up")
         assert (machine.show("Result"), machine.show("NRestarts")) == ("exit-code", "0")
         told = [line for line in machine.journal(cursor).splitlines() if "idle_seconds" in line]
-        assert told == [
-            "proxyd: wrong in the settings: limits.idle_seconds: expected a number, got text"
-        ]
+        expected = "expected a number above 0 and up to 86400, got 'long'"
+        assert told == [f"proxyd: wrong in the settings: limits.idle_seconds: {expected}"]
         # Each client has it tried again, but not for ever: then nobody listens.
         with socket.create_connection(("127.0.0.1", 1080)):
             until_true(lambda: machine.show("ActiveState", "proxyd.socket") == "failed")

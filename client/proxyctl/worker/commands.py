@@ -9,7 +9,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from proxyctl import files
 from proxyctl.status import DONE, FAILED, IN_VAIN
@@ -128,6 +128,8 @@ def _work(folder: Path, *, drains: int) -> End:
     consent = record.load(folder / names.CONSENT)
     held = lock.Lock(folder)
     try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, _end_early)
         files.remove(folder / names.CONTROL)  # a drain of before
         agent = running.agent_of(consent, folder)
         for _ in range(drains):
@@ -140,6 +142,13 @@ def _work(folder: Path, *, drains: int) -> End:
         held.close()
     logging.getLogger("worker").info("ended: %s", end.words)
     return end
+
+
+def _end_early(number: int, _: object) -> NoReturn:
+    """End an agent that tries its sandboxes out: whatever it has made for that is removed."""
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number if number == signal.SIGINT else DONE)
 
 
 def _drain(arguments: argparse.Namespace) -> int:

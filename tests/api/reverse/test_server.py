@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -720,6 +721,35 @@ async def test_only_paths_are_passed_on(browser: Browser, job: Job, target: str)
     answer = await say(browser.port, browser.head("GET", target).replace(b"\xc3\xa4", b"\xe4"))
     assert answer.split(b" ", 2)[1] == b"400"
     assert job.asked == []
+
+
+async def test_what_is_too_long_is_told_in_words(browser: Browser) -> None:
+    answer = await say(browser.port, browser.head("GET", "/" + "x" * 9_000))
+    assert answer.split(b" ", 2)[1] == b"400"
+    assert b"Content-Type: text/html" in answer
+    assert b"The address or a header of the request is too long." in answer
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("text/html,*/*;q=0.8", "text/html; charset=utf-8"),
+        ("*/*", "text/html; charset=utf-8"),
+        ("application/json, text/plain, */*", "application/json"),
+    ],
+)
+async def test_a_refusal_is_a_page_or_json_as_the_client_wants(
+    opened: Door, http: aiohttp.ClientSession, accept: str, kind: str
+) -> None:
+    browser = Browser(opened, opened.offer(), http)
+    head = browser.head("GET", "/", f"Accept: {accept}")
+    said = (await say(browser.port, head)).decode()
+    assert said.startswith("HTTP/1.1 503 ")
+    assert f"Content-Type: {kind}\r\n" in said
+    body = said.partition("\r\n\r\n")[2]
+    if kind == "application/json":
+        assert json.loads(body)["error"]["code"] == "not_ready"
+    assert "Load the page again in a moment." in body
 
 
 async def test_methods_of_proxies_are_not_passed_on(browser: Browser, job: Job) -> None:
