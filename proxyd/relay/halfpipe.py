@@ -336,11 +336,11 @@ class HalfPipe(Mover, InTransit):
         if self._left <= 0 and not self._early:
             return self._swallow()
         allowance = self._session.allowance(self)
-        share = self._share
+        share = self._share if allowance > 0 else None
         if share is not None:
             allowance = min(allowance, share.allowance(self))
         if allowance <= 0:
-            self._wait()
+            self._wait(share)
             return False
         if self._early:
             return self._copy_early(allowance)
@@ -354,12 +354,17 @@ class HalfPipe(Mover, InTransit):
             self._owner.broken(self._source)
         return False
 
-    def _wait(self) -> None:
-        """Wait for budget; a source that was reset meanwhile has no more to say."""
+    def _wait(self, share: ExitShare | None) -> None:
+        """Wait for budget; a source that was reset meanwhile has no more to say.
+
+        Args:
+            share: what has refused it; None if the session has. That is not asked again: a moment
+                later it may allow some, and a share without a pace knows nothing to wait for.
+        """
         if self._hung_up and self._source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._owner.broken(self._source)
-        elif self._share is not None and self._session.allowance(self) > 0:
-            self._share.wait(self._resume)
+        elif share is not None:
+            share.wait(self._resume)
         else:
             self._session.wait(self._resume)
 

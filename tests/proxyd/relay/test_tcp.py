@@ -18,6 +18,7 @@ from support.waiting import until
 from market.states import SessionStatus
 from proxyd.limits import raise_descriptors
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
 from proxyd.relay import closing, halfpipe
 from proxyd.relay.closing import Closer
@@ -458,3 +459,27 @@ async def test_a_mistake_behind_the_end_of_a_relay_is_logged(
         half._unread = True
         half.turn()
         assert "a mistake of another connection" in caplog.text
+
+
+class Stepping:
+    """A loop for a pace, by whose clock something has been earned whenever it is asked twice."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.call_later = loop.call_later
+        self._now = 0.0
+
+    def time(self) -> float:
+        self._now += 0.000_6
+        return self._now
+
+
+async def test_what_a_moment_later_would_not_have_to_wait_goes_on_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = pattern(205)  # the burst of 200, and a byte a round
+    async with scene() as made:
+        pace = Pace(Stepping(made.loop), 1000)  # type: ignore[arg-type]
+        monkeypatch.setattr(made.session, "_pace", pace)
+        made.start()
+        await made.loop.sock_sendall(made.client, data)
+        assert await made.exactly(made.target, len(data)) == data
