@@ -214,7 +214,7 @@ TESTED_IN = {
     "storage/reviews.py": "tests/market/test_reviews.py",
     "storage/rollouts.py": "tests/market/test_rollouts.py",
     "storage/trust.py": "tests/market/test_trust.py",
-    "storage/usage.py": "tests/market/test_audit.py",
+    "storage/usage.py": "tests/market/test_usage.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 
