@@ -8,7 +8,9 @@ from urllib.parse import quote
 
 import pytest
 from support import targets
-from support.service import Person, Service
+from support.ports import closed_port
+from support.service import Bought, Person, Service
+from support.socks import Client
 from support.story import buy, reached, used
 from support.waiting import until
 
@@ -76,6 +78,10 @@ async def test_the_rows_of_a_session_are_its_bill_to_the_byte(service: Service) 
         bought.id: await used(service, person, bought),
         other.id: await used(service, person, other),
     }
+    assert {each["session_id"]: each["connections"] for each in shown["series"]} == {
+        bought.id: 1,
+        other.id: 1,
+    }
     total, paid = shown["total"], 10 - await service.balance(person)
     assert total["bytes"] == sum(each["bytes"] for each in shown["series"])
     assert total["gb"] == 8 * SIZE / 10**9
@@ -92,6 +98,40 @@ async def test_the_rows_of_a_session_are_its_bill_to_the_byte(service: Service) 
     assert {row["session_id"] for row in rows} == {bought.id, other.id}
     assert sum(float(row["cost_usd"]) for row in rows) == pytest.approx(total["cost_usd"])
     assert "e" not in "".join(row["gb"] + row["cost_usd"] for row in rows).lower()
+
+
+async def test_why_connections_were_refused_is_told_by_session(service: Service) -> None:
+    """By policy, by a target, for a wish, and because the session is over."""
+    person, bought = await buy(service)
+    over = await service.buy(person)
+    await service.end(person, over)
+
+    async def shown(session: Bought, username: str, port: int) -> None:
+        client = await Client.open(service.proxy_port)
+        if await client.log_in(username, session.password) == 0:
+            assert await client.connect("127.0.0.1", port) != 0
+        await client.close()
+
+    with closed_port() as closed:
+        for port in (25, 25, closed):
+            await shown(bought, bought.username, port)
+    await shown(bought, f"{bought.username}-country-nowhere", 80)
+    await shown(over, over.username, 80)
+    for session, expected in (
+        (bought, {"not_allowed": 2, "refused": 1, "parameters": 1}),
+        (over, {"over": 1}),
+    ):
+
+        async def told(session: Bought = session, expected: dict[str, int] = expected) -> bool:
+            found = await asked(service, person, session_id=session.id, fill="false")
+            return found["total"]["refusals"] == expected and not found["total"]["connections"]
+
+        await until(told, "each is counted once")
+    rows = await table(service, person, "by=session&fill=false")
+    assert {row["session_id"]: (row["refused"], row["reasons"]) for row in rows} == {
+        bought.id: ("4", "not_allowed:2 parameters:1 refused:1"),
+        over.id: ("1", "over:1"),
+    }
 
 
 async def test_nobody_sees_the_usage_of_others(service: Service) -> None:
