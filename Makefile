@@ -213,10 +213,13 @@ crash: setup
 
 # The same of devices that work, a hundred seeds each: agent and supervisor beside a marketplace that is away at times
 # (five minutes), and beside a real daemon that is killed, too, over SQLite, and over PostgreSQL, which is also (half an hour);
-# and podman and docker with all that they have for a container (as root; an hour). KILLS=10 is a tenth of it.
+# and podman and docker with all that they have for a container (as root; an hour). Agent, daemon and database that
+# stand still for STOP seconds each, and a full disk (half an hour). KILLS=10 STOP=20 is a tenth of it.
+STOP ?= 300
+
 crash-jobs: setup
 	@seed=$${SEED:-$$(date +%s)}; echo "SEED=$$seed KILLS=$(KILLS)"; \
-	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
+	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) PROXYD_CRASH_STOP=$(STOP) $(VENV)/bin/python -m pytest \
 		--timeout 120 tests/faults/test_worker_kill.py tests/faults/test_job_kill.py \
 		tests/faults/test_engine_kill.py
 

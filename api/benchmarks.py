@@ -19,20 +19,27 @@ class Benchmark(Struct):
     """What a device has shown that it has: the least, and not that jobs get it.
 
     `hashes_per_s` are rounds of PBKDF2 with SHA-256 a second, of all its cores at once, and
-    `core_hashes_per_s` of one; `memory_bytes` is what it has filled.
+    `core_hashes_per_s` of one; `memory_bytes` is what it has filled. The best are the most of each
+    that it has ever shown.
     """
 
     core_hashes_per_s: int
     hashes_per_s: int
     memory_bytes: int
     measured_at: Timestamp
+    best_core_hashes_per_s: int
+    best_hashes_per_s: int
 
 
 class BeginRequest(Struct):
-    """What the device is to show: of more cores and memory than are tried, a part is."""
+    """What the device is to show: of more cores and memory than are tried, a part is.
+
+    With `is_short` memory is not tried: that is for a device which was asked to between jobs.
+    """
 
     cores: Annotated[int, Meta(ge=1, le=4_096)]
     memory_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 0
+    is_short: bool = False
 
 
 class AnswerRequest(Struct):
@@ -100,7 +107,10 @@ class BenchmarkRoutes:
         """Set the first task."""
         body = call.body
         step = self._benchmarks.begin(
-            call.device.id, cores=body.cores, memory_bytes=body.memory_bytes
+            call.device.id,
+            cores=body.cores,
+            memory_bytes=body.memory_bytes,
+            is_short=body.is_short,
         )
         return TaskReply(task=_item(step))
 
@@ -115,7 +125,14 @@ class BenchmarkRoutes:
 
 def benchmark_item(row: BenchmarkRow) -> Benchmark:
     """Return what a device has shown as the API shows it."""
-    return Benchmark(row.core_hashes, row.hashes, row.memory_bytes, timestamp(row.measured_at))
+    return Benchmark(
+        core_hashes_per_s=row.core_hashes,
+        hashes_per_s=row.hashes,
+        memory_bytes=row.memory_bytes,
+        measured_at=timestamp(row.measured_at),
+        best_core_hashes_per_s=row.best_core_hashes,
+        best_hashes_per_s=row.best_hashes,
+    )
 
 
 def _item(step: Step) -> TaskItem:

@@ -9,7 +9,7 @@ from api import literals
 from api.accounts import RequiredText
 from api.codec import money
 from api.identifiers import in_path
-from api.jobs import NO_DEVICE
+from api.jobs import lacks_in_words
 from api.listing import Page, Timestamp, timestamp
 from api.literals import (
     CURRENCIES,
@@ -19,6 +19,7 @@ from api.literals import (
     DeployType,
     Network,
 )
+from api.reputations import in_millionths
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.deploys import (
     COMMAND_MAX_CHARACTERS,
@@ -31,8 +32,9 @@ from market.deploys import (
 )
 from market.dispatch import Dispatch
 from market.errors import Code
-from market.jobs import DURATION_MAX_HOURS
 from market.money import Currency
+from market.postings import DURATION_MAX_HOURS
+from market.reputation import WHOLE
 from market.rollout import Strategy
 from market.rollouts import Rollouts
 from market.templates import Change, Interpreter, Template, template_of
@@ -80,6 +82,12 @@ class DeployStrategy(Struct):
     auto_revert: bool = False
 
 
+class DeployTrust(Struct):
+    """What is asked of the devices that replicas run on: the least score, as of a job."""
+
+    min_reputation: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+
 class ReplicaFields(Struct, kw_only=True):
     """What each replica is to run, and needs; whatever is not said stays as it is.
 
@@ -98,6 +106,7 @@ class ReplicaFields(Struct, kw_only=True):
     ready: Ready | UnsetType | None = UNSET
     network: Network | None = None
     resources: ReplicaResources | None = None
+    trust: DeployTrust | None = None
 
     def change(self) -> Change:
         """Return it as a change of what runs."""
@@ -112,6 +121,7 @@ class ReplicaFields(Struct, kw_only=True):
             ready=self.ready,
             network=self.network,
             resources=None if self.resources is None else self.resources.as_resources(),
+            min_reputation=None if self.trust is None else in_millionths(self.trust.min_reputation),
         )
 
 
@@ -173,6 +183,7 @@ class Revision(Struct):
     script: str | UnsetType = UNSET
     interpreter: Interpreter | UnsetType = UNSET
     ready: Ready | UnsetType = UNSET
+    trust: DeployTrust | UnsetType = UNSET
 
 
 class RevisionsReply(Reply, kw_only=True):
@@ -436,7 +447,7 @@ class DeployRoutes:
             queued = _queued(deploy)
             needs = self._deploys.needs_of(new)
             if needs is not None:
-                queued.warnings = [] if self._dispatch.may_run(needs) else [NO_DEVICE]
+                queued.warnings = lacks_in_words(self._dispatch.lacks(needs))
             return queued
 
         return reply(await self._deploys.create(call.user_id, new, call.receipt(reply)))
@@ -537,6 +548,7 @@ def _revision(row: RevisionRow) -> Revision:
         script=template.script or UNSET,
         interpreter=template.interpreter if template.script else UNSET,
         ready=UNSET if template.ready is None else template.ready,
+        trust=DeployTrust(template.min_reputation / WHOLE) if template.min_reputation else UNSET,
     )
 
 

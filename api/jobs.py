@@ -1,6 +1,6 @@
 """Routes of jobs: the marketplace, a buyer's own, a worker's (specification 4.7 to 4.9)."""
 
-import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,23 +20,24 @@ from api.literals import (
     Currency,
     JobType,
 )
+from api.reputations import in_millionths
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.attempts import Ending, FailureKind
 from market.copies import COPIES_MAX, Group, copying_of
 from market.dispatch import Dispatch
 from market.errors import Code
-from market.jobs import (
+from market.jobs import Jobs
+from market.matching import Lack, Needs
+from market.money import MICRO
+from market.networks import site
+from market.postings import (
     DURATION_MAX_HOURS,
     PRICE_MAX,
     TEXT_MAX_CHARACTERS,
     TITLE_MAX_CHARACTERS,
-    Jobs,
     NewJob,
 )
-from market.matching import Needs
-from market.money import MICRO
-from market.networks import site
 from market.reputation import WHOLE
 from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, understand
 from market.states import JobStatus
@@ -87,9 +88,24 @@ class CreateRequest(Struct):
 
 
 NO_DEVICE = (
-    "None of the devices that have asked for work lately runs such a job, by its type, its image,"
-    " its network or the reputation that it asks for: it waits for one that does."
+    "None of the devices that have asked for work lately runs such a job: it waits for one that"
+    " does. Of the {asked} that asked last {lacks}."
 )
+IN_WORDS = {
+    Lack.JOB_TYPE: "{} take no jobs of this type",
+    Lack.EXECUTOR: "{} have no sandbox for it (with an image or without)",
+    Lack.NETWORK: "{} give jobs no network",
+    Lack.PORTS: "{} cannot let anybody in at the ports of a job",
+    Lack.REPUTATION: "{} have less reputation than it asks for",
+}
+
+
+def lacks_in_words(lacks: Mapping[Lack, int]) -> list[str]:
+    """Return the warning that no device runs a job, with what how many lack; none if one does."""
+    if not lacks:
+        return []
+    words = ", ".join(IN_WORDS[each].format(lacks[each]) for each in Lack if lacks.get(each))
+    return [NO_DEVICE.format(asked=sum(lacks.values()), lacks=words)]
 
 
 class CreateReply(Reply, kw_only=True):
@@ -553,19 +569,22 @@ class JobRoutes:
         return reply_to_all(await self._jobs.create_copies(call.user_id, new, copying, receipt))
 
     def _warnings(self, spec: Spec | None, job_type: str) -> list[str]:
-        """Return what its buyer should know of a job that is put up, as far as it is known now."""
+        """Return what its buyer should know of a job that waits, as far as it is known now."""
         if spec is None:
             return []
         warnings = list(spec.warnings)
         payload = spec.payload
         if payload is None or spec.is_manual:
             return warnings
-        has_image, has_network = bool(payload.image), payload.network != "none"
-        least = spec.min_reputation
-        needs = Needs(spec.resources, job_type, has_image, has_network, min_reputation=least)
-        if not self._dispatch.may_run(needs):
-            warnings.append(NO_DEVICE)
-        return warnings
+        needs = Needs(
+            spec.resources,
+            job_type,
+            has_image=bool(payload.image),
+            has_network=payload.network != "none",
+            min_reputation=spec.min_reputation,
+            has_ports=bool(payload.ports),
+        )
+        return warnings + lacks_in_words(self._dispatch.lacks(needs))
 
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
@@ -594,7 +613,8 @@ class JobRoutes:
         if spec is not None:
             shown.payload = UNSET if spec.payload is None else spec.payload
             shown.resources, shown.is_manual = spec.resources, spec.is_manual
-            shown.warnings = list(spec.warnings)
+            waits = job.status == JobStatus.WAITING
+            shown.warnings = self._warnings(spec, job.job_type) if waits else list(spec.warnings)
             shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
             if spec.min_reputation:
                 shown.min_reputation = spec.min_reputation / WHOLE
@@ -678,8 +698,7 @@ def _understood(body: CreateRequest) -> Spec | None:
         MarketError: `payload_invalid`.
     """
     trust = body.trust or Trust()
-    # Rounded up, or 0.9 might be 899,999 millionths.
-    least = math.ceil(round(trust.min_reputation * WHOLE, 3))
+    least = in_millionths(trust.min_reputation)
     new = NewSpec(body.payload, body.resources, trust.review_hours, least)
     if new == NewSpec():
         return None

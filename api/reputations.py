@@ -1,5 +1,7 @@
 """How the API shows the reputation of a device: as shares of 1."""
 
+import math
+
 from msgspec import Struct
 
 from market import reputation
@@ -9,7 +11,8 @@ from market.reputation import WHOLE
 class Reputation(Struct):
     """How often a device did what it took on, and how often its results were right.
 
-    `score` is the lesser of the two, which `trust.min_reputation` of a job is compared with.
+    `score` is the lesser of the two, which `trust.min_reputation` of a job or a deploy is compared
+    with.
     `reliability` is made of `attempts`, later ones weighing more, and is 0.5 before the first;
     `correctness` is made of `checks`, and 1 before the first.
     """
@@ -19,6 +22,11 @@ class Reputation(Struct):
     correctness: float
     attempts: int
     checks: int
+
+
+def in_millionths(share: float) -> int:
+    """Return the least score that a buyer asks for; rounded up, or 0.9 might be 899,999."""
+    return math.ceil(round(share * WHOLE, 3))
 
 
 def shown(of: reputation.Reputation) -> Reputation:

@@ -64,6 +64,7 @@ class Capabilities(Struct):
     """What a device can do: the sandboxes that it has, and the types of jobs that its owner allows.
 
     Without the executor bwrap it runs no job that has no image; every other one runs images.
+    `ports` are those of its executors whose jobs can be reached at ports on which they listen.
     """
 
     executors: Annotated[list[Word], Meta(max_length=16)]
@@ -72,6 +73,7 @@ class Capabilities(Struct):
     gpus: Annotated[list[Gpu], Meta(max_length=64)] = []
     cuda: Annotated[str, Meta(max_length=32)] = ""
     network: Literal["none", "egress"] = "none"
+    ports: Annotated[list[Word], Meta(max_length=16)] = []
 
 
 class HeldAttempt(Struct):
@@ -87,7 +89,7 @@ class NextRequest(Struct):
     `min_price_usd` is per hour, and by default the one that the token was made with. `seen` is the
     number of the last answer that has arrived. `agent` names the program that asks, and
     `agent_since` is when it was started, in UTC seconds: of two with the same token, the one that
-    was started later gets the jobs.
+    was started later gets the jobs. `can_benchmark`: it would show now what it has, if it is asked.
     """
 
     capacity: FreeCapacity
@@ -98,6 +100,7 @@ class NextRequest(Struct):
     seen: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0
     agent: Annotated[str, Meta(max_length=64)] = ""
     agent_since: Annotated[int, Meta(ge=0, le=SEEN_MAX)] = 0
+    can_benchmark: bool = False
 
 
 class NewInput(Struct, kw_only=True):
@@ -155,7 +158,8 @@ class Action(Struct):
 class NextReply(Reply, kw_only=True):
     """What there is for the device; `seen` is the number of this answer.
 
-    `replaced`: another agent with this token was started later, and gets the jobs.
+    `replaced`: another agent with this token was started later, and gets the jobs. `benchmark`: the
+    device is to show what it has, before it asks again.
     """
 
     jobs: list[NewWork]
@@ -163,6 +167,7 @@ class NextReply(Reply, kw_only=True):
     lease_s: int
     seen: int
     replaced: bool | UnsetType = UNSET
+    benchmark: bool | UnsetType = UNSET
 
 
 class OffersQuery(Struct, kw_only=True):
@@ -245,6 +250,7 @@ class WorkRoutes:
             lease_s=lease,
             seen=told.seen,
             replaced=True if told.is_replaced else UNSET,
+            benchmark=True if told.benchmark else UNSET,
         )
 
     async def offers(self, call: Call[Nothing, OffersQuery]) -> OffersReply:
@@ -284,11 +290,14 @@ def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
         _words(tuple(can.job_types)),
         can.network == "egress",
         (least or 0) * MILLION,
+        _words(tuple(can.ports)),
     )
     named = ((each.job_id, each.attempt) for each in body.attempts)
     attempts = frozenset(named) if body.attempts else NO_ATTEMPTS
     agent = Agent(body.agent, body.agent_since)
-    return Ask(offer, attempts, body.wait_s, body.seen, agent, network)
+    return Ask(
+        offer, attempts, body.wait_s, body.seen, agent, network, can_benchmark=body.can_benchmark
+    )
 
 
 def _work(job: GivenJob, lease_seconds: int) -> NewWork:

@@ -107,15 +107,25 @@ class RevokeRequest(Struct):
     token_id: RequiredText
 
 
+class TunnelDoor(Struct):
+    """Where a device attaches to another daemon."""
+
+    host: str
+    port: int
+    certificate_sha256: str
+
+
 class TunnelReply(Reply, kw_only=True):
     """Where a device attaches for streams into the jobs that it runs.
 
-    `certificate_sha256` is that of the certificate there, in hexadecimal.
+    `certificate_sha256` is that of the certificate there, in hexadecimal. `doors` are those of the
+    other daemons of the service: streams come from whichever a client is connected to.
     """
 
     host: str
     port: int
     certificate_sha256: str
+    doors: list[TunnelDoor]
 
 
 class WorkerRoutes:
@@ -239,8 +249,15 @@ class WorkerRoutes:
         door = self._exits.attached.door()
         if door is None:
             raise MarketError(Code.TUNNELS_NOT_OFFERED)
+        others = [
+            TunnelDoor(each.host, each.port, each.certificate_sha256)
+            for each in self._exits.attached.doors()
+        ]
         return TunnelReply(
-            host=door.host, port=door.port, certificate_sha256=door.certificate_sha256
+            host=door.host,
+            port=door.port,
+            certificate_sha256=door.certificate_sha256,
+            doors=others,
         )
 
     async def list_devices(self, call: Call[Nothing, Page]) -> DevicesReply:

@@ -319,6 +319,8 @@ def _prices(settings: Settings) -> Iterator[str]:
         ("market.session_cost_floor_usd", market.session_cost_floor_usd),
         ("market.free_job_below_credits", market.free_job_below_credits),
         ("market.credit_usd", market.credit_usd),
+        ("jobs.sample_credits_per_day", settings.jobs.sample_credits_per_day),
+        ("jobs.sample_price_credit", settings.jobs.sample_price_credit),
         *(
             ("exits.price_per_gb_floor_usd", price)
             for price in settings.exits.price_per_gb_floor_usd.values()
@@ -330,6 +332,10 @@ def _prices(settings: Settings) -> Iterator[str]:
             yield f"{name}: expected an amount from 0 to 1000000, got {price}"
         elif price != round(price, MONEY_DIGITS):
             yield f"{name}: has more than {MONEY_DIGITS} decimals: {price}"
+    if settings.jobs.sample_credits_per_day and not settings.jobs.sample_account:
+        yield "jobs.sample_account: must be set, because jobs.sample_credits_per_day is"
+    if settings.jobs.sample_price_credit == 0:
+        yield "jobs.sample_price_credit: expected an amount above 0"
     if market.credit_usd == 0:
         yield "market.credit_usd: expected an amount above 0"
     if not market.fee_percent.is_finite() or not 0 <= market.fee_percent <= 100:

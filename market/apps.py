@@ -44,6 +44,7 @@ class App(Struct, frozen=True):
     key_hash: str
     targets: tuple[Serving, ...] = ()
     stays: bool = False
+    buyer_id: str = ""
 
     def opens(self, key: str) -> bool:
         """Say whether a key opens it, in constant time."""
@@ -218,17 +219,19 @@ async def _find(tx: Transaction, app_id: str) -> App | None:
         if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             return None
         target = await _of_running_job(tx, row.job_id)
-        return App(app_id, row.key_hash, () if target is None else (target,))
+        targets = () if target is None else (target,)
+        return App(app_id, row.key_hash, targets, buyer_id=job.user_id)
     assert row.deploy_id is not None  # noqa: S101 - a constraint of the table
     deploy = await deploy_queries.find(tx, row.deploy_id)
     rollout = await rollout_queries.find(tx, row.deploy_id)
     if deploy is None or rollout is None or rollout.state == "over":
         return None
-    targets = tuple(
+    replicas = tuple(
         msgspec.structs.replace(each, ports=_web(each.ports))
         for each in await serving(tx, row.deploy_id)
     )
-    return App(app_id, row.key_hash, targets, deploy.job_type in STAYING_TYPES)
+    stays = deploy.job_type in STAYING_TYPES
+    return App(app_id, row.key_hash, replicas, stays, deploy.user_id)
 
 
 async def _of_running_job(tx: Transaction, job_id: str) -> Serving | None:

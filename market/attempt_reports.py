@@ -10,6 +10,7 @@ from market.context import Context
 from market.devices import Devices, Report
 from market.errors import Code, MarketError
 from market.jobs import Jobs
+from market.logs import Logs, note_begin
 from market.renewals import Renewals
 from market.reputation import Reputation
 from storage import attempts as queries
@@ -18,6 +19,8 @@ from storage import jobs as job_queries
 from storage.attempts import AttemptRow, HeldRow
 from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
+from storage.jobs import JobRow
+from storage.log_files import Attempt
 from storage.store import Transaction
 
 ATTEMPTS_MAX = 1_000  # of a job that are shown; owners and their chances bound them far below
@@ -52,6 +55,7 @@ class AttemptReports:
         devices: hear that a device is alive.
         jobs: take back what a device has forgotten.
         renewals: remember signs of life.
+        logs: hear that one begins.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
             clock that cannot be set.
     """
@@ -62,6 +66,7 @@ class AttemptReports:
         devices: Devices,
         jobs: Jobs,
         renewals: Renewals,
+        logs: Logs,
         observed_seconds: Callable[[], float],
     ) -> None:
         self._store = context.store
@@ -69,6 +74,7 @@ class AttemptReports:
         self._devices = devices
         self._jobs = jobs
         self._renewals = renewals
+        self._logs = logs
         self._observed_seconds = observed_seconds
         # Since when, by observed time, a device says what it holds without naming an attempt.
         self._unnamed_since: dict[tuple[str, int], float] = {}
@@ -83,14 +89,15 @@ class AttemptReports:
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        await self._store.write(
-            _begin, device.id, job_id, attempt, False, image_digest, now=self._now()
+        number, is_new = await self._store.write(
+            _start, device.id, job_id, attempt, image_digest, now=self._now()
         )
         self._jobs.changed(job_id)
+        self._logs.begun(device.id, Attempt(job_id, number), is_new=is_new)
 
     async def ready(self, device: DeviceRow, job_id: str, attempt: int | None) -> None:
         """Note that what a job serves can be used; raises as `started`."""
-        await self._store.write(_begin, device.id, job_id, attempt, True, None, now=self._now())
+        await self._store.write(_begin, device.id, job_id, attempt, is_ready=True, now=self._now())
         self._jobs.changed(job_id)
 
     async def sync(
@@ -151,21 +158,39 @@ class AttemptReports:
         return observed - since >= UNNAMED_SECONDS
 
 
+async def _start(
+    tx: Transaction,
+    device_id: str,
+    job_id: str,
+    attempt: int | None,
+    image_digest: str | None,
+    *,
+    now: int,
+) -> tuple[int, bool]:
+    """Note that work and its log begin; return the attempt, and whether its log is a new one.
+
+    Nearly every job prints something: with a transaction of its own, its first line would wait.
+    """
+    job = await _begin(tx, device_id, job_id, attempt, image_digest=image_digest, now=now)
+    return job.attempts, await note_begin(tx, job, now)
+
+
 async def _begin(
     tx: Transaction,
     device_id: str,
     job_id: str,
     attempt: int | None,
-    is_ready: bool,
-    image_digest: str | None,
     *,
+    is_ready: bool = False,
+    image_digest: str | None = None,
     now: int,
-) -> None:
+) -> JobRow:
     await tx.lock("jobs", [job_id])
     job = await require_current(tx, device_id, job_id, attempt)
     await queries.begin_work(
         tx, job.id, job.attempts, is_ready=is_ready, image_digest=image_digest, now=now
     )
+    return job
 
 
 async def _held(

@@ -4,7 +4,7 @@ Whatever a device says of an attempt counts as long as that attempt is the curre
 that was taken back, cancelled or followed by another one writes no log, no file and earns nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from market.errors import Code, MarketError
 from market.states import JobStatus
 from storage import attempts as attempt_queries
 from storage import jobs as queries
+from storage.attempts import JobStateRow
 from storage.jobs import JobRow
 from storage.store import Transaction
 
@@ -125,9 +126,25 @@ async def actions_for(
         device_id: the device.
         named: the job and the number of the attempt, of each.
     """
-    assert len(named) <= NAMED_MAX  # noqa: S101 - whoever takes the request has a bound
-    rows = await attempt_queries.states(tx, list({job_id for job_id, _ in named})) if named else []
+    [actions] = await actions_for_all(tx, [(device_id, named)])
+    return actions
+
+
+async def actions_for_all(
+    tx: Transaction, devices: Sequence[tuple[str, Collection[tuple[str, int]]]]
+) -> list[list[Action]]:
+    """Return the same for several devices, each with what it says it holds."""
+    # Whoever takes the request has a bound.
+    assert all(len(named) <= NAMED_MAX for _, named in devices)  # noqa: S101
+    job_ids = {job_id for _, named in devices for job_id, _ in named}
+    rows = await attempt_queries.states(tx, list(job_ids)) if job_ids else []
     jobs = {row.id: row for row in rows}
+    return [_actions(jobs, device_id, named) for device_id, named in devices]
+
+
+def _actions(
+    jobs: Mapping[str, JobStateRow], device_id: str, named: Iterable[tuple[str, int]]
+) -> list[Action]:
     actions = []
     for job_id, attempt in named:
         job = jobs.get(job_id)

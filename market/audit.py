@@ -10,6 +10,7 @@ from storage import draws as draw_queries
 from storage import exits as exit_queries
 from storage import ledger as queries
 from storage import reviews as review_queries
+from storage import samples as sample_queries
 from storage import usage as usage_queries
 from storage.ledger import DifferenceRow, TotalRow
 from storage.store import Store, Transaction
@@ -120,6 +121,10 @@ async def _review_checks(tx: Transaction) -> tuple[Check, ...]:
         Check(
             "copies are paid for, or given back, as their comparison was decided",
             _counts(await copy_queries.against_money(tx)),
+        ),
+        Check(
+            "samples are paid for that were right, and no others",
+            _lines(await sample_queries.against_money(tx)),
         ),
         Check(
             "every review that was decided paid its worker and the house, or its buyer",

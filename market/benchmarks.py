@@ -8,6 +8,7 @@ and that it is the same machine that runs jobs, nobody can see.
 """
 
 import asyncio
+import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -45,7 +46,12 @@ CHECKS_QUEUED_MAX: Final = 100
 WRONG: Final = "The answer is not right, or the task is not the device's; begin again."
 LATE: Final = "The memory was walked through too slowly for it to be there; offer less."
 
+# A figure below this part of the best one is written to the log: other programs take less.
+FALLEN_BELOW: Final = 0.7
+
 Task = Chains | Walk
+
+_logger = logging.getLogger("benchmarks")
 
 
 class Step(Struct, frozen=True):
@@ -59,7 +65,10 @@ class Step(Struct, frozen=True):
 
 
 class _Run(Struct, frozen=True):
-    """How far a device is: its task, since when, and what it has shown."""
+    """How far a device is: its task, since when, and what it has shown.
+
+    One that `is_short` does not try memory, and what was shown of that before stands.
+    """
 
     step: Step
     cores: int
@@ -68,6 +77,7 @@ class _Run(Struct, frozen=True):
     began_at: float
     core_hashes: int = 0
     hashes: int = 0
+    is_short: bool = False
 
 
 class Benchmarks:
@@ -87,13 +97,16 @@ class Benchmarks:
         # One thread, for a check is as dear for this daemon as anything that it does.
         self._slots = Slots(SlotBounds(total=1, queue=CHECKS_QUEUED_MAX))
 
-    def begin(self, device_id: str, *, cores: int, memory_bytes: int) -> Step:
+    def begin(
+        self, device_id: str, *, cores: int, memory_bytes: int, is_short: bool = False
+    ) -> Step:
         """Return the first task for a device; one that it had before is forgotten.
 
         Args:
             device_id: which.
             cores: how many it says that it has.
             memory_bytes: how much it says that it can fill.
+            is_short: whether only its cores are tried, between jobs.
 
         Raises:
             MarketError: `too_many_attempts`.
@@ -101,10 +114,10 @@ class Benchmarks:
         self._begun.check(device_id)
         self._begun.count(device_id)
         cores = min(cores, CORES_MAX)
-        blocks = min(memory_bytes, MEMORY_MAX_BYTES) // BLOCK_BYTES
+        blocks = 0 if is_short else min(memory_bytes, MEMORY_MAX_BYTES) // BLOCK_BYTES
         now = self._monotonic()
         step = self._step(_chains(1, ROUNDS))
-        self._keep(device_id, _Run(step, cores, blocks, now, now))
+        self._keep(device_id, _Run(step, cores, blocks, now, now, is_short=is_short))
         return step
 
     async def answer(
@@ -148,8 +161,19 @@ class Benchmarks:
         memory_bytes = run.blocks * BLOCK_BYTES
         # All cores together are no slower than one of them, whatever the line did meanwhile.
         hashes = max(run.hashes, run.core_hashes)
-        row = BenchmarkRow(device_id, run.core_hashes, hashes, memory_bytes, self._now())
-        await self._store.write(queries.write, row)
+        core = run.core_hashes
+        row = await self._store.write(
+            queries.write,
+            BenchmarkRow(device_id, core, hashes, memory_bytes, self._now(), core, hashes),
+            keeps_memory=run.is_short,
+        )
+        for what, figure, best in (
+            ("one core", row.core_hashes, row.best_core_hashes),
+            ("all cores", row.hashes, row.best_hashes),
+        ):
+            if figure < best * FALLEN_BELOW:
+                words = "device %s: %s made %d hashes a second, and %d at best"
+                _logger.warning(words, device_id, what, figure, best)
         return row
 
     def _go_on(self, device_id: str, run: _Run, task: Task) -> Step:

@@ -28,6 +28,10 @@ AGREES, DIFFERS = "agrees", "differs"
 # A device that has delivered is not paid before the others have: it does not wait for longer than
 # this for one that nobody takes.
 UNTAKEN_SECONDS = 3 * 86_400
+# Nor for longer than this for those that run, whatever their buyer has estimated: else who has the
+# other copy keeps the first one's worker from being paid for years. A copy that is compared after
+# that is judged, and paid already.
+RUNNING_MAX_SECONDS = 7 * 86_400
 HOUR_SECONDS = 3_600
 OPEN = (JobStatus.WAITING, JobStatus.RUNNING)
 
@@ -277,10 +281,11 @@ def _groups(members: Iterable[MemberRow]) -> list[str]:
 def review_seconds(job: JobRow, group: GroupRow) -> int:
     """Return for how long what a copy came to is in review at most, while it is not compared.
 
-    That is how long the others may take. It is the buyer's time from when they are compared; a
-    worker is paid after this in any case, whatever holds the comparison up.
+    That is how long the others may take, within a bound. It is the buyer's time from when they are
+    compared; a worker is paid after this in any case, whatever holds the comparison up.
     """
-    return UNTAKEN_SECONDS + 2 * job.duration_hrs * HOUR_SECONDS + group.review_seconds
+    running = min(2 * job.duration_hrs * HOUR_SECONDS, RUNNING_MAX_SECONDS)
+    return UNTAKEN_SECONDS + running + group.review_seconds
 
 
 async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int) -> Compared:

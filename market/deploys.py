@@ -11,13 +11,22 @@ from market.bounds import Bounds
 from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
-from market.jobs import DURATION_MAX_HOURS, PRICE_MAX, Jobs, NewJob, put_up, waiting
+from market.jobs import Jobs
 from market.matching import Needs
 from market.money import Currency, as_decimal
+from market.postings import DURATION_MAX_HOURS, PRICE_MAX, NewJob, put_up, waiting
 from market.rollout import Strategy
 from market.rollouts import NO_GPU, Rollouts, description, needs
 from market.states import JobStatus
-from market.templates import HOUR_SECONDS, JOB_TYPES, Template, completed, job_type_of, spec_of
+from market.templates import (
+    HOUR_SECONDS,
+    JOB_TYPES,
+    WHOLE_BY_DEFAULT,
+    Template,
+    completed,
+    job_type_of,
+    spec_of,
+)
 from proxyctl.protocol.jobspec import gpus
 from storage import deploys as queries
 from storage import rollouts as rollout_queries
@@ -291,14 +300,17 @@ class Deploys:
             job_type,
             has_image=bool(template.image),
             has_network=template.network != "none",
+            min_reputation=template.min_reputation,
+            has_ports=bool(template.ports),
         )
 
     def _template(self, new: NewDeploy) -> Template | None:
         """Return what the replicas of a deploy run; None if it does not say so."""
         default_image = self._images.get(new.job_type, "")
         template = replace(new.template or Template(), image=new.image, command=new.command)
-        # Whoever says a field of a template, if nothing in it, wants the default image.
-        if template == Template() and (new.template is None or not default_image):
+        # Elsewhere, whoever says a field of a template, if nothing in it, wants the default image.
+        is_meant = new.template is not None or new.job_type in WHOLE_BY_DEFAULT
+        if template == Template() and not (default_image and is_meant):
             return None
         template = completed(template, new.job_type, default_image)
         needed = template.resources

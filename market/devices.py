@@ -19,6 +19,7 @@ from market import trust
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.errors import Code, MarketError
+from market.gathering import Gathering
 from market.idempotency import Receipt
 from market.reputation import Reputation
 from storage import benchmarks as benchmark_queries
@@ -34,6 +35,7 @@ ONLINE_SECONDS = 90
 WRITE_SECONDS = 2.0
 SHARED_WRITE_SECONDS = 1.0
 WRITE_MAX_DEVICES = 1_000
+FIND_MAX_DEVICES = 100  # looked up together: the first of them waits for the last
 NAME_MAX_CHARACTERS = 200
 # A device takes about a kilobyte. Those heard of longest ago are looked up when they come again.
 KEPT_MAX_DEVICES = 50_000
@@ -88,6 +90,7 @@ class Devices:
         # report, while it is being revoked.
         self._revoked: dict[str, None] = {}
         self._flushing = asyncio.Lock()
+        self._finding = Gathering(self._read_some, FIND_MAX_DEVICES)
         self._store_failing = False
 
     async def create(
@@ -157,7 +160,7 @@ class Devices:
         return device
 
     async def _find(self, token_hash: str) -> DeviceRow:
-        device = await self._store.read(queries.find_by_token, token_hash)
+        device = await self._finding.ask(token_hash)
         if device is None or device.revoked_at is not None or token_hash in self._revoked:
             raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
         if self._is_shared:
@@ -166,6 +169,10 @@ class Devices:
         self._by_id[device.id] = token_hash
         self._forget_some()
         return device
+
+    async def _read_some(self, token_hashes: Sequence[str]) -> dict[str, DeviceRow]:
+        rows = await self._store.read(queries.find_by_tokens, token_hashes)
+        return {row.token_hash: row for row in rows}
 
     def heartbeat(self, device: DeviceRow, report: Report) -> None:
         """Take a device's report; what it leaves out keeps its last value.
@@ -232,6 +239,14 @@ class Devices:
             StoreError: that cannot be said now.
         """
         return await self._store.read(queries.revoked_among, device_ids)
+
+    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
+        """Return those of some devices that hold an open attempt at a job with ports.
+
+        Raises:
+            StoreError: that cannot be said now.
+        """
+        return await self._store.read(queries.listening_among, device_ids)
 
     def is_online(self, device: DeviceRow) -> bool:
         """Say whether a device was heard of lately and has not left since."""

@@ -10,38 +10,44 @@ not name what it was given, so that it is looked up.
 """
 
 import asyncio
+import math
+import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct, structs
 
 from market import trust
 from market.artifacts import WorkFiles, files_of, wants_files
-from market.attempts import Action, actions_for
+from market.attempts import Action, actions_for_all
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
 from market.errors import Code, MarketError
+from market.gathering import Gathering
 from market.matching import (
     MILLION,
     WITHOUT_IMAGE,
     DeviceBook,
     JobBook,
+    Lack,
     Needs,
     Offer,
     WaitingJob,
+    lack,
     suits,
 )
 from market.reputation import Reputation
-from market.specs import UNREADABLE, Specs
+from market.specs import Specs
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
-from proxyctl.protocol.jobspec import Capacity, Resources, as_fields
+from proxyctl.protocol.jobspec import Capacity, as_fields
 from proxyctl.protocol.jobspec.matching import left
+from storage import benchmarks as benchmark_queries
 from storage import claims as queries
 from storage import devices as device_queries
 from storage.claims import GivenRow, HeldRow, OfferedRow
@@ -55,8 +61,8 @@ JOBS_PER_ANSWER = 16
 DEVICES_MAX = 50_000
 # More than a device may hold, unless the operator wants that; of more, the rest are not told again.
 HELD_MAX = 1_000
+LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the last
 NOTHING = Capacity()
-ANYTHING = Capacity(slots=1)
 # In a market with more devices than that, some of the latest run what is run at all.
 KINDS_LOOKED_AT_MAX = 200
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
@@ -64,9 +70,13 @@ KINDS_LOOKED_AT_MAX = 200
 FULL_SECONDS = 5.0
 # An agent asks again at once, or after a minute if the marketplace was away for long.
 AGENT_AWAY_SECONDS = 120.0
+# So many jobs on average end before a device is asked to show what it has, so that it does not know
+# when; each time takes it some seconds, in which it gets no job.
+BENCHMARK_ONE_IN = 8
 # Each device has some, and an empty set of its own takes 216 bytes.
 NO_ATTEMPTS: Final[frozenset[tuple[str, int]]] = frozenset()
 NO_ACTIONS: Final[frozenset[Action]] = frozenset()
+NEVER: Final = -math.inf
 SayHeld = Callable[[], Awaitable[None]]
 JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
 
@@ -81,6 +91,8 @@ class DispatchTerms(Struct, frozen=True):
         sign_seconds: how often whoever waits is told that it is held; proxies on the way close a
             connection on which nothing has come for a minute.
         held_max: of how many devices one is held at once; those of one owner have half of that.
+        benchmark_seconds: a device is asked to show what it has once in that time at most; 0 asks
+            none.
     """
 
     credit: int = 10_000
@@ -88,6 +100,7 @@ class DispatchTerms(Struct, frozen=True):
     wait_seconds: float = 300.0
     sign_seconds: float = 50.0
     held_max: int = 10_000
+    benchmark_seconds: int = 0
 
 
 class Agent(Struct, frozen=True):
@@ -104,7 +117,7 @@ class Ask(Struct, frozen=True):
     """What a device asks with: what it offers, what it holds, and for how long it waits.
 
     `seen` is the number of the last answer that it got, 0 for none; `network` where it asks from
-    (`market.networks.site`).
+    (`market.networks.site`); `can_benchmark` says that it can show what it has, and is free to.
     """
 
     offer: Offer
@@ -113,6 +126,7 @@ class Ask(Struct, frozen=True):
     seen: int
     agent: Agent = Agent()
     network: str = ""
+    can_benchmark: bool = False
 
 
 class GivenJob(Struct, frozen=True):
@@ -141,12 +155,31 @@ class Told(Struct, frozen=True):
     """What a device is told: jobs that are now its own, what to stop, the number of the answer.
 
     `is_replaced`: another agent with the same token was started later, and is given the jobs.
+    `benchmark`: it is to show what it has (`market.benchmarks`) before it asks again.
     """
 
     jobs: Sequence[GivenJob]
     actions: Sequence[Action]
     seen: int
     is_replaced: bool = False
+    benchmark: bool = False
+
+
+class SampleSource(Protocol):
+    """Gives devices jobs whose answers are known (`market.samples`)."""
+
+    async def due(self, tx: Transaction, device_ids: Sequence[str]) -> frozenset[str]:
+        """Return those of these devices that are to be given one."""
+
+    async def give(self, device_id: str, offer: Offer) -> GivenRow | None:
+        """Give a device one; None when it gets none now."""
+
+
+class _Question(NamedTuple):
+    """What a device says it holds, compared with what the store says."""
+
+    device_id: str
+    named: frozenset[tuple[str, int]]
 
 
 class _Found(Struct, frozen=True):
@@ -156,6 +189,7 @@ class _Found(Struct, frozen=True):
     unknown: Sequence[GivenRow]
     actions: Sequence[Action]
     reputation: int
+    is_due: bool = False
 
 
 class _Device:
@@ -166,13 +200,15 @@ class _Device:
     attempts that it was given and does not name, with the number of the answer: one that it has
     seen and does not take is not given again, but taken back. `agents` are the agents that were
     given what it holds, and `agent` the one that gets jobs now, which asked last at `asked_at`.
-    `reputation` is as it was last looked up, in millionths.
+    `reputation` is as it was last looked up, in millionths. `benchmark_at` is when it was last
+    asked to show what it has, or when it was known last that this is not due.
     """
 
     __slots__ = (
         "agent",
         "agents",
         "asked_at",
+        "benchmark_at",
         "claiming",
         "given",
         "held",
@@ -194,6 +230,7 @@ class _Device:
         self.agent = Agent()
         self.agents: dict[tuple[str, int], str] = {}
         self.asked_at = 0.0
+        self.benchmark_at = NEVER
         self.offer: Offer | None = None
         self.reputation = 0
         self.request: _Request | None = None
@@ -323,9 +360,14 @@ class Dispatch:
         terms: DispatchTerms,
     ) -> None:
         self.terms = terms
+        # Where there are samples, whoever gives them puts itself here.
+        self.samples: SampleSource | None = None
+        # Who ends jobs whose secrets cannot be read puts itself here.
+        self.on_unreadable: Callable[[str], Awaitable[None]] | None = None
         self.claims = Claims(context.store, context.now, bounds)
         self.jobs = JobBook()
         self._store = context.store
+        self._now = context.now
         self._waking = waking
         self._specs = specs
         self._devices: OrderedDict[str, _Device] = OrderedDict()
@@ -340,7 +382,9 @@ class Dispatch:
             self._add,
             self._claimed.__contains__,
             context.now,
+            self._end_unreadable,
         )
+        self._looks = Gathering(self._look_up, LOOKS_MAX_DEVICES)
         self._is_draining = False
         waking.listen(self)
 
@@ -370,21 +414,23 @@ class Dispatch:
         jobs = [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
         return Offers(jobs, reputation)
 
-    def may_run(self, needs: Needs) -> bool:
-        """Say whether a device of those that asked last runs such jobs, whatever it has free now.
+    def lacks(self, needs: Needs) -> Counter[Lack]:
+        """Return how many devices of those that asked last lack what for such jobs.
 
-        As long as none has asked nobody knows, and it is not said that none does.
+        What a device has free now is not looked at. Nothing if one of them lacks nothing, and as
+        long as none has asked, for then nobody knows.
         """
-        kind = needs._replace(resources=Resources())
-        asked = 0
+        found: Counter[Lack] = Counter()
         for device in islice(reversed(self._devices.values()), KINDS_LOOKED_AT_MAX):
             if device.offer is None:
                 continue
-            asked += 1
-            has_reputation = needs.min_reputation <= device.reputation
-            if has_reputation and suits(kind, structs.replace(device.offer, capacity=ANYTHING)):
-                return True
-        return not asked
+            missing = lack(needs, device.offer)
+            if missing is None and needs.min_reputation > device.reputation:
+                missing = Lack.REPUTATION
+            if missing is None:
+                return Counter()
+            found[missing] += 1
+        return found
 
     @property
     def held(self) -> int:
@@ -443,9 +489,9 @@ class Dispatch:
         while request.is_wanted:
             if not request.claiming and (must_look or not device.is_certain):
                 must_look = False
-                jobs, actions = await self._look(request, ask)
-                if jobs or actions:
-                    return self._told(device, ask, jobs, actions)
+                told = await self._looked_up(request, ask)
+                if told is not None:
+                    return told
                 continue
             if not request.claiming and not self._is_draining:
                 self._match(request)
@@ -458,9 +504,20 @@ class Dispatch:
                 request.offer = ask.offer
             if request.error is not None:
                 raise request.error
-            if request.jobs and request.is_wanted:
-                return self._told(device, ask, request.jobs)
+            jobs = await self._claimed_for(request)
+            if jobs:
+                return self._told(device, ask, jobs)
         return replaced(ask) if device.has_other(ask.agent) else self._told(device, ask)
+
+    async def _looked_up(self, request: _Request, ask: Ask) -> Told | None:
+        """Look a device up; return what it is told by that, or None for nothing."""
+        rows, actions = await self._look(request, ask)
+        jobs = await self._readable(rows)
+        if jobs or actions:
+            return self._told(request.device, ask, jobs, actions)
+        if await self._is_to_show(request, ask) and request.is_wanted:
+            return structs.replace(self._told(request.device, ask), benchmark=True)
+        return None
 
     async def _wait(self, request: _Request, seconds: float) -> None:
         """Wait until something has happened to a request, or its time is over."""
@@ -492,18 +549,17 @@ class Dispatch:
         self,
         device: _Device,
         ask: Ask,
-        jobs: Sequence[GivenRow] = (),
+        jobs: Sequence[GivenJob] = (),
         actions: Sequence[Action] = (),
     ) -> Told:
         """Return an answer, with a number that neither side has had."""
         number = max(device.told_at, ask.seen, *device.given.values()) + 1
-        keys = [(row.job_id, row.attempt) for row in jobs]
+        keys = [(job.row.job_id, job.row.attempt) for job in jobs]
         device.given.update(dict.fromkeys(keys, number))
         device.agents.update(dict.fromkeys(keys, ask.agent.name))
         if actions:
             device.told, device.told_at = device.told.union(actions), number
-        given = [GivenJob(row, self._payload(row)) for row in jobs]
-        return Told(given, actions, number)
+        return Told(jobs, actions, number)
 
     async def _with_files(self, told: Told) -> Told:
         """Add what is to be fetched for its jobs; if that fails, the device hears of them again."""
@@ -518,26 +574,54 @@ class Dispatch:
         ]
         return structs.replace(told, jobs=jobs)
 
-    def _payload(self, row: GivenRow) -> bytes:
-        """Return a payload with its secrets; nearly all have none, and are as they were stored."""
+    async def _claimed_for(self, request: _Request) -> list[GivenJob]:
+        """Return the jobs that were claimed for a request, if somebody still waits for it."""
+        if not (request.jobs and request.is_wanted):
+            return []
+        rows, request.jobs = request.jobs, []
+        return await self._readable(rows)
+
+    async def _readable(self, rows: Sequence[GivenRow]) -> list[GivenJob]:
+        """Return jobs with their payloads; one whose secrets cannot be read any more is ended."""
+        jobs = []
+        for row in rows:
+            payload = self._payload(row)
+            if payload is None:
+                await self._end_unreadable(row.job_id)
+            else:
+                jobs.append(GivenJob(row, payload))
+        return jobs
+
+    async def _end_unreadable(self, job_id: str) -> None:
+        if self.on_unreadable is not None:
+            await self.on_unreadable(job_id)
+
+    def _payload(self, row: GivenRow) -> bytes | None:
+        """Return a payload with its secrets; nearly all have none, and are as they were stored.
+
+        None when they cannot be read: the key was changed since the job was given to the device.
+        """
         if row.secrets is None:
             return row.payload.encode()
         payload = self._specs.payload_of(row.payload, row.secrets)
-        if payload is None:  # the key was changed since it was given to the device
-            raise MarketError(Code.PAYLOAD_INVALID, UNREADABLE, field="payload.secrets")
-        return msgspec.json.encode(as_fields(payload))
+        return None if payload is None else msgspec.json.encode(as_fields(payload))
 
     async def _look(
         self, request: _Request, ask: Ask
     ) -> tuple[Sequence[GivenRow], Sequence[Action]]:
-        """Look up what a device holds; return what it was given without knowing, and actions."""
+        """Look up what a device holds; return what it was given without knowing, and actions.
+
+        One that is due for a sample, and has nothing else to hear, is given that.
+        """
         device = request.device
         device.is_certain = True  # unless it is woken while this is looked up
         try:
-            found = await self._store.read(_look, request.device_id, ask.attempts)
+            found = await self._looks.ask(_Question(request.device_id, ask.attempts))
         except BaseException:
             device.is_certain = False
             raise
+        if found is None:
+            raise MarketError(Code.WORKER_UNAUTHORIZED)
         device.reputation = found.reputation
         held = frozenset((row.job_id, row.attempt) for row in found.held)
         device.held = held or NO_ATTEMPTS
@@ -560,7 +644,49 @@ class Dispatch:
             # Another agent may be at work on what it was given, and has named it to nobody yet.
             and device.agents.get((row.job_id, row.attempt), "") in ("", ask.agent.name)
         ]
+        if found.is_due and not unknown and not actions:
+            sample = await self._sample(request)
+            if sample is not None and request.is_wanted:
+                return [sample], ()
         return unknown, actions
+
+    async def _is_to_show(self, request: _Request, ask: Ask) -> bool:
+        """Say whether a device that holds nothing is to show what it has: now and then, by lot.
+
+        It was looked up just now, which is when a job of it has ended, or it is new here.
+        """
+        device, seconds = request.device, self.terms.benchmark_seconds
+        is_free = ask.can_benchmark and not (device.held or ask.attempts) and not self._is_draining
+        if not seconds or not is_free or request.offer.capacity.slots < 1:
+            return False
+        now = asyncio.get_running_loop().time()
+        if now - device.benchmark_at < seconds or secrets.randbelow(BENCHMARK_ONE_IN):
+            return False
+        rows = await self._store.read(benchmark_queries.find, [request.device_id])
+        row = rows.get(request.device_id)
+        device.benchmark_at = now
+        return row is None or self._now() - row.measured_at >= seconds
+
+    async def _sample(self, request: _Request) -> GivenRow | None:
+        """Give a device a sample, if it gets one now: else when it is looked up the next time."""
+        device = request.device
+        if self.samples is None or self._is_draining or request.offer.capacity.slots < 1:
+            return None
+        device.claiming += 1  # a later request waits, and looks up what this one was given
+        try:
+            row = await self.samples.give(request.device_id, request.offer)
+        except BaseException:
+            device.is_certain = False
+            raise
+        finally:
+            device.claiming -= 1
+            self._settle(device)
+        if row is not None:
+            device.held |= {(row.job_id, row.attempt)}
+        return row
+
+    async def _look_up(self, questions: Sequence[_Question]) -> dict[_Question, _Found]:
+        return await self._store.read(_look, questions, self.samples)
 
     # --- matching ---------------------------------------------------------------------------
 
@@ -638,11 +764,15 @@ class Dispatch:
                 device.reputation = min(device.reputation, job.needs.min_reputation - 1)
                 device.is_certain = False
             self._add(job.again())
+        self._settle(device)
+        if not request.claiming:
+            request.wake()
+
+    def _settle(self, device: _Device) -> None:
+        """Have later requests of a device go on, unless a job is still being given to it."""
         if not device.claiming and device.settled is not None:
             device.settled.set_result(None)
             device.settled = None
-        if not request.claiming:
-            request.wake()
 
     def _read_copies(self, job: WaitingJob, outcome: Outcome) -> None:
         """Have the other copies of a job read again: who may have them is another matter now."""
@@ -706,22 +836,40 @@ def _reported(row: DeviceRow) -> Offer:
         slots=1, cores=row.cpu_cores, ram_gb=row.ram_gb, gpus=len(names), gpu_names=names
     )
     executors = frozenset((WITHOUT_IMAGE, "any"))
-    return Offer(capacity, executors, JOB_TYPES, True, (row.min_price_usd or 0) * MILLION)
+    least = (row.min_price_usd or 0) * MILLION
+    return Offer(capacity, executors, JOB_TYPES, True, least, executors)
 
 
-async def _look(tx: Transaction, device_id: str, named: frozenset[tuple[str, int]]) -> _Found:
-    """Compare what a device says it holds with what the store says.
+async def _look(
+    tx: Transaction, questions: Sequence[_Question], samples: SampleSource | None
+) -> dict[_Question, _Found]:
+    """Compare what devices say they hold with what the store says; revoked ones are left out."""
+    device_ids = list({each.device_id for each in questions})
+    reputations = await trust.of_devices(tx, device_ids)  # of all that there are
+    for device_id in await device_queries.revoked_among(tx, device_ids):
+        del reputations[device_id]
+    held: dict[str, list[HeldRow]] = {device_id: [] for device_id in device_ids}
+    for row in await queries.held(tx, device_ids, limit=HELD_MAX * len(device_ids)):
+        held[row.device_id].append(row)
+    unknown = {each: _unknown(held[each.device_id], each.named) for each in questions}
+    wanted = [job_id for each in unknown.values() for job_id in each]
+    given = {row.job_id: row for row in await queries.given(tx, wanted)} if wanted else {}
+    due = frozenset[str]() if samples is None else await samples.due(tx, device_ids)
+    found = {}
+    named = [(each.device_id, sorted(each.named)) for each in questions]
+    for each, actions in zip(questions, await actions_for_all(tx, named), strict=True):
+        device_id = each.device_id
+        if device_id not in reputations:
+            continue
+        rows = [given[job_id] for job_id in unknown[each] if job_id in given]
+        score, is_due = reputations[device_id].score, device_id in due
+        found[each] = _Found(held[device_id], rows, actions, score, is_due)
+    return found
 
-    Raises:
-        MarketError: `worker_unauthorized`.
-    """
-    if await device_queries.is_revoked(tx, device_id):
-        raise MarketError(Code.WORKER_UNAUTHORIZED)
-    held = await queries.held(tx, device_id, limit=HELD_MAX)
-    unknown = [
+
+def _unknown(held: Sequence[HeldRow], named: frozenset[tuple[str, int]]) -> list[str]:
+    """Return jobs of a device that it neither names nor ever has, as many as one answer has."""
+    unknown = (
         row.job_id for row in held if not row.is_known and (row.job_id, row.attempt) not in named
-    ]
-    given = await queries.given(tx, unknown[:JOBS_PER_ANSWER]) if unknown else []
-    reputations = await trust.of_devices(tx, [device_id])
-    actions = await actions_for(tx, device_id, sorted(named))
-    return _Found(held, given, actions, reputations[device_id].score)
+    )
+    return list(islice(unknown, JOBS_PER_ANSWER))

@@ -8,6 +8,7 @@ was drawn is in review for a while: that a replica served is its device's word a
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from market import ledger, reviews
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
@@ -25,6 +26,11 @@ from storage.store import Transaction
 FEE_WHOLE = 10_000
 # What a replica gets, and pays, that has less left: less is not worth a device's while.
 SECONDS_MIN = 60
+# Time before a replica is ready is not paid: its device may do nothing. But nor does its buyer have
+# a device for nothing again and again, by a restart in time: in a day it has this much, which is
+# enough to load a large model.
+UNREADY_FREE_SECONDS = 1_800
+DAY_SECONDS = 86_400
 
 
 class Drawn(Struct, frozen=True):
@@ -60,8 +66,21 @@ class Drawing(Struct, frozen=True):
     review_seconds: int = 0
 
 
+class _Time(Struct, frozen=True):
+    """What an attempt is paid for, and for how many of these seconds it could be used or worked."""
+
+    paid: int = 0
+    served: int = 0
+    worked: int = 0
+
+
 async def draw(
-    tx: Transaction, job: JobRow, how: Drawing, *, is_lost: bool = False
+    tx: Transaction,
+    job: JobRow,
+    how: Drawing,
+    *,
+    is_lost: bool = False,
+    is_devices_fault: bool = False,
 ) -> Drawn | None:
     """Record what the attempt at a replica is paid that ends now; None if the job is none.
 
@@ -74,6 +93,8 @@ async def draw(
         job: as it is before the attempt ends.
         how: what is needed from outside.
         is_lost: whether its device has fallen silent; it is paid until it was last heard of then.
+        is_devices_fault: whether that could not do it; it is never paid then for time before it was
+            ready.
     """
     replica = None if job.deploy_id is None else await rollout_queries.replica(tx, job.id)
     if replica is None:
@@ -82,11 +103,13 @@ async def draw(
     left = replica.seconds - before.seconds
     if job.status != JobStatus.RUNNING or job.device_id is None or before.has_last:
         return Drawn(left, left)
-    seconds, worked = await _time(tx, job, replica, how.now, is_lost=is_lost)
-    seconds = min(seconds, left)
+    time = await _time(tx, job, replica, how.now, is_lost=is_lost)
+    if is_devices_fault and not time.served:
+        time = replace(time, paid=0)
+    seconds = min(time.paid, left)
     owner = await device_queries.owner_of(tx, job.device_id)
     if seconds == 0 or owner is None:
-        return Drawn(left, left, worked)
+        return Drawn(left, left, time.worked)
 
     def worth(price: int) -> int:
         """Return what of a price these seconds are worth, so that all of them make the price."""
@@ -105,8 +128,8 @@ async def draw(
         earned=earned,
         created_at=how.now,
     )
-    await queries.insert(tx, row)
-    return Drawn(left - seconds, left, worked, row)
+    await queries.insert(tx, row, served_seconds=min(time.served, seconds))
+    return Drawn(left - seconds, left, time.worked, row)
 
 
 async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
@@ -171,11 +194,22 @@ async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
 
 async def _time(
     tx: Transaction, job: JobRow, replica: ReplicaRow, now: int, *, is_lost: bool
-) -> tuple[int, int]:
-    """Return for how many seconds an attempt could be used, and for how many it worked."""
+) -> _Time:
+    """Return for how many seconds an attempt could be used, and worked, and which are paid."""
     began, ready, renewed = await attempt_queries.begun(tx, job.id, job.attempts)
     until = min(now, renewed) if is_lost and renewed is not None else now
     since = began if replica.ready_within is None else ready
-    if since is None or began is None:
-        return 0, 0
-    return max(until - since, 0), max(until - began, 0)
+    if began is None:
+        return _Time()
+    if since is not None:
+        served = max(until - since, 0)
+        return _Time(served, served, max(until - began, 0))
+    # However late its end is heard of, it had no more time than this.
+    assert job.device_id is not None  # noqa: S101 - the job runs
+    assert replica.ready_within is not None  # noqa: S101 - else it is ready once it has begun
+    unready = min(max(until - began, 0), replica.ready_within)
+    given = await queries.unready_seconds(
+        tx, buyer_id=job.user_id, device_id=job.device_id, since=now - DAY_SECONDS
+    )
+    free = max(UNREADY_FREE_SECONDS - given, 0)
+    return _Time(paid=max(unready - free, 0))

@@ -154,6 +154,9 @@ class Attached(Protocol):
     def door(self) -> Door | None:
         """Return where exits attach; None where they cannot."""
 
+    def doors(self) -> Sequence[Door]:
+        """Return where devices attach to the other daemons of this service."""
+
     def state(self, device_id: str) -> str | None:
         """Return why an attached device carries nothing now, "" if it does, None if it is away."""
 
@@ -179,6 +182,10 @@ class NoneAttached:
     def door(self) -> Door | None:
         """See `Attached.door`."""
         return None
+
+    def doors(self) -> Sequence[Door]:
+        """See `Attached.doors`."""
+        return ()
 
     def state(self, device_id: str) -> str | None:  # noqa: ARG002 - nobody is there
         """See `Attached.state`."""

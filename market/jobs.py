@@ -1,11 +1,10 @@
 """Jobs: put up by a buyer, run by a worker's device, paid when they are done.
 
 A job's price is held when it is put up. Each change is one guarded update of the state it was read
-in, in one transaction with the money it moves, so that of a thousand who accept a job one wins, and
-no late report is paid.
+in, so that of a thousand who accept a job one wins. Whoever waits for a change is told once it is
+committed: devices, readers of logs, and who replaces replicas.
 """
 
-import json
 import logging
 import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -13,36 +12,23 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from market import copies, ledger, reviews, trust
-from market.artifacts import require_inputs
-from market.attempts import (
-    HOST_KINDS,
-    PROVEN_JOBS,
-    WORK_KINDS,
-    Ending,
-    FailureKind,
-    is_of,
-    require_current,
-    slots_left,
-)
-from market.bounds import Bounds, lock_user, require
+from market import copies, postings, reviews, trust
+from market.attempts import Ending, require_current, slots_left
+from market.bounds import Bounds
 from market.context import Context
 from market.copies import Copying
-from market.draws import FEE_WHOLE, SECONDS_MIN, Drawing, Drawn, accounts_of, draw, pay
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
-from market.ledger import Movement, Transfer, TransferIds, TransferKind
-from market.money import MICRO, Currency, as_decimal
-from market.overdue import GRACE_SECONDS, Ended, Leases, Overdue
-from market.reputation import NEW_RELIABILITY
-from market.specs import Spec, Specs, size_of
-from market.states import CopiesStatus, JobStatus, ReviewStatus
+from market.money import as_decimal
+from market.outcomes import JobTerms, Outcomes, attempt_outcome
+from market.overdue import Ended, Overdue
+from market.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, hold_of, waiting
+from market.specs import UNREADABLE, Spec, Specs, size_of
+from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
 from market.waking import Waking
-from storage import attempts as attempt_queries
 from storage import copies as copy_queries
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
@@ -50,69 +36,26 @@ from storage import job_specs as spec_queries
 from storage import jobs as queries
 from storage import ledger as ledger_queries
 from storage import reviews as review_queries
-from storage.attempts import EndRow
+from storage import samples as sample_queries
 from storage.claims import PairRow
-from storage.copies import GroupRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
-from storage.job_specs import SpecRow
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
-from storage.ledger import HoldRow
 from storage.reviews import ReviewRow
 from storage.store import Transaction
 
-TITLE_MAX_CHARACTERS = 200
-TEXT_MAX_CHARACTERS = 20_000
-DURATION_MAX_HOURS = 8_760
-PRICE_MAX = 1_000_000 * MICRO
-# Owners of devices, not devices or attempts: anybody may register as many devices as they like. Nor
-# do accounts cost anything, so the word of those counts whose devices were seen to work.
-PROVEN_OWNERS_MAX = 3
-# Proven or not: else a job that nobody can do would wait, and cost transactions, for long.
-OWNERS_MAX = 10
-# However many refuse it: each of them costs a transaction, and a line that its buyer is shown.
-ATTEMPTS_MAX = 100
 TAKE_BACK_MAX_JOBS = 100
 EXPIRE_MAX_JOBS = 100
 # Adding up what a user has takes the writer milliseconds, whether there is room or not.
 REFUSALS_MAX = 60
 REFUSALS_SECONDS = 60
 FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB_TEXT))
-# What the rows of a job, its hold and their transfers take beside its texts, and their indexes.
-JOB_BYTES = 1_024
-HOUR_SECONDS = 3_600
-DAY_SECONDS = 86_400
 NOTHING_SAID = Ending()
-UNWANTED = "No worker took the job in time."
-UNNEEDED = "The other copies agree already."
-# Devices of others have a service first that has ended: for so long, and twice as long each time,
-# so that one which always ends at once takes little of anybody's time.
-AGAIN_SECONDS = 10
-AGAIN_DOUBLED_MAX = 5
-AGAIN_SECONDS_MAX = 300
-ENDED_EARLY = "the service ended by itself before its time"
 REVOKED = "the token of the device was revoked"
 
-Outcomes = TypeVar("Outcomes")
+Reply = TypeVar("Reply")
 
 _logger = logging.getLogger("jobs")
-
-
-class JobTerms(Struct, frozen=True):
-    """What the operator decides about jobs.
-
-    Attributes:
-        fee: the house's part of a payment, in ten-thousandths.
-        waiting_seconds: how long a job waits for a worker.
-        leases: how long attempts may be silent.
-        review_hours: how long the buyer of a job with a payload may look at its result before the
-            worker is paid; 0 pays at once.
-    """
-
-    fee: int
-    waiting_seconds: int
-    leases: Leases = Leases()
-    review_hours: int = 24
 
 
 class AttemptLogs(Protocol):
@@ -127,36 +70,6 @@ class AttemptLogs(Protocol):
 
     def changed(self, job_id: str) -> None:
         """Hear that an attempt at a job began or ended; it is committed. It raises nothing."""
-
-
-class NewJob(Struct, frozen=True):
-    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated.
-
-    `spec` is what it runs and needs, as it was understood; None for a job that says so in words.
-    """
-
-    title: str
-    job_type: str
-    price: int
-    duration_hrs: int
-    description: str
-    requirements: str
-    spec: Spec | None = None
-
-
-class Outcome(Struct, frozen=True):
-    """How a job is left: its new status, and what of its price the worker's work was worth.
-
-    `result` is what came of it, `failure_reason` why nothing did; `attempt` how the attempt ended
-    that ran until now, if that is not how the job is left, and `ending` what was said of that.
-    """
-
-    status: JobStatus
-    gross: int = 0
-    result: str | None = None
-    failure_reason: str | None = None
-    attempt: str = ""
-    ending: Ending = Ending()
 
 
 class Owned(Struct, frozen=True):
@@ -194,37 +107,6 @@ class Open(Struct, frozen=True):
     group: copies.Group | None = None
 
 
-class Posting(Struct, frozen=True):
-    """A new job as it is stored, the artifacts that it is given, and its hold's transfer."""
-
-    row: JobRow
-    spec: SpecRow | None
-    artifact_ids: Sequence[str]
-    transfer_id: str
-
-
-class CopyGroup(Struct, frozen=True):
-    """How new jobs are copies of each other, and for how long their buyer may look at results."""
-
-    copying: Copying
-    review_seconds: int
-
-
-class Completion(Struct, frozen=True):
-    """How a job is once a result was taken, and copies that need not be done any more."""
-
-    status: JobStatus
-    unneeded: Sequence[JobRow] = ()
-
-
-class Moment(Struct, frozen=True):
-    """What a change needs from outside its transaction: the time, and identifiers of transfers."""
-
-    now: int
-    resolution: TransferIds
-    payout_id: str
-
-
 class Jobs:
     """The marketplace of jobs.
 
@@ -260,6 +142,7 @@ class Jobs:
         self._overdue = overdue
         self._identifiers = context.identifiers
         self._now = context.now
+        self.outcomes = Outcomes(context, terms, lambda: self.bounds)
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
@@ -297,7 +180,7 @@ class Jobs:
         """
         posted = [self._posting(user_id, new) for _ in range(copying.copies)]
         job_ids = [each.row.id for each in posted]
-        seconds = self._review_seconds(None if new.spec is None else new.spec.review_hours)
+        seconds = self._terms.review_seconds(None if new.spec is None else new.spec.review_hours)
         group = CopyGroup(copying, seconds)
         price = new.price * copying.copies
         await self._put_up(user_id, price, posted, group, _keeping(receipt, job_ids))
@@ -309,17 +192,13 @@ class Jobs:
         Raises:
             MarketError: `invalid_field`.
         """
-        _check(new)
+        postings.check(new)
         job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
         row = None if new.spec is None else self._specs.row(job.id, new.spec)
         if row is not None:
             job = job._replace(text_bytes=job.text_bytes + size_of(row))
         artifact_ids = [] if new.spec is None else new.spec.artifact_ids
         return Posting(job, row, artifact_ids, self._identifiers.new())
-
-    def _review_seconds(self, hours: int | None) -> int:
-        """Return how long a buyer may look at a result, who has said so, or has not."""
-        return (self._terms.review_hours if hours is None else hours) * HOUR_SECONDS
 
     async def _put_up(
         self,
@@ -332,7 +211,7 @@ class Jobs:
         """Put jobs up in one unit of work, which `keep` begins."""
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(_create, posted, self.bounds, group, keep)
+                await self._store.write(postings.create, posted, self.bounds, group, keep)
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -362,7 +241,7 @@ class Jobs:
     ) -> list[OpenJobRow]:
         """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
         return await self._store.read(
-            queries.page_open, status=status or "", job_type=job_type, before=before, limit=limit
+            _page_open, status=status or "", job_type=job_type, before=before, limit=limit
         )
 
     async def page_of_user(
@@ -399,7 +278,7 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, `job_over`.
         """
-        for job in await self._store.write(self._cancel, user_id, job_id):
+        for job in await self._store.write(self.outcomes.cancel, user_id, job_id):
             self.stopped(job)
 
     def stopped(self, job: JobRow) -> None:
@@ -412,6 +291,22 @@ class Jobs:
         if job.device_id is not None:
             self._waking.device(job.device_id)
             self._ended(job.id, "cancelled")
+        else:
+            self.changed(job.id)
+
+    async def end_unreadable(self, job_id: str) -> None:
+        """Cancel a job whose secrets cannot be read any more, and tell its buyer why.
+
+        The service has another key now, and no device could do what the buyer wants.
+
+        Raises:
+            StoreError: the job is as it was.
+        """
+        outcomes = self.outcomes
+        job = await self._store.write(outcomes.give_up, outcomes.moment(), job_id, UNREADABLE)
+        if job is not None:
+            _logger.warning("job %s is cancelled: its secrets cannot be read any more", job_id)
+            self.stopped(job)
 
     async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
         """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
@@ -450,9 +345,14 @@ class Jobs:
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`; `payload_invalid`, when the job's
-                secrets cannot be read any more.
+                secrets cannot be read any more; it is cancelled then.
         """
-        return await self._store.read(self._work, device.id, job_id)
+        try:
+            return await self._store.read(self._work, device.id, job_id)
+        except MarketError as error:
+            if error.code is Code.PAYLOAD_INVALID:
+                await self.end_unreadable(job_id)
+            raise
 
     async def page_of_device(
         self, device: DeviceRow, *, before: str, limit: int
@@ -486,7 +386,14 @@ class Jobs:
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
         done = await self._store.write(
-            self._complete, self.moment(), device, job_id, attempt, result, ending, is_logged
+            self.outcomes.complete,
+            self.outcomes.moment(),
+            device,
+            job_id,
+            attempt,
+            result,
+            ending,
+            is_logged,
         )
         if done is None:
             return
@@ -526,11 +433,11 @@ class Jobs:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
         is_waiting = await self._store.write(
-            self._fail, self.moment(), device, job_id, attempt, reason, ending
+            self.outcomes.fail, self.outcomes.moment(), device, job_id, attempt, reason, ending
         )
         if is_waiting:
             self._waking.job(job_id)
-        self._ended(job_id, _outcome(ending))
+        self._ended(job_id, attempt_outcome(ending))
 
     async def take_back(self) -> int:
         """Take jobs back from devices that say nothing, or take too long; return how many.
@@ -555,7 +462,7 @@ class Jobs:
         return await self._end(Ended(job_id, attempt, reason))
 
     async def _end(self, ended: Ended) -> bool:
-        job = await self._store.write(self._take_back, self.moment(), ended)
+        job = await self._store.write(self.outcomes.take_back, self.outcomes.moment(), ended)
         if job is None:
             return False
         if job.device_id is not None:
@@ -599,7 +506,7 @@ class Jobs:
             return list(dict.fromkeys((*due, *late)))[:limit]
 
         async def cancel(job_id: str) -> None:
-            await self._store.write(self._expire, self.moment(), job_id)
+            await self._store.write(self.outcomes.expire, self.outcomes.moment(), job_id)
             self._waking.gone([job_id])
 
         return await self._expiring.run(find, cancel, most=EXPIRE_MAX_JOBS, now=now)
@@ -639,6 +546,8 @@ class Jobs:
         job = await queries.find(tx, job_id)
         if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
             raise MarketError(Code.JOB_NOT_FOUND)
+        shown = await sample_queries.shown(tx, [job_id])
+        job = job._replace(user_id=shown.get(job_id, job.user_id))
         spec = await self._specs.find(tx, job_id)
         return Open(job, spec, await copies.find(tx, job_id))
 
@@ -653,543 +562,20 @@ class Jobs:
         deploy = await deploy_queries.find(tx, job.deploy_id)
         return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
 
-    async def _cancel(self, tx: Transaction, user_id: str, job_id: str) -> list[JobRow]:
-        """Cancel a job, or all copies of it; return those that were open, as they were."""
-        group = await copies.lock(tx, job_id)
-        job = await queries.find(tx, job_id)
-        if job is None or job.user_id != user_id:
-            raise MarketError(Code.JOB_NOT_FOUND)
-        job_ids = [job_id] if group is None else await copies.open_copies(tx, group)
-        stopped = []
-        for each in job_ids:
-            row = await queries.find(tx, each)
-            if row is not None and row.status in (JobStatus.WAITING, JobStatus.RUNNING):
-                await self.stop(tx, row, self.moment(), group)
-                stopped.append(row)
-        if not stopped and job.status != JobStatus.CANCELLED:
-            raise MarketError(Code.JOB_OVER)
-        return stopped
-
-    async def stop(
-        self, tx: Transaction, job: JobRow, moment: Moment, group: GroupRow | None = None
-    ) -> None:
-        """Cancel an open job, which is locked, with its `group`; what was done of it is paid."""
-        device_id = job.device_id
-        worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
-        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
-        spec = await attempt_queries.spec(tx, job.id)
-        gross = _share(job, began, moment.now, spec) if worker is not None else 0
-        outcome = Outcome(JobStatus.CANCELLED, gross)
-        await self._leave(tx, moment, job, outcome, worker, group=group)
-
-    async def _complete(
-        self,
-        tx: Transaction,
-        moment: Moment,
-        device: DeviceRow,
-        job_id: str,
-        attempt: int | None,
-        result: str,
-        ending: Ending,
-        is_logged: bool,
-    ) -> Completion | None:
-        """Take a result; return how the job is then, or None when it was taken before."""
-        group = await copies.lock(tx, job_id)
-        job = await queries.find(tx, job_id)
-        is_done = job is not None and job.status == JobStatus.COMPLETED
-        if job is not None and is_done and job.device_id == device.id and is_of(job, attempt):
-            return None
-        job = await require_current(tx, device.id, job_id, attempt)
-        if not is_logged:
-            raise MarketError(Code.LOG_INCOMPLETE, field="log_bytes")
-        spec = await attempt_queries.spec(tx, job.id)
-        if spec is not None and ending.exit_code:
-            message = f"A job whose process ended with {ending.exit_code} has failed."
-            raise MarketError(Code.INVALID_FIELD, message, field="exit_code")
-        if spec is not None and job.deploy_id is not None and _serves(spec.payload):
-            early = replace(ending, kind=FailureKind.JOB, exit_code=0)
-            await self._retry(tx, moment, job, ENDED_EARLY, early)
-            after = await queries.find(tx, job_id)
-            return None if after is None else Completion(JobStatus(after.status))
-        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
-        seconds = 0 if spec is None else self._review_seconds(spec.review_hours)
-        if group is not None:
-            seconds = copies.review_seconds(job, group)
-            await copies.lock_reputations(tx, group)
-        else:
-            await trust.lock(tx, device.id)
-        unneeded = await self._leave(
-            tx, moment, job, outcome, device.user_id, review_seconds=seconds, group=group
-        )
-        return Completion(JobStatus.COMPLETED, unneeded)
-
-    async def _leave_failed(
-        self,
-        tx: Transaction,
-        moment: Moment,
-        job: JobRow,
-        outcome: Outcome,
-        worker: str,
-        group: GroupRow | None,
-    ) -> None:
-        """End a job whose own work has failed: its time is paid, as if the buyer had cancelled it.
-
-        Else whoever prints a result and exits with 1 has had it for nothing. It is in review like a
-        result, because it is the device that says so; of a copy until the others are compared, who
-        may have done it.
-        """
-        spec = await attempt_queries.spec(tx, job.id)
-        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
-        gross = 0 if spec is None else _share(job, began, moment.now, spec)
-        if spec is None or not gross:
-            await self._leave(tx, moment, job, outcome, None, group=group)
-            return
-        paid = replace(outcome, gross=gross)
-        seconds = self._review_seconds(spec.review_hours)
-        if group is not None:
-            seconds = copies.review_seconds(job, group)
-        await self._leave(tx, moment, job, paid, worker, review_seconds=seconds, group=group)
-
-    async def _fail(
-        self,
-        tx: Transaction,
-        moment: Moment,
-        device: DeviceRow,
-        job_id: str,
-        attempt: int | None,
-        reason: str,
-        ending: Ending,
-    ) -> bool:
-        """Take a job back from a device; return whether it waits for another one."""
-        group = await copies.lock(tx, job_id)
-        job = await require_current(tx, device.id, job_id, attempt)
-        worker = device.user_id
-        return await self._retry(tx, moment, job, reason, ending, worker=worker, group=group)
-
-    async def _take_back(self, tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
-        """Take a job back and return it as it was; None when it is not in that attempt any more."""
-        group = await copies.lock(tx, ended.job_id)
-        job = await queries.find(tx, ended.job_id)
-        if job is None or job.status != JobStatus.RUNNING or job.attempts != ended.attempt:
-            return None
-        ending = Ending(FailureKind.TIMEOUT) if ended.is_timeout else Ending()
-        is_lost = not ended.is_timeout
-        await self._retry(tx, moment, job, ended.reason, ending, is_lost=is_lost, group=group)
-        return job
-
-    async def _expire(self, tx: Transaction, moment: Moment, job_id: str) -> None:
-        group = await copies.lock(tx, job_id)
-        job = await queries.find(tx, job_id)
-        if job is not None and job.status == JobStatus.WAITING:
-            outcome = Outcome(JobStatus.CANCELLED, failure_reason=UNWANTED)
-            await self._leave(tx, moment, job, outcome, None, group=group)
-
-    async def _retry(
-        self,
-        tx: Transaction,
-        moment: Moment,
-        job: JobRow,
-        reason: str,
-        ending: Ending,
-        *,
-        is_lost: bool = False,
-        worker: str | None = None,
-        group: GroupRow | None = None,
-    ) -> bool:
-        """Put a running job up again, and return whether it waits now, or has failed for good.
-
-        It has when so many owners' devices did not do it, refusals apart, or its buyer wants it run
-        once; a copy also when enough others have agreed. `worker` is who owns the device, if that
-        says itself how the attempt ended.
-        """
-        attempt = "lost" if is_lost else _outcome(ending)
-        if job.device_id is not None:
-            await trust.lock(tx, job.device_id)
-        drawn = await self._draw(tx, moment, job, is_lost=is_lost)
-        if drawn is not None and _is_used_up(drawn, ending):
-            done = Outcome(JobStatus.COMPLETED, result=reason, attempt=attempt, ending=ending)
-            await self._leave(tx, moment, job, done, None, drawn=drawn)
-            return False
-        over = await _has_failed(tx, job, ending)
-        over = over or (group is not None and group.state != CopiesStatus.OPEN)
-        status = JobStatus.FAILED if over else JobStatus.WAITING
-        outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
-        if over and worker is not None and ending.kind in WORK_KINDS and drawn is None:
-            await self._leave_failed(tx, moment, job, outcome, worker, group)
-        elif over:
-            await self._leave(tx, moment, job, outcome, None, drawn=drawn, group=group)
-        else:
-            again_at = None
-            if drawn is not None and await _may_run_again(tx, job, drawn, ending):
-                again_at = moment.now + _back_off(await queries.count_restarts(tx, job.id))
-            await self._move(tx, job, outcome, 0, moment.now, again_at=again_at)
-            if drawn is not None:
-                await self._pay_drawn(tx, moment, job, drawn)
-                await spec_queries.set_timeout(tx, job.id, drawn.left)
-        return not over
-
-    async def _draw(
-        self, tx: Transaction, moment: Moment, job: JobRow, *, is_lost: bool = False
-    ) -> Drawn | None:
-        """Record what an attempt at a replica is paid that ends now; None for a job that is none.
-
-        To be followed by `_pay_drawn`.
-        """
-        return await draw(tx, job, self._drawing(moment), is_lost=is_lost)
-
-    async def _pay_drawn(self, tx: Transaction, moment: Moment, job: JobRow, drawn: Drawn) -> None:
-        if drawn.due is not None:
-            await pay(tx, job, drawn.due, hold_of(job.id), self._drawing(moment))
-
-    def _drawing(self, moment: Moment) -> Drawing:
-        review_seconds = self._terms.review_hours * HOUR_SECONDS
-        return Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
-
-    async def _leave(
-        self,
-        tx: Transaction,
-        moment: Moment,
-        job: JobRow,
-        outcome: Outcome,
-        worker: str | None,
-        *,
-        review_seconds: int = 0,
-        drawn: Drawn | None = None,
-        group: GroupRow | None = None,
-    ) -> list[JobRow]:
-        """End a job and settle its hold: what the work was worth, and the rest.
-
-        A worker is always paid in credits. Where the buyer holds another currency, the house takes
-        that and pays the credits. With `review_seconds` all of it waits for so long. A replica that
-        is paid by time, and by attempts, is paid so; `drawn` is what its last one is paid. With
-        `group`, of which the job is a copy, the results are compared; copies that need not be done
-        any more are cancelled, and returned as they were.
-        """
-        drawn = drawn or await self._draw(tx, moment, job)
-        if drawn is not None:
-            await self._move(tx, job, outcome, 0, moment.now)
-            await spec_queries.forget_secrets(tx, job.id)
-            await self._pay_drawn(tx, moment, job, drawn)
-            hold_id, ids = hold_of(job.id), moment.resolution
-            await tx.lock("accounts", sorted(await accounts_of(tx, job)))
-            await ledger.capture(tx, hold_id, [], transfer_ids=ids, now=moment.now)
-            return []
-        fee = outcome.gross * self._terms.fee // FEE_WHOLE
-        earned = outcome.gross - fee if worker is not None else 0
-        await self._move(tx, job, outcome, earned, moment.now)
-        await spec_queries.forget_secrets(tx, job.id)
-        compared = None
-        if group is not None:
-            least = self.bounds.free_below
-            compared = await copies.compare(tx, group.id, least_price=least, now=moment.now)
-            await copies.lock_accounts(tx, group, job.user_id)
-        await self._settle(tx, moment, job, outcome, worker, earned, review_seconds)
-        if compared is None:
-            return []
-        await copies.pay(tx, compared, self._identifiers.new, moment.now)
-        return [await self._drop(tx, job_id) for job_id in compared.unneeded]
-
-    async def _drop(self, tx: Transaction, job_id: str) -> JobRow:
-        """Cancel a copy that waits and that nobody needs any more; return it as it was."""
-        job = await queries.find(tx, job_id)
-        assert job is not None  # noqa: S101 - it was just read, and is locked
-        outcome = Outcome(JobStatus.CANCELLED, failure_reason=UNNEEDED)
-        await self._leave(tx, self.moment(), job, outcome, None)
-        return job
-
-    async def _settle(
-        self,
-        tx: Transaction,
-        moment: Moment,
-        job: JobRow,
-        outcome: Outcome,
-        worker: str | None,
-        earned: int,
-        review_seconds: int,
-    ) -> None:
-        """Pay what a job that has ended is worth, or let its buyer look at the result first."""
-        if worker is not None and review_seconds:
-            how = reviews.Beginning(
-                worker=worker,
-                price=_held_part(job, outcome.gross),
-                earned=earned,
-                seconds=review_seconds,
-                resolution=moment.resolution,
-                hold_id=moment.payout_id,
-                now=moment.now,
-            )
-            await reviews.begin(tx, job, hold_of(job.id), how)
-            return
-        house, fee = ledger.revenue(Currency(job.currency)), outcome.gross - earned
-        if worker is None:
-            payments = []
-        elif job.currency == Currency.CREDIT:
-            payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
-        else:
-            payments = [(house, _held_part(job, outcome.gross))]
-            await _pay_out(tx, moment, job, worker, earned)
-        await ledger.capture(
-            tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
-        )
-
-    async def _move(
-        self,
-        tx: Transaction,
-        job: JobRow,
-        outcome: Outcome,
-        earned: int,
-        now: int,
-        *,
-        again_at: int | None = None,
-    ) -> None:
-        """Write down how a job is left, and what that says of the device that ran it.
-
-        From `again_at` on devices of the same owner may have it again, whatever that was.
-        """
-        JobStatus(job.status).require_before(outcome.status)
-        ending = outcome.ending
-        moved = await queries.change_status(
-            tx,
-            job,
-            after=outcome.status,
-            attempt=EndRow(
-                outcome.attempt or outcome.status,
-                failure_kind=ending.kind,
-                reason=outcome.failure_reason,
-                exit_code=ending.exit_code,
-                cpu_seconds=ending.cpu_seconds,
-                max_memory_bytes=ending.max_memory_bytes,
-                again_at=again_at,
-            ),
-            earned=earned,
-            result=outcome.result,
-            failure_reason=outcome.failure_reason,
-            now=now,
-        )
-        if not moved:
-            raise MarketError(Code.ATTEMPT_NOT_CURRENT)
-        how = outcome.attempt or outcome.status
-        if outcome.status is JobStatus.COMPLETED:  # also a replica that has served all its time
-            how = outcome.status
-        await trust.ended(tx, job, how, ending.kind, least_price=self.bounds.free_below, now=now)
-
-    def moment(self) -> Moment:
-        """Return what a change needs that is made now."""
-        new = self._identifiers.new
-        return Moment(self._now(), TransferIds(new(), new()), new())
-
-
-def _share(job: JobRow, began: int | None, now: int, spec: attempt_queries.SpecRow | None) -> int:
-    """Return what the part of a job's estimated time is worth that has passed since work began.
-
-    No more than the job may take: its device may tell later that this was over, or be late with all
-    that it tells because the service was away.
-    """
-    if began is None:
-        return 0
-    ran = max(now - began, 0)
-    if spec is not None and spec.timeout_seconds:
-        ran = min(ran, spec.timeout_seconds)
-    return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
-
-
-def _held_part(job: JobRow, gross: int) -> int:
-    """Return the part of what a buyer holds, in its currency, that is worth so many credits."""
-    if job.currency == Currency.CREDIT and gross < job.price_credit:
-        return gross
-    return job.price_held * gross // job.price_credit if job.price_credit else job.price_held
-
-
-def _is_used_up(drawn: Drawn, ending: Ending) -> bool:
-    """Say whether a replica has had all its time: a service ends then, and that is no failure.
-
-    One that became ready late has worked for all of it and was paid for less.
-    """
-    has_worked = drawn.worked >= drawn.had - GRACE_SECONDS
-    return drawn.left < SECONDS_MIN or (ending.kind is FailureKind.TIMEOUT and has_worked)
-
-
-def _outcome(ending: Ending) -> str:
-    """Return how an attempt ended that its device could not complete."""
-    return "lost" if ending.kind in HOST_KINDS else "failed"
-
-
-def _serves(payload: str) -> bool:
-    """Say whether a payload listens on ports: as a replica it is to run until its time is over."""
-    said = json.loads(payload)
-    return bool(said.get("ports") or said.get("ready"))
-
-
-async def _may_run_again(tx: Transaction, job: JobRow, drawn: Drawn, ending: Ending) -> bool:
-    """Say whether the same owner's devices may have a replica again, after a while.
-
-    They may if it is a service that had been ready there, or that ended well, if too early: nothing
-    says that they cannot run it.
-    """
-    spec = await attempt_queries.spec(tx, job.id)
-    if spec is None or not _serves(spec.payload) or ending.kind is FailureKind.REFUSED:
-        return False
-    _, ready, _ = await attempt_queries.begun(tx, job.id, job.attempts)
-    return ready is not None or drawn.worked > 0 or ending.exit_code == 0
-
-
-def _back_off(restarts: int) -> int:
-    """Return for how many seconds others have a service first that has ended so often before."""
-    return min(AGAIN_SECONDS << min(restarts, AGAIN_DOUBLED_MAX), AGAIN_SECONDS_MAX)
-
-
-async def _has_failed(tx: Transaction, job: JobRow, ending: Ending) -> bool:
-    """Say whether a job whose attempt ends like this has failed for good."""
-    if ending.kind in WORK_KINDS and await _runs_once(tx, job.id):
-        return True
-    if job.attempts >= ATTEMPTS_MAX:  # those of a replica that served are no failures
-        served = await queries.count_served(tx, job.id)
-        if job.attempts - served >= ATTEMPTS_MAX:
-            return True
-    # Owners may have rules of their own, such as which images they run: the job is no worse for
-    # what these refuse, and waits for others.
-    unsuccessful = await queries.count_unsuccessful(
-        tx,
-        job.id,
-        None if ending.kind is FailureKind.REFUSED else job.attempts,
-        proven_attempts=PROVEN_JOBS,
-        proven_reliability=NEW_RELIABILITY,
-    )
-    return unsuccessful.proven >= PROVEN_OWNERS_MAX or unsuccessful.owners >= OWNERS_MAX
-
-
-async def _runs_once(tx: Transaction, job_id: str) -> bool:
-    """Say whether a job is not to be run again when what it ran has failed."""
-    spec = await attempt_queries.spec(tx, job_id)
-    return spec is not None and json.loads(spec.payload).get("restart", "never") == "never"
-
-
-async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, earned: int) -> None:
-    """Pay a worker in credits for what the buyer holds in another currency."""
-    payout = Movement(
-        ledger.revenue(Currency.CREDIT), ledger.available(worker, Currency.CREDIT), earned
-    )
-    currency = Currency(job.currency)
-    buyer = ledger.available(job.user_id, currency)
-    held = Movement(ledger.held(job.user_id, currency), buyer, job.price_held)
-    captured = Movement(buyer, ledger.revenue(currency), job.price_held)
-    await ledger.lock(tx, (payout, held, captured))
-    reference, kind = hold_of(job.id), TransferKind.PAYOUT
-    key = f"{reference}:{kind}"
-    transfer = Transfer(
-        moment.payout_id, key, kind, reference, Currency.CREDIT, (payout,), moment.now
-    )
-    await ledger.post(tx, transfer)
-
-
-def hold_of(job_id: str) -> str:
-    """Return the hold that pays for a job."""
-    return f"job:{job_id}"
-
-
-def _check(new: NewJob) -> None:
-    for field, text, least, most in (
-        ("title", new.title, 1, TITLE_MAX_CHARACTERS),
-        ("description", new.description, 0, TEXT_MAX_CHARACTERS),
-        ("requirements", new.requirements, 0, TEXT_MAX_CHARACTERS),
-    ):
-        if not least <= len(text) <= most:
-            message = f"{field} must have {least} to {most} characters."
-            raise MarketError(Code.INVALID_FIELD, message, field=field)
-    if not 1 <= new.duration_hrs <= DURATION_MAX_HOURS:
-        message = f"duration_hrs must be from 1 to {DURATION_MAX_HOURS}."
-        raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
-    if new.price > PRICE_MAX:
-        message = f"price_credit must be at most {PRICE_MAX // MICRO}."
-        raise MarketError(Code.INVALID_FIELD, message, field="price_credit")
-
-
-def waiting(
-    new: NewJob,
-    *,
-    job_id: str,
-    user_id: str,
-    now: int,
-    deploy_id: str | None = None,
-    currency: Currency = Currency.CREDIT,
-    price_held: int | None = None,
-) -> JobRow:
-    """Return a new job's row; by default its price is held in credits."""
-    return JobRow(
-        id=job_id,
-        user_id=user_id,
-        title=new.title,
-        job_type=new.job_type,
-        price_credit=new.price,
-        duration_hrs=new.duration_hrs,
-        description=new.description,
-        requirements=new.requirements,
-        status=JobStatus.WAITING,
-        attempts=0,
-        device_id=None,
-        created_at=now,
-        accepted_at=None,
-        finished_at=None,
-        earned=0,
-        result=None,
-        deploy_id=deploy_id,
-        currency=currency,
-        price_held=new.price if price_held is None else price_held,
-        failure_reason=None,
-        text_bytes=sum(
-            len(text.encode()) for text in (new.title, new.description, new.requirements)
-        ),
-    )
-
 
 def _keeping(
-    receipt: Receipt[Outcomes] | None, outcome: Outcomes
+    receipt: Receipt[Reply] | None, reply: Reply
 ) -> Callable[[Transaction], Awaitable[None]] | None:
     """Return what keeps the reply to a request that came with a key."""
-    return None if receipt is None else lambda tx: receipt.keep(tx, outcome)
+    return None if receipt is None else lambda tx: receipt.keep(tx, reply)
 
 
-async def _create(
-    tx: Transaction,
-    posted: Sequence[Posting],
-    bounds: Bounds,
-    group: CopyGroup | None,
-    keep: Callable[[Transaction], Awaitable[None]] | None,
-) -> None:
-    if keep is not None:
-        await keep(tx)
-    await put_up(tx, [(each.row, each.transfer_id) for each in posted], bounds)
-    for each in posted:
-        if each.spec is not None:
-            await spec_queries.insert(tx, each.spec)
-            await require_inputs(tx, each.row.user_id, each.row.id, each.artifact_ids)
-    if group is not None:
-        job_ids = [each.row.id for each in posted]
-        await copies.begin(tx, group.copying, job_ids, group.review_seconds)
-
-
-async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:
-    """Add jobs of one user, each with the identifier of its transfer, and hold their prices.
-
-    Raises:
-        MarketError: `insufficient_funds`, `too_many_jobs`, `too_many_free_jobs`,
-            `too_much_job_text`.
-    """
-    user_id, now = jobs[0][0].user_id, jobs[0][0].created_at
-    await lock_user(tx, user_id)
-    for job, transfer_id in jobs:
-        hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
-        await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)
-        await queries.insert(tx, job)
-    if not (bounds.jobs or bounds.free_jobs or bounds.job_bytes):
-        return
-    work = await queries.open_work(
-        tx, user_id, free_below=bounds.free_below, job_bytes=JOB_BYTES, since=now - DAY_SECONDS
-    )
-    require(work.jobs, bounds.jobs, Code.TOO_MANY_JOBS)
-    if any(job.price_credit < bounds.free_below for job, _ in jobs):
-        require(work.free_jobs, bounds.free_jobs, Code.TOO_MANY_FREE_JOBS, field="price_credit")
-    require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
+async def _page_open(
+    tx: Transaction, *, status: str, job_type: str, before: str, limit: int
+) -> list[OpenJobRow]:
+    rows = await queries.page_open(tx, status=status, job_type=job_type, before=before, limit=limit)
+    shown = await sample_queries.shown(tx, [row.id for row in rows])
+    return [row._replace(user_id=shown.get(row.id, row.user_id)) for row in rows]
 
 
 async def _require_able(tx: Transaction, device_id: str, job_id: str, bounds: Bounds) -> None:

@@ -37,6 +37,7 @@ from market.sweeping import Sweep
 from storage import logs as queries
 from storage.blobs.base import BlobError
 from storage.devices import DeviceRow
+from storage.jobs import JobRow
 from storage.log_files import Attempt, Extent, LogFiles, Part
 from storage.logs import LogRow, StateRow
 from storage.store import Transaction
@@ -343,18 +344,30 @@ class Logs:
         if log is not None and is_known:
             await self._store.read(require_current, device.id, attempt.job_id, attempt.number)
         else:
-            await self._store.write(_begin, device.id, attempt, self._now())
-            log = self._open.get(attempt.job_id)  # another request may have been quicker
-            if log is None or (log.attempt, log.device_id) != (attempt, device.id):
-                log = _OpenLog(
-                    attempt, device.id, Pace(self._terms.bytes_per_second, self._seconds)
-                )
-                self._open[attempt.job_id] = log
+            is_new = await self._store.write(_begin, device.id, attempt, self._now())
+            log = self._opened(device.id, attempt, is_new=is_new)
         self._open.move_to_end(attempt.job_id)
         self._forget_some()
         log.checked_at = now
         if self.renewed is not None:
             self.renewed(attempt.job_id, attempt.number)
+        return log
+
+    def begun(self, device_id: str, attempt: Attempt, *, is_new: bool) -> None:
+        """Hear that `note_begin` was committed for an attempt: what it writes waits for nothing."""
+        log = self._opened(device_id, attempt, is_new=is_new)
+        log.checked_at = self._seconds()
+        self._open.move_to_end(attempt.job_id)
+        self._forget_some()
+
+    def _opened(self, device_id: str, attempt: Attempt, *, is_new: bool) -> _OpenLog:
+        """Return the log of an attempt, which another request may have opened before."""
+        log = self._open.get(attempt.job_id)
+        if log is None or (log.attempt, log.device_id) != (attempt, device_id):
+            log = _OpenLog(attempt, device_id, Pace(self._terms.bytes_per_second, self._seconds))
+            self._open[attempt.job_id] = log
+            if is_new:  # no byte of it was ever written
+                log.sizes = dict.fromkeys(STREAMS, 0)
         return log
 
     def _forget_some(self) -> None:
@@ -681,10 +694,15 @@ class _Writer:
 _OPEN = (JobStatus.WAITING, JobStatus.RUNNING)
 
 
-async def _begin(tx: Transaction, device_id: str, attempt: Attempt, now: int) -> None:
-    """Note that the log of an attempt begins, which must be the current one."""
+async def note_begin(tx: Transaction, job: JobRow, now: int) -> bool:
+    """Note that the log of a job's attempt begins; return False if it had begun before."""
+    return await queries.insert(tx, LogRow(job.id, job.attempts, job.user_id), now)
+
+
+async def _begin(tx: Transaction, device_id: str, attempt: Attempt, now: int) -> bool:
+    """Do the same for an attempt that must be the current one."""
     job = await require_current(tx, device_id, attempt.job_id, attempt.number)
-    await queries.insert(tx, LogRow(attempt.job_id, attempt.number, job.user_id), now)
+    return await note_begin(tx, job, now)
 
 
 def _attempt_of(state: StateRow, number: int | None) -> int:

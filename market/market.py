@@ -23,10 +23,11 @@ from market.exit_canaries import ExitCanaries
 from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
-from market.jobs import Jobs, JobTerms
+from market.jobs import Jobs
 from market.leases import Leases
 from market.logs import Logs, LogTerms
 from market.outbox import Outbox
+from market.outcomes import JobTerms
 from market.overdue import Overdue
 from market.passwords import Passwords
 from market.proofs import Proofs
@@ -35,6 +36,7 @@ from market.referrals import Referrals, Rewards
 from market.renewals import Renewals
 from market.reviews import Reviews
 from market.rollouts import Rollouts
+from market.samples import Samples, SampleTerms
 from market.sealing import Sealing
 from market.specs import Specs
 from market.tokens import Tokens
@@ -62,6 +64,7 @@ class Rules(Struct, frozen=True):
     artifacts: ArtifactTerms = ArtifactTerms()
     logs: LogTerms = LogTerms()
     deploy_images: Mapping[str, str] = {}
+    samples: SampleTerms = SampleTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -139,9 +142,14 @@ class Market:
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
         self.jobs.logs = self.logs
+        self.samples: Samples | None = None
+        if rules.samples.is_on:
+            self.samples = Samples(context, rules.samples, self.specs, lambda: self.jobs.bounds)
+            self.dispatch.samples = self.samples
+        self.dispatch.on_unreadable = self.jobs.end_unreadable
         self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
-            context, self.devices, self.jobs, self.renewals, observed_seconds
+            context, self.devices, self.jobs, self.renewals, self.logs, observed_seconds
         )
         self.reviews = Reviews(context)
         self.benchmarks = Benchmarks(context, monotonic)

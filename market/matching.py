@@ -11,6 +11,7 @@ import heapq
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
+from enum import Enum, auto
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -43,6 +44,17 @@ SHAPES_PER_BUYER_MAX = 64
 COMPACTED_FROM = 64
 # What runs without an image, on the programs of the device itself; every other one runs images.
 WITHOUT_IMAGE: Final = "bwrap"
+_WITHOUT_IMAGE: Final = frozenset((WITHOUT_IMAGE,))
+
+
+class Lack(Enum):
+    """What a device is without that a job needs, whatever the device has free."""
+
+    JOB_TYPE = auto()
+    NETWORK = auto()
+    EXECUTOR = auto()
+    PORTS = auto()
+    REPUTATION = auto()
 
 
 class Needs(NamedTuple):
@@ -56,12 +68,14 @@ class Needs(NamedTuple):
     has_image: bool = False
     has_network: bool = False
     min_reputation: int = 0
+    has_ports: bool = False
 
 
 class Offer(Struct, frozen=True, cache_hash=True):
     """What a device has free, what it can do, and its least price in millionths of a micro-USD.
 
-    That is a price per hour. Devices that offer the same are compared with a job once.
+    That is a price per hour. `ports` are the executors whose jobs can be reached at their ports.
+    Devices that offer the same are compared with a job once.
     """
 
     capacity: Capacity
@@ -69,6 +83,7 @@ class Offer(Struct, frozen=True, cache_hash=True):
     job_types: frozenset[str]
     has_network: bool = False
     least_price: int = 0
+    ports: frozenset[str] = frozenset()
 
 
 def suits(needs: Needs, offer: Offer) -> bool:
@@ -76,11 +91,23 @@ def suits(needs: Needs, offer: Offer) -> bool:
 
     Prices are another matter, and so is reputation.
     """
-    if needs.job_type not in offer.job_types or (needs.has_network and not offer.has_network):
-        return False
+    return lack(needs, offer) is None and fits(needs.resources, offer.capacity)
+
+
+def lack(needs: Needs, offer: Offer) -> Lack | None:
+    """Return what a device that offers this lacks for what needs that; None for nothing.
+
+    What it has free is not looked at, nor its price or its reputation.
+    """
+    if needs.job_type not in offer.job_types:
+        return Lack.JOB_TYPE
+    if needs.has_network and not offer.has_network:
+        return Lack.NETWORK
     executors = offer.executors
-    can_run = executors - {WITHOUT_IMAGE} if needs.has_image else WITHOUT_IMAGE in executors
-    return bool(can_run) and fits(needs.resources, offer.capacity)
+    can_run = executors - _WITHOUT_IMAGE if needs.has_image else executors & _WITHOUT_IMAGE
+    if not can_run:
+        return Lack.EXECUTOR
+    return Lack.PORTS if needs.has_ports and can_run.isdisjoint(offer.ports) else None
 
 
 class WaitingJob:

@@ -7,7 +7,8 @@ several may look at the same deploy.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import msgspec
@@ -19,11 +20,13 @@ from market.context import Context
 from market.draws import SECONDS_MIN, accounts_of
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
-from market.jobs import DAY_SECONDS, Jobs, NewJob, put_up, waiting
+from market.jobs import Jobs
 from market.money import Currency
+from market.postings import DAY_SECONDS, NewJob, put_up, waiting
 from market.rollout import Goal, Replica, Start, Step, Stop, Strategy, Wait, plan
 from market.specs import Specs, size_of
 from market.states import JobStatus
+from market.sweeping import PUT_OFF_SECONDS
 from market.templates import Change, Template, job_type_of, spec_of, template_of
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Port, payload_of
@@ -32,7 +35,7 @@ from storage import job_specs as spec_queries
 from storage import jobs as job_queries
 from storage import rollouts as queries
 from storage.deploys import DeployRow
-from storage.errors import StoreError
+from storage.errors import StoreError, UnavailableError
 from storage.jobs import JobRow
 from storage.rollouts import PresentRow, ReplicaRow, RevisionRow, RolloutRow
 from storage.store import Transaction
@@ -97,12 +100,15 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
         return Judgement([], rollout)
     strategy = msgspec.json.decode(rollout.strategy, type=Strategy)
     numbers = frozenset(range(1, rollout.desired + 1))
-    done = {row.number for row in rows if row.status in (JobStatus.COMPLETED, JobStatus.CANCELLED)}
+    done = {row.number for row in rows if row.status == JobStatus.COMPLETED}
+    # Neither comes back by itself: one that is cancelled may be so by its buyer, as a job.
     failed = {
         row.number: row
         for row in rows
-        if row.status == JobStatus.FAILED and row.revision == rollout.revision
+        if row.status in (JobStatus.FAILED, JobStatus.CANCELLED)
+        and row.revision == rollout.revision
     }
+    cancelled = {number for number, row in failed.items() if row.status == JobStatus.CANCELLED}
     replicas = [
         Replica(row.job_id, row.number, row.revision, row.ready_at)
         for row in rows
@@ -124,23 +130,30 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
     has_progressed = updated > rollout.updated or rollout.state == "available"
     progressed_at = now if has_progressed and steps else rollout.progressed_at
     problem = _why_it_waits(rows) or (None if has_progressed else rollout.problem)
-    if is_broken:
-        number = min(goal.failed & goal.numbers)
-        state = "stuck"
-        problem = f"Replica {number} has failed: {failed[number].failure_reason or 'unknown'}"
+    is_over = bool(numbers) and numbers <= done | cancelled and not steps
+    if is_over or is_broken:
+        state = "over" if is_over else "stuck"
+        missing = min(goal.failed & goal.numbers, default=None)
+        problem = None if missing is None else _why_it_ended(failed[missing])
     elif steps:
         is_stuck = now - progressed_at >= strategy.progress_s
         state = "stuck" if is_stuck else "progressing"
         if is_stuck and problem is None:
             problem = f"Nothing has got better for {strategy.progress_s} seconds."
-    elif numbers and numbers <= done:
-        state, problem = "over", None
     else:
         state, problem = "available", None
     after = rollout._replace(
         state=state, updated=updated, progressed_at=progressed_at, problem=problem
     )
     return Judgement(steps, after)
+
+
+def _why_it_ended(row: PresentRow) -> str:
+    """Say what became of a replica that has failed, or was cancelled by itself."""
+    how = "has failed" if row.status == JobStatus.FAILED else "was cancelled"
+    if row.failure_reason is None:
+        return f"Replica {row.number} {how}."
+    return f"Replica {row.number} {how}: {row.failure_reason}"
 
 
 def _why_it_waits(rows: Sequence[PresentRow]) -> str | None:
@@ -316,6 +329,9 @@ class Rollouts:
             except StoreError as error:  # the sweep finds them
                 _logger.warning("rollouts go on later: %s", error)
                 await asyncio.sleep(FAILED_SECONDS)
+            except Exception:  # the sweep finds these, too; without this task it would be alone
+                _logger.exception("rollouts go on later")
+                await asyncio.sleep(FAILED_SECONDS)
 
     async def sweep(self) -> int:
         """Look at some of the deploys that may go on; return how many had something to be done.
@@ -341,34 +357,50 @@ class Rollouts:
         now, looks = self._now(), 0
         self._refused = {each: until for each, until in self._refused.items() if until > now}
         for rollout in rollouts:
-            judged = judge(rollout, rows[rollout.deploy_id], now)
-            if judged.is_settled and judged.after == rollout:
+            if rollout.deploy_id in self._refused:
                 continue
-            if rollout.deploy_id not in self._refused:
+            with self._failing_alone(rollout.deploy_id):
+                judged = judge(rollout, rows[rollout.deploy_id], now)
+                if judged.is_settled and judged.after == rollout:
+                    continue
                 looks += 1
-                await self.look(rollout.deploy_id)
+                await self._go_on(rollout.deploy_id)
         return looks
 
     async def look(self, deploy_id: str) -> None:
         """Do for a deploy what is to be done now.
 
         Raises:
-            StoreError: what was not done yet waits.
+            UnavailableError: what was not done yet waits.
         """
+        with self._failing_alone(deploy_id):
+            await self._go_on(deploy_id)
+
+    @contextmanager
+    def _failing_alone(self, deploy_id: str) -> Iterator[None]:
+        """Log what fails for one deploy, and put that off: it holds up no other.
+
+        Raises:
+            UnavailableError: the store did not answer; it would not for the others, either.
+        """
+        try:
+            yield
+        except UnavailableError:
+            raise
+        except Exception:
+            self._refused[deploy_id] = self._now() + PUT_OFF_SECONDS
+            _logger.exception("the rollout of deploy %s cannot go on", deploy_id)
+
+    async def _go_on(self, deploy_id: str) -> None:
         try:
             for _ in range(UNITS_PER_LOOK):
                 done = await self._store.write(self._step, deploy_id)
                 self._tell(done)
                 if not done:
                     return
-        except StoreError:
-            raise
         except MarketError as error:
             self._refused[deploy_id] = self._now() + REFUSED_SECONDS
             await self._store.write(_note, deploy_id, error.message)
-        except Exception:  # it holds up no other
-            self._refused[deploy_id] = self._now() + REFUSED_SECONDS
-            _logger.exception("the rollout of deploy %s cannot go on", deploy_id)
 
     def _tell(self, done: Done) -> None:
         for job in done.stopped:
@@ -572,7 +604,7 @@ class Rollouts:
         accounts = {account for job in running for account in await accounts_of(tx, job)}
         await tx.lock("accounts", sorted(accounts))
         for job in running:
-            await self._jobs.stop(tx, job, self._jobs.moment())
+            await self._jobs.outcomes.stop(tx, job, self._jobs.outcomes.moment())
             if are_replaced:
                 await queries.stop(tx, job.id, now=self._now())
         return running

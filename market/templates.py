@@ -32,6 +32,7 @@ class Template(Struct, frozen=True):
 
     `command` is written as for a shell, which does not run it. Nobody but whoever runs a replica,
     and its buyer, is shown any of it; and nobody but whoever runs one the values of `secrets`.
+    `min_reputation` is what a device must have at least, in millionths.
     """
 
     image: str = ""
@@ -44,6 +45,7 @@ class Template(Struct, frozen=True):
     ready: Ready | None = None
     network: str = "none"
     resources: Resources = Resources()
+    min_reputation: int = 0
 
     def as_json(self) -> str:
         """Return it as it is stored: without the values of its secrets."""
@@ -65,6 +67,10 @@ OF_DEFAULT_IMAGES = {
     ),
     "Inference": Template(ports=(Port("api", 8000),), ready=Ready(8000, "/health")),
 }
+
+# Of these types a deploy that says nothing of what it runs has all that it needs: an inference
+# server wants a model, which its buyer alone knows.
+WHOLE_BY_DEFAULT = frozenset(("Jupyter",))
 
 
 def completed(template: Template, deploy_type: str, default_image: str) -> Template:
@@ -99,6 +105,7 @@ class Change(Struct, frozen=True):
     ready: Ready | UnsetType | None = UNSET  # None takes it away
     network: str | None = None
     resources: Resources | None = None
+    min_reputation: int | None = None
 
     def of(self, template: Template) -> Template:
         """Return a template with the change; which GPUs there are is the deploy's, and stays.
@@ -167,7 +174,7 @@ def spec_of(template: Template, deploy_type: str, seconds: int) -> Spec:
     )
     try:
         spec = understand(
-            NewSpec(payload, template.resources),
+            NewSpec(payload, template.resources, min_reputation=template.min_reputation),
             job_type=job_type_of(deploy_type, template),
             duration_hrs=-(-seconds // HOUR_SECONDS),
             text="",

@@ -5,7 +5,7 @@ Now and then all are compared again, because a notice may be lost, and so may me
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from storage import claims as queries
 from storage import copies as copy_queries
 from storage.claims import ExcludedRow, WaitingRow
 from storage.copies import MemberRow
-from storage.errors import StoreError
+from storage.errors import StoreError, UnavailableError
 from storage.store import Store, Transaction
 
 # Jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when these go.
@@ -41,6 +41,7 @@ class Runs(Struct):
 
     image: str = ""
     network: str = "none"
+    ports: list[msgspec.Raw] = []
 
 
 class Excluded(NamedTuple):
@@ -76,6 +77,7 @@ class WaitingJobs:
         found: is called with each job that was read; it adds it to the book, or finds a device.
         is_claimed: says whether a job is being given to a device, and so is in no book.
         now: returns the time in UTC seconds.
+        unreadable: ends a job whose secrets nobody can read any more.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class WaitingJobs:
         found: Callable[[WaitingJob], None],
         is_claimed: Callable[[str], bool],
         now: Callable[[], int],
+        unreadable: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
+        self._unreadable = unreadable
         self._store = store
         self._book = book
         self._specs = specs
@@ -180,9 +184,24 @@ class WaitingJobs:
                 raise
             for job_id in batch:
                 self._book.remove(job_id)  # it is taken anew, if it still waits
-            self._take(found)
+            for job_id in self._take(found):
+                await self._end(job_id)
 
-    def _take(self, found: _Found) -> None:
+    async def _end(self, job_id: str) -> None:
+        """End a job whose secrets nobody can read any more; what fails comes again."""
+        if self._unreadable is None:
+            return
+        try:
+            await self._unreadable(job_id)
+        except UnavailableError:
+            self._unread[job_id] = None
+            raise
+        except Exception:  # the next comparison finds it
+            _logger.exception("job %s, which cannot be read, cannot be ended", job_id)
+
+    def _take(self, found: _Found) -> list[str]:
+        """Keep jobs, or find devices for them; return those whose secrets cannot be read."""
+        unreadable: list[str] = []
         owners: dict[str, set[str]] = {}
         for job_id, user_id, again_at in found.excluded:
             owners.setdefault(job_id, set()).add(user_id)
@@ -204,8 +223,11 @@ class WaitingJobs:
             except (msgspec.DecodeError, SpecError):  # no other job waits for it
                 _logger.exception("job %s cannot be read, and is given to no device", row.job_id)
             else:
-                if job is not None:
+                if job is None:
+                    unreadable.append(row.job_id)
+                else:
                     self._found(job)
+        return unreadable
 
     def _job(self, row: WaitingRow, excluded: Excluded) -> WaitingJob | None:
         """Return a job; None for one whose secrets nobody can read any more."""
@@ -218,6 +240,7 @@ class WaitingJobs:
             has_image=bool(runs.image),
             has_network=runs.network != "none",
             min_reputation=row.min_reputation,
+            has_ports=bool(runs.ports),
         )
         return WaitingJob(
             row.job_id,

@@ -32,7 +32,7 @@ class JobStreams:
         self.tunnels: Tunnels | None = None
 
     async def __call__(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> socket.socket:
         """Return a stream into a job.
 
@@ -42,7 +42,7 @@ class JobStreams:
         if self.tunnels is None:
             raise UnreachedError(AWAY)
         try:
-            return await self.tunnels.open(device_id, job_id, attempt, port, seconds)
+            return await self.tunnels.open(device_id, job_id, attempt, port, seconds, buyer_id)
         except TunnelError as error:
             raise UnreachedError(error.reason) from error
 

@@ -180,6 +180,10 @@ class ExitPort:
         """Return where exits attach."""
         return self._door
 
+    def doors(self) -> Sequence[Door]:
+        """Return where devices attach to the other nodes."""
+        return () if self.mesh is None else self.mesh.doors()
+
     def state(self, device_id: str) -> str | None:
         """Return why an attached device carries nothing now, "" if it does, None if it is away.
 

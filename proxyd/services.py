@@ -114,6 +114,8 @@ class Services:
         )
         tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
         tasks.spawn("dispatch", market.dispatch.run())
+        if market.samples is not None:
+            tasks.spawn("samples", market.samples.run())
         tasks.spawn("rollouts", market.rollouts.run())
         tasks.every(
             ROLLOUT_LOOK_SECONDS, "rollout looks", market.rollouts.sweep, "rollouts of deploys"

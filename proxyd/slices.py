@@ -23,13 +23,14 @@ from market.deploys import Rates
 from market.dispatch import DispatchTerms
 from market.exits import ExitTerms
 from market.exits import Limits as ExitDeviceLimits
-from market.jobs import JobTerms
 from market.logs import LogTerms
 from market.market import Rules
 from market.money import micro
+from market.outcomes import JobTerms
 from market.overdue import Leases
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
+from market.samples import SampleTerms
 from proxyctl.protocol.policy import Policy
 from proxyd.limits import (
     ExitLimits,
@@ -76,6 +77,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         exits=exit_terms(settings),
         dispatch=dispatch_terms(settings, descriptors),
         artifacts=artifact_terms(settings),
+        samples=sample_terms(settings),
         logs=log_terms(settings),
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
@@ -119,6 +121,18 @@ def job_terms(settings: Settings) -> JobTerms:
             prepare_seconds=jobs.prepare_seconds,
         ),
         review_hours=jobs.review_hours,
+        has_samples=sample_terms(settings).is_on,
+    )
+
+
+def sample_terms(settings: Settings) -> SampleTerms:
+    """Return what the operator spends on samples."""
+    jobs = settings.jobs
+    return SampleTerms(
+        account=jobs.sample_account,
+        credits_per_day=micro(jobs.sample_credits_per_day),
+        price=micro(jobs.sample_price_credit),
+        credit=rates(settings).credit,
     )
 
 
@@ -131,6 +145,7 @@ def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
         lease_seconds=jobs.lease_seconds,
         wait_seconds=jobs.wait_seconds,
         held_max=min(jobs.waiting_devices or connections, connections * 4 // 5),
+        benchmark_seconds=jobs.benchmark_hours * 3_600,
     )
 
 

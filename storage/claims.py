@@ -80,6 +80,7 @@ class LoadRow(NamedTuple):
 class HeldRow(NamedTuple):
     """A job with a payload that a device runs, and whether it ever said so."""
 
+    device_id: str
     job_id: str
     attempt: int
     is_known: bool
@@ -256,19 +257,19 @@ async def offered(tx: Transaction, job_ids: Sequence[str]) -> list[OfferedRow]:
     )
 
 
-async def held(tx: Transaction, device_id: str, *, limit: int) -> list[HeldRow]:
-    """Return the jobs with a payload that a device runs, in no order."""
+async def held(tx: Transaction, device_ids: Sequence[str], *, limit: int) -> list[HeldRow]:
+    """Return the jobs with a payload that devices run, in no order; `limit` of all together."""
     return await tx.all(
         HeldRow,
-        """
-        SELECT j.id, j.attempts,
+        f"""
+        SELECT j.device_id, j.id, j.attempts,
             a.named_at IS NOT NULL OR a.work_started_at IS NOT NULL
-        FROM jobs AS j
+        FROM {tx.table("asked", id="TEXT")}
+        JOIN jobs AS j ON j.device_id = asked.id AND j.status = 'running'
         JOIN job_specs AS s ON s.job_id = j.id AND s.payload IS NOT NULL
         JOIN job_attempts AS a ON a.job_id = j.id AND a.attempt = j.attempts
-        WHERE j.status = 'running' AND j.device_id = :device_id
         LIMIT :limit
         """,
-        device_id=device_id,
+        asked=json.dumps([{"id": device_id} for device_id in device_ids]),
         limit=limit,
     )

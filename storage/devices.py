@@ -7,6 +7,9 @@ from typing import NamedTuple
 from storage.paging import NEWEST_FIRST, behind
 from storage.store import Transaction
 
+# In a payload as it is stored, without spaces: quotes within a text of it have backslashes.
+_LISTENS = '%"ports":[{%'
+
 
 class DeviceRow(NamedTuple):  # as wide as its table
     """A device: price in micro-USD per hour, memory in GB, times in UTC seconds."""
@@ -50,12 +53,16 @@ async def count_in_use(tx: Transaction, user_id: str) -> int:
     return count or 0
 
 
-async def find_by_token(tx: Transaction, token_hash: str) -> DeviceRow | None:
-    """Return the device that a token belongs to."""
-    return await tx.one(
+async def find_by_tokens(tx: Transaction, token_hashes: Sequence[str]) -> list[DeviceRow]:
+    """Return the devices that tokens belong to, in no order; unknown tokens are left out."""
+    return await tx.all(
         DeviceRow,
-        f"SELECT {_COLUMNS} FROM devices WHERE token_hash = :token_hash",
-        token_hash=token_hash,
+        f"""
+        SELECT {", ".join(f"d.{name}" for name in DeviceRow._fields)}
+        FROM {tx.table("shown", digest="TEXT")}
+        JOIN devices AS d ON d.token_hash = shown.digest
+        """,
+        shown=json.dumps([{"digest": each} for each in token_hashes]),
     )
 
 
@@ -106,6 +113,22 @@ async def revoked_among(tx: Transaction, device_ids: Sequence[str]) -> list[str]
         WHERE d.revoked_at IS NOT NULL
         """,
         asked=json.dumps([{"id": each} for each in device_ids]),
+    )
+
+
+async def listening_among(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
+    """Return those of some devices that hold an open attempt at a job with ports."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT DISTINCT j.device_id FROM {tx.table("asked", id="TEXT")}
+        JOIN jobs AS j ON j.device_id = asked.id AND j.status = 'running'
+        JOIN job_attempts AS a
+            ON a.job_id = j.id AND a.attempt = j.attempts AND a.ended_at IS NULL
+        JOIN job_specs AS s ON s.job_id = j.id AND s.payload LIKE :listens
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+        listens=_LISTENS,
     )
 
 

@@ -30,8 +30,8 @@ _COLUMNS = ", ".join(DrawRow._fields)
 _VALUES = ", ".join(f":{name}" for name in DrawRow._fields)
 
 
-async def insert(tx: Transaction, draw: DrawRow) -> None:
-    """Record what an attempt was paid."""
+async def insert(tx: Transaction, draw: DrawRow, *, served_seconds: int) -> None:
+    """Record what an attempt was paid, and for how much of that time it could be used."""
     await tx.run(f"INSERT INTO job_draws ({_COLUMNS}) VALUES ({_VALUES})", **draw._asdict())
     await tx.run(
         """
@@ -40,8 +40,37 @@ async def insert(tx: Transaction, draw: DrawRow) -> None:
         """,
         job_id=draw.job_id,
         attempt=draw.attempt,
-        seconds=draw.seconds,
+        seconds=served_seconds,
     )
+
+
+async def unready_seconds(tx: Transaction, *, buyer_id: str, device_id: str, since: int) -> int:
+    """Return for how long a device has worked at a buyer's replicas that were not ready in the end.
+
+    Args:
+        tx: the transaction.
+        buyer_id: whose replicas.
+        device_id: the device.
+        since: jobs that were put up after this moment, in UTC seconds.
+    """
+    seconds = await tx.one(
+        int,
+        """
+        SELECT CAST(COALESCE(SUM(
+            CASE WHEN a.ended_at - a.work_started_at < r.ready_within
+                THEN a.ended_at - a.work_started_at ELSE r.ready_within END
+        ), 0) AS BIGINT)
+        FROM jobs AS j
+        JOIN deploy_replicas AS r ON r.job_id = j.id AND r.ready_within IS NOT NULL
+        JOIN job_attempts AS a ON a.job_id = j.id AND a.device_id = :device_id
+        WHERE j.user_id = :buyer_id AND j.created_at > :since
+            AND a.work_started_at IS NOT NULL AND a.ready_at IS NULL AND a.ended_at IS NOT NULL
+        """,
+        buyer_id=buyer_id,
+        device_id=device_id,
+        since=since,
+    )
+    return seconds or 0
 
 
 async def drawn(tx: Transaction, job_id: str, attempt: int) -> DrawnRow:

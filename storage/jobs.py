@@ -348,8 +348,7 @@ async def count_unsuccessful(
 ) -> UnsuccessfulRow:
     """Count the owners whose devices failed at a job or were lost.
 
-    Refusals do not count, nor does a replica that was paid for a while: it had served before, and
-    will again.
+    Refusals do not count, nor does a replica that had served for a while, and will again.
 
     Args:
         tx: the transaction.
@@ -370,10 +369,7 @@ async def count_unsuccessful(
         WHERE a.job_id = :job_id AND (
             a.outcome IN ('failed', 'lost') AND COALESCE(a.failure_kind, '') <> 'refused'
             OR a.attempt = :attempt
-        ) AND NOT EXISTS (
-            SELECT 1 FROM job_draws AS paid WHERE paid.job_id = a.job_id
-                AND paid.attempt = a.attempt AND paid.seconds >= :served
-        )
+        ) AND a.served_seconds < :served
         """,
         job_id=job_id,
         attempt=attempt or 0,
@@ -385,7 +381,7 @@ async def count_unsuccessful(
 
 
 async def count_served(tx: Transaction, job_id: str) -> int:
-    """Return how many attempts at a replica were paid for so long that they are no failures."""
+    """Return how many attempts at a replica served for so long that they are no failures."""
     count = await tx.one(
         int,
         "SELECT COUNT(*) FROM job_attempts WHERE job_id = :job_id AND served_seconds >= :served",
@@ -432,7 +428,8 @@ async def open_work(
     """Count a user's open jobs, and the bytes of these and of the jobs posted since a moment.
 
     A recent job that is over and earned something counts no bytes, unless it was nearly free; a
-    replica, unless it was served for so short that it was.
+    replica, unless it was served for so short that it was. Only of replicas it is asked how long
+    they were: of others an index says everything.
 
     Args:
         tx: the transaction.
@@ -454,10 +451,12 @@ async def open_work(
             UNION ALL
             SELECT 0, 0, text_bytes + :job_bytes
             FROM jobs WHERE user_id = :user_id AND created_at > :since
-                AND (price_credit < :free_below OR earned = 0 AND price_credit * (
-                    SELECT COALESCE(SUM(a.served_seconds), 0) FROM job_attempts AS a
-                    WHERE a.job_id = jobs.id
-                ) < :free_below * 3600 * duration_hrs)
+                AND (price_credit < :free_below OR earned = 0 AND (
+                    deploy_id IS NULL OR price_credit * (
+                        SELECT COALESCE(SUM(a.served_seconds), 0) FROM job_attempts AS a
+                        WHERE a.job_id = jobs.id
+                    ) < :free_below * 3600 * duration_hrs
+                ))
         ) AS work
         """,
         user_id=user_id,
@@ -502,14 +501,21 @@ async def earn_nothing(tx: Transaction, job_id: str) -> None:
 
 
 async def by_state(tx: Transaction) -> list[StateRow]:
-    """Count the open jobs by status, and the finished ones in review by its state."""
+    """Count the open jobs by status, without samples, and those in review by its state."""
     return await tx.all(
         StateRow,
         """
-        SELECT status, COUNT(*), CAST(0 AS BIGINT) FROM jobs
-        WHERE status IN ('waiting', 'running') GROUP BY status
-        UNION ALL
-        SELECT state, COUNT(*), CAST(SUM(earned) AS BIGINT) FROM job_reviews
-        WHERE state IN ('held', 'disputed') GROUP BY state
+        SELECT status, CAST(SUM(jobs) AS BIGINT), CAST(SUM(earned) AS BIGINT) FROM (
+            SELECT status, COUNT(*) AS jobs, 0 AS earned FROM jobs
+            WHERE status IN ('waiting', 'running') GROUP BY status
+            UNION ALL
+            SELECT 'running', -COUNT(*), 0 FROM job_samples AS s
+            WHERE s.outcome IS NULL
+                AND (SELECT status FROM jobs AS j WHERE j.id = s.job_id) = 'running'
+            UNION ALL
+            SELECT state, COUNT(*), SUM(earned) FROM job_reviews
+            WHERE state IN ('held', 'disputed') GROUP BY state
+        ) AS counted
+        GROUP BY status HAVING SUM(jobs) > 0
         """,
     )

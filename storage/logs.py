@@ -23,9 +23,9 @@ class StateRow(NamedTuple):
     attempts: int
 
 
-async def insert(tx: Transaction, row: LogRow, now: int) -> None:
-    """Note that a log begins; one that has begun before stays as it is."""
-    await tx.run(
+async def insert(tx: Transaction, row: LogRow, now: int) -> bool:
+    """Note that a log begins; one that has begun before stays as it is, and this returns False."""
+    inserted = await tx.run(
         """
         INSERT INTO job_logs (job_id, attempt, user_id, began_at)
         VALUES (:job_id, :attempt, :user_id, :now)
@@ -36,6 +36,7 @@ async def insert(tx: Transaction, row: LogRow, now: int) -> None:
         user_id=row.user_id,
         now=now,
     )
+    return inserted > 0
 
 
 async def state(tx: Transaction, job_id: str) -> StateRow | None:

@@ -362,13 +362,16 @@ async def adopt(tx: Transaction, deploy_id: str, *, before: int, after: int) -> 
 
 
 async def forget_failed(tx: Transaction, deploy_id: str, *, before: int, now: int) -> None:
-    """Let replicas that have failed, of revisions before one, make room for others."""
+    """Let replicas of revisions before one that have failed, or were cancelled, make room."""
     await tx.run(
         """
         UPDATE deploy_replicas SET stopped_at = :now
         WHERE deploy_id = :deploy_id AND stopped_at IS NULL
             AND revision < :before
-            AND job_id IN (SELECT id FROM jobs WHERE deploy_id = :deploy_id AND status = 'failed')
+            AND job_id IN (
+                SELECT id FROM jobs
+                WHERE deploy_id = :deploy_id AND status IN ('failed', 'cancelled')
+            )
         """,
         before=before,
         deploy_id=deploy_id,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from support import postgres, sqlite
+from support import postgres, process, sqlite
 from support.clock import Clock
 from support.market import Market
 from support.service import Service, running_in
@@ -40,6 +40,13 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forking() -> Iterator[None]:
+    """Have daemons that are processes of their own forked from one that has imported it all."""
+    with process.forking():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from api.responses import Response
 HTML = "text/html; charset=utf-8"
 NOT_READY_SECONDS = 5
 FULL_SECONDS = 2
+PAUSED_SECONDS = 600  # or until its replica is another one
 
 
 class RefusedError(Exception):
@@ -65,6 +66,15 @@ class Refusal(Enum):
     )
     FULL = 503, "Too many connections", "The app has as many as it may have.", FULL_SECONDS
     BUSY = 503, "The machine is busy", "Its way to here has no room for more.", FULL_SECONDS
+    PAUSED = (
+        503,
+        "The machine has done enough for today",
+        (
+            "The owner of the machine that runs the app lets so much through in a day, and that is"
+            " reached. It goes on at the machine's midnight."
+        ),
+        PAUSED_SECONDS,
+    )
     DRAINING = 503, "Restarting", "The service is about to restart.", FULL_SECONDS
     AWAY = (
         502,

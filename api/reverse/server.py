@@ -73,9 +73,11 @@ class Reach(Protocol):
     """Opens streams into jobs."""
 
     async def __call__(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> "socket.socket":
         """Return a connected, non-blocking socket whose other end is the job's port.
+
+        It counts as the buyer's, of whom each has a part of all.
 
         Raises:
             UnreachedError: there is none.
@@ -91,6 +93,7 @@ REFUSAL_OF_REASON = {
     "gone": Refusal.NOT_READY,
     "timeout": Refusal.TIMEOUT,
     "busy": Refusal.BUSY,
+    "paused": Refusal.PAUSED,
 }
 
 
@@ -356,7 +359,7 @@ class AppServer(Front):
         if kept is not None:
             with contextlib.suppress(NoAnswerError):  # the job has closed it meanwhile, perhaps
                 return await self._over(visit, kept, target, way)
-        upstream = await self._upstream(target, port, seconds)
+        upstream = await self._upstream(target, port, seconds, visit.app.buyer_id)
         return await self._over(visit, upstream, target, way)
 
     async def _over(
@@ -371,13 +374,17 @@ class AppServer(Front):
         self._kept.keep(way, upstream)
         return response
 
-    async def _upstream(self, target: Serving, port: int, seconds: float) -> Upstream:
+    async def _upstream(
+        self, target: Serving, port: int, seconds: float, buyer_id: str
+    ) -> Upstream:
         """Return a new connection to a replica.
 
         Raises:
             UnreachedError: there is none.
         """
-        sock = await self._reach(target.device_id, target.job_id, target.attempt, port, seconds)
+        sock = await self._reach(
+            target.device_id, target.job_id, target.attempt, port, seconds, buyer_id
+        )
         try:
             return await Upstream.over(sock, self._reach.reset)
         except OSError as error:

@@ -88,18 +88,27 @@ def _checks(options: Namespace) -> Sequence[Check]:
     return tls_problems, next_certificate_problems, key_problems, geography_problems, unit
 
 
-def _serve(settings: Settings, options: Namespace) -> int:
-    # What is imported stays for good. Looking for garbage in it takes a tenth of a start, and later
-    # every full collection would hold the loop up to look through it again.
+def import_servers() -> None:
+    """Import all that `serve` works with, once.
+
+    It stays for good. Looking for garbage in it takes a tenth of a start, and later every full
+    collection would hold the loop up to look through it again.
+    """
     gc.disable()
     from proxyd.cli import deferred
 
     for package in ("aiohttp", "prometheus_client"):
         deferred.defer(package)
-    from proxyd.cli import serving
+    from proxyd.cli import serving  # noqa: F401 - for whoever imports it next
 
     gc.freeze()
     gc.enable()
+
+
+def _serve(settings: Settings, options: Namespace) -> int:
+    import_servers()
+    from proxyd.cli import serving
+
     return serving.run(settings, options.config, reporting, with_demo=options.demo)
 
 

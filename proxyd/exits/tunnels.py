@@ -64,18 +64,21 @@ REFUSED: Final = "refused"  # nobody listens on the port, or the job has not dec
 GONE: Final = "gone"  # the device does not run this attempt
 TIMEOUT: Final = "timeout"  # the device did not answer in time
 BUSY: Final = "busy"  # as many streams are open as may be
+PAUSED: Final = "paused"  # as much has gone through as the device's owner allows in a day
 
 # Of one device, open and on their way: what its agent holds at most is less.
 STREAMS_PER_DEVICE: Final = 512
+BUYERS_SHARE: Final = 4  # of all streams, one buyer's are a quarter at most
 OWNERS_SHARE: Final = 2  # of all devices that may be attached, one owner's are half at most
 IDLE_SECONDS = 3600.0  # without a byte either way; a notebook whose reader is at lunch is not over
 SWEEP_SECONDS: Final = 60.0  # between looks for idle streams
 # Between looks at whether tokens were revoked elsewhere; of those that were revoked here it hears.
 RECHECK_SECONDS: Final = 5.0
 
+NO_PORTS: Final = "This device runs no job that listens on ports."
 _REASONS: Final = {
     Outcome.NOT_ALLOWED: GONE,
-    Outcome.PAUSED: GONE,
+    Outcome.PAUSED: PAUSED,
     Outcome.TIMED_OUT: TIMEOUT,
     Outcome.AT_LIMIT: BUSY,
 }
@@ -86,7 +89,7 @@ class TunnelError(Exception):
     """There is no stream into a job.
 
     Args:
-        reason: `AWAY`, `REFUSED`, `GONE`, `TIMEOUT` or `BUSY`.
+        reason: `AWAY`, `REFUSED`, `GONE`, `TIMEOUT`, `BUSY` or `PAUSED`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -98,7 +101,7 @@ class Tunnels(Protocol):
     """Opens streams into jobs; belongs to one event loop."""
 
     async def open(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> socket.socket:
         """Return a stream into a job.
 
@@ -111,6 +114,7 @@ class Tunnels(Protocol):
             attempt: its number, from 1.
             port: that the job's payload declares.
             seconds: after which it is given up.
+            buyer_id: whose job it is; one buyer has a part of all streams.
 
         Returns:
             a connected TCP socket, non-blocking; the caller's to close.
@@ -149,6 +153,9 @@ class WorkerAuthority(Protocol):
     async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
         """Return those of some devices whose tokens were revoked; raises StoreError."""
 
+    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
+        """Return those that hold an open attempt at a job with ports; raises StoreError."""
+
 
 # More than 12 fields: what it was given, who is attached, the streams, and what was counted.
 @final
@@ -182,6 +189,7 @@ class DeviceTunnels(Tunnels):
         self._by_attachment: dict[int, _Worker] = {}
         self._streams: dict[Seal, _Stream] = {}
         self._per_device: Counter[str] = Counter()  # of streams
+        self._per_buyer: Counter[str] = Counter()  # of streams, and of opens without an answer
         self._per_owner: Counter[str] = Counter()  # of devices that are attached
         self._waiting = 0  # opens without an answer
         self._received = self._sent = 0  # bytes of streams that are over
@@ -212,19 +220,24 @@ class DeviceTunnels(Tunnels):
         return device_id in self._by_device
 
     async def open(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> socket.socket:
         """See `Tunnels.open`."""
+        self._per_buyer[buyer_id] += 1  # until there is a stream, or none
         try:
-            sock = await self._open(device_id, job_id, attempt, port, seconds)
+            if self._per_buyer[buyer_id] > max(1, self.most // BUYERS_SHARE):
+                raise TunnelError(BUSY)
+            sock = await self._open(device_id, job_id, attempt, port, seconds, buyer_id)
         except TunnelError as error:
             self.opens[error.reason] += 1
             raise
+        finally:
+            _count_down(self._per_buyer, buyer_id)
         self.opens["open"] += 1
         return sock
 
     async def _open(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> socket.socket:
         worker = self._by_device.get(device_id)
         if worker is None:
@@ -232,7 +245,7 @@ class DeviceTunnels(Tunnels):
         own = len(worker.orders) + self._per_device[device_id]
         if own >= STREAMS_PER_DEVICE or self._waiting + len(self._streams) >= self.most:
             raise TunnelError(BUSY)
-        order = _Order(self._reactor.loop.create_future())
+        order = _Order(self._reactor.loop.create_future(), buyer_id)
         number = worker.add(order)
         self._waiting += 1
         try:
@@ -265,6 +278,7 @@ class DeviceTunnels(Tunnels):
             device_id = device.id
             # It may have been revoked while it was looked up, and nobody watches it yet.
             is_revoked = bool(await self._authority.revoked_among([device_id]))
+            has_ports = bool(await self._authority.listening_among([device_id]))
         except MarketError as error:
             control.refuse(error.code.word, error.message, 0)
             return
@@ -275,6 +289,8 @@ class DeviceTunnels(Tunnels):
             return
         if is_revoked:
             control.refuse("worker_unauthorized", "The token of this device was revoked.", 0)
+        elif not has_ports:
+            control.refuse("no_ports", NO_PORTS, SOON_SECONDS)
         elif len(self._by_device) >= self.most and device_id not in self._by_device:
             words = "As many devices are attached as may be."
             control.refuse("too_many_devices", words, AGAIN_SECONDS)
@@ -301,8 +317,9 @@ class DeviceTunnels(Tunnels):
             order.fail(BUSY)
             return
         seal = Seal(transport, other, self._reactor.poller, self._over)
-        self._streams[seal] = _Stream(worker.device_id, self._reactor.loop.time())
+        self._streams[seal] = _Stream(worker.device_id, order.buyer_id, self._reactor.loop.time())
         self._per_device[worker.device_id] += 1
+        self._per_buyer[order.buyer_id] += 1
         join = self._tasks.spawn(_join(order, sock, seal, transport, rest, self._over))
 
         def joined(task: asyncio.Task[None]) -> None:
@@ -361,9 +378,7 @@ class DeviceTunnels(Tunnels):
     def lost(self, worker: "_Worker", reason: str) -> None:
         """One is attached no more."""
         del self._by_attachment[worker.attachment]
-        self._per_owner[worker.owner_id] -= 1
-        if not self._per_owner[worker.owner_id]:
-            del self._per_owner[worker.owner_id]
+        _count_down(self._per_owner, worker.owner_id)
         if self._by_device.get(worker.device_id) is worker:
             del self._by_device[worker.device_id]
         self.gone[reason] += 1
@@ -390,6 +405,7 @@ class DeviceTunnels(Tunnels):
             if loop.time() - swept_at >= SWEEP_SECONDS:
                 swept_at = loop.time()
                 self.sweep(swept_at)
+                await self.dismiss()
 
     def sweep(self, now: float) -> None:
         """Cut streams through which nothing has gone for long; `now` is the loop's time."""
@@ -399,6 +415,21 @@ class DeviceTunnels(Tunnels):
                 stream.moved, stream.moved_at = moved, now
             elif now - stream.moved_at >= IDLE_SECONDS:
                 seal.abort()
+
+    async def dismiss(self) -> None:
+        """Let go of devices that run no job with ports any more, and have not left."""
+        attached = list(self._by_device)
+        if not attached:
+            return
+        try:
+            needed = set(await self._authority.listening_among(attached))
+        except StoreError as error:  # it is asked again
+            _logger.warning("workers cannot be looked up now: %s", error)
+            return
+        for device_id in attached:
+            worker = self._by_device.get(device_id)
+            if worker is not None and device_id not in needed:
+                worker.refuse("no_ports", NO_PORTS, SOON_SECONDS)
 
     async def _recheck(self, device_ids: Sequence[str]) -> None:
         """Cut the devices whose tokens were revoked, with all that goes through them."""
@@ -422,9 +453,8 @@ class DeviceTunnels(Tunnels):
         """A stream is over; hearing of it twice is harmless."""
         stream = self._streams.pop(seal, None)
         if stream is not None:
-            self._per_device[stream.device_id] -= 1
-            if not self._per_device[stream.device_id]:
-                del self._per_device[stream.device_id]
+            _count_down(self._per_device, stream.device_id)
+            _count_down(self._per_buyer, stream.buyer_id)
             self._received += seal.received
             self._sent += seal.sent
             _logger.debug(
@@ -435,21 +465,30 @@ class DeviceTunnels(Tunnels):
 class _Stream:
     """What is kept of a stream: whose it is, and when a byte was last seen to have moved."""
 
-    __slots__ = ("device_id", "moved", "moved_at")
+    __slots__ = ("buyer_id", "device_id", "moved", "moved_at")
 
-    def __init__(self, device_id: str, now: float) -> None:
+    def __init__(self, device_id: str, buyer_id: str, now: float) -> None:
         self.device_id = device_id
+        self.buyer_id = buyer_id
         self.moved = 0
         self.moved_at = now
+
+
+def _count_down(counts: Counter[str], key: str) -> None:
+    """Count one less, and keep no zeroes."""
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 class _Order:
     """Somebody waits for a stream; the ticket lets one connection in, once."""
 
-    __slots__ = ("answer", "is_taken", "ticket")
+    __slots__ = ("answer", "buyer_id", "is_taken", "ticket")
 
-    def __init__(self, answer: asyncio.Future[socket.socket]) -> None:
+    def __init__(self, answer: asyncio.Future[socket.socket], buyer_id: str) -> None:
         self.answer = answer
+        self.buyer_id = buyer_id
         self.ticket = token_bytes(TICKET_BYTES)
         self.is_taken = False
 

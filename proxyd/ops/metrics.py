@@ -36,6 +36,7 @@ from storage.jobs import StateRow, by_state
 from storage.ledger import TotalRow, totals
 from storage.rollouts import StateRow as RolloutStateRow
 from storage.rollouts import by_state as rollouts_by_state
+from storage.samples import OutcomeRow, by_outcome
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
 LAG_CHECK_SECONDS = 0.5
@@ -44,6 +45,7 @@ LEDGER_PAUSE_SECONDS = 60.0
 
 REVIEW_STATES = ("held", "disputed")
 ROLLOUT_STATES = ("progressing", "available", "stuck", "paused")
+SAMPLE_OUTCOMES = ("right", "wrong", "none")
 JOB_STATES = ("waiting", "running", *REVIEW_STATES)
 
 _logger = logging.getLogger("metrics")
@@ -79,6 +81,7 @@ class Metrics(Collector):
         self._ledger: list[TotalRow] = []
         self._jobs: list[StateRow] = []
         self._deploys: list[RolloutStateRow] = []
+        self._samples: list[OutcomeRow] = []
         self._attempts: Callable[[], Mapping[str, int]] | None = None
         self._dispatch: Dispatch | None = None
         self._files: Traffic | None = None
@@ -170,6 +173,7 @@ class Metrics(Collector):
                 self._ledger = await self._sources.store.read(totals)
                 self._jobs = await self._sources.store.read(by_state)
                 self._deploys = await self._sources.store.read(rollouts_by_state)
+                self._samples = await self._sources.store.read(by_outcome)
             except StoreError as error:
                 _logger.warning("ledger totals wait for the store to return: %s", error)
             await asyncio.sleep(LEDGER_PAUSE_SECONDS)
@@ -269,6 +273,13 @@ class Metrics(Collector):
                 review.add_metric([state], row.earned / MICRO)
         yield jobs
         yield review
+        samples = CounterMetricFamily(
+            "proxyd_samples", "Jobs of known answer, as all daemons have seen", labels=["result"]
+        )
+        outcomes = {row.outcome: row.samples for row in self._samples}
+        for outcome in SAMPLE_OUTCOMES:
+            samples.add_metric([outcome], outcomes.get(outcome, 0))
+        yield samples
         if self._rollouts is not None:
             replicas = CounterMetricFamily(
                 "proxyd_rollout_replicas", "Replicas started and stopped", labels=["step"]

@@ -42,6 +42,7 @@ async def test_an_agent_shows_what_its_device_has(
     "task",
     [
         {"kind": "chains", "seed": "00", "chains": 1_000_000, "rounds": 1},
+        {"kind": "chains", "seed": "00", "chains": 1, "rounds": 10**9},
         {"kind": "fill", "seed": "00", "blocks": 1_000_000, "block_bytes": 1 << 30},
     ],
 )

@@ -480,7 +480,12 @@ async def test_a_notebook_has_an_image_by_default(service: Service) -> None:
     assert (shown["image"], shown["revision"]) == ("jupyter/minimal-notebook:latest", 1)
     empty = await one(service, buyer, await created(service, buyer, job_type="Jupyter", env={}))
     assert empty["image"] == "jupyter/minimal-notebook:latest"
+    # Also with the fields alone that the specification has: what else should a notebook be?
     least = {"job_type": "Jupyter", "env": None, "ready": None}
+    plain = await one(service, buyer, await created(service, buyer, **least))
+    assert (plain["revision"], plain["image"]) == (1, "jupyter/minimal-notebook:latest")
+    # Which model to serve only the buyer knows: that waits for somebody who reads it.
+    least = {"job_type": "Inference", "env": None, "ready": None}
     plain = await one(service, buyer, await created(service, buyer, **least))
     assert not plain.keys() & {*ROLLOUT_TYPES, "image"}
     path = f"{CREATE}/{plain['id']}/scale"
@@ -582,6 +587,33 @@ async def test_who_deploys_what_no_device_runs_is_warned(service: Service) -> No
     answer = await create(service, buyer, image="web:1")
     assert [each.startswith("None of the devices") for each in answer.body["warnings"]] == [True]
     assert "warnings" not in (await create(service, buyer)).body
+
+
+async def test_what_devices_must_have_shown_is_said_changed_and_shown(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    worker = await worker_of(service, await service.person())
+    deploy_id = await created(service, buyer, image="web:1", trust={"min_reputation": 0.9})
+    [job_id] = (await one(service, buyer, deploy_id))["job_ids"]
+    seen = await service.call("GET", f"/api/marketplace/jobs/{job_id}", headers=worker)
+    assert seen.body["job"]["min_reputation"] == 0.9
+    answer = await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
+    refused(answer, "reputation_too_low", None)
+    # Whoever does not say it again asks for the same.
+    await change(service, buyer, deploy_id, "revision", image="web:2")
+    await change(service, buyer, deploy_id, "revision", trust={"min_reputation": 0})
+    path = f"{CREATE}/{deploy_id}/revisions"
+    shown = (await service.call("GET", path, token=buyer.token)).body["revisions"]
+    assert [each.get("trust") for each in shown] == [
+        None,
+        {"min_reputation": 0.9},
+        {"min_reputation": 0.9},
+    ]
+    await service.daemon.market.rollouts.look(deploy_id)
+    [job_id] = (await one(service, buyer, deploy_id))["job_ids"]
+    answer = await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)
+    assert answer.status == 200, answer.body
+    answer = await create(service, buyer, image="web:1", trust={"min_reputation": 1.5})
+    refused(answer, "invalid_field", "trust.min_reputation")
 
 
 async def test_a_change_with_a_key_is_made_once(service: Service) -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.service import Answer, Person, Service
 from support.story import credits_of, refused, worker_token
 
-from market.jobs import OWNERS_MAX
+from market.outcomes import OWNERS_MAX
 
 MARKETPLACE = "/api/marketplace/jobs"
 JOBS = "/api/jobs"

@@ -76,6 +76,34 @@ async def test_a_job_that_no_device_runs_is_put_up_with_a_warning(service: Servi
     assert await warnings(**image) == []
 
 
+async def test_a_job_that_listens_waits_for_a_device_that_lets_its_buyer_in(
+    service: Service,
+) -> None:
+    token, buyer = await device_of(service), await service.person(credit="100")
+    await next_of(service, token)
+    await next_of(service, await device_of(service), capabilities={**CAPABILITIES, "job_types": []})
+    listening = {**JOB["payload"], "ports": [{"name": "web", "port": 8000}]}
+    job_id = await post(service, buyer, payload=listening)
+
+    async def shown() -> list[str]:
+        answer = await service.call("GET", f"/api/jobs/{job_id}", token=buyer.token)
+        return list(answer.body["job"]["warnings"])
+
+    [warning] = await shown()
+    assert warning.endswith(
+        "Of the 2 that asked last 1 take no jobs of this type, 1 cannot let anybody in at the"
+        " ports of a job."
+    )
+    serves = {**CAPABILITIES, "executors": ["bwrap", "podman"], "ports": ["podman"]}
+    assert (await next_of(service, token, capabilities=serves)).body["jobs"] == []
+    assert await shown() == [warning]  # under podman it could, which does not run this one
+    serves["ports"] = ["bwrap"]
+    await next_of(service, token, capabilities=serves, capacity={"slots": 0})
+    assert await shown() == []
+    [work] = (await next_of(service, token, capabilities=serves)).body["jobs"]
+    assert work["job_id"] == job_id
+
+
 async def test_a_job_that_is_posted_reaches_a_device_that_waits_whole(service: Service) -> None:
     token, buyer = await device_of(service), await service.person(credit="100")
     asking = later(service, token)

@@ -28,8 +28,8 @@ from support.process import ROOT, Process
 from bench import report, usage
 from bench.report import Bound, Part, Samples, progress
 from market.bounds import Bounds
-from market.jobs import NewJob
 from market.money import MICRO
+from market.postings import NewJob
 from market.specs import Spec
 from proxyctl.protocol.jobspec import Resources, payload_of
 from storage import devices as device_queries
@@ -167,14 +167,14 @@ def databases(engine: str, folder: Path) -> Iterator[list[str]]:
         yield [f"sqlite:///{copy}" for copy in copies]
         return
     with postgres.server(is_durable=True) as server:
-        urls = []
-        for number in range(ROUNDS):
-            asyncio.run(
-                postgres.execute(server, f'CREATE DATABASE "round{number}" TEMPLATE template0')
-            )
-            urls.append(server.replace("/postgres?", f"/round{number}?"))
-            asyncio.run(prepare(urls[-1], jobs=JOBS, devices=DEVICES))
-            asyncio.run(postgres.execute(urls[-1], "ANALYZE"))
+        made = [f"round{number}" for number in range(ROUNDS)]
+        urls = [server.replace("/postgres?", f"/{name}?") for name in made]
+        for name, template in zip(made, ("template0", *made[:1] * (ROUNDS - 1)), strict=True):
+            create = f'CREATE DATABASE "{name}" TEMPLATE "{template}"'
+            asyncio.run(postgres.execute(server, create))
+            if name == made[0]:
+                asyncio.run(prepare(urls[0], jobs=JOBS, devices=DEVICES))
+                asyncio.run(postgres.execute(urls[0], "ANALYZE"))
         yield urls
 
 

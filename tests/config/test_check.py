@@ -448,3 +448,13 @@ def test_exits_need_a_folder_for_their_certificate_and_any_number_of_processes()
 )
 def test_a_known_network_is_in_a_country(known: dict[str, str], are_blamed: bool) -> None:
     assert blamed(geo={"known": known}) == ["geo.known"] * are_blamed
+
+
+# --- samples -----------------------------------------------------------------------------------
+
+
+def test_samples_that_nobody_pays_for_or_that_pay_nothing_are_a_mistake() -> None:
+    on: dict[str, object] = {"sample_credits_per_day": 5}
+    assert blamed(jobs=on) == ["jobs.sample_account"]
+    assert blamed(jobs={**on, "sample_account": "a@example.com"}) == []
+    assert blamed(jobs={"sample_price_credit": 0}) == ["jobs.sample_price_credit"]

@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from support import engines, sqlite
-from support.crash_site import LENT, CrashSite, crash_site
+from support.crash_site import LENT, CrashSite, crash_site, until_begun
 from support.engines import DockerDaemon
 from support.registry import ImageParts, layer_of, liar
+from support.waiting import until_true
 
 from proxyctl.worker.record import Sandbox
 from proxyctl.worker.states import State
@@ -83,6 +85,32 @@ def test_a_job_in_a_container_has_one_result_whatever_is_killed(
     site.agents[0].start()
     for seed in range(SEED, SEED + SEEDS):
         run_seed(site, engine, random.Random(seed))
+    site.agents[0].kill()
+
+
+@pytest.mark.timeout(300)
+def test_a_machine_that_was_restarted_in_mid_job_gives_it_back(
+    site: CrashSite, engine: DockerDaemon | None
+) -> None:
+    if engine is None:
+        return  # what podman keeps in /run is not this test's alone
+    agent = site.agents[0]
+    agent.start()
+    job = site.post(command=["/bin/sh", "-c", COMMAND.replace("sleep 1", "sleep 15")])
+    until_begun(site, job)
+    agent.lose_power()
+    for process in psutil.process_iter(["cmdline"]):  # clients of the engine, and their guards
+        if any(str(agent.folder) in word for word in process.info["cmdline"] or ()):
+            process.kill()
+    engine.lose_power()
+    engine.start()
+    agent.start()
+    site.finish([job])
+    first, *_, last = site.last_attempts[job]
+    assert (first["kind"], last["outcome"]) == ("host", "completed")
+    assert "restarted" in first["reason"]
+    until_true(lambda: not left(engine), lambda: f"nothing is left: {left(engine)}")
+    agent.kill()
 
 
 def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random) -> None:
@@ -103,7 +131,7 @@ def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random
                 engine.kill()
                 engine.start()
         site.finish(jobs)
-        assert containers(engine) == []
+        until_true(lambda: not left(engine), lambda: f"nothing is left: {left(engine)}")
     except BaseException as error:
         error.add_note(f"after {done}")
         raise
@@ -111,24 +139,66 @@ def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random
 
 def kill_helper(engine: DockerDaemon | None, chance: random.Random) -> None:
     """Kill one of the processes that the engine of this test has for a container of an agent."""
-    folder = os.environ["CONTAINERS_STORAGE_CONF" if engine is None else "DOCKER_HOST"]
-    folder = str(Path(folder.removeprefix("unix://")).parent)
-    assert folder.startswith("/var/tmp/proxyd-"), folder  # nobody else's engine
-    pids = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes()
-            has_folder = folder.encode() in words + (process / "environ").read_bytes()
-        except OSError:
-            continue
-        name = words.split(b"\0")[0].rpartition(b"/")[2]
-        if has_folder and name in HELPERS["podman" if engine is None else "docker"]:
-            pids.append(int(process.name))
+    pids = helpers(engine)
     if pids:
         try:
             os.kill(chance.choice(pids), signal.SIGKILL)
         except ProcessLookupError:
             return  # it has just ended
+
+
+def place(engine: DockerDaemon | None) -> str:
+    """Return the folder of the engine of this test, which nobody else has."""
+    path = os.environ["CONTAINERS_STORAGE_CONF" if engine is None else "DOCKER_HOST"]
+    folder = str(Path(path.removeprefix("unix://")).parent)
+    assert folder.startswith("/var/tmp/proxyd-"), folder
+    return folder
+
+
+def helpers(engine: DockerDaemon | None) -> list[int]:
+    folder = place(engine).encode()
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+            has_folder = folder in words + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        name = words.split(b"\0")[0].rpartition(b"/")[2]
+        if has_folder and name in HELPERS["podman" if engine is None else "docker"]:
+            pids.append(int(process.name))
+    return pids
+
+
+def left(engine: DockerDaemon | None) -> list[str]:
+    """Return what is left of containers: in the engine, its runtime, the kernel and the agents."""
+    folder = place(engine)
+    mounts = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
+    states = Path("/run/runc") if engine is None else Path(folder, "exec/runtime-runc/moby")
+    return [
+        *containers(engine),
+        # docker may leave a shim that has no container; whether one has is told by its state.
+        *(each for each in map(command_of, helpers(engine)) if "containerd-shim" not in each),
+        *(each for each in mounts if each.startswith(f"{folder}/") and not is_own(each, folder)),
+        *(str(each) for each in states.glob("*/state.json") if folder in each.read_text()),
+    ]
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:  # it has just ended
+        return "one that ends"
+
+
+def is_own(place: str, folder: str) -> bool:
+    """Say whether a mount is the engine's own, for as long as that is there.
+
+    docker also keeps the namespace of a container whose shim was killed while it started, which
+    belongs to no container any more; it is for docker to remove.
+    """
+    own = (f"{folder}/graph/overlay", f"{folder}/data")
+    return place in own or place.startswith(f"{folder}/exec/netns/")
 
 
 def containers(engine: DockerDaemon | None) -> list[str]:

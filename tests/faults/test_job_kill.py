@@ -9,10 +9,12 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support import postgres, sqlite
 from support.crash_site import CrashSite, crash_site, until_begun
+from support.mounts import fill, small_disk
 from support.worker_process import WorkerAgent, require_sandbox, until
 
 from proxyctl.worker import names
@@ -24,6 +26,9 @@ JOBS = 3
 FAULTS = 4
 FAULT_MAX_SECONDS = 0.6  # from one to the next: a job passes all of its states in that time
 AWAY_MAX_SECONDS = 0.5
+STOP_SECONDS = float(os.environ.get("PROXYD_CRASH_STOP", "0"))
+DISK_MEGABYTES = 700  # jobs are ended where less than 512 are free
+FULL_SECONDS = 8.0  # longer than the agent's wait until it writes again
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -76,6 +81,74 @@ def test_a_token_that_is_revoked_in_mid_job_gives_the_job_to_another_device(
     site.finish([job])
     first, second = site.last_attempts[job]
     assert (first["outcome"], second["outcome"]) == ("lost", "completed")
+
+
+def stopped(site: CrashSite, who: str) -> list[int]:
+    """Return the processes that are stopped with one of the three."""
+    if who == "agent":
+        return [site.agents[0].pid]
+    if who == "daemon":
+        return [site.daemon.process.pid]
+    assert site.database is not None
+    return site.database.pids()
+
+
+@pytest.mark.skipif(not STOP_SECONDS, reason="make crash-jobs")
+@pytest.mark.timeout(300 + 2 * STOP_SECONDS)
+@pytest.mark.parametrize("who", ["agent", "daemon", "database"])
+def test_who_stands_still_for_minutes_goes_on(site: CrashSite, who: str) -> None:
+    """As a machine that sleeps: no connection is closed, and nobody answers."""
+    if who == "database" and site.database is None:
+        return  # it is in the daemon
+    agent = site.agents[0]
+    agent.start()
+    job = site.post(seconds=3)  # so it ends while nobody looks
+    until_begun(site, job)
+    pids = stopped(site, who)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(STOP_SECONDS)  # not waiting for a condition: it is the time that is tried here
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    site.finish([job])
+    assert len(site.last_attempts[job]) == 1
+    agent.kill()
+
+
+def test_a_device_that_was_restarted_in_mid_job_gives_it_back(site: CrashSite) -> None:
+    agent = site.agents[0]
+    agent.start()
+    job = site.post(seconds=5)
+    until_begun(site, job)
+    agent.lose_power()
+    agent.start()
+    site.finish([job])
+    first, second = site.last_attempts[job]
+    assert first["kind"] == "host"
+    assert "restarted" in first["reason"]
+    assert second["outcome"] == "completed"
+    agent.kill()
+
+
+@pytest.mark.skipif("PROXYD_CRASH_KILLS" not in os.environ, reason="make crash-jobs")
+def test_a_disk_that_fills_under_agent_and_daemon_loses_no_job(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", DISK_MEGABYTES) as disk:
+        require_sandbox(tmp_path)
+        with crash_site(disk, sqlite.database(disk)) as site:
+            agent = site.agents[0]
+            agent.start()
+            for _ in range(2):
+                jobs = [site.post() for _ in range(JOBS)]
+                until_begun(site, jobs[0])
+                before = len(agent.log)
+                filler = fill(disk)
+                # One tells of its disk, the other one of a marketplace that cannot write.
+                until(lambda before=before: len(agent.log) > before, agent)  # type: ignore[misc]
+                time.sleep(FULL_SECONDS)  # not for a condition: whatever is tried meanwhile fails
+                filler.unlink()
+                site.finish(jobs)
 
 
 def run_seed(site: CrashSite, chance: random.Random) -> None:

@@ -1,12 +1,15 @@
 """Apps all the way: a page and a WebSocket that a job serves in its sandbox, from outside."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
+from support import postgres
 from support.app_story import app_of, devices_of, offering, put_up
+from support.mesh import nodes
 from support.service import Service
 from support.waiting import until
 from support.worker_process import WorkerAgent
@@ -115,3 +118,34 @@ async def opens(service: Service, agent: WorkerAgent) -> None:
         service.daemon.services.app_port.server.forget(job_id)  # type: ignore[union-attr]
         async with browser.get(page, headers=headers) as answer:
             assert answer.status == 401
+
+
+async def test_a_browser_may_come_to_any_daemon(
+    postgres_server: str, postgres_template: str, tmp_path: Path
+) -> None:
+    name = f"test_{uuid.uuid4().hex}"
+    apps = {"host": "127.0.0.1", "port": 0, "domain": "localhost"}
+    async with (
+        postgres.database(postgres_server, name, template=postgres_template) as url,
+        nodes(url, tmp_path, 2, apps=apps) as (one, other),
+        devices_of(one, tmp_path) as agent,
+    ):
+        buyer = await one.person(credit="5")
+        ready = {"port": 8888, "http": "/", "every_s": 1}
+        job_id = await put_up(one, buyer, script=JOB, ports=PORTS, ready=ready)
+
+        async def is_ready() -> bool:
+            return bool((await app_of(one, buyer, job_id))["is_ready"])
+
+        await until(is_ready, agent.log)
+        app = await app_of(one, buyer, job_id)
+        for each in (one, other):
+            tunnels = each.daemon.exit_port.tunnels  # type: ignore[union-attr]
+            await until(lambda tunnels=tunnels: len(tunnels) == 1, "the device is attached")
+            port = bound_port(each.daemon.listeners.apps)  # type: ignore[arg-type]
+            host = f"{job_id}-8888.localhost:{port}"
+            headers = {"Host": host, "Authorization": f"Bearer {app['key']}"}
+            async with aiohttp.ClientSession() as browser:
+                where = f"http://127.0.0.1:{port}/a"
+                async with browser.get(where, headers=headers) as answer:
+                    assert (answer.status, await answer.text()) == (200, f"/a {host} None")

@@ -21,7 +21,7 @@ from support import postgres, process, threads
 from support.aside import run_aside
 from support.downloads import completed, downloading, received
 from support.forwarder import Forwarder
-from support.process import Member, Process, serving
+from support.process import Member, Process, running, serving
 from support.story import INSTANT_BYTES
 from support.waiting import until_true
 
@@ -62,14 +62,11 @@ def path(tmp_path: Path) -> Path:
 @contextmanager
 def cluster(url: str, size: int, **settings: str) -> Iterator[list[Process]]:
     """Run daemons that start at once on one database."""
-    daemons: list[Process] = [Member(url, **settings) for _ in range(size)]
-    try:
+    with ExitStack() as stack:
+        daemons = [stack.enter_context(running(Member(url, **settings))) for _ in range(size)]
         for daemon in daemons:
             daemon.wait_ready()
         yield daemons
-    finally:
-        for daemon in daemons:
-            daemon.stop(signal.SIGKILL)
 
 
 def rows(url: str, sql: str, *arguments: object) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import itertools
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -25,6 +26,7 @@ from proxyd.exits.tunnels import DeviceTunnels, TunnelError
 SECONDS = 60.0  # 200 streams at once, on a machine that does much else
 WEB, HELLO, SILENT, OTHER = 8001, 8002, 8003, 8004
 PATTERN = bytes(range(256)) * 256
+BUYERS = itertools.count()
 
 # What a client says first decides what it gets; on the port HELLO the server speaks first.
 SERVER = """
@@ -87,7 +89,8 @@ class World:
     async def open(self, port: int = WEB, **changes: Any) -> socket.socket:
         """Open a stream into the job; from elsewhere with changes."""
         wish = {"device_id": self.device_id, "job_id": self.job_id, "attempt": 1, **changes}
-        return await self.tunnels.open(**wish, port=port, seconds=SECONDS)
+        buyer = f"buyer {next(BUYERS)}"  # each has a part of all streams
+        return await self.tunnels.open(**wish, port=port, seconds=SECONDS, buyer_id=buyer)
 
     async def ask(self, words: bytes, port: int = WEB) -> bytes:
         """Open a stream, say something, and return the answer to its end."""

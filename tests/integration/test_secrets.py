@@ -12,7 +12,7 @@ import psutil
 import pytest
 from support import process, threads
 from support.mailbox import Mailbox, smtp
-from support.process import Process
+from support.process import Fresh, Process
 from support.waiting import until
 
 PASSWORDS = ("a first password", "a second password")
@@ -155,7 +155,7 @@ async def test_no_secret_is_found_where_it_does_not_belong(store_url: str, tmp_p
             "PROXYD_ASSISTANT__TIMEOUT_SECONDS": "2",
         }
         with threads.web() as web:
-            daemon = Process(store_url, **settings)
+            daemon = Fresh(store_url, **settings)
             try:
                 await asyncio.to_thread(daemon.wait_ready)
                 conversation = Conversation(daemon, mailbox)

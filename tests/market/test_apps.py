@@ -229,3 +229,17 @@ async def test_a_key_of_another_signing_key_is_not_shown(market: Market) -> None
     await market.store.write(spoil)
     assert (await market.apps.of_job(buyer, job_id)).key is None
     assert (await market.apps.new_job_key(buyer, job_id)).key is not None
+
+
+async def test_it_is_known_which_devices_run_what_listens(market: Market) -> None:
+    buyer = await market.person(credit=10)
+    talks = {"script": 'print(\'{"ports":[{"name":"web"}]}\')', "env": {"ports": "[{"}}
+    job_id = await posted(market, buyer, payload=WEB)
+    listening = await started(market, job_id)
+    silent = await started(market, await posted(market, buyer, payload=talks))
+    idle = await device_of(market, await market.person())
+    asked = [listening.id, silent.id, idle.id, NOWHERE]
+    assert await market.devices.listening_among(asked) == [listening.id]
+    assert await market.devices.listening_among([]) == []
+    await market.jobs.complete(listening, job_id, "done", attempt=1)
+    assert await market.devices.listening_among(asked) == []

@@ -79,6 +79,32 @@ async def test_a_device_shows_its_cores_and_its_memory(
     assert await market.devices.benchmarks([device.id]) == {device.id: again}
 
 
+async def test_a_figure_that_falls_is_written_down(
+    market: Market, tried: Benchmarks, steady: Steady, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = await device_of(market, await market.person())
+
+    async def shown(seconds: float, **how: bool) -> BenchmarkRow:
+        step: Step | BenchmarkRow = tried.begin(device.id, cores=2, memory_bytes=BLOCK_BYTES, **how)
+        while isinstance(step, Step):
+            steady.seconds += seconds
+            step = await tried.answer(device.id, step.id, done(step))
+        return step
+
+    first = await shown(0.5)
+    assert (first.best_core_hashes, first.best_hashes) == (first.core_hashes, first.hashes)
+    slower = await shown(0.6, is_short=True)  # other programs take as much
+    assert slower.core_hashes < first.core_hashes
+    assert slower.memory_bytes == first.memory_bytes  # it was not tried, and stands
+    assert caplog.messages == []
+    slow = await shown(1.0, is_short=True)
+    assert (slow.best_core_hashes, slow.best_hashes) == (first.core_hashes, first.hashes)
+    assert [device.id in each and "at best" in each for each in caplog.messages] == [True, True]
+    fast = await shown(0.25)
+    assert fast.best_core_hashes == fast.core_hashes > first.core_hashes
+    assert await market.devices.benchmarks([device.id]) == {device.id: fast}
+
+
 async def test_wrong_answers_show_nothing(market: Market, tried: Benchmarks) -> None:
     device = await device_of(market, await market.person())
     step = tried.begin(device.id, cores=1, memory_bytes=0)

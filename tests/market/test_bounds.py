@@ -17,9 +17,10 @@ from market.bandwidth import Bandwidth, Purchase
 from market.bounds import Bounds
 from market.deploys import NewDeploy
 from market.errors import Code, MarketError
-from market.jobs import JOB_BYTES, NewJob
 from market.leases import Usage
 from market.money import GB, MICRO, Currency
+from market.outcomes import UNWANTED
+from market.postings import JOB_BYTES, NewJob
 from market.states import JobStatus, SessionStatus
 from market.sweeping import PUT_OFF_SECONDS
 from storage.devices import DeviceRow
@@ -205,6 +206,14 @@ async def test_who_cancels_and_puts_up_again_fills_the_disk_no_faster(market: Ma
     await put_up(market, user)
 
 
+async def test_recent_jobs_count_where_none_is_nearly_free(market: Market) -> None:
+    market.jobs.bounds = Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=0)
+    user = await market.person()
+    for _ in range(2):
+        await market.jobs.cancel(user, await put_up(market, user))
+    assert await refused(put_up(market, user)) == (Code.TOO_MUCH_JOB_TEXT, None)
+
+
 async def test_jobs_that_were_done_and_paid_for_take_no_room(market: Market) -> None:
     market.jobs.bounds = Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=10_000)
     user, worker = await market.person(credit="1"), await market.person()
@@ -247,7 +256,7 @@ async def test_a_job_that_nobody_takes_is_cancelled_and_releases_its_price(marke
     assert await market.jobs.expire() == 0
     job = await stored_job(market, waiting)
     assert (job.status, job.finished_at) == (JobStatus.CANCELLED, market.clock.now)
-    assert job.failure_reason == jobs_module.UNWANTED
+    assert job.failure_reason == UNWANTED
     assert await available(market, user, Currency.CREDIT) == 10 * MICRO
     statuses = [(await stored_job(market, each)).status for each in (taken, late)]
     assert statuses == [JobStatus.RUNNING, JobStatus.WAITING]
@@ -261,7 +270,7 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
     damaged = await put_up(market, user, MICRO)
     market.clock.now += 1
     others = [await put_up(market, user, MICRO) for _ in range(2)]
-    leave = market.jobs._leave
+    leave = market.jobs.outcomes._leave
 
     async def leave_unless_damaged(
         tx: Transaction, moment: Any, job: JobRow, *rest: Any, **more: Any
@@ -272,7 +281,7 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
 
     market.clock.now += WAITING_SECONDS
     with monkeypatch.context() as patched:
-        patched.setattr(market.jobs, "_leave", leave_unless_damaged)
+        patched.setattr(market.jobs.outcomes, "_leave", leave_unless_damaged)
         assert [await market.jobs.expire() for _ in range(4)] == [0, 1, 1, 0]
     assert f"job {damaged} cannot be cancelled" in caplog.text
     assert {(await stored_job(market, each)).status for each in others} == {JobStatus.CANCELLED}

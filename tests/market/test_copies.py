@@ -22,11 +22,11 @@ from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused, claim
-from market.copies import COPIES_MAX, UNTAKEN_SECONDS, Copying, copying_of
+from market.copies import COPIES_MAX, RUNNING_MAX_SECONDS, UNTAKEN_SECONDS, Copying, copying_of
 from market.errors import Code, MarketError
-from market.jobs import UNNEEDED
 from market.matching import Needs, WaitingJob
 from market.money import MICRO, Currency
+from market.outcomes import UNNEEDED
 from market.specs import Spec
 from market.states import ReviewStatus
 from proxyctl.protocol.jobspec import Capacity, Payload, Port, Resources
@@ -682,6 +682,26 @@ async def test_a_worker_is_paid_in_the_end_even_if_nothing_is_ever_compared(mark
     market.clock.now += UNTAKEN_SECONDS + 4 * HOUR + DAY
     assert await market.reviews.expire() == 1
     assert await available(market, first.user_id) == 9 * MICRO
+
+
+async def test_who_has_the_other_copy_does_not_keep_the_first_unpaid_for_long(
+    market: Market,
+) -> None:
+    buyer = await market.person(credit="20")
+    one, two = await copied(market, buyer, 2, duration_hrs=8_760)
+    slow = await worker(market)
+    await begun(market, two, slow)
+    first = await done(market, one, "42")
+    market.clock.now += UNTAKEN_SECONDS + RUNNING_MAX_SECONDS + DAY - 1
+    assert await market.reviews.expire() == 0
+    market.clock.now += 1
+    assert await market.reviews.expire() == 1
+    assert await available(market, first.user_id) == 9 * MICRO
+    # What comes later is compared with it still, and paid for or not by itself.
+    await market.jobs.complete(slow, two, "no idea")
+    assert await state(market, buyer, one) == ("undecided", None)
+    assert [await review_state(market, each) for each in (one, two)] == ["expired", "held"]
+    assert (await audit_ledger(market.store)).passed
 
 
 async def test_who_was_confirmed_before_the_comparison_stays_paid(market: Market) -> None:

@@ -13,8 +13,8 @@ from support.statements import counted
 from market.audit import audit_ledger
 from market.deploys import Deploy, NewDeploy, Rates
 from market.errors import Code, MarketError
-from market.jobs import TITLE_MAX_CHARACTERS
 from market.money import Currency, micro
+from market.postings import TITLE_MAX_CHARACTERS
 from market.states import JobStatus
 from storage.devices import DeviceRow
 from storage.jobs import JobRow

@@ -9,24 +9,32 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 from support.jobs import code_of, device_of, history, wanted
 from support.market import Market
+from support.statements import counted
 from support.waiting import until
 from support.work import SMALL, ask, attempts_of, given, offer, posted
 
 from market import dispatch, matching
+from market.audit import audit_ledger
 from market.bounds import Bounds
-from market.dispatch import Agent, DispatchTerms
+from market.dispatch import Agent, Ask, DispatchTerms
 from market.errors import Code, MarketError
 from market.money import MICRO
+from market.sealing import Sealing
+from market.specs import UNREADABLE
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity
+from storage import benchmarks as benchmark_queries
 from storage import devices as device_queries
+from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
 from storage.open import open_store
 from storage.store import Transaction
 
 LONG = 30.0
+OTHER_KEY = Sealing(b"o" * 40, b"job secrets")
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +73,45 @@ def later(market: Market, device: DeviceRow, **changes: object) -> "asyncio.Task
     """Have a device ask and wait."""
     asked = ask(wait_seconds=LONG, **changes)  # type: ignore[arg-type]
     return asyncio.create_task(market.dispatch.next(device, asked))
+
+
+async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, buyer = await device_for(market), await buyer_of(market)
+    free = structs.replace(ask(), can_benchmark=True)
+
+    async def is_asked(asked: Ask = free) -> bool:
+        market.dispatch.device_wakes(device.id)  # as when a job of it has ended
+        return (await market.dispatch.next(device, asked)).benchmark
+
+    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 1)
+    assert not await is_asked()  # the operator does not want it
+    market.dispatch.terms = structs.replace(market.dispatch.terms, benchmark_seconds=3_600)
+    assert not await is_asked(ask())
+    assert not await is_asked(structs.replace(free, offer=offer(replace(SMALL, slots=0))))
+    assert await is_asked()
+    assert not await is_asked()
+    device_now = market.dispatch._devices[device.id]
+    # What has shown it, here or on another daemon, is not asked for so long.
+    device_now.benchmark_at = dispatch.NEVER
+    row = BenchmarkRow(device.id, 1, 1, 0, market.clock.now, 1, 1)
+    await market.store.write(benchmark_queries.write, row)
+    assert not await is_asked()
+    market.clock.now += 3_600
+    device_now.benchmark_at = dispatch.NEVER
+    assert await is_asked()
+    # One that holds an attempt, whether it has begun or not, is not slowed down.
+    device_now.benchmark_at = dispatch.NEVER
+    await posted(market, buyer)
+    await waiting_jobs(market, 1)
+    [job] = await given(market, device)
+    assert not await is_asked(structs.replace(free, attempts=frozenset(((job, 1),))))
+    await market.jobs.complete(device, job, "done")
+    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 10**9)
+    assert not await is_asked()
+    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 1)
+    assert await is_asked()
 
 
 async def test_a_device_that_asks_gets_the_job_that_waits(market: Market) -> None:
@@ -507,3 +554,59 @@ async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other
         await link.close()
         other.passwords.close()
         await other_store.close()
+
+
+async def test_devices_that_come_together_are_looked_up_together(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart of the daemon all of them come at once."""
+    user = await market.person()
+    devices = [await device_of(market, user) for _ in range(60)]
+    statements = counted(market.store, "read", monkeypatch)
+    told = await asyncio.gather(
+        *(
+            market.dispatch.next(device, ask(None, (f"job {at}", 1)))
+            for at, device in enumerate(devices)
+        )
+    )
+    assert [[each.job_id for each in one.actions] for one in told] == [
+        [f"job {at}"] for at in range(len(devices))
+    ]
+    assert len(statements) <= 5, statements
+    assert max(statements) <= 5, statements
+
+
+async def cancelled_as_unreadable(market: Market, buyer: str, job_id: str) -> bool:
+    owned = await market.jobs.find(buyer, job_id)
+    return (owned.job.status, owned.job.failure_reason, owned.paid) == ("cancelled", UNREADABLE, 0)
+
+
+async def test_a_job_that_waits_with_secrets_which_nobody_can_read_is_cancelled(
+    market: Market,
+) -> None:
+    buyer = await buyer_of(market)
+    secret = {"script": "x", "secrets": {"A": "b"}}
+    job, other = await posted(market, buyer, payload=secret), await posted(market, buyer)
+    await waiting_jobs(market, 2)
+    market.specs._sealing = OTHER_KEY
+    market.dispatch.may_have_missed()
+    market.dispatch.job_waits(job)
+    await until(lambda: cancelled_as_unreadable(market, buyer, job), "its buyer is told")
+    await waiting_jobs(market, 1)
+    assert await given(market, await device_for(market)) == [other]
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_a_job_with_secrets_which_nobody_can_read_holds_up_no_device(market: Market) -> None:
+    buyer, device = await buyer_of(market), await device_for(market)
+    job = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})
+    await waiting_jobs(market, 1)
+    assert await given(market, device) == [job]  # and the answer is lost
+    market.specs._sealing = OTHER_KEY
+    asking = later(market, device)
+    await until(lambda: cancelled_as_unreadable(market, buyer, job), "its buyer is told")
+    next_job = await posted(market, buyer)
+    assert attempts_of(await asking) == {(next_job, 1)}
+    [attempt] = await history(market, job)
+    assert attempt.outcome == "cancelled"
+    assert (await audit_ledger(market.store)).passed

@@ -15,6 +15,7 @@ from support.jobs import code_of, device_of, history, on, prove, running, wanted
 from support.market import RULES, SWEEP_SECONDS, Market
 
 from market import jobs as jobs_module
+from market import outcomes
 from market import overdue as overdue_module
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
@@ -23,6 +24,7 @@ from market.devices import Devices
 from market.errors import Code, MarketError
 from market.jobs import Jobs, Work
 from market.money import MICRO, Currency
+from market.outcomes import OWNERS_MAX
 from market.overdue import Overdue
 from market.renewals import Renewals
 from market.states import JobStatus
@@ -816,7 +818,7 @@ async def test_what_could_not_be_taken_back_is_not_counted_and_comes_next_time(
     write, failures = market.store.write, [UnavailableError("gone")]
 
     async def once(unit: Any, *args: Any, **kwargs: Any) -> Any:
-        if failures and unit.__name__ == "_take_back":
+        if failures and unit.__name__ == "take_back":
             raise failures.pop()
         return await write(unit, *args, **kwargs)
 
@@ -972,7 +974,7 @@ async def test_a_buyer_lists_all_jobs_of_its_own(market: Market) -> None:
 async def test_owners_who_refuse_a_job_do_not_end_it(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "ATTEMPTS_MAX", 6)
+    monkeypatch.setattr(outcomes, "ATTEMPTS_MAX", 6)
     buyer = await market.person(credit="20")
     job_id = await market.jobs.create(buyer, wanted())
     refused = Ending(FailureKind.REFUSED)
@@ -1007,7 +1009,7 @@ async def test_three_accounts_that_nobody_knows_do_not_end_anothers_job(
 async def test_a_job_that_nobody_can_do_ends_whoever_says_so(market: Market) -> None:
     buyer = await market.person(credit="10")
     job_id = await market.jobs.create(buyer, wanted())
-    for attempt in range(jobs_module.OWNERS_MAX):
+    for attempt in range(OWNERS_MAX):
         assert (await stored_job(market, job_id)).attempts == attempt
         device = await on(market, job_id, await market.person())
         await market.jobs.fail(device, job_id, "it is broken")

@@ -30,9 +30,10 @@ from market.attempts import PROVEN_JOBS, Action, Ending, FailureKind, slots_left
 from market.audit import audit_ledger
 from market.bandwidth import Purchase
 from market.errors import Code, MarketError
-from market.jobs import NOTHING_SAID, NewJob
+from market.jobs import NOTHING_SAID
 from market.leases import Grant, Usage
 from market.money import GB, MICRO, Currency
+from market.postings import NewJob
 from market.reputation import NEW_RELIABILITY
 from market.specs import NewSpec, understand
 from market.states import ReviewStatus

@@ -120,6 +120,34 @@ async def test_a_busy_log_costs_the_database_a_question_a_second(
     assert renewals == [(job_id, 1)] * 2
 
 
+async def test_the_first_line_of_work_that_has_begun_waits_for_no_transaction(
+    market: Market, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    monkeypatch.setattr(market.attempt_reports, "_logs", logs)
+    await market.attempt_reports.started(device, job_id, 1)
+    units = [counted(market.store, each, monkeypatch) for each in ("read", "write")]
+    assert (await append(logs, device, job_id, 0, b"hello")).offset == 5
+    assert units == [[], []]
+    await market.attempt_reports.started(device, job_id, 1)  # it has not heard the answer
+    assert (await append(logs, device, job_id, 5, b" again")).offset == 11
+    part = await logs.read(buyer, job_id, None, "out", 0, 100)
+    assert part.data == b"hello again"
+
+
+async def test_work_that_begins_again_at_a_restarted_daemon_keeps_its_log(
+    market: Market, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    for number, offset in enumerate((0, 5)):
+        monkeypatch.setattr(market.attempt_reports, "_logs", logs := make())
+        await market.attempt_reports.started(device, job_id, 1)
+        answer = await append(logs, device, job_id, offset, b"hello")
+        assert answer.offset == offset + 5, number
+
+
 async def test_an_attempt_that_is_over_writes_no_more_and_is_never_mixed_with_another(
     market: Market, logs: Logs
 ) -> None:

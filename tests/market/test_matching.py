@@ -15,9 +15,11 @@ from market.matching import (
     SHAPES_PER_BUYER_MAX,
     DeviceBook,
     JobBook,
+    Lack,
     Needs,
     Offer,
     WaitingJob,
+    lack,
     suits,
 )
 from proxyctl.protocol.jobspec import Capacity, Resources
@@ -77,6 +79,12 @@ def test_what_suits_is_by_type_image_network_and_resources() -> None:
     assert not suits(PLAIN, structs.replace(ANY, executors=frozenset(("podman",))))
     assert not suits(PLAIN._replace(has_network=True), ANY)
     assert suits(PLAIN._replace(has_network=True), structs.replace(ANY, has_network=True))
+    listens = PLAIN._replace(has_ports=True)
+    assert lack(listens, ANY) is Lack.PORTS
+    engine = structs.replace(ANY, executors=frozenset(("bwrap", "podman")))
+    serving = structs.replace(engine, ports=frozenset(("podman",)))
+    assert not suits(listens, serving)  # it runs under bubblewrap
+    assert suits(listens._replace(has_image=True), serving)
     assert not suits(PLAIN._replace(resources=Resources(cores=9)), ANY)
     assert not suits(PLAIN, structs.replace(ANY, capacity=Capacity(slots=0, cores=8)))
 

@@ -465,9 +465,8 @@ async def test_no_failure_is_paid_that_is_the_devices_or_before_work_began(marke
     # Nor is what the service itself has ended: its device said nothing of it.
     job_id = await specified(market, buyer, timeout_seconds=60)
     await on(market, job_id, worker)
-    await market.store.write(
-        market.jobs._take_back, market.jobs.moment(), Ended(job_id, 1, "too long", is_timeout=True)
-    )
+    ended, outcomes = Ended(job_id, 1, "too long", is_timeout=True), market.jobs.outcomes
+    await market.store.write(outcomes.take_back, outcomes.moment(), ended)
     job = await stored_job(market, job_id)
     assert (job.status, job.earned) == (JobStatus.FAILED, 0)
     assert await audited(market)

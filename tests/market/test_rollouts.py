@@ -10,21 +10,25 @@ from support.books import available, earned, held, stored_job
 from support.jobs import device_of, prove
 from support.market import WAITING_SECONDS, Market
 from support.waiting import until
+from support.work import given
 
-from market import jobs, rollouts
+from market import outcomes, rollouts, trust
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.deploys import Deploy, NewDeploy
+from market.draws import DAY_SECONDS, UNREADY_FREE_SECONDS
 from market.errors import Code, MarketError
 from market.money import Currency, micro
 from market.rollout import Strategy
 from market.rollouts import READY_MAX_SECONDS, Rollouts, Serving, serving
 from market.sealing import Sealing
 from market.specs import Specs
+from market.sweeping import PUT_OFF_SECONDS
 from market.templates import Change, Template
 from proxyctl.protocol.jobspec import Payload, Port, Ready, Resources
 from storage.jobs import JobRow
+from storage.store import Transaction
 
 if TYPE_CHECKING:
     from storage.devices import DeviceRow
@@ -128,6 +132,13 @@ async def state(market: Market, user: str, deploy_id: str) -> str:
     return rollout.state
 
 
+async def until_state(market: Market, user: str, deploy_id: str, wanted: str) -> None:
+    async def is_so() -> bool:
+        return await state(market, user, deploy_id) == wanted
+
+    await until(is_so, f"the state {wanted}")
+
+
 async def test_a_replica_says_what_it_runs(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     template = Template(env={"MODE": "fast"}, ports=(Port("web", 8080),), network="egress")
@@ -142,6 +153,25 @@ async def test_a_replica_says_what_it_runs(market: Market, fleet: Fleet) -> None
         assert (spec.resources.gpus, spec.resources.gpu_model) == (1, "A100")
         assert (spec.timeout_seconds, job.duration_hrs) == (2 * HOUR, 2)
     assert await audited(market)
+
+
+async def test_replicas_are_for_devices_with_the_reputation_that_is_asked_for(
+    market: Market,
+) -> None:
+    user = await market.person("100")
+    new, known = [await device_of(market, await market.person()) for _ in range(2)]
+    await market.store.write(trust.checked, known.id, is_right=True)
+
+    async def rise(tx: Transaction) -> None:
+        await tx.run("UPDATE reputations SET reliability = 950000 WHERE id = :id", id=known.id)
+
+    await market.store.write(rise)
+    template = Template(min_reputation=900_000, script="print(1)")
+    said = {"image": "", "gpu_model": "none", "job_type": "Script", "replicas": 1}
+    await create(market, user, template=template, **said)
+    await market.dispatch._reader.catch_up()
+    assert await given(market, new) == []
+    assert len(await given(market, known)) == 1
 
 
 async def test_one_that_says_nothing_has_no_revisions(market: Market) -> None:
@@ -431,6 +461,47 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await audited(market)
 
 
+async def test_a_replica_that_is_cancelled_as_a_job_is_missing_until_a_restart(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    second = (await fleet.jobs(user, deploy_id))[1]
+    await market.jobs.cancel(user, second.id)
+    found = await fleet.settle(user, deploy_id)
+    assert found.rollout is not None
+    assert (found.rollout.state, found.rollout.updated, found.ready_replicas) == ("stuck", 2, 2)
+    assert found.rollout.problem == "Replica 2 was cancelled."
+    await market.rollouts.restart(user, deploy_id)
+    found = await fleet.settle(user, deploy_id)
+    assert found.rollout is not None
+    assert (found.rollout.state, found.rollout.updated, found.ready_replicas) == ("available", 3, 3)
+    # All of them: nothing will ever run again, and the deploy is over.
+    await market.jobs.cancel_all(user, [job.id for job in await fleet.jobs(user, deploy_id)])
+    await market.rollouts.look(deploy_id)
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    assert (rollout.state, rollout.problem) == ("over", "Replica 1 was cancelled.")
+    assert await held(market, user) == 0
+    assert await audited(market)
+
+
+async def test_a_replica_that_nobody_takes_in_time_is_missing(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=2)
+    first, _ = await fleet.jobs(user, deploy_id)
+    device = await device_of(market, fleet.owner)
+    await market.jobs.accept(device, first.id)
+    await market.attempt_reports.started(device, first.id, None)
+    market.clock.now += WAITING_SECONDS + 1
+    assert await market.jobs.expire() == 1
+    await market.rollouts.look(deploy_id)
+    rollout = (await market.deploys.find(user, deploy_id)).rollout
+    assert rollout is not None
+    assert rollout.state == "stuck"
+    assert rollout.problem == f"Replica 2 was cancelled: {outcomes.UNWANTED}"
+
+
 async def fail_for_good(fleet: Fleet, user: str, deploy_id: str, job_id: str) -> None:
     """Have the devices of three owners fail at a replica."""
     for _ in range(3):
@@ -623,6 +694,50 @@ async def test_however_patient_a_buyer_is_no_device_waits_for_long_to_be_paid(
     assert await state(market, user, deploy_id) == "progressing"
 
 
+async def test_a_device_works_for_nothing_for_half_an_hour_a_day_however_often_it_begins_anew(
+    market: Market, fleet: Fleet
+) -> None:
+    user, device = await market.person("100"), await device_of(market, fleet.owner)
+    strategy = Strategy(progress_s=HOUR)
+
+    async def begin(deploy_id: str, seconds: int) -> str:
+        """Have the one device load for so long something that is never ready."""
+        [job] = [each for each in await fleet.jobs(user, deploy_id) if each.status == "waiting"]
+        await market.jobs.accept(device, job.id)
+        await market.attempt_reports.started(device, job.id, None)
+        market.clock.now += seconds
+        return job.id
+
+    async def paid(job_id: str) -> int | None:
+        return (await market.jobs.find(user, job_id)).paid
+
+    deploy_id = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    first = await begin(deploy_id, UNREADY_FREE_SECONDS - 100)
+    await market.rollouts.restart(user, deploy_id)
+    await market.rollouts.look(deploy_id)
+    second = await begin(deploy_id, 160)
+    await market.rollouts.restart(user, deploy_id)
+    await market.rollouts.look(deploy_id)
+    assert [await paid(first), await paid(second)] == [0, 60 * REPLICA_USD // (2 * HOUR)]
+    # Nor is another deploy any help, and what the device itself could not do is not paid for.
+    third = await begin(deploy_id, 300)
+    await market.jobs.fail(device, third, "no disk", ending=Ending(FailureKind.HOST))
+    await market.rollouts.cancel(user, deploy_id)
+    assert await paid(third) == 0
+    again = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    fourth = await begin(again, 600)
+    await market.rollouts.cancel(user, again)
+    assert await paid(fourth) == 600 * REPLICA_USD // (2 * HOUR)
+    # Another day, and for another device, it is free again.
+    market.clock.now += DAY_SECONDS
+    await market.jobs.take_back()
+    once_more = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    fifth = await begin(once_more, 600)
+    await market.rollouts.cancel(user, once_more)
+    assert await paid(fifth) == 0
+    assert await audited(market)
+
+
 async def test_who_has_served_a_replica_may_have_it_again(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=1)
@@ -667,7 +782,7 @@ async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fl
     [job_id] = await fleet.take(user, deploy_id)
     await market.jobs.complete(fleet.devices[job_id], job_id, "all done")
     [job] = await fleet.jobs(user, deploy_id)
-    assert (job.status, job.failure_reason) == ("waiting", jobs.ENDED_EARLY)
+    assert (job.status, job.failure_reason) == ("waiting", outcomes.ENDED_EARLY)
     assert await audited(market)
     other = await running(fleet, user, replicas=1)  # which listens nowhere
     [job] = await fleet.jobs(user, other)
@@ -750,9 +865,66 @@ async def test_what_happens_to_a_replica_is_looked_at_at_once(market: Market, fl
     task = asyncio.create_task(market.rollouts.run())
     try:
         await fleet.take(user, deploy_id)
-        async with asyncio.timeout(10):
-            while await state(market, user, deploy_id) != "available":
-                await asyncio.sleep(0.01)
+        await until_state(market, user, deploy_id, "available")
+    finally:
+        task.cancel()
+
+
+async def test_a_damaged_deploy_holds_up_no_other(
+    market: Market, fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = await market.person("100")
+    ids = [await create(market, user, replicas=1) for _ in range(3)]
+    damaged, *others = sorted(ids)  # the first one in each look
+
+    async def set_strategy(tx: Transaction, strategy: str) -> None:
+        sql = "UPDATE deploy_rollouts SET strategy = :strategy WHERE deploy_id = :id"
+        await tx.run(sql, strategy=strategy, id=damaged)
+
+    await market.store.write(set_strategy, '["none"]')
+    task = asyncio.create_task(market.rollouts.run())
+    try:
+        for deploy_id in (damaged, others[0]):  # each begins work, and is heard of
+            await fleet.take(user, deploy_id)
+        await until_state(market, user, others[0], "available")
+        assert not task.done()
+        await market.rollouts.sweep()
+    finally:
+        task.cancel()
+    # A sweep has its turn with the others as well, and says once what is the matter.
+    await fleet.take(user, others[1])
+    await market.rollouts.sweep()
+    assert await state(market, user, others[1]) == "available"
+    assert caplog.text.count(f"the rollout of deploy {damaged} cannot go on") == 1
+    # Mended, it goes on after a while by itself.
+    await market.store.write(set_strategy, "{}")
+    await market.rollouts.sweep()
+    assert await state(market, user, damaged) == "progressing"
+    market.clock.now += PUT_OFF_SECONDS
+    await market.rollouts.sweep()
+    assert await state(market, user, damaged) == "available"
+
+
+async def test_a_store_that_breaks_a_look_in_its_own_way_ends_no_rollouts(
+    market: Market, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "FAILED_SECONDS", 0.01)
+    user = await market.person("100")
+    deploy_id = await create(market, user, replicas=1)
+    read, failures = market.store.read, [LookupError("not of the store's kinds")]
+
+    async def once(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        if failures and unit.__name__ == "of_jobs":
+            raise failures.pop()
+        return await read(unit, *args, **kwargs)
+
+    monkeypatch.setattr(market.store, "read", once)
+    task = asyncio.create_task(market.rollouts.run())
+    try:
+        await fleet.take(user, deploy_id)
+        await until(lambda: not failures)
+        market.rollouts.hear(deploy_id)
+        await until_state(market, user, deploy_id, "available")
     finally:
         task.cancel()
 

@@ -8,10 +8,10 @@ from support.market import Market
 
 from market.bounds import Bounds
 from market.errors import Code, MarketError
-from market.jobs import JOB_BYTES
 from market.money import MICRO
+from market.postings import JOB_BYTES
 from market.sealing import Sealing
-from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, Specs, size_of, understand
+from market.specs import REVIEW_MAX_HOURS, UNREADABLE, NewSpec, Spec, Specs, size_of, understand
 from proxyctl.protocol.jobspec import Payload, Resources, payload_of
 from storage import job_specs as queries
 from storage.job_specs import SpecRow
@@ -163,6 +163,10 @@ async def test_a_job_whose_secrets_cannot_be_read_is_told_to_nobody(market: Mark
     with pytest.raises(MarketError) as caught:
         await market.jobs.work(device, job_id)
     assert caught.value.field == "payload.secrets"
+    # Its buyer is told, and has the money back.
+    owned = await market.jobs.find(buyer, job_id)
+    assert (owned.job.status, owned.job.failure_reason) == ("cancelled", UNREADABLE)
+    assert owned.paid == 0
 
 
 async def test_what_it_says_counts_as_the_text_of_its_buyer(market: Market) -> None:

@@ -17,7 +17,7 @@ from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.deploys import NewDeploy
 from market.errors import Code, MarketError
-from market.matching import Needs
+from market.matching import Lack, Needs
 from market.money import MICRO, Currency
 from market.reputation import NEW, Reputation
 from market.states import ReviewStatus
@@ -268,9 +268,9 @@ async def test_a_result_that_the_operator_takes_back_was_wrong(market: Market) -
 
 async def test_it_is_known_whether_any_device_has_the_reputation(market: Market) -> None:
     needs = Needs(Resources(), "script", min_reputation=950_000)
-    assert market.dispatch.may_run(needs)  # nobody has asked yet, and nobody knows
+    assert not market.dispatch.lacks(needs)  # nobody has asked yet, and nobody knows
     await given(market, await device_of(market, await market.person()))
-    assert not market.dispatch.may_run(needs)
-    assert market.dispatch.may_run(needs._replace(min_reputation=500_000))
+    assert market.dispatch.lacks(needs) == {Lack.REPUTATION: 1}
+    assert not market.dispatch.lacks(needs._replace(min_reputation=500_000))
     await given(market, await reputed(market, await market.person(), 40))
-    assert market.dispatch.may_run(needs)
+    assert not market.dispatch.lacks(needs)

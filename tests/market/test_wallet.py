@@ -7,9 +7,9 @@ from support.market import Market
 from api.wallet import TransactionItem
 from market.accounts import spendable
 from market.deploys import NewDeploy
-from market.jobs import NewJob
 from market.ledger import TransferKind
 from market.money import GB, MICRO, Currency
+from market.postings import NewJob
 from market.wallet import UNSEEN, WORDS
 from storage.store import Transaction
 

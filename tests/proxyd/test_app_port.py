@@ -55,5 +55,5 @@ async def test_why_there_is_no_stream_is_passed_on() -> None:
     for tunnels, reason in ((None, "away"), (Busy(), "busy")):
         streams.tunnels = cast(Any, tunnels)
         with pytest.raises(app_port.UnreachedError) as refused:
-            await streams("device", "job", 1, 80, 1.0)
+            await streams("device", "job", 1, 80, 1.0, "buyer")
         assert refused.value.reason == reason

@@ -28,9 +28,9 @@ from market.copies import Copying
 from market.errors import MarketError
 from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
-from market.jobs import NewJob
 from market.leases import Usage
 from market.money import GB, MICRO
+from market.postings import NewJob
 from market.reviews import disputes
 from market.specs import NewSpec, understand
 from market.states import JobStatus, SessionStatus
@@ -192,6 +192,36 @@ async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> N
     [step] = await store.read(plan)
     await store.close()
     assert "COVERING INDEX referrals_by_referrer (referrer_id=? AND paid_at>?)" in step
+
+
+async def test_what_a_user_has_open_is_counted_from_indexes(tmp_path: Path) -> None:
+    """Who puts up thousands of jobs in a day is asked about with each; only replicas are read."""
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+    opcodes: list[str] = []
+
+    class Explained:
+        def __init__(self, tx: Transaction) -> None:
+            self._tx = tx
+
+        async def one(self, row: Callable[..., Any], sql: str, **values: Any) -> None:
+            del row
+            steps = await self._tx.all(lambda *each: str(each[1]), f"EXPLAIN {sql}", **values)
+            opcodes.extend(steps)
+
+    async def count(tx: Transaction) -> None:
+        explained: Any = Explained(tx)
+        await job_queries.open_work(explained, "", free_below=1, job_bytes=1, since=0)
+
+    await store.read(count)
+    columns = await store.read(columns_of_index, "jobs_by_user_and_age")
+    await store.close()
+    # The row is sought when a column is wanted that the index has not: of a replica.
+    assert "DeferredSeek" in opcodes
+    assert "deploy_id" in columns
+
+
+async def columns_of_index(tx: Transaction, name: str) -> list[str]:
+    return await tx.all(str, "SELECT name FROM pragma_index_info(:name)", name=name)
 
 
 async def every_hold_looks_through_all_work(tx: Transaction) -> None:
@@ -387,7 +417,7 @@ async def given_to_a_device(market: Market, buyer: str) -> None:
     pairs = [PairRow(row.job_id, device.id, row.attempts) for row in rows]
     outcomes = await market.store.write(claim, pairs, Bounds(), market.clock.seconds())
     assert all(isinstance(each, GivenRow) for each in outcomes.values())
-    held = await market.store.read(claim_queries.held, device.id, limit=100)
+    held = await market.store.read(claim_queries.held, [device.id], limit=100)
     assert {row.job_id for row in held} == set(jobs)
     await market.store.read(claim_queries.offered, jobs)
     await market.store.read(claim_queries.excluded, jobs, now=0)

@@ -10,6 +10,7 @@ A story from beginning to end
 The daemon
     service: a whole daemon in the test's own event loop, with a client for its API
     process: a daemon as a process of its own, its API, and the operator's commands
+    forked: forks such processes from one that has imported all they need
     downloads: clients that read through a daemon until they are cut
     member: the program of such a process that shares its database with others
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts

@@ -126,7 +126,7 @@ class Door:
         return {each: self.apps[each].key_hash for each in app_ids if each in self.apps}
 
     async def __call__(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> socket.socket:
         self.asked.append((device_id, job_id, attempt, port))
         self.seconds.append(seconds)

@@ -30,10 +30,11 @@ from support.worker_process import BWRAP, WorkerAgent
 SCRIPT = """
 import pathlib, time
 print("begun", flush=True)
-time.sleep(0.3)
+time.sleep({seconds})
 pathlib.Path("kept").write_text("whole")
 print("done")
 """
+JOB_SECONDS = 0.3
 LENT = Lend(cores=1, ram_gb=0.5, disk_gb=1, max_jobs=2)
 WHOLE = b"begun\ndone\n"
 PATIENCE_SECONDS = 100.0
@@ -54,7 +55,7 @@ class CrashSite:
         database: its server, where that is one.
         sandbox: that the devices have.
         lend: what they lend.
-        payload: of the jobs.
+        payload: of the jobs; a script if there is none.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class CrashSite:
         self.database = database
         self._folder = folder
         self._url = url
-        self._payload = payload or {"script": SCRIPT}
+        self._payload = payload or {}
         with socket.socket() as free:  # it keeps its address whenever it is started again
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
@@ -106,13 +107,14 @@ class CrashSite:
         status, body = self.daemon.call("POST", "/api/worker/token/revoke", fields, session)
         assert status == 200, body
 
-    def post(self) -> str:
-        """Put a job up."""
+    def post(self, seconds: float = JOB_SECONDS, **payload: Any) -> str:
+        """Put a job up, with what its payload has more; a script runs for so long."""
         outputs = [{"name": "kept", "path": "kept"}]
         job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
         if "image" in self._payload:
             job["job_type"] = "docker"
-        job["payload"] = {**self._payload, "outputs": outputs}
+        script = {} if self._payload else {"script": SCRIPT.format(seconds=seconds)}
+        job["payload"] = {**self._payload, **script, **payload, "outputs": outputs}
         status, body = self.daemon.call("POST", "/api/jobs", job, self._buyer)
         assert status == 200, body
         self._jobs[body["job_id"]] = SimpleNamespace(id=body["job_id"])
@@ -194,7 +196,7 @@ class CrashSite:
         mounts = Path("/proc/self/mounts").read_text()
         assert str(self._folder / "first") not in mounts
         for agent in self.agents:
-            assert not list((agent.folder / names.ATTEMPTS).iterdir())
+            assert not list((agent.folder / names.ATTEMPTS).glob("*"))
 
     async def _assert_audit(self) -> None:
         store = await open_store(self._url, pool_size=1)

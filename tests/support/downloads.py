@@ -40,6 +40,13 @@ class Download(threading.Thread):
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has closed its connection; one that was never started closes it here."""
+        if self.ident is None:
+            self._socket.close()
+        else:
+            super().join(timeout)
+
 
 @contextmanager
 def downloading(
@@ -52,10 +59,12 @@ def downloading(
         proxy: credentials, as the API gives them.
         port: the target's, which sends without being asked.
     """
-    made = [Download(each, proxy, port) for each in daemons]
-    for each in made:
-        each.start()
+    made: list[Download] = []
     try:
+        for each in daemons:
+            made.append(Download(each, proxy, port))
+        for each in made:
+            each.start()
         yield made
     finally:
         for each in made:

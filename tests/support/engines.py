@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from proxyctl.worker.executors.containers import Containers
@@ -199,6 +200,28 @@ class DockerDaemon:
         self._process.wait(20)
         (self._folder / "pid").unlink(missing_ok=True)
 
+    def lose_power(self) -> None:
+        """End it with its containers at once, and forget what is in memory after a start anew."""
+        assert self._process is not None
+        assert self._containerd is not None
+        shims = [
+            each
+            for each in psutil.process_iter(["cmdline"])
+            if any(str(self._socket) in word for word in each.info["cmdline"] or ())
+        ]
+        inside = [each for shim in shims for each in shim.children(recursive=True)]
+        for each in {*shims, *inside}:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self._process.wait(20)
+        self._containerd.wait(20)
+        self._containerd = None
+        unmount_below(self._folder)
+        for name in ("exec", "state"):
+            shutil.rmtree(self._folder / name)
+        for name in ("pid", "docker.sock", "containerd.sock", "containerd.sock.ttrpc"):
+            (self._folder / name).unlink(missing_ok=True)
+
     def stop(self) -> None:
         """End it with all that it has started."""
         if self._process is not None and self._process.poll() is None:
@@ -237,6 +260,10 @@ def _end_what_is_left(folder: Path) -> None:
         with suppress(OSError):
             if str(folder).encode() in (each / "cmdline").read_bytes():
                 os.kill(int(each.name), signal.SIGKILL)
+    unmount_below(folder)
+
+
+def unmount_below(folder: Path) -> None:
     mounts = Path("/proc/mounts").read_text().splitlines()
     for line in reversed(mounts):
         place = line.split()[1]

@@ -85,6 +85,9 @@ class SomeAttached(Attached):
     def door(self) -> Door | None:
         return Door("exits.example.com", 1090, "ab" * 32)
 
+    def doors(self) -> Sequence[Door]:
+        return ()
+
     def state(self, device_id: str) -> str | None:
         return self.states.get(device_id)
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from market.attempts import PROVEN_JOBS
 from market.errors import Code, MarketError
-from market.jobs import NewJob
 from market.money import MICRO
+from market.postings import NewJob
 from market.reputation import WHOLE
 from storage import trust as trust_queries
 from storage.devices import DeviceRow

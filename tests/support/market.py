@@ -14,10 +14,11 @@ from market.context import Context
 from market.deploys import Rates
 from market.exits import ExitTerms
 from market.ids import Identifiers
-from market.jobs import Jobs, JobTerms
+from market.jobs import Jobs
 from market.leases import Grant, Leases, Usage, hold_of
 from market.market import Keys, Rules
 from market.money import Currency, micro
+from market.outcomes import JobTerms
 from market.passwords import Passwords
 from market.referrals import Rewards
 from market.sealing import Sealing

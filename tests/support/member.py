@@ -5,10 +5,12 @@ does otherwise. On PostgreSQL it is `proxyd` itself.
 """
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
-from proxyd import build
-from proxyd.__main__ import main
+from proxyd import __main__
+from proxyd.cli import commands
 from storage.open import open_store
 from storage.store import Store
 
@@ -18,6 +20,12 @@ async def open_shared(url: str, **options: Any) -> Store:
     return await open_store(url, **{**options, "is_shared": True})
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command, as `proxyd` does."""
+    commands.import_servers()
+    import_module("proxyd.build").open_store = open_shared
+    return __main__.main(arguments)
+
+
 if __name__ == "__main__":
-    build.open_store = open_shared
     sys.exit(main())

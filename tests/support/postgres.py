@@ -62,6 +62,12 @@ class KillableServer:
         os.kill(pid, signal.SIGQUIT)
         until_true(lambda: not psutil.pid_exists(pid), "PostgreSQL has ended")
 
+    def pids(self) -> list[int]:
+        """Return its processes."""
+        pid = self._server.get_pid()
+        assert pid is not None
+        return [pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))]
+
     def start(self) -> None:
         """Start it again, at the same URL."""
         self._server.ensure_postgres_running()

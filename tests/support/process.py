@@ -10,7 +10,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +27,7 @@ from storage.open import open_store
 from storage.place import SQLITE
 from support import sqlite
 from support.aside import run_aside
+from support.forked import ForkedProcess, Forker
 from support.waiting import until_true
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,6 +59,33 @@ def environment(url: str, **settings: str) -> dict[str, str]:
         if name == "PROXYD_INTERPRETED" or "PROXY" not in name.upper()
     }
     return {**inherited, **ENVIRONMENT, "PROXYD_STORAGE__URL": url, **settings}
+
+
+def fork(
+    forker: Forker,
+    program: str,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    leads: bool,
+) -> ForkedProcess:
+    """Fork a daemon whose output is read from a pipe, both kinds from one."""
+    readable, writable = os.pipe()
+    try:
+        standard = (0, writable, writable)
+        forked = forker.start(program, arguments, variables, standard, leads=leads)
+    except BaseException:
+        os.close(readable)
+        raise
+    finally:
+        os.close(writable)
+    forked.stdout = os.fdopen(readable, encoding="utf-8")
+    return forked
+
+
+def is_setting(name: str) -> bool:
+    """Say whether a variable is for the daemon alone, and not for Python or what is imported."""
+    return name.startswith("PROXYD_") and name != "PROXYD_INTERPRETED"
 
 
 def run(url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -134,28 +162,39 @@ class Api:
 class Process(Api):
     """`proxyd serve`, and what it prints.
 
+    While `forking` it is forked from a process that has imported all of it, unless a variable is
+    for more than the daemon alone.
+
     Args:
         url: its database.
         arguments: more for its command line.
         settings: of its environment.
     """
 
-    command: tuple[str, ...] = ("proxyd", "serve")
+    program = "proxyd"
+    forker: Forker | None = None
 
     def __init__(self, url: str, *arguments: str, **settings: str) -> None:
         super().__init__("")
         self.url = url
         self.lines: list[str] = []
         self.number = int(settings.get(PROCESSES, "1"))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", *self.command, *arguments],
-            cwd=ROOT,
-            env=environment(url, **settings),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=self.number > 1,  # as a shell does, so that Ctrl-C can be tried
-        )
+        arguments = ("serve", *arguments)
+        variables = environment(url, **settings)
+        leads = self.number > 1  # a session, as a shell has it, so that Ctrl-C can be tried
+        self.process: ForkedProcess | subprocess.Popen[str]
+        if self.forker is not None and all(map(is_setting, settings)):
+            self.process = fork(self.forker, self.program, arguments, variables, leads=leads)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self.program, *arguments],
+                cwd=ROOT,
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=leads,
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -224,18 +263,44 @@ class Process(Api):
         return found is not None and (self.number == 1 or ALL_READY.search(self.output) is not None)
 
 
+class Fresh(Process):
+    """The same, never forked: for what is seen of a process from outside."""
+
+    forker = None
+
+
 class Member(Process):
     """`proxyd serve` as one of several on its database, on either engine."""
 
-    command = ("tests.support.member", "serve")
+    program = "tests.support.member"
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Have daemons forked until the tests are over. What measures them has each started anew."""
+    forker = Process.forker = Forker()
+    try:
+        yield
+    finally:
+        Process.forker = None
+        forker.close()
 
 
 @contextmanager
 def serving(url: str, *arguments: str, **settings: str) -> Iterator[Process]:
     """Run a daemon until the test is over."""
-    process = Process(url, *arguments, **settings)
-    try:
+    with running(Process(url, *arguments, **settings)) as process:
         yield process.wait_ready()
+
+
+@contextmanager
+def running(process: Process) -> Iterator[Process]:
+    """Kill a daemon when the test is over; what it has printed is shown if that fails."""
+    try:
+        yield process
+    except BaseException:
+        print(process.output)  # noqa: T201 - pytest keeps it for the report
+        raise
     finally:
         process.stop(signal.SIGKILL)
 

@@ -16,6 +16,7 @@ from support.market import Market
 
 SCRIPT = {"script": "print('hello')"}
 SMALL = Capacity(slots=1, cores=4, ram_gb=8, disk_gb=50, arch="x86_64")
+BWRAP = frozenset(("bwrap",))
 EVERYTHING = frozenset(("docker", "training", "inference", "script"))
 
 
@@ -43,7 +44,7 @@ async def posted(
 
 def offer(capacity: Capacity = SMALL, *, least_usd: int = 0, **changes: Any) -> Offer:
     """Return what a device offers that has bubblewrap; `least_usd` in micro-USD per hour."""
-    made = Offer(capacity, frozenset(("bwrap",)), EVERYTHING, least_price=least_usd * MILLION)
+    made = Offer(capacity, BWRAP, EVERYTHING, least_price=least_usd * MILLION, ports=BWRAP)
     return structs.replace(made, **changes)
 
 

@@ -71,6 +71,25 @@ class WorkerAgent:
                 stderr=subprocess.STDOUT,
             )
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def lose_power(self) -> None:
+        """Have it end with all that it has started, as a machine that is started anew later."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(timeout=30)
+        self._process = None
+        for pid in self.processes():
+            with suppress(ProcessLookupError):  # one of them ends with another one
+                os.kill(pid, signal.SIGKILL)
+        until_true(lambda: not self.processes(), "nothing runs")
+        for path in (self.folder / names.ATTEMPTS).glob(f"*/{names.ENTRY}"):
+            entry = json.loads(path.read_text())
+            path.write_text(json.dumps({**entry, "boot": "another"}))
+
     def command(self, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
         """Run another command on the same folder."""
         return subprocess.run(

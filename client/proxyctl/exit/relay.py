@@ -30,6 +30,8 @@ BUFFER_BYTES: Final = 128 * 1024
 _PEER_IS_FULL: Final = 1
 _TOO_FAST: Final = 2
 
+_QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
+
 RESET: Final = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
@@ -80,7 +82,8 @@ class End(asyncio.BufferedProtocol):
             return memoryview(bytearray(1))
         if not self._buffer:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        return self._buffer
+        # With nothing left its meter has cut it; what still comes is dropped.
+        return self._buffer[: self.relay.most() or BUFFER_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on what was read."""
@@ -126,6 +129,13 @@ class End(asyncio.BufferedProtocol):
         except OSError:
             return True
 
+    def acknowledge(self) -> None:
+        """Have the system acknowledge at once what was read, where it can be told to."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and _QUICKACK is not None:
+            with suppress(OSError):  # it breaks just now, and says so next
+                sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+
     def wait_for(self, reason: int) -> None:
         """Read no more until `go_on` was called with each reason."""
         if not self._waits_for and not self.is_lost and not self.has_ended:
@@ -151,6 +161,7 @@ class Relay:
         said: called once, with the beginning of what comes from the daemon's side.
         over: called once, when both sockets are gone.
         loop: the event loop.
+        acknowledges: see `AsyncioRelays`.
     """
 
     def __init__(
@@ -162,7 +173,9 @@ class Relay:
         said: Callable[[bytes], None],
         over: Callable[[Relay], None],
         loop: asyncio.AbstractEventLoop,
+        acknowledges: bool = False,
     ) -> None:
+        self._acknowledges = acknowledges
         self.moved_at = loop.time()
         self._said: Callable[[bytes], None] | None = said
         self._work = work
@@ -176,6 +189,10 @@ class Relay:
         """Return the end opposite."""
         return self._target if end is self._work else self._work
 
+    def most(self) -> int:
+        """Return how many bytes an end may read at once."""
+        return self._meter.most()
+
     def carry(self, end: End, data: memoryview) -> bool:
         """Pass on what came from an end; return whether the memory of `data` is free again."""
         self.moved_at = self._loop.time()
@@ -186,6 +203,8 @@ class Relay:
         if other.is_lost or other.transport.is_closing():
             return True
         other.transport.write(data)
+        if self._acknowledges and end is self._target:
+            end.acknowledge()
         seconds = self._meter.count(len(data))
         if seconds:
             end.wait_for(_TOO_FAST)
@@ -230,10 +249,13 @@ class AsyncioRelays:
 
     Args:
         loop: the event loop.
+        acknowledges: whether what a target says is acknowledged at once. Simple servers write an
+            answer in two parts, and the second one waits for that, 40 ms if the system delays it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, acknowledges: bool = False) -> None:
         self._loop = loop
+        self._acknowledges = acknowledges
 
     async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
         """See `Relays.connect`."""
@@ -268,7 +290,16 @@ class AsyncioRelays:
             if work.is_lost:
                 reset(end.transport)
             else:
-                began(Relay(work, end, meter=meter, said=said, over=over, loop=self._loop))
+                relay = Relay(
+                    work,
+                    end,
+                    meter=meter,
+                    said=said,
+                    over=over,
+                    loop=self._loop,
+                    acknowledges=self._acknowledges,
+                )
+                began(relay)
 
         await self._loop.create_connection(lambda: End(_nobody, connected), sock=target)
 

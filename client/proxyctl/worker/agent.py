@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
 from proxyctl.words import OwnerError, plain_line
-from proxyctl.worker import names
+from proxyctl.worker import benchmark, names
 from proxyctl.worker.attempt import Attempt, Tools
 from proxyctl.worker.bell import Bell
 from proxyctl.worker.executors.base import TaskError
@@ -57,6 +57,7 @@ _RULES_SECONDS: Final = 5.0  # between two looks at what the owner's rules are a
 PATIENCE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
 _REFUSALS_MAX: Final = 16  # of jobs for which there is no room; each has a folder and a thread
+_SWEEP_SECONDS: Final = 10.0  # an engine that made a container for longer was not seen
 _REPLACED_SECONDS: Final = 60.0  # until it is asked whether the other agent is still there
 _REPLACED: Final = (
     "takes no work: another agent with this device's token was started later, and gets the jobs;"
@@ -76,7 +77,7 @@ class Device:
         transfers: of files.
         ports: of jobs that listen on some.
         gpus: that are lent, and there.
-        capabilities: what the daemon is told of the device.
+        capabilities: returns what the daemon is told of the device.
         readings: what it is told with every heartbeat.
         rules: of the owner.
         close: lets go of what executors share, at the very end.
@@ -88,7 +89,7 @@ class Device:
     transfers: Transfers
     ports: Ports
     gpus: tuple[Gpu, ...]
-    capabilities: Mapping[str, Any]
+    capabilities: Callable[[], Mapping[str, Any]]
     readings: Callable[[], dict[str, Any]]
     rules: Rules
     close: Callable[[], None]
@@ -139,6 +140,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         self._name = ""
         self._since = int(datetime.now(timezone.utc).timestamp())
         self._says = "starting"
+        self._ends = 0  # attempts that have ended
 
     def drain(self) -> None:
         """Take no more work, and end when nothing is left; the second time, stop what runs.
@@ -161,7 +163,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         """
         entries = self._journal.load()
         self._name = _name_of(self._folder)
-        self._kill_strangers({each.attempt_id for each in entries})
+        self._sweep({each.attempt_id for each in entries})
         self._tools = Tools(
             consent=self._consent,
             link=self._link,
@@ -180,7 +182,11 @@ class Agent:  # its parts, and what several threads have to know of one another
         bell = Bell(self._folder, self._ring)
         threads = [
             threading.Thread(target=self._seen_to, args=(target,), name=name, daemon=True)
-            for name, target in (("next", self._ask), ("sync", self._sync))
+            for name, target in (
+                ("next", self._ask),
+                ("sync", self._sync),
+                ("sweep", self._sweep_again),
+            )
         ]
         for thread in threads:
             thread.start()
@@ -256,6 +262,8 @@ class Agent:  # its parts, and what several threads have to know of one another
         if reason != self._orders.rest:
             _logger.info("%s", f"takes no work: {reason}" if reason else "takes work again")
             self._orders.rest = reason
+            self._ask_anew()
+        elif self._orders.told and self._orders.told != self._device.capabilities():
             self._ask_anew()
         if not reason:
             return None
@@ -334,6 +342,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         with self._lock:
             del self._attempts[attempt_id]
             self._shares.give_back(attempt_id)
+            self._ends += 1
         self._orders.changed.set()
         # What is asked for just now is less than is free; the answer may be most of a minute away.
         self._ask_anew()
@@ -351,12 +360,19 @@ class Agent:  # its parts, and what several threads have to know of one another
         self._stop_all(Stop("the token of this device was revoked"))
         self._orders.changed.set()
 
-    def _kill_strangers(self, known: set[str]) -> None:
-        """End what runs here and is in no journal: nobody will ever pay for it."""
+    def _sweep(self, known: set[str]) -> None:
+        """End and remove what is here and in no journal: nobody will ever pay for it.
+
+        Raises:
+            AgentError: an executor does not tell, or does not do it.
+        """
         try:
             for name, executor in self._device.executors.items():
-                for attempt_id in executor.running() - known:
-                    _logger.warning("%s ran under %s, nobody knows why: ended", attempt_id, name)
+                strangers = executor.left() - known
+                with self._lock:
+                    strangers -= self._attempts.keys()
+                for attempt_id in strangers:
+                    _logger.warning("%s was left under %s, and is removed", attempt_id, name)
                     executor.stop(attempt_id, 0)
                     executor.clean(attempt_id)
         except TaskError as error:
@@ -412,6 +428,20 @@ class Agent:  # its parts, and what several threads have to know of one another
             self._say("takes work")
             orders.seen = order.seen
             self._carry_out(order)
+            if order.is_to_show:
+                self._show()
+
+    def _show(self) -> None:
+        """Show what the device has, if nothing runs here that this would slow down."""
+        if self._all() or self._orders.drains or self._orders.rest:
+            return
+        _logger.info("shows the marketplace what it has, for some seconds")
+        try:
+            benchmark.show(self._link, self._consent.lend, is_short=True)
+        except (LinkError, RefusedError) as error:
+            _logger.info("it was not shown: %s", plain_line(str(error)))
+        except (KeyError, TypeError, ValueError) as error:  # a task that cannot be
+            _logger.info("it was not shown: the marketplace is not understood: %r", error)
 
     def _ask_anew(self) -> None:
         """End the question that is under way, which was asked while things were otherwise."""
@@ -420,6 +450,7 @@ class Agent:  # its parts, and what several threads have to know of one another
 
     def _question(self) -> dict[str, Any]:
         orders = self._orders
+        orders.told = self._device.capabilities()
         with self._lock:
             free = capacity_fields(self._shares.free())
             attempts = [
@@ -429,9 +460,11 @@ class Agent:  # its parts, and what several threads have to know of one another
             ]
         if orders.drains or orders.rest:
             free = {**free, "slots": 0}
+        is_free = free["slots"] > 0 and not self._all()
         return {
+            **({"can_benchmark": True} if is_free else {}),
             "capacity": free,
-            "capabilities": self._device.capabilities,
+            "capabilities": orders.told,
             "min_price_usd": self._consent.lend.min_price_usd,
             "attempts": attempts,
             "seen": orders.seen,
@@ -473,6 +506,28 @@ class Agent:  # its parts, and what several threads have to know of one another
         reason = self._orders.rest or ("" if gpus is not None else "as much is not free here")
         if reason:
             attempt.stop(Stop(reason, "host"))
+
+    # The thread that looks after what was removed.
+
+    def _sweep_again(self) -> None:
+        """Sweep once more after attempts have ended.
+
+        An engine goes on with what a program has asked it for that was killed, and may be done
+        with it only after all of the attempt was removed.
+        """
+        orders = self._orders
+        swept = -1  # what was tried out at the start may have left something, too
+        while not orders.is_ending:
+            ended = self._ends
+            orders.pause(_SWEEP_SECONDS)
+            if ended == swept or orders.is_ending:
+                continue
+            try:
+                self._sweep({each.attempt_id for each in self._all()})
+            except AgentError as error:
+                _logger.warning("%s; tried again", error)
+            else:
+                swept = ended
 
     # The thread that says that all is well.
 
@@ -527,6 +582,7 @@ class _Orders:
         drains: how often somebody has asked it to end.
         rest: why it takes no work just now, in words.
         seen: the number of the last answer of the daemon.
+        told: what the daemon was told last of what the device can do.
         is_drain_known: the daemon is asked for nothing since it was asked to end.
         is_stale: nobody waits for an answer to it any more.
         is_broken: one of the threads has failed.
@@ -543,6 +599,7 @@ class _Orders:
         self.is_revoked = False
         self.rest = ""
         self.seen = 0
+        self.told: Mapping[str, Any] = {}
         self.is_stale = False
         self.is_broken = False
         self.written: dict[str, Any] = {}

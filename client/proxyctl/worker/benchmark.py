@@ -19,11 +19,18 @@ if TYPE_CHECKING:
 _PATH: Final = "/api/worker/benchmark"
 # Of the memory that is free now: other programs of the owner's are not to be pushed out.
 _FREE_PART: Final = 0.8
+# Of a link, four times what is usual: an agent that is to end waits for its threads.
+_ROUNDS_MAX: Final = 200_000
 _SECONDS: Final = 120.0  # that an answer may take: others may be checked before it
 
 
-def show(link: Link, lend: Lend) -> dict[str, Any]:
+def show(link: Link, lend: Lend, *, is_short: bool = False) -> dict[str, Any]:
     """Do all tasks, and return what the marketplace has seen.
+
+    Args:
+        link: with the marketplace.
+        lend: what the owner lends; no more is tried.
+        is_short: whether memory is left out. It takes some seconds then.
 
     Raises:
         LinkError: the marketplace was not reached, or it asked for more than was offered; it may be
@@ -33,7 +40,11 @@ def show(link: Link, lend: Lend) -> dict[str, Any]:
     cores = max(1, min(int(lend.cores), host.cores()))
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _FREE_PART
     memory_bytes = int(min(lend.ram_gb * GIGABYTE, free))
-    reply = link.post(_PATH, {"cores": cores, "memory_bytes": memory_bytes})
+    fields: dict[str, Any] = {"cores": cores, "memory_bytes": memory_bytes}
+    if is_short:
+        fields = {"cores": cores, "is_short": True}
+        memory_bytes = 0
+    reply = link.post(_PATH, fields)
     memory: mmap.mmap | None = None
     try:
         while "task" in reply:
@@ -56,7 +67,7 @@ def show(link: Link, lend: Lend) -> dict[str, Any]:
 def _require_offered(task: dict[str, Any], cores: int, memory_bytes: int) -> None:
     """Refuse what would take more of the device than its owner lends, whatever the service says."""
     if task["kind"] == "chains":
-        is_offered = task["chains"] <= cores
+        is_offered = task["chains"] <= cores and task["rounds"] <= _ROUNDS_MAX
     else:
         is_offered = task["blocks"] * task["block_bytes"] <= memory_bytes
     if not is_offered:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.words import plain_text
 from proxyctl.worker import names
-from proxyctl.worker.executors.base import CANNOT_BE_RUN, CANNOT_BE_RUN_LINE
+from proxyctl.worker.executors.base import CANNOT_BE_RUN, names_no_program
 from proxyctl.worker.journal import Report
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 RESULT_MAX_CHARACTERS: Final = 4_000  # the end of what the job has printed; the whole is its log
 _REASON_MAX_CHARACTERS: Final = 1_900  # the daemon takes 2,000
 _LAST_WORDS_CHARACTERS: Final = 500
-_FIRST_BYTES: Final = 4096  # of what a sandbox says before it has started anything: a line or two
 
 
 def report_of(
@@ -71,9 +70,7 @@ def _is_unstarted(ended: dict[str, Any], ending: Ending, folder: Path) -> bool:
     if not status or ended["timed_out"] or ending.is_out_of_memory or ending.lost:
         return False
     if ended.get("unstarted"):
-        # Nothing has run that could have printed a line, so all of them are the sandbox's own.
-        lines = _head(folder / names.LOGS["err"], _FIRST_BYTES).splitlines()
-        return not any(each.startswith(CANNOT_BE_RUN_LINE) for each in lines)
+        return not names_no_program(folder / names.LOGS["err"])
     return ending.is_unstarted and status not in CANNOT_BE_RUN
 
 
@@ -117,14 +114,6 @@ def _facts(ended: dict[str, Any], ending: Ending) -> dict[str, Any]:
 def _signal_name(number: int | None) -> str:
     known = {each.value: each.name for each in signal.Signals}
     return known.get(number or 0, str(number))  # real-time signals have no names
-
-
-def _head(path: Path, size: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(size)
-    except OSError:
-        return b""
 
 
 def _tail(path: Path, characters: int) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 CONSENT: Final = "worker.json"
 CONTROL: Final = "worker-control.json"  # what its owner asks of a running agent
 STATE: Final = "worker-state.json"  # what a running agent says of itself
+PORTS: Final = "worker-ports.json"  # what has gone through ports of jobs today
 AGENT: Final = "worker-agent.json"  # the name by which the daemon tells two agents apart
 LOCK: Final = "worker.lock"
 ATTEMPTS: Final = "attempts"

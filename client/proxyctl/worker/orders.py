@@ -37,6 +37,7 @@ class Order:
         lease_s: for how long the attempts are this device's.
         seen: the number of the answer.
         is_replaced: another agent with the same token gets the jobs.
+        is_to_show: the device is to show what it has, before it asks again.
     """
 
     jobs: tuple[object, ...]
@@ -44,6 +45,7 @@ class Order:
     lease_s: float
     seen: int
     is_replaced: bool = False
+    is_to_show: bool = False
 
 
 def orders_of(reply: dict[str, Any]) -> Order:
@@ -57,6 +59,7 @@ def orders_of(reply: dict[str, Any]) -> Order:
         lease_s=max(_LEASE_MIN_SECONDS, lease_s),
         seen=seen,
         is_replaced=reply.get("replaced") is True,
+        is_to_show=reply.get("benchmark") is True,
     )
 
 

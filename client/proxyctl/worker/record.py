@@ -47,6 +47,9 @@ class Lend:
         max_jobs: at once.
         network: `none`, or `egress`: jobs that want it may reach public addresses.
         min_price_usd: per hour; jobs that pay less are not taken.
+        ports_gb_per_day: through ports on which jobs listen, both ways together; with 0 nobody is
+            let in, and no job that listens is taken.
+        ports_mbps: the same in megabits per second.
     """
 
     jobs: tuple[str, ...] = ("script",)
@@ -57,6 +60,8 @@ class Lend:
     max_jobs: int = 1
     network: str = "none"
     min_price_usd: float = 0.0
+    ports_gb_per_day: float = 100.0
+    ports_mbps: float = 100.0
 
 
 @dataclass(frozen=True)
@@ -286,6 +291,8 @@ _CHECKS: Final[dict[str, Check]] = {
     "lend.max_jobs": _whole(1, _JOBS_MAX),
     "lend.network": _one_of("none", "egress"),
     "lend.min_price_usd": _number(0, 1_000_000),
+    "lend.ports_gb_per_day": _number(0, 1_000_000),
+    "lend.ports_mbps": _number(0.1, 1_000_000),
     "when.hours": _texts(
         _is_span, "must be a list of spans like 22:00-07:00, which begin and end at other times"
     ),

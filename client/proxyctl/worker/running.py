@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.exit.lan import make_guard
 from proxyctl.power import read_power
 from proxyctl.words import OwnerError
-from proxyctl.worker import sandboxes
+from proxyctl.worker import names, sandboxes
 from proxyctl.worker.agent import Agent, Device
+from proxyctl.worker.allowance import Allowance
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.egress import Egress
 from proxyctl.worker.link import Link
 from proxyctl.worker.logs import LogSender
 from proxyctl.worker.ports import Ports
-from proxyctl.worker.record import AGREE, ALL_GPUS
+from proxyctl.worker.record import AGREE, ALL_GPUS, GIGABYTE
 from proxyctl.worker.rules import Readings, Rules
 from proxyctl.worker.sensors import host, nvidia
 from proxyctl.worker.setup import not_in_machine
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
+_MEGABIT_BYTES: Final = 1_000_000 / 8
 _NAME_MAX_CHARACTERS: Final = 200  # of a GPU, as the daemon takes it
 
 
@@ -100,23 +103,40 @@ def agent_with(
         return LogSender(attempt_folder, post)
 
     processor = host.Processor()
+    allowance = _allowance(consent, folder)
+    can = capabilities(consent, executors, gpus)
     device = Device(
         executors=executors,
         executor_for=lambda payload: sandboxes.executor_for(executors, payload),
         log_sender=log_sender,
         transfers=FileTransfers(link, Web(consent.api, consent.token)),
-        ports=Ports(job_tunnel(consent.api, consent.token, link.get, guard)),
+        ports=Ports(job_tunnel(consent.api, consent.token, link.get, guard, allowance)),
         gpus=gpus,
-        capabilities=capabilities(consent, executors, gpus),
+        capabilities=lambda: {**can, "ports": [] if allowance.is_spent else can["ports"]},
         readings=lambda: {**host.readings(processor), **_gpu_readings(gpus)},
         rules=Rules(
             consent.when,
-            lambda: datetime.now(timezone.utc).astimezone(),
+            _local_time,
             lambda: _readings(consent, gpus),
         ),
         close=close,
     )
     return Agent(consent, folder, link, device)
+
+
+def _allowance(consent: Consent, folder: Path) -> Allowance:
+    lend = consent.lend
+    return Allowance(
+        folder / names.PORTS,
+        int(lend.ports_gb_per_day * GIGABYTE),
+        lend.ports_mbps * _MEGABIT_BYTES,
+        _local_time,
+        time.monotonic,
+    )
+
+
+def _local_time() -> datetime:
+    return datetime.now(timezone.utc).astimezone()
 
 
 def lent_gpus(consent: Consent) -> tuple[Gpu, ...]:
@@ -137,6 +157,7 @@ def capabilities(
     """Return what the daemon is told of a device."""
     return {
         "executors": list(executors),
+        "ports": [name for name, each in executors.items() if each.can_reach_ports()],
         "job_types": list(consent.lend.jobs),
         "arch": os.uname().machine,
         "gpus": [each.as_fields() for each in gpus],

@@ -250,9 +250,14 @@ def _lend_in_words(lend: Lend) -> str:
     gpus = "all GPUs" if ALL_GPUS in lend.gpus else ", ".join(lend.gpus) or "no GPU"
     cores = "1 core" if lend.cores == 1 else f"{lend.cores:g} cores"
     network = "no network" if lend.network == "none" else "public addresses, if it wants them"
+    ports = "nobody is let in at their ports"
+    if lend.ports_gb_per_day:
+        ports = (
+            f"through their ports {lend.ports_gb_per_day:g} GB a day, at {lend.ports_mbps:g} Mbit/s"
+        )
     return (
         f"at most {cores}, {lend.ram_gb:g} GB of memory and {lend.disk_gb:g} GB of"
-        f" disk, shared by {lend.max_jobs} at once; {gpus}; {network};"
+        f" disk, shared by {lend.max_jobs} at once; {gpus}; {network}; {ports};"
         f" types: {', '.join(lend.jobs)}"
     )
 
@@ -288,6 +293,8 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("lend", "max_jobs", int, "at once"),
     ("lend", "network", str, "none, or egress: jobs may reach public addresses"),
     ("lend", "min_price_usd", float, "per hour"),
+    ("lend", "ports_gb_per_day", float, "through ports on which jobs listen; 100, 0: none"),
+    ("lend", "ports_mbps", float, "the same in megabits per second; 100"),
     ("when", "hours", list, "like 22:00-07:00; may be repeated; always: at all hours again"),
     ("when", "idle_minutes", int, "for so long nobody has touched the device"),
     ("when", "on_battery", bool, "work while nothing charges the device; no"),

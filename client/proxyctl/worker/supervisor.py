@@ -105,8 +105,8 @@ class Supervisor:
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
         self._kill(signal.SIGKILL)
         self._drain()
-        if self._disk.is_full:
-            self._disk.is_over(_now())  # perhaps it was this job that has filled it
+        if self._disk.is_full or status != 0:
+            self._disk.look()  # whether it has failed for want of room, and has filled it itself
         for log in self._logs.values():
             log.close()
         self._end(
@@ -159,9 +159,11 @@ class Supervisor:
 
     def _watch(self, deadline: float, grace: float) -> tuple[int, resource.struct_rusage]:
         while True:
-            pid, status, usage = os.wait4(self._pid, os.WNOHANG)
-            if pid:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == self._pid:
                 return status, usage
+            if pid:  # whose own parent has ended; an engine waits for its end to be seen
+                continue
             now = _now()
             if now >= deadline and not self._is_timed_out:
                 self._is_timed_out = True
@@ -317,6 +319,11 @@ class _Disk:
         self.is_full = True
         if self._watch is not None:
             self.look_at = 0.0
+
+    def look(self) -> None:
+        """Add up once more, now."""
+        self.look_at = 0.0
+        self.is_over(_now())
 
     def is_over(self, now: float) -> bool:
         """Say whether the job must end; add up if it is time for that."""

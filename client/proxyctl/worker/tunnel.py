@@ -3,11 +3,12 @@
 Theory of operation
 -------------------
 As long as an attempt with ports runs, a control connection is kept with the port where devices
-attach (`protocol/frames.py`). On it the daemon asks for one stream after the other, each into a
-port of an attempt. What it asks is compared with what runs here and with what the buyer has
-declared: so it reaches those ports, on the loopback of that sandbox, and nothing else of this
-device or its network. The socket into the job and a connection to the daemon under TLS are then
-relayed as an exit relays (`exit/relay.py`): half closes, resets and slow readers go through.
+attach (`protocol/frames.py`), of each daemon of the service (`doors.py`). On it that asks for one
+stream after the other, each into a port of an attempt. What it asks is compared with what runs here
+and with what the buyer has declared: so it reaches those ports, on the loopback of that sandbox,
+and nothing else of this device or its network. The socket into the job and a connection to the
+daemon under TLS are then relayed as an exit relays (`exit/relay.py`): half closes, resets and slow
+readers go through.
 
 Streams outlive a lost control connection, and end with their attempt and with the agent.
 """
@@ -20,7 +21,7 @@ import logging
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from proxyctl import __version__
@@ -46,14 +47,11 @@ from proxyctl.protocol.frames import (
     Sorry,
     Tunnel,
     Tunnelled,
-    integer_of,
-    line_of,
 )
 from proxyctl.words import plain_line
+from proxyctl.worker.doors import REFUSED_SECONDS, Door, Doors, doors_of
 from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.probe import connected
-from proxyctl.worker.retries import Retries
 
 if TYPE_CHECKING:
     import socket
@@ -66,7 +64,9 @@ if TYPE_CHECKING:
     from proxyctl.exit.relay import End
     from proxyctl.exit.relays import AnyRelay
     from proxyctl.exit.secure import SecureDoor, SecureTransport
+    from proxyctl.worker.allowance import Allowance
     from proxyctl.worker.ports import Served
+    from proxyctl.worker.retries import Retries
 
 _logger = logging.getLogger("worker")
 
@@ -78,20 +78,10 @@ DIALS_AT_ONCE: Final = 16
 CONNECT_SECONDS: Final = 10.0  # into the sandbox, and as long again to the daemon
 IDLE_SECONDS: Final = 3600.0  # without a byte either way
 _TEND_SECONDS: Final = 30.0  # between looks at streams that are idle, or broke without a word
-_REFUSED_SECONDS: Final = 300.0  # until a service that has no port for it is asked again
 _DRAIN_GRACE_SECONDS: Final = 5.0  # behind the time that a daemon takes to stop
 _DRAIN_MOST_SECONDS: Final = 3600.0
 _CLOSE_SECONDS: Final = 2.0  # for streams that are cut to let go of their sockets
-_NO_NUMBER: Final = 65_535
 _MISMATCH: Final = "the port for devices shows another certificate than the marketplace has named"
-
-
-class Door(NamedTuple):
-    """Where the device attaches, and the SHA-256 of the certificate there, in hexadecimal."""
-
-    host: str
-    port: int
-    certificate: str
 
 
 class JobTunnel:
@@ -102,6 +92,7 @@ class JobTunnel:
         token: of this device.
         ask: returns what the API says of a path; blocks, and raises LinkError and RefusedError.
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
+        allowance: of what may go through; closed with the tunnel.
         pool: of threads that may block.
     """
 
@@ -111,6 +102,7 @@ class JobTunnel:
         token: str,
         ask: Callable[[str], dict[str, Any]],
         guard: Guard | None,
+        allowance: Allowance,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -118,8 +110,9 @@ class JobTunnel:
         self._token = token
         self._ask = ask
         self._guard = guard
+        self._allowance = allowance
         self._pool = pool
-        self._relays = AsyncioRelays(self._loop)
+        self._relays = AsyncioRelays(self._loop, acknowledges=True)
         self._attempts: dict[str, _Attempt] = {}
         self._attaching: asyncio.Task[None] | None = None
         self._over: set[asyncio.Task[None]] = set()  # that were cancelled, until they have ended
@@ -133,7 +126,7 @@ class JobTunnel:
 
     def serve(self, served: Served) -> None:
         """See `WayIn.serve`."""
-        self._attempts[served.attempt_id] = _Attempt(served)
+        self._attempts[served.attempt_id] = _Attempt(served, self._allowance, self._spent)
         if self._attaching is None:
             self._attaching = self._loop.create_task(self._run())
 
@@ -157,47 +150,25 @@ class JobTunnel:
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         await asyncio.sleep(0)  # sockets are closed in the next turn
+        self._allowance.close()
 
     # --- attached --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         tending = self._loop.create_task(self._tend_forever())
-        retries = Retries()
         try:
-            while True:
-                pause = await self._attach_once(retries)
-                await asyncio.sleep(pause)
+            await Doors(self._doors, self._hold, self._say).keep()
         finally:
             tending.cancel()
             with suppress(asyncio.CancelledError):
                 await tending
 
-    async def _attach_once(self, retries: Retries) -> float:
-        """Stay attached as long as it lasts; return for how many seconds not to come again."""
-        try:
-            door = await self._door()
-            attachment = _Attachment(self, retries)
-            return await attachment.hold(door, self._way_to(door))
-        except RefusedError as error:
-            self._say(f"ports of jobs cannot be reached: {error}")
-            return _REFUSED_SECONDS
-        except (LinkError, AttachError) as error:
-            self._say(f"ports of jobs cannot be reached now: {error}")
-            return retries.failed()
-        except Exception:
-            _logger.exception("ports of jobs cannot be reached")
-            return retries.failed(_REFUSED_SECONDS)
+    async def _hold(self, door: Door, retries: Retries) -> float:
+        return await _Attachment(self, retries).hold(door, self._way_to(door))
 
-    async def _door(self) -> Door:
-        said = await self._loop.run_in_executor(self._pool, self._ask, "/api/worker/tunnel")
-        try:
-            return Door(
-                line_of(said["host"]),
-                integer_of(said["port"], _NO_NUMBER),
-                line_of(said["certificate_sha256"]).lower(),
-            )
-        except (KeyError, ValueError):
-            raise LinkError("the marketplace does not say where devices attach") from None
+    async def _doors(self) -> list[Door]:
+        path = "/api/worker/tunnel"
+        return doors_of(await self._loop.run_in_executor(self._pool, self._ask, path))
 
     def _way_to(self, door: Door) -> Callable[[], Awaitable[socket.socket]] | None:
         """Return how to connect to the door; None for as anybody does.
@@ -248,6 +219,8 @@ class JobTunnel:
             outcome = Outcome.NOT_ALLOWED
         elif order.port not in attempt.served.ports:
             outcome = Outcome.REFUSED
+        elif not self._allowance.left():
+            outcome = Outcome.PAUSED
         elif attempt.streams >= STREAMS_PER_ATTEMPT or self.streams >= STREAMS_MAX:
             outcome = Outcome.AT_LIMIT
         else:
@@ -262,6 +235,12 @@ class JobTunnel:
             task.add_done_callback(done)
             return
         attachment.answer(order, outcome)
+
+    def _spent(self) -> None:
+        """Cut everything: as much has gone through as may in a day."""
+        self._say("as much has gone through ports of jobs as may in a day; nobody is let in")
+        for attempt in self._attempts.values():
+            attempt.cut_streams()
 
     async def _carry(self, attachment: _Attachment, order: Open, attempt: _Attempt) -> None:
         try:
@@ -312,10 +291,18 @@ class JobTunnel:
 
 
 class _Attempt:
-    """The streams into one attempt; counts their bytes, and lets them go as fast as they can."""
+    """The streams into one attempt; counts their bytes.
 
-    def __init__(self, served: Served) -> None:
+    Args:
+        served: the attempt.
+        allowance: of all attempts.
+        spent: called when nothing may go through any more.
+    """
+
+    def __init__(self, served: Served, allowance: Allowance, spent: Callable[[], None]) -> None:
         self.served = served
+        self._allowance = allowance
+        self._spent = spent
         self.opening: set[asyncio.Task[None]] = set()
         self.relays: set[AnyRelay] = set()
         self.moved = 0
@@ -328,11 +315,14 @@ class _Attempt:
     def count(self, size: int) -> float:
         """See `Meter.count`."""
         self.moved += size
-        return 0.0
+        seconds = self._allowance.take(size)
+        if not self._allowance.left():
+            self._spent()
+        return seconds
 
     def most(self) -> int:
         """See `Meter.most`."""
-        return 1 << 16
+        return self._allowance.left()
 
     def tend(self, before: float) -> None:
         """Cut what is broken, or has been idle since some time of the loop."""
@@ -346,10 +336,14 @@ class _Attempt:
         """End all of them at once."""
         for task in tuple(self.opening):
             task.cancel()
-        for relay in tuple(self.relays):
-            relay.abort()
+        self.cut_streams()
         if self.moved:
             _logger.info("job %s: %d bytes through its ports", self.served.attempt_id, self.moved)
+
+    def cut_streams(self) -> None:
+        """End those that are open."""
+        for relay in tuple(self.relays):
+            relay.abort()
 
 
 class _Attachment:
@@ -447,15 +441,19 @@ class _Attachment:
         words = plain_line(sorry.words)
         _logger.info("ports of jobs cannot be reached: %s", words)
         if not sorry.retry_seconds:
-            return _REFUSED_SECONDS
-        return self._retries.failed(min(sorry.retry_seconds, _REFUSED_SECONDS))
+            return REFUSED_SECONDS
+        return self._retries.failed(min(sorry.retry_seconds, REFUSED_SECONDS))
 
 
 def job_tunnel(
-    api: str, token: str, ask: Callable[[str], dict[str, Any]], guard: Guard | None
+    api: str,
+    token: str,
+    ask: Callable[[str], dict[str, Any]],
+    guard: Guard | None,
+    allowance: Allowance,
 ) -> Callable[[ThreadPoolExecutor], JobTunnel]:
     """Return what makes the way in, once there is a loop; see `JobTunnel`."""
-    return partial(JobTunnel, api, token, ask, guard)
+    return partial(JobTunnel, api, token, ask, guard, allowance)
 
 
 def _outcome_of(error: OSError | TaskError) -> Outcome:

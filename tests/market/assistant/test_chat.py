@@ -12,8 +12,8 @@ from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat, Message
 from market.assistant.model import ModelError, Turn
-from market.jobs import NewJob
 from market.money import GB
+from market.postings import NewJob
 
 DOWN = ModelError("it is down", is_final=True)
 

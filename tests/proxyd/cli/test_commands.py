@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
 import pytest
+from support import process
 from support.clock import Clock
 from support.jobs import on, specified
 from support.market import Market
@@ -70,6 +72,27 @@ def environment(database: Path) -> dict[str, str]:
     return environment_for(database)
 
 
+def carried_out(
+    arguments: Sequence[Argument], given: bytes, folder: Path, variables: dict[str, str]
+) -> tuple[int, bytes, bytes]:
+    """Carry out a command without a terminal; return its status, and what it prints.
+
+    It is forked from a process that has imported what commands do.
+    """
+    forker = process.Process.forker
+    assert forker is not None
+    with TemporaryFile() as typed, TemporaryFile() as out, TemporaryFile() as err:
+        typed.write(given)
+        typed.seek(0)
+        standard = [each.fileno() for each in (typed, out, err)]
+        words = [os.fsdecode(each) for each in arguments]
+        forked = forker.start("proxyd", words, variables, standard, leads=True, folder=folder)
+        status = forked.wait(timeout=60)
+        for each in (out, err):
+            each.seek(0)
+        return status, out.read(), err.read()
+
+
 @pytest.fixture
 def run(tmp_path: Path, environment: dict[str, str]) -> Run:
     """Run a command; whatever it is, it prints no traceback and no password."""
@@ -77,20 +100,11 @@ def run(tmp_path: Path, environment: dict[str, str]) -> Run:
     def running(
         arguments: Sequence[Argument], given: bytes = b"", **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "proxyd", *arguments],
-            input=given,
-            capture_output=True,
-            cwd=tmp_path,
-            env=environment | variables,
-            start_new_session=True,  # without a terminal to ask
-            timeout=60,
-            check=False,
-        )
-        out, err = done.stdout.decode(), done.stderr.decode()
+        code, *printed = carried_out(arguments, given, tmp_path, environment | variables)
+        out, err = (each.decode() for each in printed)
         assert "Traceback" not in out + err, err
         assert PASSWORD not in out + err
-        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+        return subprocess.CompletedProcess(arguments, code, out, err)
 
     return running
 

@@ -47,6 +47,7 @@ class Authority:
     """Takes every token but "nobody's" for a device's name, which begins with its owner's."""
 
     revoked: set[str] = field(default_factory=set)
+    idle: set[str] = field(default_factory=set)  # that hold no attempt with ports
     is_away: bool = False
 
     async def authenticate(self, token: str) -> Worker:
@@ -59,6 +60,11 @@ class Authority:
             raise UnavailableError("the store is away")
         return [each for each in device_ids if each in self.revoked]
 
+    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
+        if self.is_away:
+            raise UnavailableError("the store is away")
+        return [each for each in device_ids if each not in self.idle]
+
 
 class Place:
     """The port, the devices that are attached to it, and who wants streams."""
@@ -70,6 +76,7 @@ class Place:
         self.tunnels = DeviceTunnels(reactor, self.authority, most, heartbeat_seconds)
         self.port.listener.workers = self.tunnels
         self._writers: list[asyncio.StreamWriter] = []
+        self._buyers = 0
 
     async def worker(self, token: str = "device") -> Device:
         """Return a device that has attached as a worker, or was refused."""
@@ -80,10 +87,12 @@ class Place:
         return device
 
     def opening(
-        self, device_id: str = "device", seconds: float = SECONDS
+        self, device_id: str = "device", seconds: float = SECONDS, *, buyer: str = ""
     ) -> asyncio.Task[socket.socket]:
-        """Want a stream into a job."""
-        wish = self.tunnels.open(device_id, JOB, 1, 8888, seconds)
+        """Want a stream into a job, of another buyer each time."""
+        self._buyers += 1
+        buyer = buyer or f"buyer {self._buyers}"
+        wish = self.tunnels.open(device_id, JOB, 1, 8888, seconds, buyer)
         return asyncio.get_running_loop().create_task(wish)
 
     async def dial_back(
@@ -345,6 +354,48 @@ async def test_a_flood_of_opens_is_bounded(tmp_path: Path, monkeypatch: pytest.M
     assert not retry.done()
     retry.cancel()
     await place.close()
+
+
+async def test_one_buyer_has_a_part_of_all_streams(tmp_path: Path) -> None:
+    place = Place(tmp_path, most=8)
+    device = await place.worker()
+    opened = place.opening(buyer="greedy")
+    await place.dial_back(preface_of(device, await order_of(device)))
+    stream = await opened
+    waiting = place.opening(buyer="greedy")
+    assert await reason(place.opening(buyer="greedy")) == "busy"
+    other = place.opening(buyer="modest")
+    await until(lambda: len([each for each in device.frames if isinstance(each, Open)]) == 3)
+    waiting.cancel()
+    other.cancel()
+    await asyncio.gather(waiting, other, return_exceptions=True)
+    again = place.opening(buyer="greedy")
+    await asyncio.sleep(0)
+    assert not again.done()
+    stream.close()
+    again.cancel()
+    await until(lambda: not place.tunnels._per_buyer, "nobody is counted any more")
+    await place.close()
+
+
+async def test_only_devices_that_run_what_listens_are_attached(place: Place) -> None:
+    place.authority.idle.add("device")
+    refused = await place.worker()
+    assert refused.sorry is not None
+    assert refused.sorry.code == "no_ports"
+    assert refused.sorry.retry_seconds > 0
+    place.authority.idle.clear()
+    device, other = await place.worker(), await place.worker("other")
+    place.authority.idle.add("device")
+    place.authority.is_away = True
+    await place.tunnels.dismiss()  # nobody knows
+    assert place.tunnels.is_attached("device")
+    place.authority.is_away = False
+    await place.tunnels.dismiss()
+    await until(lambda: device.sorry is not None, "it is told")
+    assert not place.tunnels.is_attached("device")
+    assert place.tunnels.is_attached("other")
+    assert other.sorry is None
 
 
 async def test_a_device_that_floods_or_says_what_is_no_workers_is_cut(place: Place) -> None:

@@ -32,6 +32,8 @@ CANNOT_BE_RUN = frozenset((126, 127))
 # How bubblewrap begins the line that tells of that; its status is 1 as for all else.
 CANNOT_BE_RUN_LINE = b"bwrap: execvp "
 
+_FIRST_BYTES = 4096  # of what bubblewrap says before it has started anything: a line or two
+
 # How a job learns which attempt it is, and how an executor finds again what it has started.
 LABEL = "PROXYD_ATTEMPT"
 
@@ -211,8 +213,8 @@ class Ending:
         is_out_of_disk: it was ended because it had written more than it may.
         cpu_seconds: of processor time that it has used.
         max_memory_bytes: the most that it has used at once.
-        is_unstarted: an engine has its container, and has never started the program in it; why
-            not, its client's exit status tells.
+        is_unstarted: an engine has its container, or a node its walls, and has never started the
+            program in it; why not, the exit status tells.
         message: for the person who reads it, if there is something to say.
         client: of which engine the supervisor had started a client, which ends by no signal of the
             job's: one that has ended it says nothing of the job. Empty if it was the job itself.
@@ -229,6 +231,19 @@ class Ending:
     message: str = ""
     client: str = ""
     lost: str = ""
+
+
+def names_no_program(log: Path) -> bool:
+    """Say whether a sandbox tells that the program is not there, in what it has printed to stderr.
+
+    To be asked of one that has started nothing: all of the lines are its own then.
+    """
+    try:
+        with log.open("rb") as file:
+            lines = file.read(_FIRST_BYTES).splitlines()
+    except OSError:
+        return False
+    return any(each.startswith(CANNOT_BE_RUN_LINE) for each in lines)
 
 
 class Executor(Protocol):
@@ -259,6 +274,9 @@ class Executor(Protocol):
             TaskError: it cannot go on; whoever called ends it by `stop`.
         """
 
+    def can_reach_ports(self) -> bool:
+        """Say whether `connect` works here; else `prepare` refuses a task with ports."""
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:
         """Return a socket to a port on which a job listens, on its own 127.0.0.1.
 
@@ -267,7 +285,7 @@ class Executor(Protocol):
 
         Raises:
             OSError: nobody listens there (ConnectionRefusedError), or nothing of the job runs.
-            TaskError: this executor cannot do that; `prepare` refuses a task with ports then.
+            TaskError: this executor cannot do that (`can_reach_ports`).
         """
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
@@ -275,6 +293,13 @@ class Executor(Protocol):
 
     def running(self) -> set[str]:
         """Return the attempts of which anything runs, whoever has started them."""
+
+    def left(self) -> set[str]:
+        """Return the attempts of which there is anything that `clean` removes, run or not.
+
+        Raises:
+            TaskError: nobody knows.
+        """
 
     def ended(self, attempt_id: str) -> Ending:
         """Say what is known of an attempt, while it runs or after it, until it is cleaned."""

@@ -210,6 +210,10 @@ class BwrapExecutor:
             finally:
                 os.close(gate)
 
+    def can_reach_ports(self) -> bool:
+        """Return True."""
+        return True
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:
         """Connect from within the job's network namespace."""
         return self._spaces.connect(attempt_id, port, lambda: self._first(attempt_id))
@@ -234,6 +238,10 @@ class BwrapExecutor:
             *(each for each in self._limits.attempts() if self._limits.processes(each)),
             *self._sandboxes(),
         }
+
+    def left(self) -> set[str]:
+        """Return the attempts that have a process, or a control group."""
+        return {*self._limits.attempts(), *self._sandboxes()}
 
     def ended(self, attempt_id: str) -> Ending:
         """Say what the limits have counted; the disk is the supervisor's to tell."""

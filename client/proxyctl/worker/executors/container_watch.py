@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors.engine import PROBE_SECONDS, EngineError, call
+from proxyctl.worker.executors.family import is_alive
 from proxyctl.worker.executors.trial import group_text
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class ContainerWatch:
             if pid:
                 self.usage = usage_of(pid, self.usage)
             # Whose monitor was killed would be waited for until its time is over.
-            looks = 0 if pid and Path(f"/proc/{pid}").exists() else looks + 1
+            looks = 0 if pid and is_alive(Path("/proc", str(pid))) else looks + 1
             if looks > (_GONE_LOOKS if pid else _STARTING_LOOKS) and self.has_client():
                 self.has_ended_client = True
                 with suppress(ProcessLookupError):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import proxyctl
+from proxyctl.worker import names
 from proxyctl.worker.executors import trial
 from proxyctl.worker.executors.base import (
     CANNOT_BE_RUN,
@@ -58,6 +59,7 @@ ATTEMPT_LABEL: Final = "proxyd.attempt"
 AGENT_LABEL: Final = "proxyd.agent"
 
 _PREFIX: Final = "proxyd-"  # of a container's name, before the attempt's identifier
+_NETWORK_PREFIX: Final = "proxyd-net-"  # the same of the container that has its network
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VOLUME: Final = re.compile(r"(/[A-Za-z0-9._-]{1,255}){1,32}")
@@ -169,6 +171,10 @@ class Containers:
         if task.network != "none":
             self._open_network(task)
 
+    def can_reach_ports(self) -> bool:
+        """Return what the engine says."""
+        return self.engine.can_reach_ports()
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:
         """Connect from within the network namespace of the attempt's container."""
         name = _name(attempt_id)
@@ -202,15 +208,19 @@ class Containers:
         Raises:
             TaskError: the engine does not answer, so nobody knows.
         """
-        try:
-            text = call(
-                self.engine,
-                *("ps", "--filter", f"label={AGENT_LABEL}={self._agent}", "--format", "{{.Names}}"),
-                seconds=PROBE_SECONDS,
-            )
-        except EngineError as error:
-            raise TaskError("host", str(error)) from None
-        return {each[len(_PREFIX) :] for each in text.split() if each.startswith(_PREFIX)}
+        containers = self._named()
+        return {each.removeprefix(_PREFIX) for each in containers if not _is_network(each)}
+
+    def left(self) -> set[str]:
+        """Return the attempts of this agent that have a container, whatever it does.
+
+        An engine may make one after its client was killed, and nobody has ever been told of it.
+
+        Raises:
+            TaskError: the engine does not answer, so nobody knows.
+        """
+        containers = self._named("--all")
+        return {each.removeprefix(_NETWORK_PREFIX).removeprefix(_PREFIX) for each in containers}
 
     def ended(self, attempt_id: str) -> Ending:
         """Say what the engine knows of an attempt's end."""
@@ -226,6 +236,7 @@ class Containers:
         has_client = watch is not None and watch.has_client()
         is_lost = self._mark(attempt_id).exists() or (state.get("Running") and not has_client)
         is_lost = is_lost or (watch is not None and watch.has_ended_client)
+        is_lost = is_lost or self._has_lost_monitor(name, state)
         lost = f"the client of {self.name} that was attached to it went away" if is_lost else ""
         # podman often misses it: the control group is gone with the process. But nothing within
         # can kill the first process of a container, so if nobody here did, the kernel did.
@@ -269,6 +280,35 @@ class Containers:
             self._let_go(attempt_id)
         self._spaces.close()
 
+    def _has_lost_monitor(self, name: str, state: Mapping[str, Any]) -> bool:
+        """Say whether docker has lost what watched a container for it, and so has killed that.
+
+        It shows the status of a kill then, and at the moment itself it has said another one.
+        """
+        is_killed = state.get("ExitCode") == _KILLED and not state.get("OOMKilled")
+        if self.engine.name != "docker" or not is_killed:
+            return False
+        since = ("--since", str(state.get("StartedAt")), "--until", "0s")
+        filters = ("--filter", f"container={name}", "--filter", "event=die")
+        shown = ("--format", "{{.Actor.Attributes.exitCode}}")
+        with suppress(EngineError):  # nobody knows: it is what it looks like
+            said = call(self.engine, "events", *since, *filters, *shown, seconds=PROBE_SECONDS)
+            return bool(said.split()) and said.split()[-1] != str(_KILLED)
+        return False
+
+    def _named(self, *options: str) -> set[str]:
+        """Return the names of this agent's containers."""
+        label = f"label={AGENT_LABEL}={self._agent}"
+        try:
+            text = call(
+                self.engine,
+                *("ps", *options, "--filter", label, "--format", "{{.Names}}"),
+                seconds=PROBE_SECONDS,
+            )
+        except EngineError as error:
+            raise TaskError("host", str(error)) from None
+        return {each for each in text.split() if each.startswith(_PREFIX)}
+
     def _pid(self, name: str) -> int | None:
         """Return the first process of a container as the machine counts; None if none runs.
 
@@ -303,7 +343,7 @@ class Containers:
 
     def _mark(self, attempt_id: str) -> Path:
         """Return the file that a guard makes when it had to end a container."""
-        return self._folder / f"lost-{attempt_id}"
+        return self._folder / names.ATTEMPTS / attempt_id / "lost"
 
     def _create_network(self, task: Task) -> None:
         """Start a container that does nothing but have a network, which the job then shares.
@@ -315,6 +355,7 @@ class Containers:
             *_walls(trial.BOUNDS, self.engine.spare_processes(), "none"),
             *self.engine.owner().options,
             *self.engine.options(shows_devices=False),
+            *("--label", f"{AGENT_LABEL}={self._agent}"),
         ]
         try:
             trial.add_image(self.engine)
@@ -541,7 +582,11 @@ def _name(attempt_id: str) -> str:
 
 def _network_name(attempt_id: str) -> str:
     """Return the name of the container that has an attempt's network."""
-    return f"proxyd-net-{attempt_id}"
+    return _NETWORK_PREFIX + attempt_id
+
+
+def _is_network(name: str) -> bool:
+    return name.startswith(_NETWORK_PREFIX)
 
 
 def _import_path() -> str:

@@ -81,6 +81,9 @@ class Docker:
         """Return the one that hands signals on."""
         return 1
 
+    def end_in_runtime(self, container: str) -> None:
+        """Do nothing: its daemon knows of whatever it has started, also after it was killed."""
+
     def needs(self) -> list[Finding]:
         """Say what it needs, without starting a container."""
         program = shutil.which("docker", path=engine.environment()["PATH"])

@@ -118,6 +118,13 @@ class Engine(Protocol):
     def needs(self) -> list[Finding]:
         """Say what it needs, without starting a container."""
 
+    def end_in_runtime(self, container: str) -> None:
+        """End and remove a container as its runtime has it, whatever the engine believes of it.
+
+        Args:
+            container: its identifier.
+        """
+
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of an engine's program."""
@@ -173,9 +180,24 @@ def remove(engine: Engine, name: str) -> None:
     Raises:
         EngineError: it is still there, or there never was one.
     """
-    with suppress(EngineError):  # it does not run; what is left to it is not waited for
-        call(engine, "kill", name, seconds=PROBE_SECONDS)
+    identifier = _identifier(engine, name)
+    if identifier:
+        with suppress(EngineError):  # it does not run; what is left to it is not waited for
+            call(engine, "kill", name, seconds=PROBE_SECONDS)
+        engine.end_in_runtime(identifier)
     call(engine, "rm", "--force", "--volumes", name)
+
+
+def _identifier(engine: Engine, name: str) -> str:
+    """Return the identifier of a container; an empty one if there is none."""
+    text = call(
+        engine,
+        *("ps", "--all", "--no-trunc", "--filter", f"name=^{name}$"),
+        *("--format", "{{.Names}} {{.ID}}"),
+        seconds=PROBE_SECONDS,
+    )
+    lines = (line.split() for line in text.splitlines())
+    return next((each[1] for each in lines if len(each) == 2 and each[0] == name), "")
 
 
 def call_for_json(engine: Engine, *arguments: str, seconds: float = PROBE_SECONDS) -> Any:  # noqa: ANN401 - JSON

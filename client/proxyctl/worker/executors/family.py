@@ -63,6 +63,14 @@ def is_first(folder: Path) -> bool:
     return depth > 1 and number == 1
 
 
+def is_alive(folder: Path) -> bool:
+    """Say whether a process, named by its folder in /proc, runs: one nobody waits for does not."""
+    with suppress(OSError):
+        state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+        return state not in (b"Z", b"X", b"x")
+    return False
+
+
 def user_of(folder: Path) -> int:
     """Return the user of a process, named by its folder in /proc; -1 of one that is gone."""
     with suppress(OSError, ValueError):

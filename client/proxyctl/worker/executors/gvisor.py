@@ -78,6 +78,10 @@ class Gvisor:
         """Return how many its kernel needs."""
         return self._podman.spare_processes()
 
+    def end_in_runtime(self, container: str) -> None:
+        """Do as podman."""
+        self._podman.end_in_runtime(container)
+
     def needs(self) -> list[Finding]:
         """Say what it needs, without starting a container."""
         program = shutil.which(_NEEDED, path=engine.environment()["PATH"])

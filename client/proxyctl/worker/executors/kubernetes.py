@@ -141,6 +141,10 @@ class Kubernetes:
     def attach(self, task: Task, pid: int) -> None:
         """Have nothing to do: what the supervisor has started opens the gate."""
 
+    def can_reach_ports(self) -> bool:
+        """Return False."""
+        return False
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - to none
         """Refuse: the job runs on another machine; `prepare` has refused a task with ports."""
         raise TaskError("refused", objects.NO_PORTS)
@@ -170,6 +174,10 @@ class Kubernetes:
             raise TaskError("host", f"Kubernetes: {error}") from None
         live = [each for each in pods if objects.is_live(each)]
         return objects.attempts_of(live + [each for each in jobs if not objects.is_job_over(each)])
+
+    def left(self) -> set[str]:
+        """Return what `running` does; what has ended it forgets by itself."""
+        return self.running()
 
     def ended(self, attempt_id: str) -> Ending:
         """Say what the cluster has told of the end."""

@@ -43,6 +43,10 @@ class NoExecutor:
         """Refuse: nothing holds the attempt to its limits."""
         raise TaskError("host", self._words)
 
+    def can_reach_ports(self) -> bool:
+        """Return False."""
+        return False
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - to none
         """Refuse."""
         raise TaskError("host", self._words)
@@ -51,6 +55,10 @@ class NoExecutor:
         """Do nothing; the supervisor is asked next."""
 
     def running(self) -> set[str]:
+        """Return nothing."""
+        return set()
+
+    def left(self) -> set[str]:
         """Return nothing."""
         return set()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.worker.executors import engine, seccomp
 from proxyctl.worker.executors.base import Finding
-from proxyctl.worker.executors.engine import PROBE_SECONDS, EngineError, Owner, call_for_json
+from proxyctl.worker.executors.engine import PROBE_SECONDS, EngineError, Owner, call, call_for_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,6 +89,27 @@ class Podman:
     def spare_processes(self) -> int:
         """Return how many the runtime needs."""
         return self._spare_processes
+
+    def end_in_runtime(self, container: str) -> None:
+        """Have the runtime delete the container.
+
+        A podman that was killed while it started one has told nobody that its runtime has it, with
+        a monitor that waits for ever; one that was killed while it removed it, as little.
+        """
+        runtime = self._runtime
+        with suppress(EngineError, OSError, subprocess.TimeoutExpired):
+            if runtime is None:
+                runtime = call(self, "inspect", "--format", "{{.OCIRuntime}}", container).strip()
+            program = shutil.which(runtime, path=_search_path())
+            if program is not None:
+                subprocess.run(  # noqa: S603 - the runtime that podman itself has
+                    [program, "delete", "--force", container],
+                    env=dict(self.environment()),
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=PROBE_SECONDS,
+                    check=False,  # mostly there is none
+                )
 
     def needs(self) -> list[Finding]:
         """Say what it needs, without starting a container."""

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.worker import names
 from proxyctl.worker.executors import slurm_calls
-from proxyctl.worker.executors.base import Ending, Finding, Launch, Task, TaskError
+from proxyctl.worker.executors.base import (
+    Ending,
+    Finding,
+    Launch,
+    Task,
+    TaskError,
+    names_no_program,
+)
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.slurm_calls import OUT_OF_MEMORY, OVER, PENDING, SlurmError, Wish
 from proxyctl.worker.programs import python
@@ -118,6 +125,10 @@ class Slurm:
     def attach(self, task: Task, pid: int) -> None:
         """Have nothing to do: what the supervisor has started tells the node to begin."""
 
+    def can_reach_ports(self) -> bool:
+        """Return False."""
+        return False
+
     def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - as others
         """Refuse: the job is on a node, and the agent is not."""
         raise TaskError("refused", _NO_PORTS)
@@ -159,12 +170,16 @@ class Slurm:
         except SlurmError as error:
             raise TaskError("host", f"Slurm: {error}") from None
 
+    def left(self) -> set[str]:
+        """Return what `running` does; what has ended it forgets by itself."""
+        return self.running()
+
     def ended(self, attempt_id: str) -> Ending:
         """Say what the node has told, or why it has not."""
         exchange = self._exchange(attempt_id)
         over = files.read(exchange / OVER_FILE)
         if over is not None:
-            ending = _ending_of(over)
+            ending = _ending_of(over, exchange / RUN / names.LOGS["err"])
             # Where it was this side that has asked, the agent knows so, and goes by that.
             if over["ended"].get("asked") and not ending.lost:
                 return replace(ending, lost=f"Slurm has ended the job: {self._state(attempt_id)}")
@@ -354,8 +369,11 @@ def _unended(name: str) -> list[str]:
     return [number for number, state in slurm_calls.jobs(name).items() if state not in OVER]
 
 
-def _ending_of(over: dict[str, Any]) -> Ending:
-    """Return what the node's supervisor and its kernel have counted."""
+def _ending_of(over: dict[str, Any], log: Path) -> Ending:
+    """Return what the node's supervisor and its kernel have counted; `log` is what came on stderr.
+
+    Walls that have started nothing are the node's fault, unless there is no such program.
+    """
     ended, ending = over["ended"], over["ending"]
     if ended.get("failed"):
         return Ending(lost=str(ended["failed"]))
@@ -363,6 +381,7 @@ def _ending_of(over: dict[str, Any]) -> Ending:
     return Ending(
         is_out_of_memory=bool(ending["is_out_of_memory"]),
         is_out_of_disk=bool(ended["disk_over"]),
+        is_unstarted=bool(ended.get("unstarted")) and not names_no_program(log),
         cpu_seconds=ended["cpu_seconds"] if cpu is None else cpu,
         max_memory_bytes=ended["max_memory_bytes"] if memory is None else memory,
         lost="the disk of the node is full" if ended["disk_full"] else "",

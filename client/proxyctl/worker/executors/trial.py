@@ -28,6 +28,9 @@ BOUNDS: Final = Bounds(
 )
 
 _TRIES: Final = 100
+# An engine that is killed is back after seconds; until it is, nothing can be removed.
+_REMOVALS_MAX: Final = 15
+_REMOVAL_SECONDS: Final = 1.0
 _TRY_SECONDS: Final = 0.05
 _GROUPS: Final = Path("/sys/fs/cgroup")
 # Machine code that waits for signals for ever.
@@ -53,8 +56,7 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
     except EngineError as error:
         problems = [str(error)]
     finally:
-        with suppress(EngineError):
-            remove(engine, name)
+        _remove(engine, name)
     return Finding(
         id=f"{engine.name}-trial",
         is_met=not problems,
@@ -63,6 +65,15 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
         why="a job of a stranger could take all of this machine otherwise",
         remedy=f"see `{engine.name} info`, or choose another sandbox" if problems else "",
     )
+
+
+def _remove(engine: Engine, name: str) -> None:
+    """Remove it; what cannot be removed now is, by the next agent that is started here."""
+    for _ in range(_REMOVALS_MAX):
+        with suppress(EngineError):
+            remove(engine, name)
+            return
+        time.sleep(_REMOVAL_SECONDS)
 
 
 def _problems(engine: Engine, name: str, create: Callable[[str, Bounds], None]) -> list[str]:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
@@ -18,11 +19,12 @@ from support.waiting import until_true
 from support.worker_market import TOKEN, Job, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
+from proxyctl.worker import agent as agent_module
 from proxyctl.worker import lock, names
 from proxyctl.worker.agent import AgentError
 from proxyctl.worker.executors.base import WORK, TaskError
 from proxyctl.worker.link import LinkError
-from proxyctl.worker.record import Consent
+from proxyctl.worker.record import Consent, Lend
 from proxyctl.worker.running import agent_with
 from proxyctl.worker.states import State
 
@@ -498,6 +500,7 @@ def test_what_the_daemon_is_told(agent: WorkerAgent, market: WorkerMarket) -> No
     assert question["capacity"]["slots"] == 1
     assert question["capacity"]["cores"] == 0.5
     assert question["capabilities"]["executors"] == ["bwrap"]
+    assert question["capabilities"]["ports"] == ["bwrap"]
     until(lambda: market.syncs[-1]["attempts"], agent)
     assert market.syncs[-1]["attempts"][0]["state"] == "running"
     shown = agent.command("jobs").stdout
@@ -549,7 +552,10 @@ def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
     market: WorkerMarket, tmp_path: Path
 ) -> None:
     class Silent:
-        def running(self) -> set[str]:
+        def can_reach_ports(self) -> bool:
+            return True
+
+        def left(self) -> set[str]:
             raise TaskError("host", "podman ps did not end within 20 s")
 
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
@@ -557,6 +563,57 @@ def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
     with pytest.raises(AgentError, match=r"under podman cannot be found out.* did not end within"):
         agent.run()
     assert not market.questions
+
+
+def test_who_lets_nobody_in_is_given_no_job_that_listens(tmp_path: Path) -> None:
+    class Serving:
+        def can_reach_ports(self) -> bool:
+            return True
+
+    def told(lend: Lend) -> object:
+        consent = Consent("http://127.0.0.1:1", TOKEN, "2026-01-01T00:00:00+00:00", lend)
+        agent = agent_with(consent, tmp_path, {"podman": Serving()}, lambda: None)  # type: ignore[dict-item]
+        return agent._device.capabilities()["ports"]
+
+    assert told(Lend()) == ["podman"]
+    assert told(Lend(ports_gb_per_day=0)) == []
+    spent = {"day": datetime.now(UTC).astimezone().date().isoformat(), "spent_bytes": 10**9}
+    (tmp_path / names.PORTS).write_text(json.dumps(spent))
+    assert told(Lend(ports_gb_per_day=1)) == []
+    assert told(Lend(ports_gb_per_day=2)) == ["podman"]
+
+
+def test_what_an_engine_makes_after_all_was_removed_is_removed_too(
+    market: WorkerMarket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late:
+        has_it = True
+        answers = ["", "docker ps did not end within 20 s"]
+        calls: list[str] = []
+
+        def can_reach_ports(self) -> bool:
+            return True
+
+        def left(self) -> set[str]:
+            if words := self.answers.pop():
+                raise TaskError("host", words)
+            self.answers.append("")
+            return {"late-1"} if self.has_it else set()
+
+        def stop(self, attempt_id: str, grace_s: float) -> None:
+            self.calls.append(f"stop {attempt_id} {grace_s}")
+
+        def clean(self, attempt_id: str) -> None:
+            self.calls.append(f"clean {attempt_id}")
+            self.has_it = False
+            agent._orders.is_ending = True
+
+    late = Late()
+    consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
+    agent = agent_with(consent, tmp_path, {"docker": late}, lambda: None)  # type: ignore[dict-item]
+    monkeypatch.setattr(agent_module, "_SWEEP_SECONDS", 0)
+    agent._sweep_again()  # it ends, and not before it has answered
+    assert late.calls == ["stop late-1 0", "clean late-1"]
 
 
 def test_what_gets_free_is_offered_at_once(agent: WorkerAgent, market: WorkerMarket) -> None:

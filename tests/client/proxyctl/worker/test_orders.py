@@ -15,7 +15,9 @@ JSON = st.recursive(
 
 
 @given(
-    st.fixed_dictionaries({}, optional=dict.fromkeys(("jobs", "actions", "lease_s", "seen"), JSON))
+    st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(("jobs", "actions", "lease_s", "seen", "benchmark"), JSON)
+    )
 )
 def test_whatever_a_daemon_answers_is_an_order(reply: dict[str, object]) -> None:
     order = orders_of(reply)

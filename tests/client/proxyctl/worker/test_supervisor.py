@@ -92,6 +92,21 @@ def test_a_program_that_ignores_its_end_is_killed_with_all_it_started(tmp_path: 
     until_true(lambda: Identity.of(pid) is None, "what had a session of its own is gone, too")
 
 
+def test_the_end_of_an_orphan_is_seen_while_the_program_runs(tmp_path: Path) -> None:
+    """Engines ask the kernel whether a container runs, and one that nobody has waited for does."""
+    # The outer shell is gone before what it has started ends, which is the supervisor's child then.
+    folder = prepared(tmp_path, "sh -c 'sleep 0.2 & echo $!'; sleep 1000")
+    supervisors = Supervisors(tmp_path)
+    supervisors.give(folder)
+    out = folder / names.LOGS["out"]
+    until_true(lambda: out.exists() and out.read_text().endswith("\n"), "it runs")
+    until_true(lambda: not psutil.pid_exists(int(out.read_text())), "nobody waits for it")
+    assert Identity.of_fields(json.loads((folder / names.RUNNING).read_text())).is_alive()
+    Identity.of_fields(json.loads((folder / names.BEGUN).read_text())).send(signal.SIGKILL)
+    until_true(lambda: not supervisors.reap(), "nothing runs")
+    supervisors.close()
+
+
 def test_no_more_is_kept_than_was_said(tmp_path: Path) -> None:
     ended = run(tmp_path, "head -c 300000 /dev/zero", log_bytes=1_000)
     assert ended["log_bytes"]["out"] == 300_000

@@ -4,10 +4,12 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from support.exit_device import Port
 from support.waiting import until
 
 from proxyctl.protocol.frames import Dialled, Open, Outcome
+from proxyctl.worker import doors
 from proxyctl.worker import tunnel as module
+from proxyctl.worker.allowance import Allowance
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.ports import Served
@@ -47,6 +51,9 @@ class Authority:
     async def revoked_among(self, _: Sequence[str]) -> list[str]:
         return []
 
+    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
+        return list(device_ids)
+
 
 class Place:
     """A daemon's port, and a device with a job in the same loop."""
@@ -66,7 +73,16 @@ class Place:
         self.target = 0  # where the job listens
         self.outcomes: list[Dialled] = []
         self.pool = ThreadPoolExecutor(2)
-        self.device = JobTunnel("http://127.0.0.1:1", TOKEN, self._ask, None, self.pool)
+        self.folder = folder
+        self.allowance = self.allowing(bytes_per_day=1 << 40)
+        self.device = JobTunnel(
+            "http://127.0.0.1:1", TOKEN, self._ask, None, self.allowance, self.pool
+        )
+
+    def allowing(self, *, bytes_per_day: int) -> Allowance:
+        """Return what lets so much through, as it comes."""
+        path = self.folder / "ports.json"
+        return Allowance(path, bytes_per_day, 0, lambda: datetime.now(UTC), time.monotonic)
 
     def _ask(self, path: str) -> dict[str, Any]:
         self.asked.append(path)
@@ -112,7 +128,7 @@ class Place:
         return answers[0].outcome
 
     async def open(self, port: int = 8888) -> socket.socket:
-        return await self.tunnels.open(TOKEN, JOB, 1, port, 20)
+        return await self.tunnels.open(TOKEN, JOB, 1, port, 20, "buyer")
 
     async def close(self) -> None:
         await self.device.close()
@@ -123,7 +139,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
-    monkeypatch.setattr(module.Retries, "failed", lambda *_: 0.01)
+    monkeypatch.setattr(doors.Retries, "failed", lambda *_: 0.01)
     made = Place(tmp_path)
     yield made
     await made.close()
@@ -172,6 +188,57 @@ async def test_a_flood_of_orders_is_bounded(place: Place, monkeypatch: pytest.Mo
             await place.open()
 
 
+async def test_nothing_waits_for_an_acknowledgement_that_is_delayed(place: Place) -> None:
+    loop = asyncio.get_running_loop()
+    async with targets.echo() as target:
+        place.target = target.port
+        await place.attach(8888)
+        with await place.open() as stream:
+            for _ in range(20):  # from some exchanges on the system delays them
+                await loop.sock_sendall(stream, b"ping")
+                assert await loop.sock_recv(stream, 4) == b"ping"
+            [relay] = place.device._attempts[ATTEMPT].relays
+            daemon, job = (
+                end.transport.get_extra_info("socket")
+                for end in (relay._work, relay._target)  # type: ignore[attr-defined]
+            )
+            assert daemon.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert job.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+
+
+@pytest.mark.parametrize("is_from_job", [True, False])
+async def test_no_byte_goes_through_above_what_the_owner_allows(
+    place: Place, *, is_from_job: bool
+) -> None:
+    allowed, read = 1_000_003, 0
+    place.allowance.bytes_per_day = allowed
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as job:
+        job.setblocking(False)
+        place.target = job.getsockname()[1]
+        await place.attach(8888)
+        for _ in range(2):  # more in all than may go through
+            stream = await place.open()
+            inside, _ = await loop.sock_accept(job)
+            with stream, inside:
+                near, far = (inside, stream) if is_from_job else (stream, inside)
+                sending = asyncio.create_task(loop.sock_sendall(near, bytes(900_000)))
+                with suppress(ConnectionResetError):
+                    while read < allowed and (data := await loop.sock_recv(far, 1 << 16)):
+                        read += len(data)
+                        if read == 900_000:
+                            break
+                sending.cancel()
+                with suppress(asyncio.CancelledError, OSError):
+                    await sending
+            await until(lambda: place.device.streams == 0)
+        with pytest.raises(TunnelError, match="paused"):
+            await place.open()
+    assert place.allowance.spent == allowed
+    assert place.allowance.is_spent
+    assert 900_000 <= read <= allowed
+
+
 async def test_why_a_job_is_not_reached_is_told(place: Place) -> None:
     await place.attach(8888)
     with socket.socket() as taken:
@@ -205,7 +272,7 @@ async def test_who_waits_for_an_attempt_that_ends_is_told(place: Place) -> None:
 
     served = place.device._attempts[ATTEMPT].served
     place.device._attempts[ATTEMPT].served = replace(served, connect=hang)
-    opening = asyncio.create_task(place.tunnels.open(TOKEN, JOB, 1, 8888, 60))
+    opening = asyncio.create_task(place.tunnels.open(TOKEN, JOB, 1, 8888, 60, "buyer"))
     await until(lambda: place.device.streams == 1, "it is on its way")
     place.device.forget(ATTEMPT)
     await asyncio.wait({opening}, timeout=20)
@@ -265,7 +332,7 @@ async def test_an_api_that_talks_nonsense_is_asked_again(
 async def test_an_api_that_is_away_is_asked_again_and_one_that_refuses_later(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(doors, "REFUSED_SECONDS", 0.01)
     place.failures = [
         LinkError("away"),
         RefusedError("There is none.", "tunnels_not_offered", 400),

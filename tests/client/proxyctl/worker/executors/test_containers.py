@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,11 @@ import pytest
 from support import engines, launching
 from support.waiting import until_true
 
-from proxyctl.worker.executors import container_watch, guarded, netns
+from proxyctl.worker.executors import container_watch, family, guarded, netns
 from proxyctl.worker.executors.base import CANNOT_BE_RUN, Bounds, Launch, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import Engine, EngineError, call
+from proxyctl.worker.executors.podman import Podman
 
 BOUNDS = Bounds(cores=1.0, memory_bytes=128 << 20, disk_bytes=1 << 30, processes=64, seconds=60)
 KINDS = ("podman", "docker")
@@ -57,12 +59,17 @@ def containers(
 
 @pytest.fixture
 def task(folder: Path, containers: Containers, request: pytest.FixtureRequest) -> Iterator[Task]:
-    attempt_id = f"{folder.parent.name.replace('.', '-')[:60]}-{os.getpid()}-1"
+    made = task_of(folder, folder.parent.name.replace(".", "-")[:60])
+    yield made
+    containers.clean(made.attempt_id)
+
+
+def task_of(folder: Path, name: str) -> Task:
+    attempt_id = f"{name}-{os.getpid()}-1"
     attempt = folder / "attempts" / attempt_id
     (attempt / "work").mkdir(parents=True)
     (attempt / "inputs").mkdir()
-    yield Task(attempt_id, attempt, "docker", ("true",), BOUNDS, image=engines.IMAGE)
-    containers.clean(attempt_id)
+    return Task(attempt_id, attempt, "docker", ("true",), BOUNDS, image=engines.IMAGE)
 
 
 def sh(task: Task, script: str) -> Task:
@@ -269,6 +276,86 @@ def test_a_container_whose_monitor_is_killed_is_lost_and_not_waited_for(
     os.kill(int(text), signal.SIGKILL)
     child.communicate(timeout=30)
     assert "went away" in containers.ended(task.attempt_id).lost
+
+
+def test_a_container_that_has_ended_and_is_not_waited_for_is_gone() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        folder = Path("/proc", str(child.pid))
+        assert family.is_alive(folder)
+        child.kill()
+        until_true(lambda: not family.is_alive(folder), "it has ended")
+        assert folder.exists()
+    assert not family.is_alive(folder)
+
+
+@pytest.mark.parametrize("kind", ["docker"])
+def test_a_container_whose_monitor_docker_has_lost_has_not_used_up_its_memory(
+    containers: Containers, task: Task
+) -> None:
+    child = start(containers.prepare(sh(task, "echo ready; sleep 600")))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    name = f"proxyd-{task.attempt_id}"
+    pid = call(containers.engine, "inspect", "--format", "{{.State.Pid}}", name).strip()
+    monitor = int(Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[1])
+    assert b"containerd-shim" in Path(f"/proc/{monitor}/cmdline").read_bytes()
+    os.kill(monitor, signal.SIGKILL)
+    child.communicate(timeout=30)
+    ending = containers.ended(task.attempt_id)
+    assert (ending.is_out_of_memory, "went away" in ending.lost) == (False, True), ending
+
+
+def test_a_start_that_podman_never_knew_of_is_removed_with_its_container(
+    podman_storage: None, image_archive: Path, folder: Path
+) -> None:
+    """It is killed when its runtime has the container, and before it has heard of that."""
+    engines.require_root()
+    runtime, killed = folder / "runc", folder / "killed"
+    kill = f"kill -9 $(cat {killed}) && rm {killed}"
+    runtime.write_text(
+        f'#!/bin/sh\nruns=\ncase "$*" in *" create "*) runs=1;; esac\n'
+        f'runc "$@" || exit\n[ -z "$runs" ] || [ ! -e {killed} ] || {{ {kill}; }}\n'
+    )
+    runtime.chmod(0o755)
+    containers = Containers(Podman(str(runtime)), folder=folder)
+    engines.add_image(containers.engine, image_archive)
+    job = task_of(folder, "unknown")
+    launch = containers.prepare(job)
+    name = f"proxyd-{job.attempt_id}"
+    identifier = call(containers.engine, "inspect", "--format", "{{.Id}}", name).strip()
+    read, write = os.pipe()
+    client = subprocess.Popen(
+        ["/bin/sh", "-c", 'read go; exec "$@"', "sh", *launch.argv[-6:]],
+        env={**launch.env},
+        stdin=read,
+    )
+    os.close(read)
+    killed.write_text(str(client.pid))
+    os.write(write, b"go\n")
+    os.close(write)
+    assert client.wait(20) == -signal.SIGKILL
+    until_true(lambda: not killed.exists(), "its runtime is done")
+
+    def known() -> str:
+        return subprocess.check_output(["runc", "list", "--quiet"], text=True)
+
+    state = call(containers.engine, "inspect", "--format", "{{.State.Status}}", name).strip()
+    assert (state, identifier in known()) == ("created", True)
+    assert (containers.running(), containers.left()) == (set(), {job.attempt_id})
+    containers.clean(job.attempt_id)
+    assert containers.left() == set()
+    assert identifier not in known()
+    until_true(lambda: not monitors(identifier), "its monitor waits for ever")
+
+
+def monitors(identifier: str) -> list[Path]:
+    processes = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            words = (each / "cmdline").read_bytes()
+            if b"conmon" in words and identifier.encode() in words:
+                processes.append(each)
+    return processes
 
 
 def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, kind: str) -> None:

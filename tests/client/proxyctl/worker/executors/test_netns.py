@@ -4,9 +4,12 @@ import errno
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,6 +109,7 @@ def test_a_port_on_which_the_job_listens(started: list[subprocess.Popen[bytes]])
     pid = first_within(process)
     spaces = netns.Spaces()
     with spaces.connect("a", 8888, lambda: pid) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert received(sock) == b"hello from within"
     # From then on nobody has to be found: the namespace is kept.
     with spaces.connect("a", 8888, lambda: None) as sock:
@@ -145,6 +149,66 @@ def test_a_process_of_the_machine_itself_is_refused() -> None:
         netns.listen_inside(os.getpid(), 1080)
     with pytest.raises(FileNotFoundError):
         netns.listen_inside(2**22 - 1, 1080)
+
+
+def makers() -> set[int]:
+    """Return the processes of this one that run its own program."""
+    own = Path("/proc/self/cmdline").read_bytes()
+    threads = Path("/proc/self/task").iterdir()
+    children = [int(each) for task in threads for each in (task / "children").read_text().split()]
+    return {pid for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes() == own}
+
+
+def test_one_child_makes_all_sockets_of_a_job(started: list[subprocess.Popen[bytes]]) -> None:
+    process = within(SERVER)
+    started.append(process)
+    pid, before = first_within(process), makers()
+    spaces = netns.Spaces()
+    assert process.stdout is not None
+    process.stdout.readline()
+    with ThreadPoolExecutor(4) as pool:
+        for sock in pool.map(lambda _: spaces.connect("a", 8888, lambda: pid), range(40)):
+            with sock:
+                assert received(sock) == b"hello from within"
+    [child] = makers() - before
+    assert len(list(Path(f"/proc/{child}/fd").iterdir())) == 1  # none of the agent's
+    # One that was killed has a successor, as long as the job is there.
+    os.kill(child, signal.SIGKILL)
+    with spaces.connect("a", 8888, lambda: pid) as sock:
+        assert received(sock) == b"hello from within"
+    [second] = makers() - before
+    assert second != child
+    os.kill(second, signal.SIGTERM)  # as whoever stops a whole group does
+    with spaces.connect("a", 8888, lambda: None) as sock:
+        assert received(sock) == b"hello from within"
+    spaces.close()
+    assert makers() == before
+
+
+def test_the_child_ends_with_the_agent(started: list[subprocess.Popen[bytes]]) -> None:
+    process = within(SERVER)
+    started.append(process)
+    pid = first_within(process)
+    agent = (
+        "import os, signal\n"
+        "from proxyctl.worker.executors import netns\n"
+        f"netns.Spaces().connect('a', 8888, lambda: {pid})\n"
+        "children = open(f'/proc/self/task/{os.getpid()}/children').read()\n"
+        "print(children, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    argv = (sys.executable, "-c", agent)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, env=environment, check=False)
+    [child] = done.stdout.split()
+    until_true(lambda: not is_alive(int(child)), "it ends")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_no_child_and_no_descriptor_is_left(started: list[subprocess.Popen[bytes]]) -> None:

@@ -19,10 +19,12 @@ from support.waiting import until_true
 from support.worker_market import TOKEN, Job, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
+from proxyctl import files
 from proxyctl.worker import names, record, sandboxes
-from proxyctl.worker.executors.base import Bounds, Task, TaskError
+from proxyctl.worker.endings import report_of
+from proxyctl.worker.executors.base import Bounds, Ending, Task, TaskError
 from proxyctl.worker.executors.limits.slurm import SlurmGroups
-from proxyctl.worker.executors.slurm import EXCHANGE, Slurm
+from proxyctl.worker.executors.slurm import EXCHANGE, OVER_FILE, RUN, Slurm
 from proxyctl.worker.executors.slurm_calls import Node, parse_nodes
 from proxyctl.worker.record import Lend, Sandbox
 
@@ -399,6 +401,39 @@ def test_limits_that_slurm_does_not_hold_are_found_out() -> None:
     with pytest.raises(TaskError, match="holds no limits"):
         groups.admit("job-1", Bounds(1.0, 64 << 20, 1 << 20, 64, 60))
     assert groups.ended("job-1").max_memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("bwrap: Can't mount proc\n", "host"),
+        ("bwrap: execvp nonesuch: No such file or directory\n", "job"),
+    ],
+)
+def test_walls_that_have_started_nothing_are_the_nodes_fault(
+    tmp_path: Path, said: str, kind: str
+) -> None:
+    attempt = tmp_path / names.ATTEMPTS / "job-1"
+    exchange = attempt / EXCHANGE
+    (exchange / RUN).mkdir(parents=True)
+    for log in (exchange / RUN / names.LOGS["err"], attempt / names.LOGS["err"]):
+        log.write_text(said)
+    here = {
+        "status": 1,
+        "signal": None,
+        "timed_out": False,
+        "asked": False,
+        "disk_full": False,
+        "disk_over": "",
+        "cpu_seconds": 0.0,
+        "max_memory_bytes": 0,
+        "log_kept": {"out": 0, "err": len(said)},
+    }
+    over = {"ended": {**here, "unstarted": True}, "ending": asdict(Ending())}
+    files.write(exchange / OVER_FILE, over)
+    ending = Slurm(tmp_path).ended("job-1")
+    report = report_of({**here, "unstarted": False}, ending, None, attempt, 60)
+    assert (report.verb, report.fields["kind"]) == ("fail", kind)
 
 
 def test_nodes_are_read_as_slurm_lists_them() -> None:

@@ -1,0 +1,68 @@
+"""Questions to the store that come from many at once: those that wait go together, in one read.
+
+A thousand devices that come back in the same second ask the same thing, each of itself. One by one,
+each would take its turn at the store, and the last would wait for longer than anybody does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from itertools import islice
+from typing import Generic, TypeVar
+
+# Reads under way at once: while one waits for the store another one's answers are worked on.
+READS_MAX = 2
+GATHERED_KEYS = 16  # that wait before another read is worth it
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Gathering(Generic[Key, Value]):
+    """Reads what is asked for, many keys at once; each read begins after its questions were asked.
+
+    Args:
+        read: returns the values of keys, of each that it knows; it has one transaction for all.
+        most: keys in one read.
+    """
+
+    def __init__(
+        self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, Value]]], most: int
+    ) -> None:
+        self._read = read
+        self._most = most
+        self._waiting: dict[Key, asyncio.Future[Value | None]] = {}
+        self._reading: set[asyncio.Task[None]] = set()
+
+    async def ask(self, key: Key) -> Value | None:
+        """Return the value of a key, as of now; None where there is none.
+
+        Raises:
+            StoreError: whatever the read raised; others may have asked with it.
+        """
+        future = self._waiting.get(key)
+        if future is None:
+            loop = asyncio.get_running_loop()
+            future = self._waiting[key] = loop.create_future()
+            if len(self._reading) < min(READS_MAX, 1 + len(self._waiting) // GATHERED_KEYS):
+                self._reading.add(loop.create_task(self._run(), name="gathering"))
+        # Whoever gives up takes nothing from others who ask the same.
+        return await asyncio.shield(future)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                keys = list(islice(self._waiting, self._most))
+                futures = {key: self._waiting.pop(key) for key in keys}
+                try:
+                    values = await self._read(keys)
+                except Exception as error:  # noqa: BLE001 - handed to everybody who asked
+                    for future in futures.values():
+                        future.set_exception(error)
+                        future.exception()  # nobody may wait any more
+                else:
+                    for key, future in futures.items():
+                        future.set_result(values.get(key))
+        finally:  # here, and not once the task is over: what comes in between has a reader
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - this is one
+            self._reading.discard(task)

@@ -1,0 +1,109 @@
+"""What the work at a job is worth, and who is paid that from its hold.
+
+Replicas that are paid by time have `market.draws` instead.
+"""
+
+from msgspec import Struct
+
+from market import ledger, reviews
+from market.ledger import Movement, Transfer, TransferIds, TransferKind
+from market.money import Currency
+from market.postings import hold_of
+from storage.attempts import SpecRow
+from storage.jobs import JobRow
+from storage.store import Transaction
+
+HOUR_SECONDS = 3_600
+
+
+class Moment(Struct, frozen=True):
+    """What a change needs from outside its transaction: the time, and identifiers of transfers."""
+
+    now: int
+    resolution: TransferIds
+    payout_id: str
+
+
+def share(job: JobRow, began: int | None, now: int, spec: SpecRow | None) -> int:
+    """Return what the part of a job's estimated time is worth that has passed since work began.
+
+    No more than the job may take: its device may tell later that this was over, or be late with all
+    that it tells because the service was away.
+    """
+    if began is None:
+        return 0
+    ran = max(now - began, 0)
+    if spec is not None and spec.timeout_seconds:
+        ran = min(ran, spec.timeout_seconds)
+    return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+
+
+async def settle(
+    tx: Transaction,
+    moment: Moment,
+    job: JobRow,
+    worker: str | None,
+    *,
+    gross: int,
+    earned: int,
+    review_seconds: int,
+) -> None:
+    """Pay what a job that has ended is worth, or let its buyer look at the result first.
+
+    Args:
+        tx: the transaction; it has just ended the job.
+        moment: when, with the identifiers of the transfers.
+        job: as it was while it ran.
+        worker: who is paid; None gives the buyer everything back.
+        gross: micro-credits that the work is worth.
+        earned: what of that is the worker's.
+        review_seconds: for how long the buyer may look at the result; 0 pays at once.
+    """
+    if worker is not None and review_seconds:
+        how = reviews.Beginning(
+            worker=worker,
+            price=_held_part(job, gross),
+            earned=earned,
+            seconds=review_seconds,
+            resolution=moment.resolution,
+            hold_id=moment.payout_id,
+            now=moment.now,
+        )
+        await reviews.begin(tx, job, hold_of(job.id), how)
+        return
+    house, fee = ledger.revenue(Currency(job.currency)), gross - earned
+    if worker is None:
+        payments = []
+    elif job.currency == Currency.CREDIT:
+        payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
+    else:
+        payments = [(house, _held_part(job, gross))]
+        await _pay_out(tx, moment, job, worker, earned)
+    await ledger.capture(
+        tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
+    )
+
+
+def _held_part(job: JobRow, gross: int) -> int:
+    """Return the part of what a buyer holds, in its currency, that is worth so many credits."""
+    if job.currency == Currency.CREDIT and gross < job.price_credit:
+        return gross
+    return job.price_held * gross // job.price_credit if job.price_credit else job.price_held
+
+
+async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, earned: int) -> None:
+    """Pay a worker in credits for what the buyer holds in another currency."""
+    payout = Movement(
+        ledger.revenue(Currency.CREDIT), ledger.available(worker, Currency.CREDIT), earned
+    )
+    currency = Currency(job.currency)
+    buyer = ledger.available(job.user_id, currency)
+    held = Movement(ledger.held(job.user_id, currency), buyer, job.price_held)
+    captured = Movement(buyer, ledger.revenue(currency), job.price_held)
+    await ledger.lock(tx, (payout, held, captured))
+    reference, kind = hold_of(job.id), TransferKind.PAYOUT
+    key = f"{reference}:{kind}"
+    transfer = Transfer(
+        moment.payout_id, key, kind, reference, Currency.CREDIT, (payout,), moment.now
+    )
+    await ledger.post(tx, transfer)

@@ -1,0 +1,62 @@
+"""What a device is asked to show, all the way: a job whose answer is known, and a benchmark."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.service import running_in
+from support.story import worker_token
+from support.waiting import until
+from support.worker_market import WorkerMarket
+from support.worker_process import WorkerAgent, require_sandbox
+
+from market import benchmarks, dispatch, sample_tasks
+from proxyctl.worker.record import Lend
+
+
+async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_sandbox(tmp_path)
+    for name in ("HASHES", "STEPS", "NUMBERS", "SHELL_STEPS"):
+        monkeypatch.setattr(sample_tasks, name, (1_000, 2_000))
+    monkeypatch.setattr(benchmarks, "ROUNDS", 1_000)
+    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 1)
+    jobs = {
+        "sample_account": "person1@example.com",
+        "sample_credits_per_day": 100,
+        "benchmark_hours": 24,
+    }
+    async with running_in(tmp_path, jobs=jobs) as service:
+        payer, owner = await service.person(credit="10"), await service.person()
+        made = service.daemon.market.samples
+        assert made is not None
+        await until(lambda: made.ready > 0)
+        folder = tmp_path / "agent"
+        folder.mkdir(mode=0o700)
+        agent = WorkerAgent(folder, cast(WorkerMarket, SimpleNamespace(url=service.url, jobs={})))
+        lend = Lend(cores=1, ram_gb=0.5, disk_gb=1, max_jobs=1)
+        agent.agree(service.url, lend, await worker_token(service, owner))
+        agent.start()
+        try:
+            device: dict[str, Any] = {}
+
+            async def has_shown() -> bool:
+                answer = await service.call("GET", "/api/worker/devices", token=owner.token)
+                device.update(answer.body["devices"][0])
+                return bool(device["reputation"]["checks"]) and "benchmark" in device
+
+            await until(has_shown, "it has shown both", seconds=60)
+            assert device["benchmark"]["hashes_per_s"] > 0
+            assert device["reputation"]["correctness"] == 1
+            wallet = (await service.call("GET", "/api/wallet", token=owner.token)).body
+            # In review, as what other jobs have earned.
+            assert 0 < wallet["credit_in_review"] < 0.1
+            path = "/api/jobs?status=completed"
+            [job] = (await service.call("GET", path, token=payer.token)).body["jobs"]
+            assert wallet["credit_in_review"] == pytest.approx(job["price_credit"] * 0.9, abs=1e-6)
+            await service.assert_audit()
+        finally:
+            await asyncio.to_thread(agent.close)
