@@ -20,6 +20,7 @@ from api.response_cache import Answers
 from api.reverse.server import AppServer
 from api.reviews import ReviewRoutes
 from api.routes import Route
+from api.usage import UsageRoutes
 from api.wallet import WalletRoutes
 from api.work import WorkRoutes
 from api.workers import WorkerRoutes
@@ -48,6 +49,7 @@ def routes(
         *HealthRoutes(ready).table(),
         *AccountRoutes(market.accounts, market.recovery).table(),
         *BandwidthRoutes(market.bandwidth).table(),
+        *UsageRoutes(market.usage).table(),
         *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
         *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),

@@ -11,7 +11,7 @@ from api import prefer, request_id
 from api.codec import File, Money, Size
 from api.errors import STATUS_OF_KIND, ErrorBody, Transport
 from api.forms import MULTIPART
-from api.routes import Auth, Nothing, Route
+from api.routes import Auth, Csv, Nothing, Route
 from api.sse import CONTENT_TYPE as EVENTS
 from market.errors import Code
 from market.idempotency import KEY_MAX_CHARACTERS
@@ -130,7 +130,7 @@ def _types(table: Sequence[Route]) -> list[type[Struct]]:
     kinds: dict[type[Struct], None] = {ErrorBody: None}
     for route in table:
         for kind in (route.body, route.query, route.response, *route.events.values()):
-            if kind is not Nothing:
+            if kind not in (Nothing, Csv):
                 kinds[kind] = None
     return list(kinds)
 
@@ -182,7 +182,7 @@ def _operation_id(route: Route) -> str:
 
 def _tag(route: Route) -> str:
     parts = [part for part in route.path.split("/") if part and part != "api"]
-    return "health" if not parts or parts[0].endswith("z") else parts[0]
+    return "health" if not parts or parts[0].endswith("z") else parts[0].partition(".")[0]
 
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
@@ -269,6 +269,9 @@ def _responses(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
 
 
 def _successes(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    if route.response is Csv:
+        table = {"text/csv": {"schema": {"type": "string"}}}
+        return {"200": {"description": "The table.", "content": table}}
     done: dict[str, Any] = {JSON: {"schema": refs[route.response]}}
     if route.has_file:
         elsewhere = {

@@ -13,6 +13,7 @@ from api.routes import encode
 
 JSON = "application/json"
 PLAIN = "text/plain; charset=utf-8"
+CSV = "text/csv; charset=utf-8; header=present"
 SERVER = "proxyd"
 SLICE_BYTES = 32 * 1024  # a larger body is written in pieces, each after the one before has left
 

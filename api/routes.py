@@ -46,6 +46,13 @@ class Text(Reply):
     line: str = ""
 
 
+class Csv(Reply):
+    """A successful response that is a table (RFC 4180), to be saved as `name`."""
+
+    name: str = ""
+    body: str = ""
+
+
 class Event(NamedTuple):
     """An event of a response: its name and its data.
 

@@ -32,10 +32,11 @@ from api.pages import Page, pages
 from api.patience import Patience
 from api.prefer import Handling
 from api.rate import Rates
-from api.responses import JSON, PLAIN, SERVER, SLICE_BYTES, Response, refusal
+from api.responses import CSV, JSON, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.router import Router, routed, wrong_method
 from api.routes import (
     Call,
+    Csv,
     Download,
     Encoded,
     Nothing,
@@ -285,6 +286,12 @@ async def _answered(request: Request, route: Route, call: Call[Any, Any]) -> web
     if isinstance(reply, Text):
         headers["Content-Type"] = PLAIN
         return Response(200, reply.line.encode() + b"\n", headers)
+    if isinstance(reply, Csv):
+        headers = {
+            "Content-Type": CSV,
+            "Content-Disposition": f'attachment; filename="{reply.name}"',
+        }
+        return _whole(request, call.client, reply.body.encode(), headers)
     body = reply.body if isinstance(reply, Encoded) else encode(reply)
     return _whole(request, call.client, body, headers)
 

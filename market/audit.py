@@ -11,6 +11,7 @@ from storage import exits as exit_queries
 from storage import ledger as queries
 from storage import reviews as review_queries
 from storage import samples as sample_queries
+from storage import usage as usage_queries
 from storage.ledger import DifferenceRow, TotalRow
 from storage.store import Store, Transaction
 
@@ -80,6 +81,13 @@ async def _audit(tx: Transaction) -> Report:
         Check(
             "every session's counters are the sums of its leases",
             tuple(await bandwidth_queries.usage_mismatches(tx)),
+        ),
+        Check(
+            "the hours and days of every session add up to what it has used",
+            tuple(
+                f"{row.session_id}: expected {row.expected}, found {row.actual}"
+                for row in await usage_queries.mismatches(tx)
+            ),
         ),
         Check(
             "every reward for a photo was paid once, and nothing else was",

@@ -99,6 +99,11 @@ class Code(Enum):
         Kind.UNAUTHENTICATED,
         "The session token is missing or invalid; send it as Authorization: Bearer.",
     )
+    TOO_MANY_ROWS = (
+        "too_many_rows",
+        Kind.INVALID,
+        "The answer would have more rows than one may have; ask for less time, or for days.",
+    )
     SESSION_NOT_FOUND = "session_not_found", Kind.NOT_FOUND, "The caller has no such proxy session."
     WORKER_UNAUTHORIZED = (
         "worker_unauthorized",

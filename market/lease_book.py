@@ -38,6 +38,17 @@ class Usage(Struct, frozen=True):
     exits: tuple[tuple[str, int], ...] = ()
 
 
+class Tally(Struct, frozen=True):
+    """What became of connections of a session since it was reported last; counted, never billed.
+
+    `connections` have begun; `refusals` are by reason, in the words of access records.
+    """
+
+    session_id: str
+    connections: int = 0
+    refusals: tuple[tuple[str, int], ...] = ()
+
+
 class Grant(Struct, frozen=True):
     """A session as its meter sees it; without a lease nothing may be handed out.
 
@@ -130,6 +141,7 @@ class Book:
         self.sessions = {lease.session_id: counts for lease, counts in rows}
         self.wanted: list[str] = []
         self.uses: dict[tuple[str, str], UseRow] = {}
+        self._used_before = {each: counts.bytes_used for each, counts in self.sessions.items()}
         self._before = {(use.lease_id, use.device_id): use for use in uses}
 
     def reply(self, ask: Ask) -> LeaseReply:
@@ -162,6 +174,14 @@ class Book:
         self.leases[lease.id] = lease._replace(granted_bytes=granted)
         self.sessions[lease.session_id] = counts
         return LeaseState(granted, counts.bytes_used == counts.quota_bytes)
+
+    def moved(self) -> dict[str, int]:
+        """Return by how many bytes the use of each session has changed, where it has."""
+        return {
+            session_id: counts.bytes_used - self._used_before[session_id]
+            for session_id, counts in self.sessions.items()
+            if counts.bytes_used != self._used_before[session_id]
+        }
 
     def days(self, day: int) -> list[DayRow]:
         """Return what each exit carried and earned more than before, as of a day."""

@@ -1,11 +1,20 @@
 """The units of work on leases: each is one transaction, which locks its sessions first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from market import exit_earnings, ledger
 from market.allowlist import prove
 from market.errors import MarketError
-from market.lease_book import SLICE_FIRST_BYTES, Ask, Book, Grant, LeaseReply, Usage, slice_of
+from market.lease_book import (
+    SLICE_FIRST_BYTES,
+    Ask,
+    Book,
+    Grant,
+    LeaseReply,
+    Tally,
+    Usage,
+    slice_of,
+)
 from market.ledger import Movement, TransferIds
 from market.money import Currency, earned
 from market.notices import Notice, Topic
@@ -14,10 +23,12 @@ from storage import allowlist, nodes
 from storage import bandwidth as queries
 from storage import exits as exit_queries
 from storage import ledger as ledger_queries
+from storage import usage as usage_queries
 from storage.bandwidth import LeaseRow, SessionRow
 from storage.errors import UnavailableError
 from storage.nodes import SeenRow
 from storage.store import Transaction
+from storage.usage import CountsRow, RefusalRow
 
 DAY_SECONDS = 86_400
 
@@ -86,15 +97,22 @@ async def open_lease(
 
 
 async def exchange(
-    tx: Transaction, asks: Sequence[Ask], *, node_id: str, now: int
+    tx: Transaction,
+    asks: Sequence[Ask],
+    *,
+    node_id: str,
+    now: int,
+    tallies: Sequence[Tally] = (),
 ) -> list[LeaseReply]:
     """Take reports, and change what leases grant; see `Leases.exchange`."""
-    await queries.lock(tx, [ask.usage.session_id for ask in asks])
+    sessions = [ask.usage.session_id for ask in asks]
+    await queries.lock(tx, [*sessions, *(tally.session_id for tally in tallies)])
     rows = await queries.leases_with_counts(tx, [ask.usage.lease_id for ask in asks])
     pairs = [(ask.usage.lease_id, device_id) for ask in asks for device_id, _ in ask.usage.exits]
     book = Book(rows, await exit_queries.use_of(tx, pairs) if pairs else ())
     replies = [book.reply(ask) for ask in asks]
     await queries.change(tx, list(book.leases.values()), book.sessions)
+    await _write_usage(tx, book.moved(), tallies, now)
     if book.uses:  # after the leases' own counts, which bound those of exits
         days = book.days(now // DAY_SECONDS)
         await exit_queries.write_use(tx, list(book.uses.values()), days)
@@ -106,6 +124,21 @@ async def exchange(
             )
         )
     return replies
+
+
+async def _write_usage(
+    tx: Transaction, moved: Mapping[str, int], tallies: Sequence[Tally], now: int
+) -> None:
+    """Add to the present hour what a report has added to sessions."""
+    begun = {tally.session_id: tally.connections for tally in tallies if tally.connections}
+    counts = [
+        CountsRow(each, moved.get(each, 0), begun.get(each, 0)) for each in sorted({*moved, *begun})
+    ]
+    if counts:
+        await usage_queries.add(tx, counts, now=now)
+    refusals = [RefusalRow(tally.session_id, *each) for tally in tallies for each in tally.refusals]
+    if refusals:
+        await usage_queries.add_refusals(tx, refusals, now=now)
 
 
 async def recall(tx: Transaction, notice: Notice) -> bool:

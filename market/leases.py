@@ -11,6 +11,10 @@ steps:
     capture   the session leaves `active`: what is used is paid, the rest of the hold released, in
               the transaction that changes the status, so once (`settle`).
 
+With each report the hour in which it is made gets what it adds (`storage.usage`): so the hours of a
+session add up to what it has used, and what waits for a store that is away is of the hour in which
+that is back.
+
 The database keeps `bytes_used + bytes_leased <= quota_bytes` as a constraint: no number of leases
 can pass what was sold. A report moves bytes from leased to used; nothing else adds to used.
 
@@ -40,7 +44,7 @@ from collections.abc import Sequence
 from market import lease_transactions
 from market.context import Context
 from market.credentials import matches
-from market.lease_book import Ask, Grant, LeaseReply, LeaseState, Rejection, Usage
+from market.lease_book import Ask, Grant, LeaseReply, LeaseState, Rejection, Tally, Usage
 from market.lease_transactions import hold_of
 from market.ledger import TransferIds
 from market.notices import Notice, Topic
@@ -57,6 +61,7 @@ __all__ = [
     "LeaseState",
     "Leases",
     "Rejection",
+    "Tally",
     "Usage",
     "hold_of",
 ]
@@ -161,14 +166,23 @@ class Leases:
             if self._unsure.get(session_id) == lease_id:  # and not a later one
                 del self._unsure[session_id]
 
-    async def report(self, usages: Sequence[Usage]) -> list[LeaseReply]:
+    async def report(
+        self, usages: Sequence[Usage], tallies: Sequence[Tally] = ()
+    ) -> list[LeaseReply]:
         """Write down what is used: `exchange`, with nothing asked for."""
-        return await self.exchange([Ask(usage) for usage in usages])
+        return await self.exchange([Ask(usage) for usage in usages], tallies)
 
-    async def exchange(self, asks: Sequence[Ask]) -> list[LeaseReply]:
+    async def exchange(
+        self, asks: Sequence[Ask], tallies: Sequence[Tally] = ()
+    ) -> list[LeaseReply]:
         """Report, and change how much leases grant, in a few statements however many they are.
 
         When nothing is left to lease and other nodes hold some, a notice says that it is wanted.
+
+        Args:
+            asks: the reports, absolute, and what is asked for.
+            tallies: what became of connections since the last call; each session at most once.
+                These are added: where the answer of the store is lost, perhaps twice.
 
         Returns:
             A reply to each: None when the lease is no longer open, `Rejection` when its counts are
@@ -178,7 +192,11 @@ class Leases:
             UnavailableError: perhaps written, perhaps not; the next reply says so.
         """
         return await self._store.write(
-            lease_transactions.exchange, asks, node_id=self.node_id or "", now=self._now()
+            lease_transactions.exchange,
+            asks,
+            node_id=self.node_id or "",
+            now=self._now(),
+            tallies=tallies,
         )
 
     async def recall(self, session_id: str, status: SessionStatus) -> None:

@@ -40,6 +40,7 @@ from market.samples import Samples, SampleTerms
 from market.sealing import Sealing
 from market.specs import Specs
 from market.tokens import Tokens
+from market.usage import UsageHistory
 from market.waking import Waking
 from market.wallet import Wallet
 from storage.blobs.base import Blobs
@@ -120,6 +121,7 @@ class Market:
         self.bandwidth = Bandwidth(
             context, leases, traffic, rules.terms, bounds, exit_terms=rules.exits
         )
+        self.usage = UsageHistory(context)
         self.devices = Devices(context, bounds, is_shared=is_shared)
         self.exits = Exits(context, self.devices, rules.exits)
         self.exit_advances = ExitAdvances(context)

@@ -46,6 +46,7 @@ from proxyd.loop.poller import GONE, READS, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.session import LiveSession, MeteredConnection
+from proxyd.metering.tallies import Tallies
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.exit_datagrams import ExitWay
 from proxyd.relay.tcp import Relay
@@ -66,8 +67,9 @@ class ConnectionServices:
     `exit` is the way out from this machine, `exits` those through devices, if they may attach.
     `public_address` is where clients of other networks reach this machine, if that is known;
     `dials` are slots of connections that wait for a target, `associations` of those that relay
-    datagrams; sessions compete for both. `over` hears of each connection when it has let go of
-    everything but its socket, `record` is called with the record of it.
+    datagrams; sessions compete for both. `tallies` count for buyers what `counters` count for the
+    operator. `over` hears of each connection when it has let go of everything but its socket,
+    `record` is called with the record of it.
     """
 
     reactor: Reactor
@@ -76,6 +78,7 @@ class ConnectionServices:
     datagrams: DatagramEgress
     public_address: Address | None
     counters: Counters
+    tallies: Tallies
     dials: FairSlots
     associations: FairSlots
     over: Callable[["ClientConnection"], None]
@@ -241,6 +244,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         _logger.debug("%s: no connection: %s", self.client, failure.name)
         ending = ENDING_OF_FAILURE[failure]
         self._services.counters.dial_failures[ending] += 1
+        self._services.tallies.refuse(self._session.id, ending)
         self._protocol.fail(failure)
         self._close(ending, _AFTER_LAST_BYTES if self._send() else _RESET)
 
@@ -342,6 +346,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         )
         services.counters.open_relays += 1
         services.counters.relays["tcp"] += 1
+        services.tallies.begin(self._session.id)
         self._transfer = relay
         self._to(_RELAYING)
         early, upload_limit = protocol.hand_over()
@@ -435,6 +440,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             share,
         )
         services.counters.relays["udp"] += 1
+        services.tallies.begin(self._session.id)
         self._transfer = association
         self._to(_RELAYING)
         association.start()

@@ -37,6 +37,7 @@ from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT, Watcher
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.admission import Admitter
 from proxyd.metering.session import LiveSession, MeteredConnection
+from proxyd.metering.tallies import Tallies
 from proxyd.relay.closing import Closer, reset
 from proxyd.wire.detect import detect
 from proxyd.wire.events import (
@@ -125,13 +126,15 @@ class HandshakeServices:
     session, by which exits it wants to leave (None: directly), its request, and whether its socket
     may have more to read. `over` hears of each client
     that is not handed over, when it has let go of everything but its socket. `record` is called
-    with each that had shown credentials by then.
+    with each that had shown credentials by then. `tallies` count those that were refused for what
+    they wanted.
     """
 
     reactor: Reactor
     closer: Closer
     deadlines: Deadlines["Handshake"]
     meter: Admitter
+    tallies: Tallies
     counters: Counters
     requested: Callable[[Client, ServerProtocol, LiveSession, Wants | None, Request, bool], None]
     over: Callable[[Client], None]
@@ -311,6 +314,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
             try:
                 self._wants = wanted(self._parameters, decision.wants)
             except WantsError as error:
+                self._services.tallies.refuse(decision.id, ENDING_OF_REFUSAL[Refusal.PARAMETERS])
                 self._refuse_credentials(protocol, Refusal.PARAMETERS, error.message)
                 return False
         self._session = decision

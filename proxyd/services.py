@@ -37,6 +37,7 @@ EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's o
 EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
 ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
 APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
+USAGE_CHECK_SECONDS = 600.0  # once a day there is something to do, and nobody waits for it
 LOG_CHECK_SECONDS = 15.0  # a user has no more logs than they may for longer than this
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
 # 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
@@ -123,6 +124,9 @@ class Services:
             ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
         )
         tasks.every(LOG_CHECK_SECONDS, "old logs", market.logs.sweep, "logs that are too old")
+        tasks.every(
+            USAGE_CHECK_SECONDS, "old usage", market.usage.roll_up, "hours of usage that are old"
+        )
         tasks.spawn("waking", market.waking.run())
         tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())

@@ -219,6 +219,7 @@ TESTED_IN = {
     "storage/rollouts.py": "tests/market/test_rollouts.py",
     "storage/samples.py": "tests/market/test_samples.py",
     "storage/trust.py": "tests/market/test_trust.py",
+    "storage/usage.py": "tests/market/test_usage.py",
     "storage/users.py": "tests/market/test_accounts.py",
 }
 

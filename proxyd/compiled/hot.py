@@ -71,4 +71,5 @@ HOT = (
     "proxyd.metering.session",
     "proxyd.metering.sessions",
     "proxyd.metering.single_flight",
+    "proxyd.metering.tallies",
 )

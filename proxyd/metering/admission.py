@@ -17,6 +17,7 @@ from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Entry, Sessions
 from proxyd.metering.single_flight import NegativeCache, SingleFlight
+from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import Writer
 from proxyd.wire.events import Refusal
 from storage.errors import UnavailableError
@@ -58,6 +59,7 @@ class Admission:
         leases: grants bytes.
         sessions: those that are known.
         writer: makes sessions of grants.
+        tallies: count who is refused with a session's credentials.
         now: the wall clock, in UTC seconds.
         connections_per_session: see above.
         bytes_per_second: how fast a session may go; 0 for as fast as it can.
@@ -68,6 +70,7 @@ class Admission:
         leases: Leases,
         sessions: Sessions,
         writer: Writer,
+        tallies: Tallies,
         now: Callable[[], int],
         *,
         connections_per_session: int,
@@ -76,6 +79,7 @@ class Admission:
         self._leases = leases
         self._sessions = sessions
         self._writer = writer
+        self._tallies = tallies
         self._now = now
         self.connections_per_session = connections_per_session
         self._bytes_per_second = bytes_per_second
@@ -134,13 +138,18 @@ class Admission:
         if isinstance(answer, Refusal):
             return answer
         if answer.status is not SessionStatus.ACTIVE:
-            return REFUSAL_OF_STATUS[answer.status]
+            return self._refused(answer, REFUSAL_OF_STATUS[answer.status])
         if answer.expires_at <= self._now():
-            return Refusal.OVER
+            return self._refused(answer, Refusal.OVER)
         if len(answer.connections) >= self.connections_per_session:
-            return Refusal.TOO_MANY_CONNECTIONS
+            return self._refused(answer, Refusal.TOO_MANY_CONNECTIONS)
         answer.check()
         return answer
+
+    def _refused(self, session: LiveSession, refusal: Refusal) -> Refusal:
+        # The name of each refusal is the word for it in access records, too.
+        self._tallies.refuse(session.id, refusal.name.lower())
+        return refusal
 
     async def _find(self, credentials: tuple[str, bytes]) -> LiveSession | Refusal:
         session_id = await self._leases.find(*credentials)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import final
 
-from market.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection
+from market.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection, Tally
 from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.metering.lease_slices import Fence, LeaseSlice
@@ -18,6 +18,7 @@ from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions
 from proxyd.metering.settling import Settler
+from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import FLUSH_SECONDS, unreported
 from storage.errors import StoreError
 
@@ -41,6 +42,7 @@ class ClusterWriter:
         leases: grants bytes, and takes the counts.
         sessions: those that are known.
         settler: settles what is used up.
+        tallies: what became of connections.
         fence: until when bytes may be handed out.
         wake: set when there is something to do.
     """
@@ -50,12 +52,14 @@ class ClusterWriter:
         leases: Leases,
         sessions: Sessions,
         settler: Settler,
+        tallies: Tallies,
         fence: Fence,
         wake: asyncio.Event,
     ) -> None:
         self._leases = leases
         self._sessions = sessions
         self._settler = settler
+        self._tallies = tallies
         self._fence = fence
         self._wake = wake
         self._changed: set[LiveSession] = set()
@@ -202,13 +206,16 @@ class ClusterWriter:
         sessions = [
             each for each in map(self._sessions.get, due) if each is not None and each.is_leased
         ]
+        tallies = self._tallies.take() if is_time else []
         try:
-            for first in range(0, len(sessions), BATCH_SESSIONS):
+            for first in range(0, max(len(sessions), len(tallies) and 1), BATCH_SESSIONS):
                 batch = sessions[first : first + BATCH_SESSIONS]
                 await self._exchange(
-                    [(each, self._ask_of(each, now, asking, returning)) for each in batch]
+                    [(each, self._ask_of(each, now, asking, returning)) for each in batch], tallies
                 )
+                tallies = []
         except BaseException:
+            self._tallies.put_back(tallies)
             self._returning |= returning
             self._asking.update(dict.fromkeys(asking, now))
             raise
@@ -241,8 +248,10 @@ class ClusterWriter:
         want = _slice_of(session).wanted(now) if session.id in asking else 0
         return Ask(session.certain_usage(), want_bytes=want)
 
-    async def _exchange(self, batch: Sequence[tuple[LiveSession, Ask]]) -> None:
-        replies = await self._leases.exchange([ask for _, ask in batch])
+    async def _exchange(
+        self, batch: Sequence[tuple[LiveSession, Ask]], tallies: Sequence[Tally]
+    ) -> None:
+        replies = await self._leases.exchange([ask for _, ask in batch], tallies)
         for (session, ask), reply in zip(batch, replies, strict=True):
             if self._sessions.get(session.id) is session and session.is_leased:
                 self._replied(session, ask, reply)

@@ -20,6 +20,7 @@ from proxyd.metering.lease_slices import Fence
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions
 from proxyd.metering.settling import Settler
+from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import FLUSH_SECONDS, SoloWriter, Writer
 from proxyd.wire.events import Refusal
 from storage.errors import StoreError
@@ -42,18 +43,19 @@ def solo_meter(
         connections_per_session: how many may be open at once.
         bytes_per_second: how fast a session may go; 0 for as fast as it can.
     """
-    sessions, wake = Sessions(), asyncio.Event()
+    sessions, tallies, wake = Sessions(), Tallies(), asyncio.Event()
     settler = Settler(leases, sessions, wake)
-    writer = SoloWriter(leases, sessions, settler)
+    writer = SoloWriter(leases, sessions, settler, tallies)
     admission = Admission(
         leases,
         sessions,
         writer,
+        tallies,
         now,
         connections_per_session=connections_per_session,
         bytes_per_second=bytes_per_second,
     )
-    return Meter(leases, sessions, admission, writer, settler, wake)
+    return Meter(leases, sessions, admission, writer, settler, tallies, wake)
 
 
 def cluster_meter(
@@ -73,18 +75,19 @@ def cluster_meter(
         connections_per_session: how many may be open at once on this node.
         bytes_per_second: how fast a session may go on this node; 0 for as fast as it can.
     """
-    sessions, wake = Sessions(), asyncio.Event()
+    sessions, tallies, wake = Sessions(), Tallies(), asyncio.Event()
     settler = Settler(leases, sessions, wake)
-    writer = ClusterWriter(leases, sessions, settler, fence, wake)
+    writer = ClusterWriter(leases, sessions, settler, tallies, fence, wake)
     admission = Admission(
         leases,
         sessions,
         writer,
+        tallies,
         now,
         connections_per_session=connections_per_session,
         bytes_per_second=bytes_per_second,
     )
-    return Meter(leases, sessions, admission, writer, settler, wake), writer
+    return Meter(leases, sessions, admission, writer, settler, tallies, wake), writer
 
 
 @final
@@ -97,6 +100,7 @@ class Meter(Admitter):
         admission: decides who comes in.
         writer: writes counts down.
         settler: settles what is used up.
+        tallies: what became of connections; the gateway counts there.
         wake: set when there is something to write before the writer's pause is over.
     """
 
@@ -107,9 +111,11 @@ class Meter(Admitter):
         admission: Admission,
         writer: Writer,
         settler: Settler,
+        tallies: Tallies,
         wake: asyncio.Event,
     ) -> None:
         self.sessions = sessions
+        self.tallies = tallies
         self._leases = leases
         self._admission = admission
         self._writer = writer
@@ -213,3 +219,5 @@ class Meter(Admitter):
         """
         await self._admission.stop()
         await self._writer.stop()
+        while tallies := self.tallies.take():
+            await self._leases.report([], tallies)

@@ -14,6 +14,7 @@ from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions
 from proxyd.metering.settling import Settler
+from proxyd.metering.tallies import Tallies
 
 # What a crash may cost: this long of every session's traffic is delivered and not billed.
 FLUSH_SECONDS = 0.5
@@ -67,10 +68,14 @@ class SoloWriter:
         leases: takes the counts.
         sessions: those that are known.
         settler: settles what is used up.
+        tallies: what became of connections.
     """
 
-    def __init__(self, leases: Leases, sessions: Sessions, settler: Settler) -> None:
+    def __init__(
+        self, leases: Leases, sessions: Sessions, settler: Settler, tallies: Tallies
+    ) -> None:
         self._leases = leases
+        self._tallies = tallies
         self._sessions = sessions
         self._settler = settler
         # Those whose counts may not be written down: most sessions that are known rest.
@@ -108,9 +113,14 @@ class SoloWriter:
             usage = session.certain_usage()
             if usage.used_bytes not in (session.reported, session.used):
                 due.append((session, usage))
-        if not due:
+        tallies = self._tallies.take()
+        if not due and not tallies:
             return
-        replies = await self._leases.report([usage for _, usage in due])
+        try:
+            replies = await self._leases.report([usage for _, usage in due], tallies)
+        except BaseException:
+            self._tallies.put_back(tallies)
+            raise
         for (session, usage), reply in zip(due, replies, strict=True):
             session.mark_reported(usage)
             if isinstance(reply, LeaseState) or session.status is not SessionStatus.ACTIVE:

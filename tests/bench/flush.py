@@ -20,7 +20,7 @@ from bench.metering import BUDGET_BYTES, Joint, grant
 from bench.report import Bound, Part, progress
 from bench.servers import LOOPBACK, ServerError
 from market.credentials import new_credentials
-from market.leases import Grant, Leases, LeaseState, Usage
+from market.leases import Grant, Leases, LeaseState, Tally, Usage
 from proxyd.limits import raise_descriptors
 from proxyd.metering.meter import Meter, solo_meter
 from proxyd.metering.session import LiveSession
@@ -151,7 +151,7 @@ class _Accepting:
     async def forgo_unsure(self) -> None:
         pass
 
-    async def report(self, usages: Sequence[Usage]) -> list[LeaseState]:
+    async def report(self, usages: Sequence[Usage], _tallies: Sequence[Tally]) -> list[LeaseState]:
         return [LeaseState(BUDGET_BYTES, is_used_up=False) for _ in usages]
 
 

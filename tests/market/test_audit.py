@@ -8,6 +8,7 @@ from support.market import Market
 
 from market import ledger
 from market.audit import audit_ledger
+from market.leases import Usage
 from market.money import GB, Currency
 from storage.ledger import HoldRow
 from storage.open import open_store
@@ -85,7 +86,32 @@ async def test_a_capture_that_was_not_paid_is_found(damaged: Market) -> None:
 async def test_bytes_that_no_lease_accounts_for_are_found(damaged: Market) -> None:
     await run(damaged.store, "UPDATE bandwidth_sessions SET bytes_used = 1")
     assert await broken_promises(damaged.store) == [
-        "every session's counters are the sums of its leases"
+        "every session's counters are the sums of its leases",
+        "the hours and days of every session add up to what it has used",
+    ]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE session_usage SET used_bytes = used_bytes - 1",
+        "DELETE FROM session_usage",
+        """
+        INSERT INTO session_usage (user_id, begins_at, session_id, span_seconds, used_bytes)
+        SELECT user_id, 0, id, 86400, 1 FROM bandwidth_sessions
+        """,
+    ],
+)
+async def test_hours_that_do_not_add_up_are_found(damaged: Market, damage: str) -> None:
+    user = await damaged.person("1")
+    bought = await damaged.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    grant = await damaged.lease(bought)
+    assert grant is not None
+    await damaged.leases.report([Usage(bought.session_id, grant.lease_id or "", 700)])
+    assert (await audit_ledger(damaged.store)).passed
+    await run(damaged.store, damage)
+    assert await broken_promises(damaged.store) == [
+        "the hours and days of every session add up to what it has used"
     ]
 
 

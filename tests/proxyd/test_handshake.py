@@ -19,6 +19,7 @@ from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.poller import READS
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
+from proxyd.metering.tallies import Tallies
 from proxyd.relay.closing import Closer
 from proxyd.wire.events import Connect, Refusal, Request, ServerProtocol
 from proxyd.wire.wants import Wants, parse
@@ -58,6 +59,7 @@ class Scene:
             closer=Closer(loop, self.reactor.poller),
             deadlines=self.deadlines,
             meter=self,
+            tallies=Tallies(),
             counters=self.counters,
             requested=self._requested,
             over=self.left.append,

@@ -10,8 +10,9 @@ from support.market import Market
 
 from market import ledger
 from market.audit import audit_ledger
+from market.leases import Usage
 from market.money import Currency
-from storage import migrate, referrals, reviews
+from storage import migrate, referrals, reviews, usage
 from storage.errors import CannotOpenError, ConstraintError, StoreError
 from storage.ledger import HoldRow
 from storage.migrate import Migration
@@ -384,6 +385,69 @@ async def test_reviews_of_an_earlier_database_are_there_and_stay_unchangeable(
 
 async def _run(tx: Transaction, sql: str) -> None:
     await tx.run(sql)
+
+
+async def test_what_was_used_before_it_was_dated_is_known_from_the_first_day(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One session that goes on, under an open lease, and one that is over; both have used some."""
+    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version < 30]
+    with monkeypatch.context() as patched:
+        await opened_with(patched, empty_url, steps)
+        store = await open_store(empty_url)
+
+    async def fill(tx: Transaction) -> None:
+        await insert_user(tx, "u")
+        for name, used, status in (
+            ("on", 70, "active"),
+            ("over", 30, "ended"),
+            ("new", 0, "ended"),
+        ):
+            await tx.run(
+                """
+                INSERT INTO bandwidth_sessions (id, user_id, username, password_hash, quota_bytes,
+                    bytes_used, bytes_leased, price_per_gb, status, created_at, expires_at)
+                VALUES (:name, 'u', :name, '', 100, :used, :left, 7, :status, 7300, 1)
+                """,
+                name=name,
+                used=used,
+                left=100 - used if status == "active" else 0,
+                status=status,
+            )
+            await tx.run(
+                """
+                INSERT INTO bandwidth_leases (id, session_id, granted_bytes, used_bytes, closed_at)
+                VALUES (:name, :name, 100, :used, :closed_at)
+                """,
+                name=name,
+                used=used,
+                closed_at=None if status == "active" else 1,
+            )
+
+    async def rows(tx: Transaction) -> list[tuple[object, ...]]:
+        sql = """
+            SELECT session_id, begins_at, span_seconds, used_bytes FROM session_usage
+            ORDER BY session_id, begins_at
+        """
+        return await tx.all(lambda *row: row, sql)
+
+    await store.write(fill)
+    await store.close()
+    store = await open_store(empty_url)
+    market = Market(store, Clock())
+    try:
+        assert await store.read(rows) == [("on", 7_200, 0, 70), ("over", 7_200, 0, 30)]
+        await market.leases.report([Usage("on", "on", 75)])
+        hour = market.clock.seconds() // 3_600 * 3_600
+        assert await store.read(rows) == [
+            ("on", 7_200, 0, 70),
+            ("on", hour, 3_600, 5),
+            ("over", 7_200, 0, 30),
+        ]
+        assert await store.read(usage.mismatches) == []
+    finally:
+        market.passwords.close()
+        await store.close()
 
 
 async def test_a_step_that_fails_leaves_the_database_as_it_was(

@@ -34,11 +34,13 @@ from market.postings import NewJob
 from market.reviews import disputes
 from market.specs import NewSpec, understand
 from market.states import JobStatus, SessionStatus
+from market.usage_range import UTC, Step, range_of
 from proxyctl.protocol.jobspec import Payload
 from storage import bandwidth, idempotency, ledger, logs, nodes, users
 from storage import claims as claim_queries
 from storage import exits as exit_queries
 from storage import jobs as job_queries
+from storage import usage as usage_queries
 from storage.blobs.local import LocalBlobs
 from storage.claims import GivenRow, PairRow
 from storage.open import open_store
@@ -129,12 +131,24 @@ async def test_a_page_of_my_own_costs_a_statement_or_two_however_long_it_is(
     }
 
 
-# What is about everything, or everything that is open.
+async def usage(market: Market) -> None:
+    """Look at what a buyer with many sessions has used lately, and ever."""
+    buyer = grown.Grown(LARGE).buyer_id
+    for step in Step:
+        range_ = range_of(step, UTC, None, None, now=grown.NOW)
+        assert (await market.usage.series(buyer, range_)).total.used_bytes > 0
+        with pytest.raises(MarketError):  # one session, which is nobody's
+            await market.usage.series(buyer, range_, by_session=True, session_id=grown.OLDEST)
+    await market.usage.summary(buyer, UTC)
+
+
+# What is about everything, or everything that is open, or all that a user has.
 ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
     "abandoned jobs": lambda market: market.jobs.take_back(),
     "leases open when the daemon died": lambda market: market.store.read(nodes.leases, None),
     "sessions used up when the daemon died": lambda market: market.store.read(bandwidth.used_up),
     "disputes": lambda market: disputes(market.context),
+    "what a buyer has used": usage,
     "logs whose attempts have ended": lambda market: market.store.read(logs.newly_ended, limit=200),
     # Only of a user who has more than they may.
     "the oldest logs of a user": lambda market: market.store.read(
@@ -326,6 +340,12 @@ async def artifacts(market: Market, buyer: str) -> None:
     await market.jobs.complete(device, job_id, "")
 
 
+async def rolled_up(market: Market, _: str) -> None:
+    """Add some hours up to days, as one step of the sweep."""
+    for make_days in (usage_queries.make_days, usage_queries.make_days_of_refusals):
+        await market.store.write(make_days, before=grown.NOW, limit=20)
+
+
 # By what it is: what is asked, given the buyer.
 async def sync(market: Market, buyer: str) -> None:
     """Let a device say what it holds, be told what it should not, and have its leases renewed."""
@@ -417,6 +437,7 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "payouts of exits": lambda market, _: market.exit_payouts.pay_due(),
     "advances of exits": advances,
     "replicas that are to be replaced": lambda market, _: market.rollouts.sweep(),
+    "hours that are old": rolled_up,
     "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),
     "answers that are old": (
         lambda market, _: market.store.write(idempotency.delete_before, grown.NOW - 1, limit=20)

@@ -129,6 +129,18 @@ def _work(grown: Grown) -> Iterator[str]:
             CASE WHEN is_done THEN began_at + 60 END
         FROM work WHERE is_session = 1
     """
+    yield """
+        INSERT INTO session_usage
+            (user_id, begins_at, session_id, span_seconds, used_bytes, connections)
+        SELECT user_id, began_at - began_at % 3600, id, 3600, 500000, 1
+        FROM work WHERE is_session = 1
+    """
+    yield """
+        INSERT INTO session_refusals
+            (user_id, begins_at, session_id, span_seconds, reason, refusals)
+        SELECT user_id, began_at - began_at % 3600, id, 3600, 'not_allowed', 1
+        FROM work WHERE is_session = 1 AND n % 7 = 0
+    """
     yield f"""
         INSERT INTO bandwidth_leases
             (id, session_id, granted_bytes, used_bytes, exit_bytes, closed_at)

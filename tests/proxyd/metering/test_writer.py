@@ -5,7 +5,7 @@ from support.exits import exit_device
 from support.market import Market
 from support.metering import Stalled, bought_and_used, node_of, use, written
 
-from market.leases import Ask, LeaseReply, Leases, Usage
+from market.leases import Ask, LeaseReply, Leases, Tally, Usage
 from market.notices import Notice, Topic
 from market.states import SessionStatus
 from proxyd.metering.meter import Meter
@@ -76,9 +76,11 @@ class Reports:
         self.counts: list[tuple[int, dict[str, int]]] = []
         exchange, release, settle = Leases.exchange, Leases.release, Leases.settle
 
-        async def exchanging(leases: Leases, asks: list[Ask]) -> list[LeaseReply]:
+        async def exchanging(
+            leases: Leases, asks: list[Ask], tallies: list[Tally]
+        ) -> list[LeaseReply]:
             self.note([ask.usage for ask in asks])
-            return await exchange(leases, asks)
+            return await exchange(leases, asks, tallies)
 
         async def releasing(leases: Leases, usages: list[Usage]) -> None:
             self.note(usages)
@@ -173,7 +175,7 @@ async def test_what_was_not_written_down_is_reported_again(
     [session] = await bought_and_used(market, meter, 1)
     through(session, one, 100)
 
-    async def failing(_: Leases, asks: list[Ask]) -> list[LeaseReply]:
+    async def failing(_: Leases, asks: list[Ask], tallies: list[Tally]) -> list[LeaseReply]:
         raise UnavailableError("the store is away")
 
     with monkeypatch.context() as patch:

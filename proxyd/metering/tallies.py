@@ -1,0 +1,71 @@
+"""What became of connections of sessions since it was written down last: begun, or refused and why.
+
+Kept by session and not in the session itself, because one that is over is refused as well, and one
+that is forgotten was. Nothing is billed by these counts: they stand beside the bytes, so that a
+buyer sees why there are so few.
+"""
+
+from collections import Counter
+from typing import final
+
+from market.lease_book import Tally
+
+# Sessions with counts that are not written down. There are as many as were used within half a
+# second; while the store is away more come, and those beyond this are not counted.
+SESSIONS_MAX = 10_000
+# Those of one report: it is one transaction, which locks its sessions.
+REPORTED_MAX_SESSIONS = 1_000
+
+
+@final
+class Tallies:
+    """Counts by session, until they are taken to be written down."""
+
+    __slots__ = ("_begun", "_refused")
+
+    def __init__(self) -> None:
+        self._begun: dict[str, int] = {}
+        self._refused: dict[str, Counter[str]] = {}
+
+    def begin(self, session_id: str, count: int = 1) -> None:
+        """Count a connection that has reached its target, or that relays datagrams."""
+        begun = self._begun
+        if session_id in begun:
+            begun[session_id] += count
+        elif len(begun) < SESSIONS_MAX:
+            begun[session_id] = count
+
+    def refuse(self, session_id: str, reason: str, count: int = 1) -> None:
+        """Count a connection that was refused.
+
+        Args:
+            session_id: whose credentials it had shown.
+            reason: the word for it in access records (`proxyd.access.Ending`).
+            count: how many.
+        """
+        refused = self._refused.get(session_id)
+        if refused is None:
+            if len(self._refused) >= SESSIONS_MAX:
+                return
+            refused = self._refused[session_id] = Counter()
+        refused[reason] += count
+
+    def take(self) -> list[Tally]:
+        """Return counts, of `REPORTED_MAX_SESSIONS` at most, and forget them."""
+        sessions = list(dict.fromkeys((*self._begun, *self._refused)))[:REPORTED_MAX_SESSIONS]
+        return [
+            Tally(
+                each,
+                self._begun.pop(each, 0),
+                tuple(sorted(self._refused.pop(each, Counter()).items())),
+            )
+            for each in sessions
+        ]
+
+    def put_back(self, tallies: list[Tally]) -> None:
+        """Count again what was taken and could not be written down."""
+        for tally in tallies:
+            if tally.connections:
+                self.begin(tally.session_id, tally.connections)
+            for reason, count in tally.refusals:
+                self.refuse(tally.session_id, reason, count)
