@@ -77,6 +77,8 @@ Jobs
 
 What the daemon talks to
     postgres: a PostgreSQL server, one database a test
+    memory: folders in memory, for servers and tests
+    rewriting: the plugin with which `make test` imports every file of tests once
     sqlite: SQLite files of the present schema
     forwarder: a wire to a database that a test can freeze
     nodes: rows of other daemons of a cluster
