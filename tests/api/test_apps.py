@@ -25,7 +25,7 @@ class Local:
         self.asked: list[tuple[str, int, int]] = []
 
     async def open(
-        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float
+        self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
     ) -> socket.socket:
         self.asked.append((job_id, attempt, port))
         if not self.port:

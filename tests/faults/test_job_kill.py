@@ -68,19 +68,19 @@ def test_an_hour_without_the_marketplace_loses_no_result(site: CrashSite) -> Non
     agent.kill()
 
 
-def test_a_token_that_is_revoked_in_mid_job_gives_the_job_to_another_device(
-    site: CrashSite,
-) -> None:
+def test_a_device_that_was_restarted_in_mid_job_gives_it_back(site: CrashSite) -> None:
     agent = site.agents[0]
     agent.start()
-    job = site.post()
+    job = site.post(seconds=5)
     until_begun(site, job)
-    site.revoke(agent)
-    assert agent.wait() == 2  # starting it again is in vain
-    assert "token of this device was revoked" in agent.log
+    agent.lose_power()
+    agent.start()
     site.finish([job])
     first, second = site.last_attempts[job]
-    assert (first["outcome"], second["outcome"]) == ("lost", "completed")
+    assert first["kind"] == "host"
+    assert "restarted" in first["reason"]
+    assert second["outcome"] == "completed"
+    agent.kill()
 
 
 def stopped(site: CrashSite, who: str) -> list[int]:
@@ -117,19 +117,20 @@ def test_who_stands_still_for_minutes_goes_on(site: CrashSite, who: str) -> None
     agent.kill()
 
 
-def test_a_device_that_was_restarted_in_mid_job_gives_it_back(site: CrashSite) -> None:
+def test_a_token_that_is_revoked_in_mid_job_gives_the_job_to_another_device(
+    site: CrashSite,
+) -> None:
+    """The last one at the site: its first agent has no token any more."""
     agent = site.agents[0]
     agent.start()
-    job = site.post(seconds=5)
+    job = site.post()
     until_begun(site, job)
-    agent.lose_power()
-    agent.start()
+    site.revoke(agent)
+    assert agent.wait() == 2  # starting it again is in vain
+    assert "token of this device was revoked" in agent.log
     site.finish([job])
     first, second = site.last_attempts[job]
-    assert first["kind"] == "host"
-    assert "restarted" in first["reason"]
-    assert second["outcome"] == "completed"
-    agent.kill()
+    assert (first["outcome"], second["outcome"]) == ("lost", "completed")
 
 
 @pytest.mark.skipif("PROXYD_CRASH_KILLS" not in os.environ, reason="make crash-jobs")

@@ -32,7 +32,7 @@ TASKS_SPARE = 2
 class Observed(Process):
     """A daemon that tells how many tasks it has."""
 
-    command = ("soak.observed",)
+    program = "soak.observed"
 
     def tasks(self) -> int:
         """Ask for the number of tasks."""
