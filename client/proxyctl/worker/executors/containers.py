@@ -292,7 +292,9 @@ class Containers:
         is_killed = state.get("ExitCode") == _KILLED and not state.get("OOMKilled")
         if self.engine.name != "docker" or not is_killed:
             return False
-        since = ("--since", str(state.get("StartedAt")), "--until", "0s")
+        # In whole seconds: docker cuts off the rest of what is now, and refuses a later beginning.
+        started = str(state.get("StartedAt")).partition(".")[0].removesuffix("Z")
+        since = ("--since", f"{started}Z", "--until", "0s")
         filters = ("--filter", f"container={name}", "--filter", "event=die")
         shown = ("--format", "{{.Actor.Attributes.exitCode}}")
         with suppress(EngineError):  # nobody knows: it is what it looks like
