@@ -71,7 +71,9 @@ async def unready_seconds(tx: Transaction, *, buyer_id: str, device_id: str, sin
         JOIN deploy_replicas AS r ON r.job_id = j.id AND r.ready_within IS NOT NULL
         JOIN job_attempts AS a ON a.job_id = j.id AND a.device_id = :device_id
         WHERE a.work_started_at IS NOT NULL AND a.ready_at IS NULL
-            AND a.ended_at > :since AND a.outcome <> 'lost'
+            AND a.ended_at > :since AND (
+                a.outcome NOT IN ('failed', 'lost') OR a.failure_kind IN ('job', 'timeout', 'oom')
+            )
         """,
         buyer_id=buyer_id,
         device_id=device_id,

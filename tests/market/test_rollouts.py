@@ -738,20 +738,21 @@ async def test_a_device_works_for_nothing_for_half_an_hour_a_day_however_often_i
     assert await audited(market)
 
 
+@pytest.mark.parametrize("fault", [Ending(FailureKind.HOST), Ending()])
 async def test_what_a_device_could_not_do_uses_up_nothing_that_is_free(
-    market: Market, fleet: Fleet
+    market: Market, fleet: Fleet, fault: Ending
 ) -> None:
     user, device = await market.person("100"), await device_of(market, fleet.owner)
     strategy = Strategy(progress_s=HOUR)
     paid = []
-    for kind in (FailureKind.HOST, None):
+    for ending in (fault, None):
         deploy_id = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
         [job] = await fleet.jobs(user, deploy_id)
         await market.jobs.accept(device, job.id)
         await market.attempt_reports.started(device, job.id, None)
         market.clock.now += UNREADY_FREE_SECONDS - 100
-        if kind is not None:
-            await market.jobs.fail(device, job.id, "no disk", ending=Ending(kind))
+        if ending is not None:
+            await market.jobs.fail(device, job.id, "no disk", ending=ending)
         await market.rollouts.cancel(user, deploy_id)
         paid.append((await market.jobs.find(user, job.id)).paid)
     assert paid == [0, 0]
