@@ -445,7 +445,9 @@ class DeployRoutes:
 
         def reply(deploy: DeployRow) -> DeployReply:
             queued = _queued(deploy)
-            needs = self._deploys.needs_of(new)
+            # Whoever sends the specification's fields alone is answered with what that has, too.
+            says_more = new.template is not None or bool(new.image or new.command)
+            needs = self._deploys.needs_of(new) if says_more else None
             if needs is not None:
                 queued.warnings = lacks_in_words(self._dispatch.lacks(needs))
             return queued

@@ -143,6 +143,7 @@ class Jobs:
         self._identifiers = context.identifiers
         self._now = context.now
         self.outcomes = Outcomes(context, terms, lambda: self.bounds)
+        self._has_warned_of_key = False
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
@@ -297,11 +298,17 @@ class Jobs:
     async def end_unreadable(self, job_id: str) -> None:
         """Cancel a job whose secrets cannot be read any more, and tell its buyer why.
 
-        The service has another key now, and no device could do what the buyer wants.
+        The service has another key now, and no device could do what the buyer wants. Where there
+        may be other daemons nothing is ended: it may be this one alone that has another key.
 
         Raises:
             StoreError: the job is as it was.
         """
+        if self._waking.is_shared:
+            if not self._has_warned_of_key:
+                self._has_warned_of_key = True
+                _logger.warning("job %s has secrets that cannot be read with this key", job_id)
+            return
         outcomes = self.outcomes
         job = await self._store.write(outcomes.give_up, outcomes.moment(), job_id, UNREADABLE)
         if job is not None:
@@ -345,7 +352,7 @@ class Jobs:
 
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`; `payload_invalid`, when the job's
-                secrets cannot be read any more; it is cancelled then.
+                secrets cannot be read any more; see `end_unreadable`.
         """
         try:
             return await self._store.read(self._work, device.id, job_id)

@@ -243,9 +243,10 @@ class Samples:
         is_first = jobs_left is None
         if payer.id == owner_id:
             return None
+        # And so what the day has had changes in nobody's hands but these.
+        await lock_user(tx, payer.id)
         if is_first and await queries.firsts_since(tx, owner_id, today) >= FIRSTS_PER_OWNER_DAY:
             return None
-        await lock_user(tx, payer.id)  # and so the day's sum changes in nobody's hands but these
         most = allowed_by(self._terms.credits_per_day, second)
         if await queries.spent_since(tx, today) + price > most:
             raise MarketError(Code.INSUFFICIENT_FUNDS)

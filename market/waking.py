@@ -67,7 +67,7 @@ class Waking:
 
     def __init__(self, store: Store, *, is_shared: bool = False) -> None:
         self._store = store
-        self._is_shared = is_shared
+        self.is_shared = is_shared
         # Which daemon says it: notices come back to whoever sent them.
         self._origin = secrets.token_hex(8)
         self._listeners: list[Listener] = []
@@ -131,7 +131,7 @@ class Waking:
                 await asyncio.sleep(FAILED_SECONDS)
 
     def _send(self, topic: Topic, ids: Iterable[str]) -> None:
-        if not self._is_shared:
+        if not self.is_shared:
             return
         for each in ids:
             if len(self._unsent) >= UNSENT_MAX:

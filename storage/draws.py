@@ -47,11 +47,14 @@ async def insert(tx: Transaction, draw: DrawRow, *, served_seconds: int) -> None
 async def unready_seconds(tx: Transaction, *, buyer_id: str, device_id: str, since: int) -> int:
     """Return for how long a device has worked at a buyer's replicas that were not ready in the end.
 
+    What it could not do itself does not count. Only replicas are looked at that are open, or were
+    put up since then: of older ones that are over each had one more attempt at most.
+
     Args:
         tx: the transaction.
         buyer_id: whose replicas.
         device_id: the device.
-        since: jobs that were put up after this moment, in UTC seconds.
+        since: attempts that have ended after this moment, in UTC seconds.
     """
     seconds = await tx.one(
         int,
@@ -60,11 +63,17 @@ async def unready_seconds(tx: Transaction, *, buyer_id: str, device_id: str, sin
             CASE WHEN a.ended_at - a.work_started_at < r.ready_within
                 THEN a.ended_at - a.work_started_at ELSE r.ready_within END
         ), 0) AS BIGINT)
-        FROM jobs AS j
+        FROM (
+            SELECT id FROM jobs WHERE user_id = :buyer_id AND created_at > :since
+            UNION
+            SELECT id FROM jobs WHERE user_id = :buyer_id AND status IN ('waiting', 'running')
+        ) AS j
         JOIN deploy_replicas AS r ON r.job_id = j.id AND r.ready_within IS NOT NULL
         JOIN job_attempts AS a ON a.job_id = j.id AND a.device_id = :device_id
-        WHERE j.user_id = :buyer_id AND j.created_at > :since
-            AND a.work_started_at IS NOT NULL AND a.ready_at IS NULL AND a.ended_at IS NOT NULL
+        WHERE a.work_started_at IS NOT NULL AND a.ready_at IS NULL
+            AND a.ended_at > :since AND (
+                a.outcome NOT IN ('failed', 'lost') OR a.failure_kind IN ('job', 'timeout', 'oom')
+            )
         """,
         buyer_id=buyer_id,
         device_id=device_id,

@@ -80,9 +80,12 @@ async def nothing_was_bought(service: Service, person: Person, usd: float) -> No
     assert await open_jobs(service) == []
 
 
-async def test_a_deploy_has_the_fields_of_the_specification(service: Service) -> None:
+@pytest.mark.parametrize("job_type", ["Training", "Jupyter"])
+async def test_a_deploy_has_the_fields_of_the_specification(
+    service: Service, job_type: str
+) -> None:
     buyer = await service.person(usd="10")
-    answer = await create(service, buyer)
+    answer = await create(service, buyer, job_type=job_type)
     assert answer.status == 200
     assert answer.body.keys() == {"ok", "job_id", "message", "cost", "payment_type"}
     assert (answer.body["cost"], answer.body["payment_type"]) == (1.0, "usd")

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
+from support.books import refusal
 from support.jobs import code_of, device_of, history, wanted
 from support.market import Market
 from support.statements import counted
@@ -610,3 +611,30 @@ async def test_a_job_with_secrets_which_nobody_can_read_holds_up_no_device(marke
     [attempt] = await history(market, job)
     assert attempt.outcome == "cancelled"
     assert (await audit_ledger(market.store)).passed
+
+
+async def test_a_daemon_with_another_key_than_the_others_ends_none_of_their_jobs(
+    market: Market,
+) -> None:
+    """Nor is the device that has one held up; whose daemon can read it is told of it there."""
+    buyer, device = await buyer_of(market), await device_for(market)
+    secret = {"script": "x", "secrets": {"A": "b"}}
+    held = await posted(market, buyer, payload=secret)
+    await waiting_jobs(market, 1)
+    assert await given(market, device) == [held]  # and the answer is lost
+    waits = await posted(market, buyer, payload=secret)
+    await waiting_jobs(market, 1)
+    ours, market.specs._sealing = market.specs._sealing, OTHER_KEY
+    market.waking.is_shared = True
+    market.dispatch.may_have_missed()
+    market.dispatch.job_waits(waits)
+    await waiting_jobs(market, 0)
+    assert await refusal(market.jobs.work(device, held)) is Code.PAYLOAD_INVALID
+    other = await posted(market, buyer)
+    await waiting_jobs(market, 1)
+    assert await given(market, device) == [other]
+    states = [(await market.jobs.find(buyer, each)).job.status for each in (held, waits)]
+    assert states == ["running", "waiting"]
+    market.specs._sealing = ours
+    market.dispatch.device_wakes(device.id)
+    assert held in await given(market, device)

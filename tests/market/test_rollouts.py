@@ -738,6 +738,59 @@ async def test_a_device_works_for_nothing_for_half_an_hour_a_day_however_often_i
     assert await audited(market)
 
 
+@pytest.mark.parametrize("fault", [Ending(FailureKind.HOST), Ending()])
+async def test_what_a_device_could_not_do_uses_up_nothing_that_is_free(
+    market: Market, fleet: Fleet, fault: Ending
+) -> None:
+    user, device = await market.person("100"), await device_of(market, fleet.owner)
+    strategy = Strategy(progress_s=HOUR)
+    paid = []
+    for ending in (fault, None):
+        deploy_id = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+        [job] = await fleet.jobs(user, deploy_id)
+        await market.jobs.accept(device, job.id)
+        await market.attempt_reports.started(device, job.id, None)
+        market.clock.now += UNREADY_FREE_SECONDS - 100
+        if ending is not None:
+            await market.jobs.fail(device, job.id, "no disk", ending=ending)
+        await market.rollouts.cancel(user, deploy_id)
+        paid.append((await market.jobs.find(user, job.id)).paid)
+    assert paid == [0, 0]
+    assert await audited(market)
+
+
+async def test_nor_is_a_replica_free_that_was_put_up_days_ago(market: Market, fleet: Fleet) -> None:
+    user, device = await market.person("1000"), await device_of(market, fleet.owner)
+    strategy = Strategy(progress_s=HOUR)
+    deploy_id = await create(
+        market, user, replicas=1, template=PROBE, strategy=strategy, duration_hrs=200
+    )
+    [job] = await fleet.jobs(user, deploy_id)
+    market.clock.now += 2 * DAY_SECONDS
+
+    async def try_in_vain(seconds: int) -> int:
+        """Have the one device load for so long, and end well; return what was paid for that."""
+        before = await available(market, fleet.owner, CREDIT) + await held(
+            market, fleet.owner, CREDIT
+        )
+        await market.jobs.accept(device, job.id)
+        await market.attempt_reports.started(device, job.id, None)
+        market.clock.now += seconds
+        await market.jobs.complete(device, job.id, "done")
+        after = await available(market, fleet.owner, CREDIT) + await held(
+            market, fleet.owner, CREDIT
+        )
+        market.clock.now += 300  # until the same owner may have it again
+        return after - before
+
+    assert await try_in_vain(UNREADY_FREE_SECONDS) == 0
+    assert await try_in_vain(600) > 0
+    # What was free the day before is free again.
+    market.clock.now += DAY_SECONDS
+    assert await try_in_vain(600) == 0
+    assert await audited(market)
+
+
 async def test_who_has_served_a_replica_may_have_it_again(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=1)

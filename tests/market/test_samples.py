@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from random import Random
@@ -318,27 +319,32 @@ async def test_it_looks_like_another_job_and_is_in_no_count_of_buyers(market: Ma
     assert await market.store.read(queries.by_outcome) == [("wrong", 1)]
 
 
+@pytest.mark.parametrize("a_day", [2, 20])
 async def test_two_daemons_give_one_sample_and_keep_to_the_day(
-    store: Store, clock: Clock, market: Market
+    store: Store, clock: Clock, market: Market, a_day: int
 ) -> None:
-    await sampling(market, a_day=2)
+    await sampling(market, a_day=a_day)
     email = f"person{market._people}@example.com"
     second = Market(store, clock)
-    begin_sampling(second, email, 2)
+    begin_sampling(second, email, a_day)
     owners = [await market.person() for _ in range(4)]
-    devices = [await device_of(market, owner) for owner in owners for _ in range(3)]
+    devices = [await device_of(market, owner) for owner in owners for _ in range(6)]
     told = await asyncio.gather(
         *(each.dispatch.next(device, ask()) for device in devices for each in (market, second))
     )
     jobs = [job.row.job_id for answer in told for job in answer.jobs]
 
-    async def all_samples(tx: Transaction) -> list[str]:
-        return await tx.all(str, "SELECT device_id FROM job_samples")
+    async def all_samples(tx: Transaction) -> list[tuple[str, str]]:
+        return await tx.all(
+            lambda *row: (row[0], row[1]), "SELECT device_id, owner_id FROM job_samples"
+        )
 
-    sampled = await store.read(all_samples)
+    rows = await store.read(all_samples)
+    assert max(Counter(owner for _, owner in rows).values()) <= FIRSTS_PER_OWNER_DAY
+    sampled = [device_id for device_id, _ in rows]
     assert sorted(sampled) == sorted(set(sampled))
     assert set(jobs)
-    assert await store.read(queries.spent_since, 0) <= MICRO
+    assert await store.read(queries.spent_since, 0) <= a_day * MICRO // 2
     assert await audited(market)
 
 
