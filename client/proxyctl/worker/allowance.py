@@ -22,6 +22,9 @@ _logger = logging.getLogger("worker")
 # So much is written down as spent at once: a file a second at a gigabit a second.
 STEP_BYTES: Final = 128 << 20
 _STEPS_LEAST: Final = 64  # of a day; a small allowance goes in smaller steps
+_RETRY_SECONDS: Final = (
+    10.0  # behind a file that cannot be written; whoever is outside sets the pace
+)
 _BURST_SECONDS: Final = 0.5  # a page comes at once, and whoever watches the line sees the bound
 
 
@@ -47,6 +50,8 @@ class Allowance:
         self.bytes_per_day = bytes_per_day
         self._path = path
         self._now = now
+        self._monotonic = monotonic
+        self._tries_at = 0.0
         self._pace = Pace(bytes_per_second, _BURST_SECONDS, monotonic)
         self._step = max(1, min(STEP_BYTES, bytes_per_day // _STEPS_LEAST))
         self._day = ""
@@ -67,7 +72,8 @@ class Allowance:
         It is less than what is left of the day: what is returned is written down.
         """
         self._turn()
-        if self.spent >= self._noted:
+        # A day that is spent is in the file already: who knocks then must cost the disk nothing.
+        if self.spent >= self._noted < self.bytes_per_day and self._monotonic() >= self._tries_at:
             self._note(min(self.spent + self._step, self.bytes_per_day))
         return max(0, self._noted - self.spent)
 
@@ -92,6 +98,7 @@ class Allowance:
         try:
             files.write(self._path, {"day": self._day, "spent_bytes": spent})
         except files.FileError as error:
+            self._tries_at = self._monotonic() + _RETRY_SECONDS
             _logger.warning("nothing goes through ports of jobs: %s", error)
         else:
             self._noted = spent

@@ -274,6 +274,10 @@ class JobTunnel:
         def began(relay: AnyRelay) -> None:
             # Not before: what the daemon's user says comes right behind it, and has its way now.
             attempt.relays.add(relay)
+            if not self._allowance.left():  # it was on its way while the rest of the day went
+                attachment.answer(order, Outcome.PAUSED)
+                relay.abort()
+                return
             cast("SecureTransport", work.transport).write_before(preface)
 
         try:

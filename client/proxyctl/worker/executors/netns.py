@@ -138,6 +138,8 @@ class Spaces:
             other = self._makers.setdefault(attempt_id, maker)
         if other is not maker:  # somebody was quicker
             maker.close()
+        elif find() is None:  # it has ended meanwhile, and nobody forgets it once more
+            self.forget(attempt_id)
         return sock
 
 
@@ -315,10 +317,11 @@ def _set_namespace(descriptor: int, kind: int) -> None:
 
 
 def _receive(channel: socket.socket) -> socket.socket:
-    readable, _, _ = select.select([channel], [], [], SECONDS)
-    if not readable:
+    poller = select.poll()  # `select` refuses descriptors from 1,024 on
+    poller.register(channel, select.POLLIN)
+    if not poller.poll(SECONDS * 1000):
         raise TimeoutError("the namespace could not be joined in time")
-    data, ancillary, _, _ = channel.recvmsg(16, socket.CMSG_SPACE(4))
+    data, ancillary, _, _ = channel.recvmsg(16, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             return socket.socket(fileno=array.array("i", content[:4])[0])

@@ -89,7 +89,17 @@ def test_what_cannot_be_written_down_does_not_go_through(tmp_path: Path, clock: 
     assert allowance.left() == 0
     assert not allowance.is_spent
     (tmp_path / "ports.json").rmdir()
+    assert allowance.left() == 0  # whoever knocks does not have it tried again each time
+    clock.seconds += 10
     assert spend(allowance) == DAY
+
+
+def test_who_knocks_at_a_day_that_is_spent_writes_nothing(tmp_path: Path, clock: Clock) -> None:
+    allowance = made(tmp_path, clock)
+    spend(allowance)
+    (tmp_path / "ports.json").unlink()
+    assert allowance.left() == 0
+    assert not (tmp_path / "ports.json").exists()
 
 
 def test_a_file_that_says_nothing_begins_a_day(tmp_path: Path, clock: Clock) -> None:

@@ -239,6 +239,28 @@ async def test_no_byte_goes_through_above_what_the_owner_allows(
     assert 900_000 <= read <= allowed
 
 
+async def test_a_stream_on_its_way_when_the_day_is_spent_carries_nothing(place: Place) -> None:
+    reached, spent = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as job:
+        place.target = job.getsockname()[1]
+        await place.attach(8888)
+        served = place.device._attempts[ATTEMPT].served
+
+        def connect(port: int) -> socket.socket:
+            reached.set()
+            spent.wait(20)
+            return place._connect(port)
+
+        place.device._attempts[ATTEMPT].served = replace(served, connect=connect)
+        opening = asyncio.create_task(place.open())
+        await until(reached.is_set)
+        place.allowance.bytes_per_day = place.allowance.spent = place.allowance._noted
+        spent.set()
+        with pytest.raises(TunnelError, match="paused"):
+            await opening
+        await until(lambda: place.device.streams == 0)
+
+
 async def test_why_a_job_is_not_reached_is_told(place: Place) -> None:
     await place.attach(8888)
     with socket.socket() as taken:

@@ -1,7 +1,9 @@
 """proxyctl.worker.executors.netns: sockets inside a namespace that unshare made."""
 
 import errno
+import fcntl
 import os
+import resource
 import select
 import shutil
 import signal
@@ -18,6 +20,7 @@ from support.waiting import until_true
 
 from proxyctl.worker.executors import netns
 
+HIGH = 1024  # the first descriptor that `select` refuses
 SERVER = """
 import socket, sys
 server = socket.create_server(("127.0.0.1", 8888))
@@ -183,6 +186,46 @@ def test_one_child_makes_all_sockets_of_a_job(started: list[subprocess.Popen[byt
         assert received(sock) == b"hello from within"
     spaces.close()
     assert makers() == before
+
+
+def test_a_job_that_ends_while_it_is_connected_to_leaves_no_child(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    """It was forgotten before there was anything to forget."""
+    process = within(CLIENT)
+    started.append(process)
+    pid, before = first_within(process), makers()
+    found = iter([pid, pid, None])
+    spaces = netns.Spaces()
+    with spaces.connect("a", 8888, lambda: next(found)):
+        assert makers() == before
+
+
+def test_an_agent_with_many_descriptors_reaches_its_jobs(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = within(CLIENT)
+    started.append(process)
+    pid = first_within(process)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard <= HIGH:
+        pytest.skip("so many descriptors are not allowed here")
+    pair = socket.socketpair
+
+    def high(family: int, kind: int) -> tuple[socket.socket, socket.socket]:
+        ours, theirs = pair(family, kind)
+        with ours:
+            return socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, HIGH)), theirs
+
+    monkeypatch.setattr(netns.socket, "socketpair", high)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, HIGH + 64), hard))
+    spaces = netns.Spaces()
+    try:
+        with spaces.connect("a", 9, lambda: pid) as sock:
+            assert not sock.get_inheritable()
+    finally:
+        spaces.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_child_ends_with_the_agent(started: list[subprocess.Popen[bytes]]) -> None:
