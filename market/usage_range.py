@@ -51,7 +51,7 @@ def zone_of(name: str) -> tzinfo:
     Raises:
         MarketError: `invalid_field`, when there is none of this name.
     """
-    if name == "UTC":
+    if name in {"UTC", "Etc/UTC"}:  # some browsers say the latter; days of UTC are kept for ever
         return UTC
     try:
         if len(name) > ZONE_MAX_CHARACTERS or not _ZONE.fullmatch(name):
