@@ -51,7 +51,7 @@ def zone_of(name: str) -> tzinfo:
     Raises:
         MarketError: `invalid_field`, when there is none of this name.
     """
-    if name == "UTC":
+    if name in {"UTC", "Etc/UTC"}:  # some browsers say the latter; days of UTC are kept for ever
         return UTC
     try:
         if len(name) > ZONE_MAX_CHARACTERS or not _ZONE.fullmatch(name):
@@ -86,8 +86,10 @@ def range_of(
     ends_at = now + 1 if ends_at is None else min(ends_at, now + 1)
     if begins_at is None:
         begins_at = ends_at - (DAY_SECONDS if step is Step.HOUR else DEFAULT_DAYS * DAY_SECONDS)
+    # Nothing is as old as 1970, and days before the year 1 are none that can be computed with.
+    begins_at = max(begins_at, 0)
     if begins_at >= ends_at:
-        message = "from is not before to, or lies in the future."
+        message = "from is not before to, or lies in the future, or to lies before 1970."
         raise MarketError(Code.INVALID_FIELD, message, field="from")
     seconds = HOUR_SECONDS if step is Step.HOUR else DAY_SECONDS
     require_rows((ends_at - begins_at) // seconds)

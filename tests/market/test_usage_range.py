@@ -106,6 +106,13 @@ def test_ranges_that_are_none_are_refused() -> None:
     assert refused(Step.DAY, "2026-11-20T00:00:00Z", "2025-01-01T00:00:00Z", NOW) == nothing
 
 
+@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("ends", ["0001-01-01T00:00:00+14:00", "0001-01-05T00:00:00Z"])
+def test_the_first_days_of_the_calendar_are_refused(step: Step, ends: str) -> None:
+    assert refused(step, None, ends, NOW) == (Code.INVALID_FIELD, "from")
+    assert refused(step, "0001-01-01T00:00:00+14:00", ends, NOW) == (Code.INVALID_FIELD, "from")
+
+
 def test_as_many_rows_as_an_answer_may_have_and_no_more() -> None:
     now = at(NOW)
     assert len(range_of(Step.HOUR, UTC, hours_kept_since(now), None, now=now).buckets) <= ROWS_MAX
@@ -135,5 +142,6 @@ def test_zones_that_are_none_are_refused(name: str) -> None:
 
 def test_zones_have_the_names_of_their_database() -> None:
     assert zone_of("UTC") is UTC
+    assert zone_of("Etc/UTC") is UTC, "or days older than hours would be refused"
     for name in ("Europe/Istanbul", "America/Argentina/Buenos_Aires", "Etc/GMT+3"):
         assert str(zone_of(name)) == name
