@@ -742,7 +742,7 @@ async def test_a_refusal_is_a_page_or_json_as_the_client_wants(
     opened: Door, http: aiohttp.ClientSession, accept: str, kind: str
 ) -> None:
     browser = Browser(opened, opened.offer(), http)
-    head = browser.head("GET", "/", f"Accept: {accept}")
+    head = browser.head("GET", "/", f"Accept: {accept}", "Connection: close")
     said = (await say(browser.port, head)).decode()
     assert said.startswith("HTTP/1.1 503 ")
     assert f"Content-Type: {kind}\r\n" in said
