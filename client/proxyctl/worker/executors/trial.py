@@ -58,7 +58,11 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
     except EngineError as error:
         problems = [str(error)]
     finally:
-        _remove(engine, name)
+        try:
+            _remove(engine, name)
+        except SystemExit:  # the agent is to end; it is told so once
+            _remove(engine, name)
+            raise
     return Finding(
         id=f"{engine.name}-trial",
         is_met=not problems,

@@ -376,6 +376,25 @@ def test_a_container_that_another_process_tries_out_is_not_swept(containers: Con
     assert containers.left() == set()
 
 
+def test_a_trial_that_is_ended_while_it_cleans_up_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent's first signal to end may come in the middle of that."""
+    signals = [SystemExit(0)]
+    there: set[str] = set()
+
+    def remove(engine: Engine, name: str) -> None:
+        if signals:
+            raise signals.pop()
+        there.discard(name)
+
+    monkeypatch.setattr(trial, "_problems", lambda engine, name, create: there.add(name) or [])
+    monkeypatch.setattr(trial, "remove", remove)
+    with pytest.raises(SystemExit):
+        trial.run(Podman(), folder, lambda name, bounds: None)
+    assert not there
+
+
 def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, kind: str) -> None:
     """It may declare volumes, a user, a check of its health, labels, and signals."""
     name = "localhost/hostile:1"
