@@ -59,7 +59,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[DockerDaemon | None]:
 
 
 @pytest.fixture(scope="module")
-def site(
+def shared_site(
     engine: DockerDaemon | None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CrashSite]:
     folder = tmp_path_factory.mktemp("site")
@@ -78,6 +78,14 @@ def site(
             yield made
 
 
+@pytest.fixture
+def site(shared_site: CrashSite) -> Iterator[CrashSite]:
+    """The same for each test, whose agents end with it."""
+    yield shared_site
+    for agent in shared_site.agents:
+        agent.kill_if_started()
+
+
 @pytest.mark.timeout(120 + 120 * SEEDS)
 def test_a_job_in_a_container_has_one_result_whatever_is_killed(
     site: CrashSite, engine: DockerDaemon | None
@@ -85,7 +93,6 @@ def test_a_job_in_a_container_has_one_result_whatever_is_killed(
     site.agents[0].start()
     for seed in range(SEED, SEED + SEEDS):
         run_seed(site, engine, random.Random(seed))
-    site.agents[0].kill()
 
 
 def test_an_agent_that_is_ended_while_it_tries_its_sandbox_leaves_nothing(
@@ -103,7 +110,7 @@ def test_a_machine_that_was_restarted_in_mid_job_gives_it_back(
     site: CrashSite, engine: DockerDaemon | None
 ) -> None:
     if engine is None:
-        return  # what podman keeps in /run is not this test's alone
+        pytest.skip("what podman keeps in /run is not this test's alone")
     agent = site.agents[0]
     agent.start()
     job = site.post(command=["/bin/sh", "-c", COMMAND.replace("sleep 1", "sleep 15")])
@@ -120,7 +127,6 @@ def test_a_machine_that_was_restarted_in_mid_job_gives_it_back(
     assert (first["kind"], last["outcome"]) == ("host", "completed")
     assert "restarted" in first["reason"]
     until_true(lambda: not left(engine), lambda: f"nothing is left: {left(engine)}")
-    agent.kill()
 
 
 def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random) -> None:

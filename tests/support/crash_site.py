@@ -80,7 +80,8 @@ class CrashSite:
         self._jobs: dict[str, SimpleNamespace] = {}
         self._owners: dict[Path, tuple[str, str]] = {}  # by the agent's folder: session, device
         self.last_attempts: dict[str, list[dict[str, Any]]] = {}  # of jobs that were finished
-        self.agents = [self._agent(name, sandbox, lend) for name in ("first", "second")]
+        self._consent = sandbox, lend
+        self.agents = [self._agent(name) for name in ("first", "second")]
 
     def kill_daemon(self, away_seconds: float = 0.0) -> None:
         """Kill the daemon, and start it again."""
@@ -106,6 +107,15 @@ class CrashSite:
         fields = {"token_id": device}
         status, body = self.daemon.call("POST", "/api/worker/token/revoke", fields, session)
         assert status == 200, body
+
+    def agree(self, agent: WorkerAgent) -> None:
+        """Have an agent work for the marketplace, as a new device."""
+        session, _ = self._owners[agent.folder]
+        fields = {"name": agent.folder.name}
+        _, made = self.daemon.call("POST", "/api/worker/token/create", fields, session)
+        self._owners[agent.folder] = session, made["token_id"]
+        sandbox, lend = self._consent
+        agent.agree(self.daemon.api, lend, made["token"], sandbox)
 
     def post(self, seconds: float = JOB_SECONDS, **payload: Any) -> str:
         """Put a job up, with what its payload has more; a script runs for so long."""
@@ -231,18 +241,15 @@ class CrashSite:
         }
         return Process(self._url, **settings).wait_ready()
 
-    def _agent(self, name: str, sandbox: Sandbox, lend: Lend) -> WorkerAgent:
+    def _agent(self, name: str) -> WorkerAgent:
         owner = {"username": name, "email": f"{name}@example.com", "password": "long enough"}
         _, body = self.daemon.call("POST", "/auth/register", owner)
-        _, made = self.daemon.call(
-            "POST", "/api/worker/token/create", {"name": name}, body["token"]
-        )
         folder = self._folder / name
-        self._owners[folder] = body["token"], made["token_id"]
         folder.mkdir(mode=0o700)
         market = cast(WorkerMarket, SimpleNamespace(url=self.daemon.api, jobs=self._jobs))
         agent = WorkerAgent(folder, market)
-        agent.agree(self.daemon.api, lend, made["token"], sandbox)
+        self._owners[folder] = body["token"], ""
+        self.agree(agent)
         return agent
 
 

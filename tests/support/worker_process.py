@@ -128,6 +128,11 @@ class WorkerAgent:
         assert self._process is not None
         self._process.send_signal(number)
 
+    def kill_if_started(self) -> None:
+        """Kill it alone, if nobody has waited for its end."""
+        if self._process is not None:
+            self.kill()
+
     def close(self) -> None:
         """End it, and everything that is left of it."""
         if self._process is not None:

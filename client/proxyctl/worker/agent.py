@@ -365,6 +365,7 @@ class Agent:  # its parts, and what several threads have to know of one another
 
         Raises:
             AgentError: an executor does not tell, or does not do it.
+            OSError: the machine does not.
         """
         try:
             for name, executor in self._device.executors.items():
@@ -372,6 +373,8 @@ class Agent:  # its parts, and what several threads have to know of one another
                 with self._lock:
                     strangers -= self._attempts.keys()
                 for attempt_id in strangers:
+                    if self._orders.is_ending:
+                        return  # they may be the next agent's already
                     _logger.warning("%s was left under %s, and is removed", attempt_id, name)
                     executor.stop(attempt_id, 0)
                     executor.clean(attempt_id)
@@ -524,7 +527,7 @@ class Agent:  # its parts, and what several threads have to know of one another
                 continue
             try:
                 self._sweep({each.attempt_id for each in self._all()})
-            except AgentError as error:
+            except (AgentError, OSError) as error:  # as with attempts: no reason to end
                 _logger.warning("%s; tried again", error)
             else:
                 swept = ended

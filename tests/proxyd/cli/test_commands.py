@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -87,7 +88,10 @@ def carried_out(
         standard = [each.fileno() for each in (typed, out, err)]
         words = [os.fsdecode(each) for each in arguments]
         forked = forker.start("proxyd", words, variables, standard, leads=True, folder=folder)
-        status = forked.wait(timeout=60)
+        try:
+            status = forked.wait(timeout=60)
+        finally:
+            forked.send_signal(signal.SIGKILL)  # one that hangs
         for each in (out, err):
             each.seek(0)
         return status, out.read(), err.read()

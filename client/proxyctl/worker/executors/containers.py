@@ -45,6 +45,7 @@ from proxyctl.worker.executors.engine import (
     call_for_json,
     remove,
 )
+from proxyctl.worker.executors.family import is_alive
 from proxyctl.worker.executors.guarded import GIVE_UP_SECONDS
 from proxyctl.worker.executors.netns import Spaces
 from proxyctl.worker.executors.ownership import give_away
@@ -219,11 +220,12 @@ class Containers:
         """Return the attempts of this agent that have a container, whatever it does.
 
         An engine may make one after its client was killed, and nobody has ever been told of it.
+        What is on trial just now is left to whoever tries it.
 
         Raises:
             TaskError: the engine does not answer, so nobody knows.
         """
-        containers = self._named("--all")
+        containers = [each for each in self._named("--all") if not self._is_on_trial(each)]
         return {each.removeprefix(_NETWORK_PREFIX).removeprefix(_PREFIX) for each in containers}
 
     def ended(self, attempt_id: str) -> Ending:
@@ -304,6 +306,13 @@ class Containers:
                     return said.split()[-1] != str(_KILLED)
                 time.sleep(_EVENT_SECONDS)
         return False
+
+    def _is_on_trial(self, name: str) -> bool:
+        """Say whether this agent tries a container out, or a `worker check` in its folder."""
+        maker = trial.maker_of(name)
+        if maker == os.getpid():
+            return self._checking.locked()
+        return maker is not None and is_alive(Path("/proc", str(maker)))
 
     def _named(self, *options: str) -> set[str]:
         """Return the names of this agent's containers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import platform
+import re
 import tarfile
 import time
 from contextlib import suppress
@@ -27,6 +28,7 @@ BOUNDS: Final = Bounds(
     cores=0.5, memory_bytes=64 << 20, disk_bytes=1 << 20, processes=32, seconds=60
 )
 
+_NAME: Final = re.compile(r"proxyd-trial-([0-9]{1,10})-[0-9]+")
 _TRIES: Final = 100
 # An engine that is killed is back after seconds; until it is, nothing can be removed.
 _REMOVALS_MAX: Final = 15
@@ -56,7 +58,11 @@ def run(engine: Engine, folder: Path, create: Callable[[str, Bounds], None]) -> 
     except EngineError as error:
         problems = [str(error)]
     finally:
-        _remove(engine, name)
+        try:
+            _remove(engine, name)
+        except SystemExit:  # the agent is to end; it is told so once
+            _remove(engine, name)
+            raise
     return Finding(
         id=f"{engine.name}-trial",
         is_met=not problems,
@@ -74,6 +80,12 @@ def _remove(engine: Engine, name: str) -> None:
             remove(engine, name)
             return
         time.sleep(_REMOVAL_SECONDS)
+
+
+def maker_of(name: str) -> int | None:
+    """Return the process that tries a container of this name out; None if it is no such name."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def _problems(engine: Engine, name: str, create: Callable[[str, Bounds], None]) -> list[str]:

@@ -588,16 +588,16 @@ def test_what_an_engine_makes_after_all_was_removed_is_removed_too(
 ) -> None:
     class Late:
         has_it = True
-        answers = ["", "docker ps did not end within 20 s"]
+        answers = [None, OSError("device busy"), TaskError("host", "docker ps did not end")]
         calls: list[str] = []
 
         def can_reach_ports(self) -> bool:
             return True
 
         def left(self) -> set[str]:
-            if words := self.answers.pop():
-                raise TaskError("host", words)
-            self.answers.append("")
+            if error := self.answers.pop():
+                raise error
+            self.answers.append(None)
             return {"late-1"} if self.has_it else set()
 
         def stop(self, attempt_id: str, grace_s: float) -> None:
@@ -614,6 +614,27 @@ def test_what_an_engine_makes_after_all_was_removed_is_removed_too(
     monkeypatch.setattr(agent_module, "_SWEEP_SECONDS", 0)
     agent._sweep_again()  # it ends, and not before it has answered
     assert late.calls == ["stop late-1 0", "clean late-1"]
+
+
+def test_a_sweep_that_the_end_overtakes_touches_nothing(
+    market: WorkerMarket, tmp_path: Path
+) -> None:
+    """What it has found may be of the next agent in this folder."""
+
+    class Slow:
+        def can_reach_ports(self) -> bool:
+            return True
+
+        def left(self) -> set[str]:
+            agent._orders.is_ending = True
+            return {"next-1"}
+
+        def stop(self, attempt_id: str, grace_s: float) -> None:
+            pytest.fail(f"{attempt_id} is stopped")
+
+    consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
+    agent = agent_with(consent, tmp_path, {"docker": Slow()}, lambda: None)  # type: ignore[dict-item]
+    agent._sweep(set())
 
 
 def test_what_gets_free_is_offered_at_once(agent: WorkerAgent, market: WorkerMarket) -> None:

@@ -18,7 +18,7 @@ import pytest
 from support import engines, launching
 from support.waiting import until_true
 
-from proxyctl.worker.executors import container_watch, family, guarded, netns
+from proxyctl.worker.executors import container_watch, family, guarded, netns, trial
 from proxyctl.worker.executors.base import CANNOT_BE_RUN, Bounds, Launch, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import Engine, EngineError, call
@@ -356,6 +356,43 @@ def monitors(identifier: str) -> list[Path]:
             if b"conmon" in words and identifier.encode() in words:
                 processes.append(each)
     return processes
+
+
+@pytest.mark.parametrize("kind", ["podman"])
+def test_a_container_that_another_process_tries_out_is_not_swept(containers: Containers) -> None:
+    """`worker check` beside a running agent makes one, too; what it leaves is swept."""
+    containers.check()
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        attempt_id = f"trial-{other.pid}-1"
+        containers._create_trial(f"proxyd-{attempt_id}", trial.BOUNDS)
+        try:
+            assert containers.left() == set()
+            other.kill()
+            other.wait()
+            assert containers.left() == {attempt_id}
+        finally:
+            other.kill()
+            containers.clean(attempt_id)
+    assert containers.left() == set()
+
+
+def test_a_trial_that_is_ended_while_it_cleans_up_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent's first signal to end may come in the middle of that."""
+    signals = [SystemExit(0)]
+    there: set[str] = set()
+
+    def remove(engine: Engine, name: str) -> None:
+        if signals:
+            raise signals.pop()
+        there.discard(name)
+
+    monkeypatch.setattr(trial, "_problems", lambda engine, name, create: there.add(name) or [])
+    monkeypatch.setattr(trial, "remove", remove)
+    with pytest.raises(SystemExit):
+        trial.run(Podman(), folder, lambda name, bounds: None)
+    assert not there
 
 
 def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, kind: str) -> None:
