@@ -294,7 +294,9 @@ class Containers:
         is_killed = state.get("ExitCode") == _KILLED and not state.get("OOMKilled")
         if self.engine.name != "docker" or not is_killed:
             return False
-        since = ("--since", str(state.get("StartedAt")), "--until", "0s")
+        # In whole seconds, as docker takes the other one: it refuses a beginning behind the end.
+        started = str(state.get("StartedAt")).partition(".")[0].rstrip("Z") + "Z"
+        since = ("--since", started, "--until", "0s")
         filters = ("--filter", f"container={name}", "--filter", "event=die")
         shown = ("--format", "{{.Actor.Attributes.exitCode}}")
         with suppress(EngineError):  # nobody knows: it is what it looks like
