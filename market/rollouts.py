@@ -55,7 +55,7 @@ REFUSED_SECONDS = 30
 # enough to fetch and load a large model; images and files are there before work begins.
 READY_MAX_SECONDS = 1_800
 UNREADABLE = "The secrets of this deploy cannot be read any more; say them again in a new revision."
-NO_CHANGE = "Nothing is other in this revision: say what is, or restart what runs."
+NO_CHANGE = "This revision changes nothing: name what is to change, or restart the deploy."
 # Between why a job has failed and the end of its own log, in the reason that the agent reports.
 LAST_WORDS = "; its last words:"
 # Of the job's own words: its job, and its log, have the whole.
