@@ -605,6 +605,16 @@ async def test_a_revision_that_says_nothing_that_can_be_changed_is_told_why(
     assert (await service.call("POST", path, both, token=buyer.token)).body["revision"] == 2
 
 
+async def test_the_first_revision_is_the_earliest_to_go_back_to(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer, **RUNS)
+    path = f"{CREATE}/{deploy_id}/rollback"
+    answer = await service.call("POST", path, {"revision": 0}, token=buyer.token)
+    refused(answer, "invalid_field", "revision")
+    message = answer.body["error"]["message"]
+    assert message == "revision must be a whole number of at least 1."
+
+
 async def test_a_notebook_needs_an_image_whatever_its_script(service: Service) -> None:
     buyer = await service.person(usd="10")
     answer = await create(service, buyer, **{**RUNS, "job_type": "Jupyter"})
