@@ -45,6 +45,18 @@ from storage.rollouts import RevisionRow
 Size = Annotated[float, Meta(ge=0)]
 ONE = "/api/deploy/job/{deploy_id}"
 CHANGE_ERRORS = (Code.DEPLOY_NOT_FOUND, Code.DEPLOY_HAS_NO_REVISIONS, Code.DEPLOY_OVER)
+FIXED = {
+    name: f"{name} is chosen when a deploy is created, and cannot be changed."
+    for name in (
+        "job_name",
+        "job_type",
+        "gpu_model",
+        "gpu_count",
+        "duration_hrs",
+        "payment_type",
+        "strategy",
+    )
+}
 COST_ERRORS = (
     Code.INSUFFICIENT_FUNDS,
     Code.TOO_MANY_JOBS,
@@ -348,6 +360,7 @@ class DeployRoutes:
                 RevisionReply,
                 auth=Auth.JWT,
                 body=RevisionRequest,
+                fixed=FIXED,
                 example={"image": "jupyter/scipy-notebook:2026-11-01"},
                 idempotent=True,
                 errors=(*CHANGE_ERRORS, Code.PAYLOAD_INVALID, *COST_ERRORS),

@@ -1,6 +1,6 @@
 """Routes of jobs: the marketplace, a buyer's own, a worker's (specification 4.7 to 4.9)."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -90,6 +90,14 @@ class CreateRequest(Struct):
 NO_DEVICE = (
     "None of the devices that have asked for work lately runs such a job: it waits for one that"
     " does. Of the {asked} that asked last {lacks}."
+)
+FEW_OWNERS = (
+    "{copies} copies wait, and each goes to a device of another owner, in another network: of the"
+    " {asked} that asked last {owners} can take one."
+)
+ONE_COPY = (
+    "This copy goes to a device of an owner, in a network, that had no other copy: of the {asked}"
+    " that asked last none can take it."
 )
 IN_WORDS = {
     Lack.JOB_TYPE: "{} take no jobs of this type",
@@ -551,7 +559,11 @@ class JobRoutes:
             requirements=body.requirements or "",
             spec=spec,
         )
+        trust = body.trust or Trust()
+        copying = copying_of(trust.copies, trust.compare, body.payload)
         warnings = self._warnings(spec, body.job_type)
+        if copying is not None and spec is not None:
+            warnings += self._few_owners(spec, body.job_type, copying.copies, {call.user_id})
 
         def reply(job_id: str) -> CreateReply:
             return _created(job_id, spec, warnings)
@@ -561,8 +573,6 @@ class JobRoutes:
             made.copies = job_ids
             return made
 
-        trust = body.trust or Trust()
-        copying = copying_of(trust.copies, trust.compare, body.payload)
         if copying is None:
             return reply(await self._jobs.create(call.user_id, new, call.receipt(reply)))
         receipt = call.receipt(reply_to_all)
@@ -572,19 +582,33 @@ class JobRoutes:
         """Return what its buyer should know of a job that waits, as far as it is known now."""
         if spec is None:
             return []
-        warnings = list(spec.warnings)
-        payload = spec.payload
-        if payload is None or spec.is_manual:
-            return warnings
-        needs = Needs(
-            spec.resources,
-            job_type,
-            has_image=bool(payload.image),
-            has_network=payload.network != "none",
-            min_reputation=spec.min_reputation,
-            has_ports=bool(payload.ports),
-        )
-        return warnings + lacks_in_words(self._dispatch.lacks(needs))
+        needs = _needs(spec, job_type)
+        lacks = [] if needs is None else lacks_in_words(self._dispatch.lacks(needs))
+        return [*spec.warnings, *lacks]
+
+    def _few_owners(
+        self,
+        spec: Spec,
+        job_type: str,
+        copies: int,
+        owners: Container[str],
+        networks: Container[str] = (),
+    ) -> list[str]:
+        """Return the warning that not all copies that wait can be taken, as `Dispatch.takers`.
+
+        None where nobody can take any, for that is another warning, or has asked yet.
+        """
+        needs = _needs(spec, job_type)
+        if needs is None or self._dispatch.lacks(needs):
+            return []
+        takers = self._dispatch.takers(needs, copies, owners, networks)
+        if not takers.asked or takers.owners >= copies:
+            return []
+        few = {0: "none", 1: "only those of 1 owner"}
+        words = few.get(takers.owners, f"only those of {takers.owners} owners")
+        if copies == 1:
+            return [ONE_COPY.format(asked=takers.asked)]
+        return [FEW_OWNERS.format(copies=copies, asked=takers.asked, owners=words)]
 
     async def own(self, call: Call[Nothing, OwnQuery]) -> OwnReply:
         """List the caller's jobs."""
@@ -610,11 +634,13 @@ class JobRoutes:
             result=UNSET if job.result is None else job.result,
             failure_reason=UNSET if job.failure_reason is None else job.failure_reason,
         )
+        warnings: list[str] = []
         if spec is not None:
             shown.payload = UNSET if spec.payload is None else spec.payload
             shown.resources, shown.is_manual = spec.resources, spec.is_manual
             waits = job.status == JobStatus.WAITING
-            shown.warnings = self._warnings(spec, job.job_type) if waits else list(spec.warnings)
+            warnings = self._warnings(spec, job.job_type) if waits else list(spec.warnings)
+            shown.warnings = warnings
             shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
             if spec.min_reputation:
                 shown.min_reputation = spec.min_reputation / WHOLE
@@ -625,6 +651,11 @@ class JobRoutes:
             shown.review = Review(state, timestamp(review.review_until), reason)
         if owned.group is not None:
             shown.copies = _copies(owned.group)
+            if spec is not None and job.status == JobStatus.WAITING:
+                waiting = sum(each.status == JobStatus.WAITING for each in owned.group.copies)
+                owners = {job.user_id, *(each.owner_id for each in owned.group.taken)}
+                networks = {each.network for each in owned.group.taken}
+                warnings += self._few_owners(spec, job.job_type, waiting, owners, networks)
         return JobReply(job=shown)
 
     async def cancel(self, call: Call[Nothing, Any]) -> Reply:
@@ -707,6 +738,21 @@ def _understood(body: CreateRequest) -> Spec | None:
         job_type=body.job_type,
         duration_hrs=body.duration_hrs,
         text=body.requirements or "",
+    )
+
+
+def _needs(spec: Spec, job_type: str) -> Needs | None:
+    """Return what a device must have for a job; None for one that is given to none by itself."""
+    payload = spec.payload
+    if payload is None or spec.is_manual:
+        return None
+    return Needs(
+        spec.resources,
+        job_type,
+        has_image=bool(payload.image),
+        has_network=payload.network != "none",
+        min_reputation=spec.min_reputation,
+        has_ports=bool(payload.ports),
     )
 
 

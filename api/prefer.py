@@ -76,18 +76,28 @@ def check_names(names: Iterable[str], kind: type[Struct]) -> None:
             raise _unknown(name, "", known)
 
 
-def check_body(body: bytes, kind: type[Struct]) -> None:
+def check_body(body: bytes, kind: type[Struct], fixed: Mapping[str, str]) -> None:
     """Refuse a JSON body with an unknown or repeated field, at any depth.
 
     A body that is no JSON passes: the decoder refuses it.
 
+    Args:
+        body: the JSON.
+        kind: what it should be.
+        fixed: see `Route.fixed`.
+
     Raises:
-        MarketError: `unknown_field`; `invalid_field`, of a field that is there twice.
+        MarketError: `unknown_field`; `invalid_field`, of a field that is there twice;
+            `payload_invalid`, of one that is fixed.
     """
     try:
         value = json.loads(body, object_pairs_hook=_fields)
     except (ValueError, RecursionError):
         return
+    if isinstance(value, dict):
+        for name in value:
+            if name in fixed:
+                raise MarketError(Code.PAYLOAD_INVALID, fixed[name], field=name)
     _check(value, inspect.type_info(kind), "")
 
 

@@ -1,6 +1,6 @@
 """The declaration of a route: method and path, who may call it, its request and its reply."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from enum import Enum, auto
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -174,6 +174,10 @@ class Route(Struct, frozen=True):
     connection. With `has_file`, the response is a file, or a redirection to where it is. With
     `is_held`, the answer may be minutes in coming, and the handler sends spaces meanwhile
     (`Call.send_space`).
+
+    `fixed` are fields that cannot be changed here, each with the refusal of a strict request. A
+    body in which nothing else is known is refused so, too, however the request is handled, and
+    with its unknown fields; all fields of such a body have defaults.
     """
 
     # One field for each thing that a route can declare: the router, the document of the API and the
@@ -201,3 +205,4 @@ class Route(Struct, frozen=True):
     has_text: bool = False
     has_file: bool = False
     is_held: bool = False
+    fixed: Mapping[str, str] = field(default_factory=dict)

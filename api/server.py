@@ -255,8 +255,10 @@ class HttpServer(Front):
             if route.body_optional and not sent:
                 sent = b"{}"
             if is_strict:
-                prefer.check_body(sent, route.body)
+                prefer.check_body(sent, route.body, route.fixed)
             body = self._decoders[route.body].decode(sent)
+            if route.fixed and body == route.body():  # nothing in it was understood: say why
+                prefer.check_body(sent, route.body, route.fixed)
         keyed = None
         key = request.headers.get("Idempotency-Key") if route.idempotent else None
         if key is not None:

@@ -158,6 +158,8 @@ def _range(declared: inspect.IntType | inspect.FloatType) -> str:
         return f" from {declared.ge} to {declared.le}"
     if declared.gt is not None and declared.le is not None:
         return f" above {declared.gt} and at most {declared.le}"
+    if declared.ge is not None:
+        return f" of at least {declared.ge}"
     return ""
 
 

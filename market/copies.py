@@ -52,12 +52,16 @@ class Copy(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """The copies of a job, how they are compared, and the one that the majority agrees with."""
+    """The copies of a job, how they are compared, and the one that the majority agrees with.
+
+    `taken` is who has taken one, and gets no other.
+    """
 
     compare: str
     state: str
     canonical: str | None
     copies: tuple[Copy, ...]
+    taken: tuple[TakenRow, ...] = ()
 
 
 class Compared(Struct, frozen=True):
@@ -132,7 +136,8 @@ async def find(tx: Transaction, job_id: str) -> Group | None:
         Copy(row.job_id, row.status, None if row.verdict is None else row.verdict == AGREES)
         for row in await queries.copies(tx, group.id)
     )
-    return Group(group.compare, group.state, group.canonical_id, copies)
+    taken = tuple(await queries.taken(tx, [group.id]))
+    return Group(group.compare, group.state, group.canonical_id, copies, taken)
 
 
 async def lock(tx: Transaction, job_id: str) -> GroupRow | None:

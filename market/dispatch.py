@@ -13,7 +13,7 @@ import asyncio
 import math
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -79,6 +79,13 @@ NO_ACTIONS: Final[frozenset[Action]] = frozenset()
 NEVER: Final = -math.inf
 SayHeld = Callable[[], Awaitable[None]]
 JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
+
+
+class Takers(NamedTuple):
+    """How many devices asked last, and how many owners' among them can take a copy of a job."""
+
+    asked: int
+    owners: int
 
 
 class DispatchTerms(Struct, frozen=True):
@@ -200,6 +207,7 @@ class _Device:
     attempts that it was given and does not name, with the number of the answer: one that it has
     seen and does not take is not given again, but taken back. `agents` are the agents that were
     given what it holds, and `agent` the one that gets jobs now, which asked last at `asked_at`.
+    `offer`, `owner` and `network` are those of the request that came last.
     `reputation` is as it was last looked up, in millionths. `benchmark_at` is when it was last
     asked to show what it has, or when it was known last that this is not due.
     """
@@ -213,7 +221,9 @@ class _Device:
         "given",
         "held",
         "is_certain",
+        "network",
         "offer",
+        "owner",
         "reputation",
         "request",
         "settled",
@@ -232,6 +242,7 @@ class _Device:
         self.asked_at = 0.0
         self.benchmark_at = NEVER
         self.offer: Offer | None = None
+        self.owner = self.network = ""
         self.reputation = 0
         self.request: _Request | None = None
         self.claiming = 0
@@ -421,16 +432,39 @@ class Dispatch:
         long as none has asked, for then nobody knows.
         """
         found: Counter[Lack] = Counter()
-        for device in islice(reversed(self._devices.values()), KINDS_LOOKED_AT_MAX):
-            if device.offer is None:
-                continue
-            missing = lack(needs, device.offer)
-            if missing is None and needs.min_reputation > device.reputation:
-                missing = Lack.REPUTATION
+        for device, offer in self._latest():
+            missing = _lack(needs, device, offer)
             if missing is None:
                 return Counter()
             found[missing] += 1
         return found
+
+    def takers(
+        self, needs: Needs, copies: int, owners: Container[str] = (), networks: Container[str] = ()
+    ) -> Takers:
+        """Return how many of some copies the devices that asked last can take, free or not.
+
+        Args:
+            needs: what each copy needs.
+            copies: how many wait; no more are counted.
+            owners: whose devices get none: the buyer, and those who have taken another copy.
+            networks: from which none is taken any more.
+        """
+        asked = 0
+        able: dict[str, set[str]] = {}
+        for device, offer in self._latest():
+            asked += 1
+            if device.owner in owners or (device.network and device.network in networks):
+                continue
+            if _lack(needs, device, offer) is None:
+                able.setdefault(device.owner, set()).add(device.network)
+        return Takers(asked, apart(able, copies))
+
+    def _latest(self) -> Iterator[tuple[_Device, Offer]]:
+        """Yield the devices that asked last, with what they offer."""
+        for device in islice(reversed(self._devices.values()), KINDS_LOOKED_AT_MAX):
+            if device.offer is not None:
+                yield device, device.offer
 
     @property
     def held(self) -> int:
@@ -468,6 +502,7 @@ class Dispatch:
         if earlier is None:
             self._held.take(request.owner, self.terms.held_max)
         device.request, device.offer = request, ask.offer
+        device.owner, device.network = request.owner, request.network
         if earlier is not None:
             self._waiting.remove(earlier)
             earlier.wake()
@@ -822,6 +857,42 @@ class Dispatch:
             device_id, device = self._devices.popitem(last=False)
             if device.request is not None or device.claiming:
                 self._devices[device_id] = device
+
+
+def _lack(needs: Needs, device: _Device, offer: Offer) -> Lack | None:
+    missing = lack(needs, offer)
+    if missing is None and needs.min_reputation > device.reputation:
+        return Lack.REPUTATION
+    return missing
+
+
+def apart(networks: Mapping[str, Collection[str]], most: int) -> int:
+    """Return how many owners, `most` at most, can each have a copy from a network of their own.
+
+    Args:
+        networks: those of each owner's devices; "" is one that is not known, and like no other.
+        most: how many copies there are.
+    """
+    holders: dict[str, str] = {}  # by network
+
+    def place(owner: str, tried: set[str]) -> bool:
+        """Find a network for an owner; another one gives way who has a second network."""
+        for network in networks[owner]:
+            if not network:
+                return True
+            if network not in tried:
+                tried.add(network)
+                if network not in holders or place(holders[network], tried):
+                    holders[network] = owner
+                    return True
+        return False
+
+    placed = 0
+    for owner in networks:
+        if placed >= most:
+            break
+        placed += place(owner, set())
+    return placed
 
 
 def replaced(ask: Ask) -> Told:

@@ -55,7 +55,12 @@ REFUSED_SECONDS = 30
 # enough to fetch and load a large model; images and files are there before work begins.
 READY_MAX_SECONDS = 1_800
 UNREADABLE = "The secrets of this deploy cannot be read any more; say them again in a new revision."
-NO_CHANGE = "Nothing is other in this revision: say what is, or restart what runs."
+NO_CHANGE = "This revision changes nothing: name what is to change, or restart the deploy."
+# Between why a job has failed and the end of its own log, in the reason that the agent reports.
+LAST_WORDS = "; its last words:"
+# Of the job's own words: its job, and its log, have the whole.
+WORDS_SHOWN_CHARACTERS = 100
+REASON_SHOWN_CHARACTERS = 300  # of the rest: some sentences, where the agent has one
 FAILED_SECONDS = 1.0  # after a failure of the store
 
 _logger = logging.getLogger("jobs")
@@ -153,19 +158,29 @@ def _why_it_ended(row: PresentRow) -> str:
     how = "has failed" if row.status == JobStatus.FAILED else "was cancelled"
     if row.failure_reason is None:
         return f"Replica {row.number} {how}."
-    return f"Replica {row.number} {how}: {row.failure_reason}"
+    return f"Replica {row.number} {how}: {_in_short(row.failure_reason)}"
 
 
 def _why_it_waits(rows: Sequence[PresentRow]) -> str | None:
     """Say what became of the first replica that waits for another device; None if none does."""
     for row in rows:
         if row.status == JobStatus.WAITING and row.failure_reason is not None:
-            text = f"Replica {row.number} has ended, and waits for a device: {row.failure_reason}"
-            if row.again_at is None:
-                return text
-            at = datetime.fromtimestamp(row.again_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            return f"{text} (one of the same owner may have it from {at} on)"
+            text = f"Replica {row.number} has ended, and waits for a device"
+            if row.again_at is not None:
+                at = datetime.fromtimestamp(row.again_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                text += f" (one of the same owner may have it from {at} on)"
+            return f"{text}: {_in_short(row.failure_reason)}"
     return None
+
+
+def _in_short(reason: str) -> str:
+    """Return a reason in one line, with the end of what the job itself has printed last."""
+    said, mark, words = (" ".join(part.split()) for part in reason.partition(LAST_WORDS))
+    if len(said) > REASON_SHOWN_CHARACTERS:
+        said = f"{said[: REASON_SHOWN_CHARACTERS - 1]}…"
+    if len(words) > WORDS_SHOWN_CHARACTERS:
+        words = f"…{words[1 - WORDS_SHOWN_CHARACTERS :]}"
+    return f"{said}{mark} {words}" if words else said
 
 
 class Rollouts:

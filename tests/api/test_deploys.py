@@ -571,6 +571,50 @@ async def test_a_revision_that_cannot_be_is_refused_in_words_of_deploys(
     assert answer.body == {"ok": True, "revision": 2}
 
 
+async def test_a_revision_that_says_nothing_that_can_be_changed_is_told_why(
+    service: Service,
+) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer, **RUNS)
+    path = f"{CREATE}/{deploy_id}/revision"
+    strict = {"Prefer": "handling=strict"}
+    strategy = {"strategy": {"auto_revert": True}}
+    for body, headers in (
+        (strategy, {}),
+        (strategy, strict),
+        ({"gpu_model": "H100"}, {}),
+        ({"env": {"A": "1"}, "gpu_model": "H100"}, strict),
+    ):
+        answer = await service.call("POST", path, body, token=buyer.token, headers=headers)
+        name = "strategy" if "strategy" in body else "gpu_model"
+        refused(answer, "payload_invalid", name)
+        assert (
+            answer.body["error"]["message"]
+            == f"{name} is chosen when a deploy is created, and cannot be changed."
+        )
+    answer = await service.call("POST", path, {"imag": "web:2"}, token=buyer.token)
+    refused(answer, "unknown_field", "imag")
+    assert answer.body["error"]["message"].endswith("did you mean image?")
+    for nothing in ({}, {"image": None}):
+        answer = await service.call("POST", path, nothing, token=buyer.token)
+        assert (
+            answer.body["error"]["message"]
+            == "This revision changes nothing: name what is to change, or restart the deploy."
+        )
+    both = {"env": {"A": "1"}, "gpu_model": "H100"}  # what has no meaning here is passed over
+    assert (await service.call("POST", path, both, token=buyer.token)).body["revision"] == 2
+
+
+async def test_the_first_revision_is_the_earliest_to_go_back_to(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    deploy_id = await created(service, buyer, **RUNS)
+    path = f"{CREATE}/{deploy_id}/rollback"
+    answer = await service.call("POST", path, {"revision": 0}, token=buyer.token)
+    refused(answer, "invalid_field", "revision")
+    message = answer.body["error"]["message"]
+    assert message == "revision must be a whole number of at least 1."
+
+
 async def test_a_notebook_needs_an_image_whatever_its_script(service: Service) -> None:
     buyer = await service.person(usd="10")
     answer = await create(service, buyer, **{**RUNS, "job_type": "Jupyter"})

@@ -76,6 +76,53 @@ async def test_a_job_that_no_device_runs_is_put_up_with_a_warning(service: Servi
     assert await warnings(**image) == []
 
 
+async def test_copies_that_too_few_owners_can_take_are_put_up_with_a_warning(
+    service: Service,
+) -> None:
+    buyer = await service.person(credit="100")
+    copied = {**JOB, "trust": {"copies": 3}}
+    busy = {"capacity": {"slots": 0}}
+
+    async def warnings() -> list[str]:
+        answer = await service.call("POST", "/api/jobs", copied, token=buyer.token)
+        for job_id in answer.body["copies"]:
+            await service.call("POST", f"/api/jobs/{job_id}/cancel", token=buyer.token)
+        return list(answer.body["warnings"])
+
+    assert await warnings() == []  # nobody knows
+    first = await device_of(service)
+    own = {"name": "rig"}
+    made = await service.call("POST", "/api/worker/token/create", own, token=buyer.token)
+    await next_of(service, first, **busy)
+    await next_of(service, str(made.body["token"]), **busy)  # it gets none of its owner's jobs
+    [warning] = await warnings()
+    assert warning == (
+        "3 copies wait, and each goes to a device of another owner, in another network: of the 2"
+        " that asked last only those of 1 owner can take one."
+    )
+    second, third = await device_of(service), await device_of(service)
+    await next_of(service, second, **busy)
+    await next_of(service, third, **busy)
+    answer = await service.call("POST", "/api/jobs", copied, token=buyer.token)
+    assert answer.body["warnings"] == []
+    [work] = (await next_of(service, first, wait_s=30)).body["jobs"]
+    await next_of(service, third, **busy, capabilities={**CAPABILITIES, "job_types": []})
+    waiting = next(each for each in answer.body["copies"] if each != work["job_id"])
+    shown = await service.call("GET", f"/api/jobs/{waiting}", token=buyer.token)
+    [warning] = shown.body["job"]["warnings"]  # the first one's owner has taken one already
+    assert warning.startswith("2 copies wait,")
+    assert warning.endswith("of the 4 that asked last only those of 1 owner can take one.")
+    taken = await service.call("GET", f"/api/jobs/{work['job_id']}", token=buyer.token)
+    assert taken.body["job"]["warnings"] == []
+    await next_of(service, second, wait_s=30)
+    open_jobs = [
+        await service.call("GET", f"/api/jobs/{each}", token=buyer.token)
+        for each in answer.body["copies"]
+    ]
+    [last] = [each for reply in open_jobs for each in reply.body["job"]["warnings"]]
+    assert last.startswith("This copy goes to")
+
+
 async def test_a_job_that_listens_waits_for_a_device_that_lets_its_buyer_in(
     service: Service,
 ) -> None:

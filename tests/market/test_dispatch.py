@@ -20,7 +20,7 @@ from support.work import SMALL, ask, attempts_of, given, offer, posted
 from market import dispatch, matching
 from market.audit import audit_ledger
 from market.bounds import Bounds
-from market.dispatch import Agent, Ask, DispatchTerms
+from market.dispatch import Agent, Ask, DispatchTerms, apart
 from market.errors import Code, MarketError
 from market.money import MICRO
 from market.sealing import Sealing
@@ -638,3 +638,20 @@ async def test_a_daemon_with_another_key_than_the_others_ends_none_of_their_jobs
     market.specs._sealing = ours
     market.dispatch.device_wakes(device.id)
     assert held in await given(market, device)
+
+
+@pytest.mark.parametrize(
+    ("networks", "expected"),
+    [
+        ({}, 0),
+        ({"a": {"1"}, "b": {"1"}}, 1),  # two owners behind one address
+        ({"a": {"1", "2"}, "b": {"1"}}, 2),
+        ({"a": {"1", "2"}, "b": {"2"}, "c": {"1"}}, 2),
+        ({"a": {""}, "b": {""}, "c": {"1"}}, 3),
+        ({"a": {""}, "b": {""}, "c": {""}, "d": {"1"}, "e": {"2"}, "f": {"3"}}, 5),
+    ],
+)
+def test_owners_are_counted_that_have_a_network_each(
+    networks: dict[str, set[str]], expected: int
+) -> None:
+    assert apart(networks, 5) == expected

@@ -855,12 +855,20 @@ async def test_a_service_that_was_ready_may_run_again_with_the_same_owner(
             [job_id] = await fleet.take(user, deploy_id)
             await fleet.ready([job_id])
             await market.rollouts.look(deploy_id)
-            await market.jobs.fail(fleet.devices[job_id], job_id, "killed by signal 9")
+            printed = "line of its log\n" * 30 + "OSError: the model is gone"
+            reason = f"killed by signal 9; its last words: {printed}"
+            await market.jobs.fail(fleet.devices[job_id], job_id, reason)
             await market.rollouts.look(deploy_id)
             rollout = (await market.deploys.find(user, deploy_id)).rollout
             assert rollout is not None
             assert rollout.problem is not None
-            assert "killed by signal 9 (one of the same owner may have it from" in rollout.problem
+            waits, _, why = rollout.problem.partition("Z on): ")
+            begins = "Replica 1 has ended, and waits for a device (one of the same owner may have"
+            assert waits.startswith(begins)
+            why, _, words = why.partition("; its last words: ")
+            assert why == "killed by signal 9"
+            assert (len(words), words[0]) == (100, "…")
+            assert words.endswith("line of its log OSError: the model is gone")
             market.clock.now += seconds - 1
             with pytest.raises(MarketError) as caught:
                 await market.jobs.accept(device, job_id)
