@@ -336,13 +336,24 @@ class AppServer(Front):
                     if visit.request.method not in SAFE or visit.request.can_read_body:
                         raise RefusedError(refusal) from None
             try:
-                fresh = await self._known.find(app.id)
+                app = await self._as_it_is_now(app, was_tried=bool(tried))
             except StoreError:  # what is known of it is enough to refuse
                 break
-            if fresh is None or fresh.key_hash != app.key_hash:
-                break
-            app = fresh
         raise RefusedError(refusal)
+
+    async def _as_it_is_now(self, app: App, *, was_tried: bool) -> App:
+        """Return an app again, with the replicas that it has by now.
+
+        Raises:
+            RefusedError: it is over, or its key was replaced.
+            StoreError: nobody knows.
+        """
+        if not was_tried:  # it waits for a machine, or is over: no device can say which
+            self._known.forget(app.id)
+        fresh = await self._known.find(app.id)
+        if fresh is None or fresh.key_hash != app.key_hash:
+            raise RefusedError(Refusal.NO_KEY)
+        return fresh
 
     async def _tried(
         self, visit: Visit, target: Serving, port: int, seconds: float

@@ -866,6 +866,23 @@ async def test_what_is_not_ready_says_when_to_come_again(browser: Browser, opene
     assert b"Not ready yet" in body
 
 
+def _said(answer: tuple[int, dict[str, list[str]], bytes]) -> tuple[int, bytes]:
+    return answer[0], answer[2]
+
+
+async def test_an_app_that_is_over_is_not_said_to_start(browser: Browser, opened: Door) -> None:
+    wrong = await browser.ask("/", headers={})
+    assert (await browser.ask())[0] == 200  # so it is known for a moment
+    del opened.apps[APP]
+    opened.unreached = {APP: "gone"}  # its device has ended it
+    assert _said(await browser.ask()) == _said(wrong)
+    opened.offer()
+    opened.server.forget(APP)
+    assert (await browser.ask())[0] == 503  # it waits for a machine, and that is known
+    del opened.apps[APP]
+    assert _said(await browser.ask()) == _said(wrong)
+
+
 # --- paths, ports, bounds ------------------------------------------------------------------------
 
 

@@ -234,6 +234,28 @@ def test_a_job_outlives_its_agent_and_is_adopted(agent: WorkerAgent, market: Wor
     assert job.logs[1, "out"] == b"begun\n"
 
 
+def test_without_the_marketplace_an_agent_that_drains_stays_with_its_job_until_it_may_leave(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    agent.start()
+    job = market.post(FOR_EVER)
+    until(lambda: job.logs.get((1, "out")), agent)
+    market.stop()
+    agent.send(signal.SIGTERM)
+    until(lambda: "draining: jobs go on: 1" in agent.log, agent)
+    supervisors = agent.supervisors()
+    assert not agent.has_ended
+    assert agent.kill(signal.SIGHUP) == 0
+    assert supervisors
+    assert agent.supervisors() == supervisors
+    market.start()
+    agent.start()
+    until(lambda: "is adopted" in agent.log, agent)
+    market.take_back(job)
+    agent.until_idle()
+    assert job.started == [1]
+
+
 def test_a_job_whose_supervisor_is_killed_is_the_devices_failure(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
