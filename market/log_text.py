@@ -36,6 +36,8 @@ def text_of(data: bytes, *, is_last: bool) -> tuple[str, int]:
     if not is_last:
         begun = _BEGUN.search(data, max(0, end - HELD_MAX_BYTES))
         end = begun.start() if begun else end
-    plain = _ESCAPES.sub(b"", data[:end])
-    text, taken = codecs.utf_8_decode(plain, "replace", is_last or end < len(data))
-    return _CONTROLS.sub("", text), end - (len(plain) - taken)
+    # A sequence in the middle of a character ends that: only what is behind the last one can wait.
+    *parts, last = _ESCAPES.split(data[:end])
+    text = "".join(part.decode(errors="replace") for part in parts)
+    rest, taken = codecs.utf_8_decode(last, "replace", is_last or end < len(data))
+    return _CONTROLS.sub("", text + rest), end - (len(last) - taken)

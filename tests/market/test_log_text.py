@@ -1,7 +1,7 @@
 """Logs as text: safe for a terminal, and the same wherever the bytes were cut."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from market.log_text import HELD_MAX_BYTES, text_of
@@ -53,6 +53,8 @@ PIECES = st.lists(
 )
 
 
+@example([b"\xe2", b"\x1b(Bset"], [1, 3])
+@example([b"\xe2", b"\x1b(B\x82\xac"], [5])
 @given(PIECES, st.lists(st.integers(1, 7)))
 def test_the_text_is_the_same_wherever_the_bytes_are_cut(
     pieces: list[bytes], sizes: list[int]
