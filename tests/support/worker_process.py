@@ -149,8 +149,13 @@ class WorkerAgent:
         return [pid for pid in pids if pid and pid in self.processes()]
 
     def supervising(self) -> list[int]:
-        """Return all supervisors, also those that wait for an attempt."""
-        return [pid for pid in self.processes() if _is_supervisor(pid)]
+        """Return all supervisors, also those that wait for an attempt.
+
+        A child of one that has not become its job yet looks like another: killing it would be the
+        job's end by a signal, and no supervisor's.
+        """
+        pids = [pid for pid in self.processes() if _is_supervisor(pid)]
+        return [pid for pid in pids if _parent(pid) not in pids]
 
     def processes(self) -> list[int]:
         """Return everything of this folder that runs: supervisors, sandboxes and jobs."""
@@ -197,6 +202,14 @@ def _is_supervisor(pid: int) -> bool:
         return _SUPERVISOR in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it has just ended
         return False
+
+
+def _parent(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # it has just ended
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 @contextmanager
