@@ -746,14 +746,7 @@ def _needs(spec: Spec, job_type: str) -> Needs | None:
     payload = spec.payload
     if payload is None or spec.is_manual:
         return None
-    return Needs(
-        spec.resources,
-        job_type,
-        has_image=bool(payload.image),
-        has_network=payload.network != "none",
-        min_reputation=spec.min_reputation,
-        has_ports=bool(payload.ports),
-    )
+    return Needs.of(payload, spec.resources, job_type, min_reputation=spec.min_reputation)
 
 
 def _ending(body: CompleteRequest | FailRequest) -> Ending:

@@ -295,14 +295,8 @@ class Deploys:
         if template is None:
             return None
         job_type = job_type_of(new.job_type, template)
-        return Needs(
-            template.resources,
-            job_type,
-            has_image=bool(template.image),
-            has_network=template.network != "none",
-            min_reputation=template.min_reputation,
-            has_ports=bool(template.ports),
-        )
+        reputation = template.min_reputation
+        return Needs.of(template, template.resources, job_type, min_reputation=reputation)
 
     def _template(self, new: NewDeploy) -> Template | None:
         """Return what the replicas of a deploy run; None if it does not say so."""

@@ -10,7 +10,7 @@ A job takes about 600 bytes here, a shape some 2 KB beside them, a device that w
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -57,6 +57,22 @@ class Lack(Enum):
     REPUTATION = auto()
 
 
+class Runs(Protocol):
+    """What a job runs: its payload, or as much of it as says what that needs."""
+
+    @property
+    def image(self) -> str:
+        """The image; "" for none."""
+
+    @property
+    def network(self) -> str:
+        """Whether it has a network, in one word; "none" for none."""
+
+    @property
+    def ports(self) -> Sequence[object]:
+        """The ports at which it listens."""
+
+
 class Needs(NamedTuple):
     """What a job needs of a device; jobs that need the same are one shape.
 
@@ -69,6 +85,18 @@ class Needs(NamedTuple):
     has_network: bool = False
     min_reputation: int = 0
     has_ports: bool = False
+
+    @classmethod
+    def of(cls, runs: Runs, resources: Resources, job_type: str, *, min_reputation: int) -> "Needs":
+        """Return what a job needs for what it runs."""
+        return cls(
+            resources,
+            job_type,
+            has_image=bool(runs.image),
+            has_network=runs.network != "none",
+            min_reputation=min_reputation,
+            has_ports=bool(runs.ports),
+        )
 
 
 class Offer(Struct, frozen=True, cache_hash=True):

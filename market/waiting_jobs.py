@@ -234,14 +234,8 @@ class WaitingJobs:
         if row.secrets is not None and self._specs.payload_of(row.payload, row.secrets) is None:
             return None
         runs = _payload.decode(row.payload)
-        needs = Needs(
-            _resources.decode(row.resources),
-            row.job_type,
-            has_image=bool(runs.image),
-            has_network=runs.network != "none",
-            min_reputation=row.min_reputation,
-            has_ports=bool(runs.ports),
-        )
+        resources = _resources.decode(row.resources)
+        needs = Needs.of(runs, resources, row.job_type, min_reputation=row.min_reputation)
         return WaitingJob(
             row.job_id,
             needs,
