@@ -1,0 +1,2 @@
+-- Nothing yet.
+SELECT 1;
