@@ -180,6 +180,7 @@ class Services:
     async def stop_serving(self) -> None:
         """End every request, within a bound."""
         self.leave_socket()
+        self.market.event_feed.end()
         self.market.logs.readers.end()
         if self.app_port is not None:
             await self.app_port.close()

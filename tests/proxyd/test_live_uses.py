@@ -25,6 +25,8 @@ async def test_a_frame_says_what_the_api_says(service: Service) -> None:
     async with echo() as target:
         client = await reached(service, bought, target)
         await feed.send_usage()
+        first = await anext(items)
+        assert first == UsageFrame(bought.id, 0, QUOTA, 0, 1)
         for step in range(1, 4):
             await client.send(b"x" * BYTES)
             await client.receive(BYTES)
@@ -40,6 +42,11 @@ async def test_a_frame_says_what_the_api_says(service: Service) -> None:
         still = await anext(items)
         assert isinstance(still, UsageFrame)
         assert still.bytes_per_second == 0
+        again = feed.follow(person.user_id, "login", wanted, since=None, is_valid=always)
+        await anext(again)
+        await feed.send_usage()
+        assert await anext(again) == still  # who comes later is shown how it is
+        await again.aclose()
         await client.close()
     await items.aclose()
 
