@@ -3,12 +3,14 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from support import postgres, process
 from support.process import Member, Process, running, serving
@@ -19,6 +21,8 @@ from support.waiting import until_true
 from market import event_feed
 
 TOGETHER = 40
+STREAMS = 1_000
+MB = 1_000_000
 
 
 class Curl:
@@ -138,3 +142,38 @@ async def test_a_daemon_tells_the_others_at_once(
                     if line.startswith(b"data: "):
                         break
             assert answer.body["job_id"].encode() in line
+
+
+def test_a_thousand_streams_take_little_memory(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    settings = {
+        "PROXYD_LIMITS__API_CONNECTIONS_TOTAL": "3000",
+        "PROXYD_LIMITS__API_CONNECTIONS_PER_NETWORK": "3000",
+        "PROXYD_LIMITS__LOGIN_FAILURES_PER_EMAIL": "0",
+        "PROXYD_LIMITS__REQUESTS_PER_SECOND": "0",
+    }
+    people = [process.funded(url, name=f"user{number}") for number in range(STREAMS // 32 + 1)]
+    with serving(url, **settings) as daemon, ExitStack() as stack:
+        tokens = [
+            daemon.log_in(*person)
+            for person in people
+            for _ in range(32 // event_feed.STREAMS_PER_LOGIN_MAX)
+        ]
+        resident = psutil.Process(daemon.process.pid).memory_info
+        before, address = resident().rss, daemon.api.removeprefix("http://").split(":")
+        streams = []
+        for number in range(STREAMS):
+            token = tokens[number // event_feed.STREAMS_PER_LOGIN_MAX]
+            sock = stack.enter_context(socket.create_connection((address[0], int(address[1]))))
+            head = f"GET /api/events/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}"
+            sock.sendall(f"{head}\r\n\r\n".encode())
+            streams.append(sock)
+        for sock in streams:
+            sock.settimeout(60)
+            heard = b""
+            while b":\n\n" not in heard:
+                heard += sock.recv(4096)
+            assert heard.startswith(b"HTTP/1.1 200")
+        grown = resident().rss - before
+        print(f"{STREAMS} streams: {grown / MB:.1f} MB")  # noqa: T201 - for docs/benchmarks.md
+        assert grown < 50 * MB
