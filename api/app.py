@@ -23,6 +23,7 @@ from api.reviews import ReviewRoutes
 from api.routes import Route
 from api.usage import UsageRoutes
 from api.wallet import WalletRoutes
+from api.webhooks import WebhookRoutes
 from api.work import WorkRoutes
 from api.workers import WorkerRoutes
 from market.market import Market
@@ -52,6 +53,7 @@ def routes(
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
         *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
+        *WebhookRoutes(market.webhooks).table(),
         *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
