@@ -1,0 +1,23 @@
+"""One browser for all tests of the console that a process runs; each test has a context of it."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import aiohttp
+import pytest
+from support.browser import CHROMIUM, Visit, chromium, visiting
+
+
+@pytest.fixture(scope="session")
+def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running browser's DevTools."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    with chromium(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
+
+
+@pytest.fixture
+async def visit(devtools: str) -> AsyncIterator[Visit]:
+    """A context of that browser; whatever its pages complain about fails the test."""
+    async with aiohttp.ClientSession() as http, visiting(devtools, http) as made:
+        yield made
