@@ -13,6 +13,8 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # what the module promises is held. One line a module.
 TESTED_IN = {
     "api/callers.py": "tests/api/test_server.py",
+    "api/console.py": "tests/console/test_serving.py",
+    "api/cookies.py": "tests/console/test_cookie.py",
     "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/patience.py": "tests/api/test_work.py",
