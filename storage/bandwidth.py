@@ -76,6 +76,15 @@ class CountsRow(NamedTuple):
     bytes_leased: int
 
 
+class LowRow(NamedTuple):
+    """A session that has little left, in bytes, and whose it is."""
+
+    id: str
+    user_id: str
+    quota_bytes: int
+    bytes_left: int
+
+
 class IdRow(NamedTuple):
     """An identifier alone."""
 
@@ -364,6 +373,22 @@ async def change(
                 for each in leases
             ]
         ),
+    )
+
+
+async def mark_low(tx: Transaction, session_ids: Sequence[str]) -> list[LowRow]:
+    """Note that the buyers of these sessions are told that little is left; return those to tell.
+
+    The others were told before.
+    """
+    return await tx.all(
+        LowRow,
+        f"""
+        UPDATE bandwidth_sessions SET is_low = 1
+        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")}) AND is_low = 0
+        RETURNING id, user_id, quota_bytes, quota_bytes - bytes_used
+        """,
+        asked=json.dumps([{"id": each} for each in session_ids]),
     )
 
 

@@ -206,6 +206,7 @@ TESTED_IN = {
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/draws.py": "tests/market/test_draws.py",
     "storage/errors.py": "tests/storage/test_store.py",
+    "storage/events.py": "tests/market/test_event_log.py",
     "storage/exits.py": "tests/market/test_exits.py",
     "storage/job_specs.py": "tests/market/test_specs.py",
     "storage/jobs.py": "tests/market/test_jobs.py",
