@@ -56,9 +56,22 @@ function pattern(path) {
 function found(pathname) {
   for (const page of PAGES) {
     const match = page.pattern.exec(pathname);
-    if (match) return { page, params: Object.fromEntries(Object.entries(match.groups ?? {}).map(([name, text]) => [name, decodeURIComponent(text)])) };
+    if (match) return { page, params: decoded(match.groups ?? {}) };
   }
   return { page: MISSING, params: {} };
+}
+
+function decoded(names) {
+  return Object.fromEntries(Object.entries(names).map(([name, text]) => [name, plain(text)]));
+}
+
+// What is not encoded as it should be stands for itself: the server will not know it.
+function plain(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 async function render(url) {
@@ -97,8 +110,8 @@ async function shown(page, url, me, title, fill, signal) {
     await fill(main);
   } catch (error) {
     if (signal?.aborted || error.status === 401) return;
-    if (!(error instanceof ApiError)) throw error;
     main.append(failure(error, () => location.reload()));
+    if (!(error instanceof ApiError)) throw error; // a mistake of ours: its author looks at the console
   }
 }
 
