@@ -11,6 +11,7 @@ from api.bandwidth import BandwidthRoutes
 from api.benchmarks import BenchmarkRoutes
 from api.cookies import Cookies
 from api.deploys import DeployRoutes
+from api.events import EventRoutes
 from api.exits import ExitRoutes
 from api.health import HealthRoutes
 from api.ip import IpRoutes
@@ -67,5 +68,6 @@ def routes(
         *DeployRoutes(market.deploys, market.rollouts, market.dispatch).table(),
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
+        *EventRoutes(market.event_feed, market.accounts).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

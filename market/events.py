@@ -264,7 +264,15 @@ CATALOGUE: dict[str, type[EventData]] = {
 }
 TYPE_OF = {kind: name for name, kind in CATALOGUE.items()}
 
-_encoder = msgspec.json.Encoder()
+
+def _plain(value: object) -> int:
+    """Return a number of the API's own, an amount or a size in its smallest unit, as a number."""
+    if isinstance(value, int):
+        return int(value)
+    raise NotImplementedError(f"an event cannot say {type(value)}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def encoded(data: EventData) -> str:

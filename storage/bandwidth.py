@@ -76,6 +76,15 @@ class CountsRow(NamedTuple):
     bytes_leased: int
 
 
+class CountedRow(NamedTuple):
+    """What a session has used so far, in bytes."""
+
+    session_id: str
+    user_id: str
+    quota_bytes: int
+    bytes_used: int
+
+
 class LowRow(NamedTuple):
     """A session that has little left, in bytes, and whose it is."""
 
@@ -447,3 +456,16 @@ async def usage_mismatches(tx: Transaction) -> list[str]:
         """,
     )
     return [row.id for row in rows]
+
+
+async def counted_of_users(tx: Transaction, user_ids: Sequence[str]) -> list[CountedRow]:
+    """Return what the active sessions of users have used, as far as it was reported."""
+    return await tx.all(
+        CountedRow,
+        f"""
+        SELECT s.id, s.user_id, s.quota_bytes, s.bytes_used
+        FROM {tx.table("asked", id="TEXT")}
+        JOIN bandwidth_sessions AS s ON s.user_id = asked.id AND s.status = 'active'
+        """,
+        asked=json.dumps([{"id": each} for each in user_ids]),
+    )
