@@ -1,0 +1,134 @@
+// The console begins here: which page an address is, and what stands around it.
+
+import { ApiError, get, whenSignedOut } from "./lib/api.js";
+import { el, replace } from "./lib/dom.js";
+import { frame } from "./lib/frame.js";
+import { go, start } from "./lib/router.js";
+import { failure } from "./lib/view.js";
+import { load, t } from "./lib/words.js";
+
+// Of each path its module. A page is for who is logged in, unless it is `open`; `bare` ones have no menu.
+const PAGES = [
+  ["/console", "overview"],
+  ["/console/sessions", "traffic/sessions"],
+  ["/console/sessions/new", "traffic/buy"],
+  ["/console/sessions/{id}", "traffic/session"],
+  ["/console/usage", "traffic/usage"],
+  ["/console/wallet", "traffic/wallet"],
+  ["/console/devices", "work/devices"],
+  ["/console/devices/{id}", "work/device"],
+  ["/console/jobs", "work/jobs"],
+  ["/console/jobs/new", "work/post"],
+  ["/console/jobs/{id}", "work/job"],
+  ["/console/market", "work/market"],
+  ["/console/deploys", "work/deploys"],
+  ["/console/deploys/new", "work/order"],
+  ["/console/deploys/{id}", "work/deploy"],
+  ["/console/assistant", "account/assistant"],
+  ["/console/referrals", "account/referrals"],
+  ["/console/keys", "account/keys"],
+  ["/console/webhooks", "account/webhooks"],
+  ["/console/webhooks/{id}", "account/webhook"],
+  ["/console/events", "account/events"],
+  ["/console/account", "account/account"],
+  ["/device", "entry/device", { bare: true }],
+  ["/login", "entry/login", { bare: true, open: true }],
+  ["/register", "entry/register", { bare: true, open: true }],
+  ["/verify", "entry/verify", { bare: true, open: true }],
+  ["/forgot", "entry/forgot", { bare: true, open: true }],
+  ["/reset", "entry/reset", { bare: true, open: true }],
+].map(([path, module, kind = {}]) => ({ path, module, ...kind, pattern: pattern(path) }));
+const MISSING = { path: "", module: "missing", open: true, bare: true };
+const RELOADED = "proxyd.reloaded";
+const RELOAD_MS = 10_000;
+
+let leaving = new AbortController(); // of the page that is shown
+let isFirst = true;
+
+function pattern(path) {
+  return new RegExp(`^${path.replace(/\{(\w+)\}/g, "(?<$1>[^/]+)")}/?$`);
+}
+
+// Which page an address is, and the values of the names in its path.
+function found(pathname) {
+  for (const page of PAGES) {
+    const match = page.pattern.exec(pathname);
+    if (match) return { page, params: Object.fromEntries(Object.entries(match.groups ?? {}).map(([name, text]) => [name, decodeURIComponent(text)])) };
+  }
+  return { page: MISSING, params: {} };
+}
+
+async function render(url) {
+  leaving.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
+  const { page, params } = found(url.pathname);
+  let me = null;
+  let module;
+  try {
+    [module, me] = await Promise.all([loaded(page), page.open ? null : get("/auth/me", null, { signal }), load("common")]);
+  } catch (error) {
+    if (signal.aborted || error.status === 401) return; // another page is on its way
+    if (!(error instanceof ApiError)) throw error;
+    await load("common");
+    return shown(page, url, null, t("common.failed"), (main) => main.append(failure(error, () => render(url))));
+  }
+  if (signal.aborted) return;
+  const title = typeof module.title === "function" ? module.title(params) : t(module.title);
+  await shown(page, url, me, title, (main) => module.render(main, { params, query: url.searchParams, me, signal, path: url.pathname }), signal);
+}
+
+// Puts a page into its frame; what `fill` refuses stands where the page would have been.
+async function shown(page, url, me, title, fill, signal) {
+  document.title = `${title} – proxyd`;
+  const heading = el("h1", { tabindex: "-1" }, title);
+  const main = el("main", { id: "main" }, heading);
+  replace(document.getElementById("app"), frame(main, { isBare: Boolean(page.bare), me, path: url.pathname }));
+  if (!isFirst) {
+    scrollTo(0, 0);
+    heading.focus({ preventScroll: true });
+  }
+  isFirst = false;
+  try {
+    await fill(main);
+  } catch (error) {
+    if (signal?.aborted || error.status === 401) return;
+    if (!(error instanceof ApiError)) throw error;
+    main.append(failure(error, () => render(url)));
+  }
+}
+
+// The module of a page, with its words. One that is not there is another version's, or not made yet.
+async function loaded(page) {
+  try {
+    const module = await import(`./pages/${page.module}.js`);
+    await load(module.words ?? "common");
+    return module;
+  } catch (error) {
+    if (error instanceof SyntaxError || error instanceof ReferenceError) throw error;
+    if (await isOutdated()) {
+      location.reload();
+      return new Promise(() => {});
+    }
+    const missing = await import(`./pages/${MISSING.module}.js`);
+    await load(missing.words);
+    return missing;
+  }
+}
+
+// Whether the server has another console by now than the one that runs here.
+async function isOutdated() {
+  const answer = await fetch("/console", { cache: "no-store" }).catch(() => null);
+  if (!answer?.ok || (await answer.text()).includes(new URL(import.meta.url).pathname)) return false;
+  const last = Number(sessionStorage.getItem(RELOADED));
+  sessionStorage.setItem(RELOADED, Date.now());
+  return Date.now() - last > RELOAD_MS; // while two versions serve at once, no page flickers
+}
+
+whenSignedOut(() => {
+  if (found(location.pathname).page.open) return;
+  const next = encodeURIComponent(location.pathname + location.search);
+  go(`/login?next=${next}`, { replace: true });
+});
+
+start(render);
