@@ -12,6 +12,7 @@ from api.benchmarks import BenchmarkRoutes
 from api.cookies import Cookies
 from api.deploys import DeployRoutes
 from api.device_work import DeviceRoutes
+from api.events import EventRoutes
 from api.exits import ExitRoutes
 from api.health import HealthRoutes
 from api.ip import IpRoutes
@@ -69,5 +70,6 @@ def routes(
         *DeployRoutes(market.deploys, market.rollouts, market.dispatch).table(),
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
+        *EventRoutes(market.event_feed, market.accounts).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

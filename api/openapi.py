@@ -11,7 +11,7 @@ from api import prefer, request_id
 from api.codec import File, Money, Size
 from api.errors import STATUS_OF_KIND, ErrorBody, Transport
 from api.forms import MULTIPART
-from api.routes import Auth, Csv, Nothing, Route
+from api.routes import Auth, Csv, Nothing, Route, Streamed
 from api.sse import CONTENT_TYPE as EVENTS
 from market.errors import Code
 from market.idempotency import KEY_MAX_CHARACTERS
@@ -130,7 +130,7 @@ def _types(table: Sequence[Route]) -> list[type[Struct]]:
     kinds: dict[type[Struct], None] = {ErrorBody: None}
     for route in table:
         for kind in (route.body, route.query, route.response, *route.events.values()):
-            if kind not in (Nothing, Csv):
+            if kind not in (Nothing, Csv, Streamed):
                 kinds[kind] = None
     return list(kinds)
 
@@ -272,6 +272,9 @@ def _successes(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[s
     if route.response is Csv:
         table = {"text/csv": {"schema": {"type": "string"}}}
         return {"200": {"description": "The table.", "content": table}}
+    if route.response is Streamed:
+        stream = {EVENTS: _events(route, refs)}
+        return {"200": {"description": "What happens, until it ends.", "content": stream}}
     done: dict[str, Any] = {JSON: {"schema": refs[route.response]}}
     if route.has_file:
         elsewhere = {

@@ -305,7 +305,7 @@ async def _answered(request: Request, route: Route, call: Call[Any, Any]) -> web
     if isinstance(reply, Streamed | Download | Redirect):
         return await _sent(request, reply, call.client)
     if isinstance(reply, WithCookie):
-        private = {hdrs.SET_COOKIE: reply.cookie, hdrs.CACHE_CONTROL: "no-store"}
+        private: dict[str, str] = {hdrs.SET_COOKIE: reply.cookie, hdrs.CACHE_CONTROL: "no-store"}
         return _whole(request, call.client, encode(reply.reply), private)
     headers = dict(OF_CLIENT) if route.has_text else {}
     if isinstance(reply, Text):

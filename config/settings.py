@@ -261,6 +261,7 @@ class LimitSettings(Struct, frozen=True):  # as wide as its section; each room g
     api_bytes_per_network: Reloadable[ApiBytes] = 4 * 1024 * 1024
     api_bytes_total: Reloadable[ApiBytes] = 64 * 1024 * 1024
     api_stall_seconds: Reloadable[Seconds] = 60.0
+    event_streams: Reloadable[NonNegativeInt] = 0
     sessions_per_user: Reloadable[NonNegativeInt] = 1000
     addresses_per_user: Reloadable[NonNegativeInt] = 256
     jobs_per_user: Reloadable[NonNegativeInt] = 1000

@@ -251,6 +251,20 @@ class Accounts:
             self._known[token] = _Known(version, expires_at, caller)
         return caller
 
+    async def is_current(self, caller: Caller) -> bool:
+        """Say whether the login of somebody who was let in before has neither ended nor expired.
+
+        Raises:
+            StoreError: it cannot be said now.
+        """
+        login = await self._store.read(
+            queries.profile_by_login,
+            session_id=caller.session_id,
+            user_id=caller.profile.user_id,
+            now=self._now(),
+        )
+        return login is not None
+
     async def _refuse_taken(
         self, username: str, email: str, receipt: Receipt[tuple[Login, bool]] | None
     ) -> None:

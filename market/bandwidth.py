@@ -13,6 +13,8 @@ from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.credentials import Credentials, new_credentials
 from market.errors import Code, MarketError
+from market.event_log import record
+from market.events import SessionCreated, amount, timestamp
 from market.exit_wishes import ExitWishes, countries_in
 from market.exit_wishes import canonical as exit_text
 from market.exits import NO_EXITS, ExitTerms
@@ -151,6 +153,7 @@ class Bandwidth:
         exit_terms: ExitTerms = NO_EXITS,
     ) -> None:
         self.bounds = bounds
+        self._context = context
         self._store = context.store
         self._leases = leases
         self._traffic = traffic
@@ -246,6 +249,7 @@ class Bandwidth:
         try:
             await self._store.write(
                 _buy,
+                self._context,
                 _Sale(session, addresses, purchase),
                 self.bounds,
                 receipt,
@@ -420,6 +424,7 @@ class _Sale(Struct, frozen=True):
 
 async def _buy(
     tx: Transaction,
+    context: Context,
     sale: _Sale,
     bounds: Bounds,
     receipt: Receipt[Purchase] | None,
@@ -443,6 +448,10 @@ async def _buy(
         leases.hold_of(session.id), session.user_id, Currency.USD, sale.purchase.cost, None
     )
     await ledger.hold(tx, hold, transfer_id=transfer_id, now=session.created_at)
+    data = SessionCreated(
+        session.id, session.quota_bytes, amount(sale.purchase.cost), timestamp(session.expires_at)
+    )
+    await record(tx, context, session.user_id, data, subject_id=session.id)
 
 
 async def _take(tx: Transaction, sale: _Sale) -> None:

@@ -15,11 +15,14 @@ from time import monotonic
 from market import copies, trust
 from market.attempts import PROVEN_JOBS, slots_of
 from market.bounds import Bounds
+from market.context import Context
+from market.event_log import NewEvent, record_all
+from market.events import JobAccepted
 from market.matching import WaitingJob
 from storage import claims as queries
 from storage.claims import GivenRow, PairRow
 from storage.errors import StoreError
-from storage.store import Store, Transaction
+from storage.store import Transaction
 
 # More would not make a pair cheaper, and the first of them waits for the last.
 BATCH_MAX_PAIRS = 100
@@ -74,14 +77,13 @@ class Claims:
     """Writes pairs down, in batches.
 
     Args:
-        store: the database.
-        now: the wall clock, in UTC seconds.
+        context: the store, identifiers and the time.
         bounds: returns how much a device may have at once.
     """
 
-    def __init__(self, store: Store, now: Callable[[], int], bounds: Callable[[], Bounds]) -> None:
-        self._store = store
-        self._now = now
+    def __init__(self, context: Context, bounds: Callable[[], Bounds]) -> None:
+        self._store = context.store
+        self._context = context
         self._bounds = bounds
         self._pairs: deque[Pair] = deque()
         self._writing: set[asyncio.Task[None]] = set()
@@ -131,7 +133,7 @@ class Claims:
         ]
         began = monotonic()
         try:
-            outcomes = await self._store.write(claim, rows, self._bounds(), self._now())
+            outcomes = await self._store.write(claim, self._context, rows, self._bounds())
         except StoreError as error:
             return {row.job_id: error for row in rows}
         except Exception as error:  # whoever waits for an outcome would wait for ever
@@ -144,7 +146,7 @@ class Claims:
 
 
 async def claim(
-    tx: Transaction, pairs: Sequence[PairRow], bounds: Bounds, now: int
+    tx: Transaction, context: Context, pairs: Sequence[PairRow], bounds: Bounds
 ) -> dict[str, Outcome]:
     """Give jobs to devices; return the outcome of each job.
 
@@ -181,9 +183,16 @@ async def claim(
         outcomes[pair.job_id] = Refused.RELATED
     for pair in permitted:
         outcomes[pair.job_id] = Refused.TAKEN
-    started = await queries.start(tx, permitted, now=now) if permitted else []
+    started = await queries.start(tx, permitted, now=context.now()) if permitted else []
     if members:
         await copies.note_networks(tx, permitted, started)
-    for row in await queries.given(tx, started) if started else []:
-        outcomes[row.job_id] = row
+    given = await queries.given(tx, started) if started else []
+    outcomes.update((row.job_id, row) for row in given)
+    await record_all(tx, context, [accepted(row) for row in given])
     return outcomes
+
+
+def accepted(row: GivenRow) -> NewEvent:
+    """Return what a job's buyer is told of its being given to a device."""
+    data = JobAccepted(row.job_id, row.title, row.attempt, row.deploy_id)
+    return NewEvent(row.user_id, data, row.job_id)

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from market.event_log import EventHub
 from market.ids import Identifiers
 from storage.store import Store
 
@@ -17,11 +18,13 @@ class Context(Struct, frozen=True):
         store: the database in which the marketplace is kept.
         identifiers: makes the identifiers of new rows.
         now: the wall clock, in whole UTC seconds; tests set it.
+        events: passes on what was recorded (`market.event_log`).
     """
 
     store: Store
     identifiers: Identifiers
     now: Callable[[], int]
+    events: EventHub = field(default_factory=EventHub)
 
     def set_aside(self) -> Self:
         """Return the same over the connections that are reserved for leases and counts.

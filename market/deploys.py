@@ -199,6 +199,7 @@ class Deploys:
         rates: Rates,
         images: Mapping[str, str],
     ) -> None:
+        self._context = context
         self._store = context.store
         self._jobs = jobs
         self._rollouts = rollouts
@@ -247,6 +248,7 @@ class Deploys:
                 if template is None:
                     await self._store.write(
                         _create,
+                        self._context,
                         deploy,
                         self._replicas(deploy, price_credit, price),
                         self._jobs.bounds,
@@ -394,6 +396,7 @@ def _check(new: NewDeploy) -> None:
 
 async def _create(
     tx: Transaction,
+    context: Context,
     deploy: DeployRow,
     replicas: Sequence[tuple[JobRow, str]],
     bounds: Bounds,
@@ -402,7 +405,7 @@ async def _create(
     if receipt is not None:
         await receipt.keep(tx, deploy)
     await queries.insert(tx, deploy)
-    await put_up(tx, replicas, bounds)
+    await put_up(tx, context, replicas, bounds)
 
 
 async def _find(tx: Transaction, user_id: str, deploy_id: str, now: int) -> Deploy:

@@ -392,7 +392,7 @@ class Dispatch:
         self.samples: SampleSource | None = None
         # Who ends jobs whose secrets cannot be read puts itself here.
         self.on_unreadable: Callable[[str], Awaitable[None]] | None = None
-        self.claims = Claims(context.store, context.now, bounds)
+        self.claims = Claims(context, bounds)
         self.jobs = JobBook()
         self._store = context.store
         self._now = context.now

@@ -3,6 +3,7 @@
 import secrets
 import uuid
 from collections.abc import Callable
+from threading import Lock
 
 _RANDOM_BITS = 62  # rand_b of the format
 _COUNTER_BITS = 12  # rand_a
@@ -24,13 +25,18 @@ class Identifiers:
         self._last = 0
         self._drawn = b""
         self._used = 0
+        self._lock = Lock()
 
     def new(self) -> str:
-        """Return a new identifier, lower case.
+        """Return a new identifier, lower case; any thread may ask, as units of work do on SQLite.
 
         The twelve bits after the time count on from a random start, so that identifiers of one
         millisecond, and those made while the clock is set back, still sort (section 6.2, method 1).
         """
+        with self._lock:
+            return self._new()
+
+    def _new(self) -> str:
         start = self._milliseconds() << _COUNTER_BITS
         start |= self._bits(_COUNTER_BYTES, _COUNTER_BITS - 1)
         self._last = max(start, self._last + 1)

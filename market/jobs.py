@@ -19,6 +19,8 @@ from market.bounds import Bounds
 from market.context import Context
 from market.copies import Copying
 from market.errors import Code, MarketError
+from market.event_log import record
+from market.events import JobAccepted
 from market.idempotency import Receipt
 from market.money import as_decimal
 from market.outcomes import JobTerms, Outcomes, Quote, attempt_outcome
@@ -138,6 +140,7 @@ class Jobs:
         self._specs = specs
         self._waking = waking
         self._terms = terms
+        self._context = context
         self._store = context.store
         self._overdue = overdue
         self._identifiers = context.identifiers
@@ -212,7 +215,9 @@ class Jobs:
         """Put jobs up in one unit of work, which `keep` begins."""
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(postings.create, posted, self.bounds, group, keep)
+                await self._store.write(
+                    postings.create, self._context, posted, self.bounds, group, keep
+                )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -347,7 +352,7 @@ class Jobs:
                 when the device was revoked meanwhile.
         """
         job, others = await self._store.write(
-            _accept, device, job_id, network, bounds=self.bounds, now=self._now()
+            _accept, self._context, device, job_id, network, self.bounds
         )
         self._waking.gone([job_id])
         for other in others:  # who may have these is another matter now
@@ -610,10 +615,15 @@ async def _require_able(tx: Transaction, device_id: str, job_id: str, bounds: Bo
 
 
 async def _accept(
-    tx: Transaction, device: DeviceRow, job_id: str, network: str, *, bounds: Bounds, now: int
+    tx: Transaction,
+    context: Context,
+    device: DeviceRow,
+    job_id: str,
+    network: str,
+    bounds: Bounds,
 ) -> tuple[JobRow, Sequence[str]]:
     """Start a job on a device; return it, and its other copies that wait."""
-    device_id = device.id
+    device_id, now = device.id, context.now()
     # The token may be revoked while this request is under way. Revoking takes the device's jobs
     # back and must not miss one that begins, so both lock the device.
     await device_queries.lock(tx, device_id)
@@ -629,6 +639,8 @@ async def _accept(
         await _require_able(tx, device_id, job_id, bounds)
         if members:
             await copies.note_networks(tx, [pair], [job_id])
+        begun = JobAccepted(job_id, started.title, started.attempts, started.deploy_id)
+        await record(tx, context, started.user_id, begun, subject_id=job_id)
         return started, [member.job_id for member in members if member.job_id != job_id]
     job = await queries.find(tx, job_id)
     if job is None:

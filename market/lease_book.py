@@ -22,6 +22,9 @@ SLICE_LEAST_BYTES = 64 * 1024
 # A node gets this part of a remainder at most, so that three others find some too.
 SHARE_OF_REMAINDER = 4
 
+# Of a session that has less left than this part of it, its buyer is told.
+LOW_PART = 10
+
 _logger = logging.getLogger("leases")
 
 
@@ -183,6 +186,15 @@ class Book:
             if counts.bytes_used != self._used_before[session_id]
         }
 
+    def nearly_used_up(self) -> list[str]:
+        """Return the sessions that have little left, and had more before these reports."""
+        return [
+            session_id
+            for session_id, counts in self.sessions.items()
+            if _is_low(counts, counts.bytes_used)
+            and not _is_low(counts, self._used_before[session_id])
+        ]
+
     def days(self, day: int) -> list[DayRow]:
         """Return what each exit carried and earned more than before, as of a day."""
         added: dict[str, DayRow] = {}
@@ -225,3 +237,8 @@ class Book:
         if left == 0 and counts.bytes_leased > lease.granted_bytes - lease.used_bytes:
             self.wanted.append(lease.session_id)
         return lease.granted_bytes + slice_of(left, ask.want_bytes)
+
+
+def _is_low(counts: CountsRow, used_bytes: int) -> bool:
+    """Say whether a session would have little left, yet something, with so much used."""
+    return 0 < (counts.quota_bytes - used_bytes) * LOW_PART <= counts.quota_bytes

@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from market import exit_earnings, ledger
 from market.allowlist import prove
+from market.context import Context
 from market.errors import MarketError
+from market.event_log import NewEvent, record, record_all
+from market.events import (
+    EventData,
+    SessionEnded,
+    SessionExhausted,
+    SessionExpired,
+    SessionLow,
+    amount,
+)
 from market.lease_book import (
     SLICE_FIRST_BYTES,
     Ask,
@@ -98,6 +108,7 @@ async def open_lease(
 
 async def exchange(
     tx: Transaction,
+    context: Context,
     asks: Sequence[Ask],
     *,
     node_id: str,
@@ -113,6 +124,7 @@ async def exchange(
     replies = [book.reply(ask) for ask in asks]
     await queries.change(tx, list(book.leases.values()), book.sessions)
     await _write_usage(tx, book.moved(), tallies, now)
+    await _tell_low(tx, context, book.nearly_used_up())
     if book.uses:  # after the leases' own counts, which bound those of exits
         days = book.days(now // DAY_SECONDS)
         await exit_queries.write_use(tx, list(book.uses.values()), days)
@@ -149,15 +161,28 @@ async def recall(tx: Transaction, notice: Notice) -> bool:
     return True
 
 
-async def release(tx: Transaction, usages: Sequence[Usage], *, now: int) -> None:
+async def _tell_low(tx: Transaction, context: Context, session_ids: Sequence[str]) -> None:
+    """Tell the buyers of sessions of which little is left, unless they were told before."""
+    if not session_ids:
+        return
+    low = await queries.mark_low(tx, session_ids)
+    events = [
+        NewEvent(row.user_id, SessionLow(row.id, row.quota_bytes, row.bytes_left), row.id)
+        for row in low
+    ]
+    await record_all(tx, context, events)
+
+
+async def release(tx: Transaction, context: Context, usages: Sequence[Usage], *, now: int) -> None:
     """Take last reports, and close their leases."""
-    await exchange(tx, [Ask(usage) for usage in usages], node_id="", now=now)
+    await exchange(tx, context, [Ask(usage) for usage in usages], node_id="", now=now)
     rows = await queries.leases_with_counts(tx, [usage.lease_id for usage in usages])
     await _close(tx, [lease for lease, _ in rows], now)
 
 
 async def settle(
     tx: Transaction,
+    context: Context,
     session_id: str,
     status: SessionStatus,
     usage: Usage | None,
@@ -171,7 +196,7 @@ async def settle(
     SessionStatus.ACTIVE.require_before(status)
     await queries.lock(tx, [session_id])
     if usage is not None:
-        await exchange(tx, [Ask(usage)], node_id="", now=now)
+        await exchange(tx, context, [Ask(usage)], node_id="", now=now)
     await _close(tx, await queries.open_leases(tx, session_id), now)
     if await queries.is_used_up(tx, session_id):
         status = SessionStatus.EXHAUSTED
@@ -181,10 +206,22 @@ async def settle(
     if session is None:
         return False
     await allowlist.delete(tx, session_id)
-    await _capture(tx, session, transfer_ids=transfer_ids, earning_id=earning_id, now=now)
+    owed = await _capture(tx, session, transfer_ids=transfer_ids, earning_id=earning_id, now=now)
+    over = _over(session, status, owed)
+    await record(tx, context, session.user_id, over, subject_id=session_id)
     if node_id is not None:
         await tx.notify(Notice(Topic.OVER, session_id, status, node_id).text)
     return True
+
+
+def _over(session: SessionRow, status: SessionStatus, owed: int) -> EventData:
+    """Return what the buyer of a session is told of its end."""
+    kinds: dict[SessionStatus, type[SessionEnded | SessionExhausted | SessionExpired]] = {
+        SessionStatus.ENDED: SessionEnded,
+        SessionStatus.EXHAUSTED: SessionExhausted,
+        SessionStatus.EXPIRED: SessionExpired,
+    }
+    return kinds[status](session.id, session.bytes_used, amount(owed))
 
 
 async def _capture(
@@ -194,8 +231,8 @@ async def _capture(
     transfer_ids: TransferIds,
     earning_id: str,
     now: int,
-) -> None:
-    """Capture what a session owes out of its hold; the rest is released.
+) -> int:
+    """Capture what a session owes out of its hold, and return that; the rest is released.
 
     The owners of the exits that it went through get what they have earned and is not posted yet;
     it is pending from then on. The capture pays for all that was posted for them, and the house
@@ -238,6 +275,7 @@ async def _capture(
         await ledger.lock(tx, [*resolving, *exit_earnings.movements(earnings)])
     await ledger.capture(tx, hold_id, payments, transfer_ids=transfer_ids, now=now)
     await exit_earnings.record(tx, earnings, hold_id, earning_id, now)
+    return owed
 
 
 async def recover(tx: Transaction, *, is_alone: bool, now: int) -> int:

@@ -86,6 +86,7 @@ class Leases:
     """
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -193,6 +194,7 @@ class Leases:
         """
         return await self._store.write(
             lease_transactions.exchange,
+            self._context,
             asks,
             node_id=self.node_id or "",
             now=self._now(),
@@ -233,7 +235,9 @@ class Leases:
             UnavailableError: perhaps written, perhaps not; release again, which is harmless.
         """
         if usages:
-            await self._store.write(lease_transactions.release, usages, now=self._now())
+            await self._store.write(
+                lease_transactions.release, self._context, usages, now=self._now()
+            )
 
     async def settle(self, session_id: str, status: SessionStatus, usage: Usage | None) -> bool:
         """Let a session leave `active`: capture what was used, release the rest of its hold.
@@ -246,6 +250,7 @@ class Leases:
         """
         return await self._store.write(
             lease_transactions.settle,
+            self._context,
             session_id,
             status,
             usage,

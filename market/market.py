@@ -20,12 +20,14 @@ from market.deploys import Deploys, Rates
 from market.device_work import DeviceWork
 from market.devices import Devices
 from market.dispatch import Dispatch, DispatchTerms
+from market.event_feed import EventFeed, EventFeedTerms
 from market.exit_canaries import ExitCanaries
 from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs
 from market.leases import Leases
+from market.live_usage import LiveUsage, LiveUses
 from market.logs import Logs, LogTerms
 from market.outbox import Outbox
 from market.outcomes import JobTerms
@@ -66,6 +68,7 @@ class Rules(Struct, frozen=True):
     logs: LogTerms = LogTerms()
     deploy_images: Mapping[str, str] = {}
     samples: SampleTerms = SampleTerms()
+    event_feed: EventFeedTerms = EventFeedTerms()
 
 
 class Keys(Struct, frozen=True):
@@ -92,6 +95,7 @@ class Market:
         traffic: the live counters.
         observed_seconds: for how many seconds this daemon has been there to hear devices.
         blobs: keeps the bytes of artifacts.
+        live_uses: what sessions in the memory of this process have used.
         is_shared: whether other daemons work on the same store.
     """
 
@@ -105,6 +109,7 @@ class Market:
         traffic: Traffic,
         observed_seconds: Callable[[], float],
         blobs: Blobs,
+        live_uses: LiveUses | None = None,
         is_shared: bool = False,
     ) -> None:
         passwords, limits, bounds = keys.passwords, rules.login_limits, rules.bounds
@@ -123,6 +128,8 @@ class Market:
             context, leases, traffic, rules.terms, bounds, exit_terms=rules.exits
         )
         self.usage = UsageHistory(context)
+        live_usage = LiveUsage(context, leases, live_uses, monotonic)
+        self.event_feed = EventFeed(context, rules.event_feed, live_usage)
         self.devices = Devices(context, bounds, is_shared=is_shared)
         self.exits = Exits(context, self.devices, rules.exits)
         self.exit_advances = ExitAdvances(context)

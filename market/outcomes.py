@@ -33,6 +33,8 @@ from market.draws import (
     pay,
 )
 from market.errors import Code, MarketError
+from market.event_log import record
+from market.events import EventData, JobCancelled, JobCompleted, JobFailed, JobRequeued
 from market.job_pay import HOUR_SECONDS, Moment
 from market.ledger import TransferIds
 from market.money import Currency
@@ -137,6 +139,7 @@ class Outcomes:
     def __init__(self, context: Context, terms: JobTerms, bounds: Callable[[], Bounds]) -> None:
         self._terms = terms
         self._bounds = bounds
+        self._context = context
         self._identifiers = context.identifiers
         self._now = context.now
 
@@ -506,10 +509,25 @@ class Outcomes:
         )
         if not moved:
             raise MarketError(Code.ATTEMPT_NOT_CURRENT)
+        await record(tx, self._context, job.user_id, _event(job, outcome), subject_id=job.id)
         how = outcome.attempt or outcome.status
         if outcome.status is JobStatus.COMPLETED:  # also a replica that has served all its time
             how = outcome.status
         await trust.ended(tx, job, how, ending.kind, least_price=self._bounds().free_below, now=now)
+
+
+def _event(job: JobRow, outcome: Outcome) -> EventData:
+    """Return what a job's buyer is told of how it is left."""
+    reason, deploy = outcome.failure_reason or "", job.deploy_id
+    match outcome.status:
+        case JobStatus.COMPLETED:
+            return JobCompleted(job.id, job.title, job.attempts, deploy)
+        case JobStatus.FAILED:
+            return JobFailed(job.id, job.title, job.attempts, reason, deploy)
+        case JobStatus.CANCELLED:
+            return JobCancelled(job.id, job.title, outcome.failure_reason, deploy)
+        case _:
+            return JobRequeued(job.id, job.title, job.attempts, reason, deploy)
 
 
 def attempt_outcome(ending: Ending) -> str:

@@ -10,8 +10,11 @@ from msgspec import Struct
 from market import copies, ledger
 from market.artifacts import require_inputs
 from market.bounds import Bounds, lock_user, require
+from market.context import Context
 from market.copies import Copying
 from market.errors import Code, MarketError
+from market.event_log import NewEvent, record_all
+from market.events import JobCreated, amount
 from market.money import MICRO, Currency
 from market.specs import Spec
 from market.states import JobStatus
@@ -129,6 +132,7 @@ def waiting(
 
 async def create(
     tx: Transaction,
+    context: Context,
     posted: Sequence[Posting],
     bounds: Bounds,
     group: CopyGroup | None,
@@ -137,7 +141,7 @@ async def create(
     """Put jobs up, with what they run; `keep` begins the transaction; raises as `put_up`."""
     if keep is not None:
         await keep(tx)
-    await put_up(tx, [(each.row, each.transfer_id) for each in posted], bounds)
+    await put_up(tx, context, [(each.row, each.transfer_id) for each in posted], bounds)
     for each in posted:
         if each.spec is not None:
             await spec_queries.insert(tx, each.spec)
@@ -147,7 +151,9 @@ async def create(
         await copies.begin(tx, group.copying, job_ids, group.review_seconds)
 
 
-async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds) -> None:
+async def put_up(
+    tx: Transaction, context: Context, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds
+) -> None:
     """Add jobs of one user, each with the identifier of its transfer, and hold their prices.
 
     Raises:
@@ -160,6 +166,7 @@ async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bo
         hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
         await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)
         await queries.insert(tx, job)
+    await record_all(tx, context, [NewEvent(user_id, _created(job), job.id) for job, _ in jobs])
     if not (bounds.jobs or bounds.free_jobs or bounds.job_bytes):
         return
     work = await queries.open_work(
@@ -169,3 +176,7 @@ async def put_up(tx: Transaction, jobs: Sequence[tuple[JobRow, str]], bounds: Bo
     if any(job.price_credit < bounds.free_below for job, _ in jobs):
         require(work.free_jobs, bounds.free_jobs, Code.TOO_MANY_FREE_JOBS, field="price_credit")
     require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
+
+
+def _created(job: JobRow) -> JobCreated:
+    return JobCreated(job.id, job.title, amount(job.price_credit), job.deploy_id)

@@ -194,6 +194,7 @@ class Rollouts:
     """
 
     def __init__(self, context: Context, jobs: Jobs, specs: Specs, waking: Waking) -> None:
+        self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -661,7 +662,8 @@ class Rollouts:
             )
             replicas.append((job, row, replica))
         new = self._identifiers.new
-        await put_up(tx, [(job, new()) for job, _, _ in replicas], self._jobs.bounds)
+        jobs = [(job, new()) for job, _, _ in replicas]
+        await put_up(tx, self._context, jobs, self._jobs.bounds)
         for _, row, replica in replicas:
             await spec_queries.insert(tx, row)
             await queries.insert_replica(tx, replica)

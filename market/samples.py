@@ -21,8 +21,10 @@ from msgspec import Struct
 from market import sample_checks, sample_tasks
 from market.attempts import slots_left
 from market.bounds import Bounds, lock_user
+from market.claims import accepted
 from market.context import Context
 from market.errors import Code, MarketError
+from market.event_log import record_all
 from market.ids import Identifiers
 from market.matching import Needs, Offer, suits
 from market.postings import NewJob, put_up, waiting
@@ -123,6 +125,7 @@ class Samples:
     def __init__(
         self, context: Context, terms: SampleTerms, specs: Specs, bounds: Callable[[], Bounds]
     ) -> None:
+        self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -254,7 +257,7 @@ class Samples:
         if of_owner + price > max(most // OWNER_PARTS, price):
             return None
         row = new.row._replace(user_id=payer.id)
-        await put_up(tx, [(row, new.transfer_id)], UNBOUND)
+        await put_up(tx, self._context, [(row, new.transfer_id)], UNBOUND)
         await spec_queries.insert(tx, new.spec)
         sample = SampleRow(
             job_id=row.id,
@@ -269,7 +272,9 @@ class Samples:
         await queries.insert(tx, sample)
         started = await claim_queries.start(tx, [PairRow(row.id, device_id, 0)], now=row.created_at)
         assert started == [row.id]  # noqa: S101 - nobody else knows of it
-        return (await claim_queries.given(tx, started))[0]
+        (given,) = await claim_queries.given(tx, started)
+        await record_all(tx, self._context, [accepted(given)])
+        return given
 
 
 def allowed_by(credits_per_day: int, second: int) -> int:

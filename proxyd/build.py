@@ -65,6 +65,7 @@ from proxyd.exits.tunnels import DeviceTunnels
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
+from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.lease_slices import Fence
@@ -204,6 +205,7 @@ def _daemon(
     leases = Leases(context.set_aside())
     has_services = role is None or role.has_services
     meter, node = _metering(settings, context, leases, may_sweep=has_services)
+    context.events.is_shared = node is not None
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
     policy = slices.policy(settings, own_addresses)
@@ -243,6 +245,7 @@ def _daemon(
     if services is not None and node is not None:
         node.tell(services.market.waking)
         node.tell(services.market.logs.readers)
+        node.tell(context.events)
     if services is not None and exits is not None and geography is not None:
         mesh = None
         if node is not None and not is_sqlite(settings.storage.url):
@@ -276,6 +279,7 @@ def _daemon(
         node=node,
         gateway=gateway,
         helpers=Helpers(resolver, own_addresses, metrics, access_log),
+        events=context.events,
         services=services,
         role=role,
         exit_port=exit_port,
@@ -436,6 +440,7 @@ def _services(
         traffic=meter,
         observed_seconds=observed_time.seconds,
         blobs=blobs,
+        live_uses=LiveSessions(meter),
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)

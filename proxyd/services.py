@@ -20,6 +20,7 @@ from proxyd.loop import cancellation, clock
 from proxyd.outbound.mailer import Mailer
 from proxyd.tasks import Tasks
 from storage.blobs.base import Blobs
+from storage.errors import StoreError
 
 if TYPE_CHECKING:
     from proxyd.outbound.chat_model import OpenAiModel
@@ -37,6 +38,8 @@ EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's o
 EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
 ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
 APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
+EVENT_CHECK_SECONDS = 60.0  # 100,000 events at most each time; they are kept for a month
+USAGE_FRAME_SECONDS = 1.0  # what people see move
 USAGE_CHECK_SECONDS = 600.0  # once a day there is something to do, and nobody waits for it
 LOG_CHECK_SECONDS = 15.0  # a user has no more logs than they may for longer than this
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
@@ -128,6 +131,9 @@ class Services:
             USAGE_CHECK_SECONDS, "old usage", market.usage.roll_up, "hours of usage that are old"
         )
         tasks.spawn("waking", market.waking.run())
+        tasks.spawn("events of others", market.event_feed.run())
+        tasks.spawn("usage frames", self.send_usage())
+        tasks.every(EVENT_CHECK_SECONDS, "old events", market.event_feed.sweep, "old events")
         tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
@@ -151,11 +157,13 @@ class Services:
         """Take new limits; `descriptors` is how many may be open."""
         self.http.change_limits(slices.api_limits(settings, descriptors))
         self.market.change_bounds(slices.bounds(settings))
+        self.market.event_feed.terms = slices.event_feed_terms(settings, descriptors)
         self.market.dispatch.terms = slices.dispatch_terms(settings, descriptors)
 
     def drain(self) -> None:
         """Begin no new request, and answer those that wait for work."""
         self.http.drain()
+        self.market.event_feed.end()
         self.market.dispatch.drain()
         if self.app_port is not None:
             self.app_port.drain()
@@ -206,6 +214,15 @@ class Services:
         """
         await self.market.artifacts.settle()
         await self.market.artifacts.expire()
+
+    async def send_usage(self) -> None:
+        """Show those who watch how fast their sessions are used, until cancelled."""
+        while True:
+            await asyncio.sleep(USAGE_FRAME_SECONDS)
+            try:
+                await self.market.event_feed.send_usage()
+            except StoreError as error:  # others log that it is away
+                _logger.debug("usage is shown later: %s", error)
 
     async def take_back(self) -> None:
         """Take jobs back from devices that are silent, or take too long.

@@ -21,6 +21,7 @@ from market.bandwidth import Terms
 from market.bounds import Bounds
 from market.deploys import Rates
 from market.dispatch import DispatchTerms
+from market.event_feed import EventFeedTerms
 from market.exits import ExitTerms
 from market.exits import Limits as ExitDeviceLimits
 from market.logs import LogTerms
@@ -79,6 +80,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         artifacts=artifact_terms(settings),
         samples=sample_terms(settings),
         logs=log_terms(settings),
+        event_feed=event_feed_terms(settings, descriptors),
         deploy_images={
             "Jupyter": settings.market.jupyter_image,
             "Inference": settings.market.inference_image,
@@ -134,6 +136,16 @@ def sample_terms(settings: Settings) -> SampleTerms:
         price=micro(jobs.sample_price_credit),
         credit=rates(settings).credit,
     )
+
+
+def event_feed_terms(settings: Settings, descriptors: int) -> EventFeedTerms:
+    """Return how many may follow events; `descriptors` is how many may be open.
+
+    At most half of the connections of the API, so that the others can always call it.
+    """
+    wanted = settings.limits.event_streams
+    most = max(api_limits(settings, descriptors).connections // 2, 1)
+    return EventFeedTerms(min(wanted, most) if wanted else most)
 
 
 def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:

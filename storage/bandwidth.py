@@ -76,6 +76,24 @@ class CountsRow(NamedTuple):
     bytes_leased: int
 
 
+class CountedRow(NamedTuple):
+    """What a session has used so far, in bytes."""
+
+    session_id: str
+    user_id: str
+    quota_bytes: int
+    bytes_used: int
+
+
+class LowRow(NamedTuple):
+    """A session that has little left, in bytes, and whose it is."""
+
+    id: str
+    user_id: str
+    quota_bytes: int
+    bytes_left: int
+
+
 class IdRow(NamedTuple):
     """An identifier alone."""
 
@@ -367,6 +385,22 @@ async def change(
     )
 
 
+async def mark_low(tx: Transaction, session_ids: Sequence[str]) -> list[LowRow]:
+    """Note that the buyers of these sessions are told that little is left; return those to tell.
+
+    The others were told before.
+    """
+    return await tx.all(
+        LowRow,
+        f"""
+        UPDATE bandwidth_sessions SET is_low = 1
+        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")}) AND is_low = 0
+        RETURNING id, user_id, quota_bytes, quota_bytes - bytes_used
+        """,
+        asked=json.dumps([{"id": each} for each in session_ids]),
+    )
+
+
 async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
     """Return the open leases of a session."""
     return await tx.all(
@@ -422,3 +456,16 @@ async def usage_mismatches(tx: Transaction) -> list[str]:
         """,
     )
     return [row.id for row in rows]
+
+
+async def counted_of_users(tx: Transaction, user_ids: Sequence[str]) -> list[CountedRow]:
+    """Return what the active sessions of users have used, as far as it was reported."""
+    return await tx.all(
+        CountedRow,
+        f"""
+        SELECT s.id, s.user_id, s.quota_bytes, s.bytes_used
+        FROM {tx.table("asked", id="TEXT")}
+        JOIN bandwidth_sessions AS s ON s.user_id = asked.id AND s.status = 'active'
+        """,
+        asked=json.dumps([{"id": each} for each in user_ids]),
+    )

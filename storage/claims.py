@@ -87,7 +87,10 @@ class HeldRow(NamedTuple):
 
 
 class GivenRow(NamedTuple):
-    """What a device is told of a job that was given to it; `secrets` are sealed."""
+    """What a device is told of a job that was given to it; `secrets` are sealed.
+
+    It is not told whose job it is (`user_id`), nor that it is a replica of a deploy.
+    """
 
     job_id: str
     attempt: int
@@ -100,6 +103,8 @@ class GivenRow(NamedTuple):
     secrets: str | None
     resources: str
     timeout_seconds: int
+    user_id: str
+    deploy_id: str | None
 
 
 class OfferedRow(NamedTuple):
@@ -237,7 +242,7 @@ async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
         GivenRow,
         f"""
         SELECT j.id, j.attempts, j.device_id, j.title, j.job_type, j.duration_hrs, j.price_credit,
-            s.payload, s.secrets, s.resources, s.timeout_seconds
+            s.payload, s.secrets, s.resources, s.timeout_seconds, j.user_id, j.deploy_id
         FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
         WHERE j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
         """,

@@ -104,9 +104,14 @@ class PostgresStore:
         for _ in range(ATTEMPTS):
             try:
                 async with self._transaction("read_committed", readonly=False) as connection:
-                    return await unit(_Transaction(connection), *args, **kwargs)
+                    tx = _Transaction(connection)
+                    result = await unit(tx, *args, **kwargs)
             except _RETRIED as error:
                 conflict = error
+            else:
+                for call in tx.calls:
+                    call()
+                return result
         raise UnavailableError(f"lost {ATTEMPTS} times to other writers") from conflict
 
     async def read(
@@ -153,6 +158,7 @@ class _Transaction:
 
     def __init__(self, connection: "_Connection") -> None:
         self._connection = connection
+        self.calls: list[Callable[[], None]] = []
 
     async def run(self, sql: str, **values: Value) -> int:
         statement, arguments = _positional(sql, values)
@@ -189,6 +195,9 @@ class _Transaction:
             await self._connection.execute(
                 "SELECT pg_notify($1, each) FROM unnest($2::text[]) AS each", CHANNEL, list(texts)
             )
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
 
 
 def _pool(url: str, size: int, statement_seconds: float | None, *, ready: int = 1) -> asyncpg.Pool:

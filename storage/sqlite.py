@@ -256,11 +256,12 @@ class SqliteStore:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of a unit; its result and notices count only if there is no error."""
+    """What became of a unit; its result, notices and calls count only if there is no error."""
 
     result: Any = None
     error: Exception | None = None
     notices: tuple[str, ...] = ()
+    calls: tuple[Callable[[], None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,8 @@ class _Pending:
     outcome: "asyncio.Future[Any]"
 
     def resolve(self, outcome: _Outcome) -> None:
+        for call in outcome.calls:
+            call()
         if self.outcome.done():  # the caller was cancelled
             return
         if outcome.error is not None:
@@ -303,12 +306,14 @@ class _SharedIndex:
 class _Transaction:
     """The statements of `Transaction`; coroutines that run in the caller's thread, never suspend.
 
-    `_finish` depends on that. `notices` are those to send after the commit.
+    `_finish` depends on that. `notices` are those to send after the commit, and `calls` what to
+    call then.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.notices: tuple[str, ...] = ()
+        self.calls: tuple[Callable[[], None], ...] = ()
 
     def _execute(self, sql: str, values: dict[str, Value]) -> sqlite3.Cursor:
         try:
@@ -336,6 +341,10 @@ class _Transaction:
     async def notify(self, *texts: str) -> None:
         """Keep them until the commit; where there is one daemon, nobody sends them then."""
         self.notices += tuple(checked(text) for text in texts)
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Keep it until the commit; the loop calls it then, and not this thread."""
+        self.calls += (call,)
 
 
 def _finish(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -385,7 +394,7 @@ def _write_unit(connection: sqlite3.Connection, start: _Start) -> _Outcome:
     try:
         tx = _Transaction(connection)
         result = _finish(start(tx))
-        outcome = _Outcome(result=result, notices=tx.notices)
+        outcome = _Outcome(result=result, notices=tx.notices, calls=tx.calls)
     except Exception as error:
         if not connection.in_transaction:  # SQLite rolled back everything, the savepoint included
             raise UnavailableError(f"the database gave up the transaction: {error}") from error

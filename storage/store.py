@@ -50,6 +50,13 @@ class Transaction(Protocol):
             texts: one line each, of at most 4,000 bytes.
         """
 
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Have something called on the event loop once the unit is committed, in this process.
+
+        It is not if the unit is rolled back, nor if the answer to the commit is lost: what depends
+        on it must also look by itself. It may neither raise nor wait.
+        """
+
 
 class Link(Protocol):
     """A node's connection to the others on its database: presence, notices, the sweepers' lock.

@@ -13,6 +13,8 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # what the module promises is held. One line a module.
 TESTED_IN = {
     "api/callers.py": "tests/api/test_server.py",
+    "api/console.py": "tests/console/test_serving.py",
+    "api/cookies.py": "tests/console/test_cookie.py",
     "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/patience.py": "tests/api/test_work.py",
@@ -205,6 +207,7 @@ TESTED_IN = {
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/draws.py": "tests/market/test_draws.py",
     "storage/errors.py": "tests/storage/test_store.py",
+    "storage/events.py": "tests/market/test_event_log.py",
     "storage/exits.py": "tests/market/test_exits.py",
     "storage/job_specs.py": "tests/market/test_specs.py",
     "storage/jobs.py": "tests/market/test_jobs.py",

@@ -1,10 +1,12 @@
 // The console begins here: which page an address is, and what stands around it.
 
-import { ApiError, get, whenSignedOut } from "./lib/api.js";
+import { ApiError, get, post, whenSignedOut } from "./lib/api.js";
 import { el, replace } from "./lib/dom.js";
 import { frame } from "./lib/frame.js";
 import { go, start } from "./lib/router.js";
+import "./lib/state.js";
 import { failure } from "./lib/view.js";
+import { keep, kept } from "./lib/storage.js";
 import { load, t } from "./lib/words.js";
 
 // Of each path its module. A page is for who is logged in, unless it is `open`; `bare` ones have no menu.
@@ -39,8 +41,9 @@ const PAGES = [
   ["/reset", "entry/reset", { bare: true, open: true }],
 ].map(([path, module, kind = {}]) => ({ path, module, ...kind, pattern: pattern(path) }));
 const MISSING = { path: "", module: "missing", open: true, bare: true };
-const RELOADED = "proxyd.reloaded";
 const RELOAD_MS = 10_000;
+const REFRESHED = "proxyd.refreshed";
+const REFRESH_MS = 3_600_000;
 
 let leaving = new AbortController(); // of the page that is shown
 let isFirst = true;
@@ -74,6 +77,7 @@ async function render(url) {
     return shown(page, url, null, t("common.failed"), (main) => main.append(failure(error, () => render(url))));
   }
   if (signal.aborted) return;
+  if (me) refresh();
   const title = typeof module.title === "function" ? module.title(params) : t(module.title);
   await shown(page, url, me, title, (main) => module.render(main, { params, query: url.searchParams, me, signal, path: url.pathname }), signal);
 }
@@ -120,9 +124,17 @@ async function loaded(page) {
 async function isOutdated() {
   const answer = await fetch("/console", { cache: "no-store" }).catch(() => null);
   if (!answer?.ok || (await answer.text()).includes(new URL(import.meta.url).pathname)) return false;
-  const last = Number(sessionStorage.getItem(RELOADED));
-  sessionStorage.setItem(RELOADED, Date.now());
+  const last = history.state?.reloaded ?? 0;
+  history.replaceState({ reloaded: Date.now() }, "");
   return Date.now() - last > RELOAD_MS; // while two versions serve at once, no page flickers
+}
+
+// A token is good for hours, a login for a month: who comes now and then stays logged in.
+async function refresh() {
+  const last = Number(kept(REFRESHED));
+  if (Date.now() - last < REFRESH_MS) return;
+  keep(REFRESHED, Date.now());
+  await post("/auth/refresh").catch(() => {}); // the next hour's visit tries again
 }
 
 whenSignedOut(() => {

@@ -1,4 +1,4 @@
-"""One browser for all tests of the console that a process runs; each test has a context of it."""
+"""Where the console's tests have their files, and one browser for all that a process runs."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.browser import CHROMIUM, Visit, chromium, visiting
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder in memory: a database, and what a browser keeps."""
+    """A folder in memory for a database."""
     with memory.folder() as made:
         yield made
 

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from support.jobs import device_of, history
 from support.market import Market
 from support.work import posted
@@ -39,7 +40,7 @@ async def outcomes(
 
 @pytest.fixture
 def claims(market: Market) -> Claims:
-    return Claims(market.store, market.clock.seconds, lambda: market.jobs.bounds)
+    return Claims(market.context, lambda: market.jobs.bounds)
 
 
 async def people(market: Market) -> tuple[str, DeviceRow]:
@@ -49,7 +50,7 @@ async def people(market: Market) -> tuple[str, DeviceRow]:
 async def test_a_job_goes_to_one_of_two_daemons(market: Market, claims: Claims) -> None:
     buyer, device = await people(market)
     job = await posted(market, buyer)
-    other = Claims(market.store, market.clock.seconds, Bounds)
+    other = Claims(market.context, Bounds)
     [first], [second] = await asyncio.gather(
         outcomes(claims, (waiting(job), device)), outcomes(other, (waiting(job), device))
     )
@@ -114,7 +115,7 @@ class AwayStore:
 
 async def test_a_store_that_is_away_is_the_outcome_of_every_pair(market: Market) -> None:
     _, device = await people(market)
-    away = Claims(AwayStore(), market.clock.seconds, Bounds)  # type: ignore[arg-type]
+    away = Claims(replace(market.context, store=AwayStore()), Bounds)
     made = await outcomes(away, (waiting("a"), device))
     assert [str(each) for each in made] == ["away"]
 
@@ -128,7 +129,7 @@ class BrokenStore:
 
 async def test_whatever_fails_is_an_outcome_and_nobody_waits_for_ever(market: Market) -> None:
     _, device = await people(market)
-    broken = Claims(BrokenStore(), market.clock.seconds, Bounds)  # type: ignore[arg-type]
+    broken = Claims(replace(market.context, store=BrokenStore()), Bounds)
     for job in ("a", "b"):
         made = await outcomes(broken, (waiting(job), device))
         assert [str(each) for each in made] == ["broken"]

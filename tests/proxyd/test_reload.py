@@ -43,6 +43,7 @@ EFFECTS: dict[str, Callable[[Daemon], Any]] = {
     "limits.api_bytes_per_network": lambda daemon: daemon.http._limits.memory_per_network,
     "limits.api_bytes_total": lambda daemon: daemon.http._limits.memory,
     "limits.api_stall_seconds": lambda daemon: daemon.http._limits.stall_seconds,
+    "limits.event_streams": lambda daemon: daemon.market.event_feed.terms.streams,
     "limits.sessions_per_user": lambda daemon: daemon.market.bandwidth.bounds.sessions,
     "limits.addresses_per_user": lambda daemon: daemon.market.bandwidth.bounds.addresses,
     "limits.jobs_per_user": lambda daemon: daemon.market.jobs.bounds.jobs,

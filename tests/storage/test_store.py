@@ -129,3 +129,22 @@ async def test_a_probe_answers_until_the_store_is_closed(store: Store) -> None:
         await store.read(probe)
     with pytest.raises(UnavailableError):
         await store.write(probe)
+
+
+async def test_what_is_to_be_called_after_a_commit_is_not_after_a_rollback(store: Store) -> None:
+    await store.write(make_table)
+    called: list[str] = []
+
+    async def add_and_call(tx: Transaction, name: str, *, fails: bool) -> None:
+        tx.after_commit(lambda: called.append(name))
+        await add(tx, name)
+        assert called == []
+        if fails:
+            raise LookupError(name)
+
+    with pytest.raises(LookupError):
+        await store.write(add_and_call, "a", fails=True)
+    assert called == []
+    await store.write(add_and_call, "b", fails=False)
+    assert called == ["b"]
+    assert await store.read(names) == ["b"]

@@ -6,6 +6,7 @@ const RETRIES_MS = [400, 1500]; // between attempts at what may be done once onl
 const AWAY = new Set([502, 503, 504]);
 const waiting = new Map(); // Idempotency-Keys of requests that nobody has answered yet
 let onSignedOut = () => {};
+let onAway = () => {};
 
 // A refusal. `message` is in the reader's language, `detail` is the server's own sentence, `retryAfter`
 // seconds or null. Without an answer, `status` is 0 and `code` "unreachable".
@@ -20,6 +21,11 @@ export class ApiError extends Error {
 // Says what is done when the server does not know who asks.
 export function whenSignedOut(act) {
   onSignedOut = act;
+}
+
+// Says what is told of a refusal that is not the request's fault: its code.
+export function whenAway(act) {
+  onAway = act;
 }
 
 export const get = (path, query, options) => ask("GET", address(path, query), undefined, options);
@@ -109,6 +115,7 @@ async function send(method, path, body, { signal, headers } = {}) {
     return await fetch(path, { method, headers: sent, body: content, signal, credentials: "same-origin" });
   } catch (error) {
     if (signal?.aborted) throw error;
+    onAway("unreachable");
     throw new ApiError(0, { code: "unreachable", message: "" }, await errorText("unreachable", ""));
   }
 }
@@ -137,6 +144,7 @@ async function refused(answer) {
   const after = Number(answer.headers.get("Retry-After"));
   const text = await errorText(error.code, error.message);
   const refusal = new ApiError(answer.status, error, text, after > 0 ? after : null);
+  if (answer.status >= 500) onAway(error.code);
   if (answer.status === 401 && error.code === "unauthorized") onSignedOut(refusal);
   return refusal;
 }

@@ -3,6 +3,7 @@
 import { post } from "./api.js";
 import { el } from "./dom.js";
 import { again, go } from "./router.js";
+import { keep, kept } from "./storage.js";
 import { button, link } from "./view.js";
 import { LANGUAGES, choose, credits, language, money, t } from "./words.js";
 
@@ -16,7 +17,7 @@ const BAR = ["/console/sessions", "/console/usage", "/console/wallet"];
 const SCHEME = "proxyd.scheme";
 const SCHEMES = ["auto", "light", "dark"];
 
-dressed(kept());
+dressed(scheme());
 
 // A page with what stands around it, as nodes of the document.
 export function frame(main, { isBare, me, path }) {
@@ -24,7 +25,7 @@ export function frame(main, { isBare, me, path }) {
   if (isBare || me === null) {
     return [skip, el("header", { class: "top" }, brand()), el("div", { class: "bare" }, main), footer()];
   }
-  const menu = el("nav", { id: "menu", class: "menu", "aria-label": t("frame.menu") }, MENU.map((group) => part(group, path)));
+  const menu = el("nav", { id: "menu", class: "menu", "aria-label": t("frame.menu") }, MENU.map((group) => part(group, path)), logout());
   const body = el("div", { class: "body" }, menu, main);
   return [skip, el("header", { class: "top" }, brand(), balance(me)), body, footer(), bar(menu, path)];
 }
@@ -76,7 +77,7 @@ function footer() {
     "footer",
     { class: "foot" },
     el("label", null, el("span", null, t("frame.language")), el("select", { id: "language", value: language(), on: { change: spoken } }, languages)),
-    el("label", null, el("span", null, t("frame.colours")), el("select", { id: "scheme", value: kept(), on: { change: ({ target }) => dressed(target.value) } }, schemes)),
+    el("label", null, el("span", null, t("frame.colours")), el("select", { id: "scheme", value: scheme(), on: { change: ({ target }) => dressed(target.value) } }, schemes)),
     link("/docs", t("frame.api"), {}),
   );
 }
@@ -88,28 +89,24 @@ async function spoken({ target }) {
 }
 
 // Ends this login, here and at the server.
-export function logout() {
-  return button(t("frame.logout"), async () => {
-    await post("/auth/logout");
-    await go("/login");
-  });
+function logout() {
+  return button(
+    t("frame.logout"),
+    async () => {
+      await post("/auth/logout");
+      await go("/login");
+    },
+    { kind: "quiet" },
+  );
 }
 
-function dressed(scheme) {
-  if (scheme === "auto") delete document.documentElement.dataset.scheme;
-  else document.documentElement.dataset.scheme = scheme;
-  try {
-    localStorage.setItem(SCHEME, scheme);
-  } catch {
-    // storage is forbidden: it holds until the page is left
-  }
+function dressed(chosen) {
+  if (chosen === "auto") delete document.documentElement.dataset.scheme;
+  else document.documentElement.dataset.scheme = chosen;
+  keep(SCHEME, chosen);
 }
 
-function kept() {
-  try {
-    const scheme = localStorage.getItem(SCHEME);
-    return SCHEMES.includes(scheme) ? scheme : "auto";
-  } catch {
-    return document.documentElement.dataset.scheme ?? "auto";
-  }
+function scheme() {
+  const before = kept(SCHEME);
+  return SCHEMES.includes(before) ? before : "auto";
 }

@@ -193,7 +193,7 @@ export function toast(kind, text) {
 // What a page shows instead of what could not be had, with a button to try again.
 export function failure(error, retry) {
   const text = error instanceof ApiError ? refusal(error) : t("common.failed");
-  return el("div", { class: "empty" }, notice("bad", text), retry ? button(t("common.retry"), retry) : null);
+  return el("div", { class: "empty failed" }, notice("bad", text), retry ? button(t("common.retry"), retry) : null);
 }
 
 // A node that says that something is being fetched.

@@ -1,5 +1,7 @@
 // What the page says, in four languages, and figures as their readers write them.
 
+import { keep, kept } from "./storage.js";
+
 export const LANGUAGES = { en: "English", tr: "Türkçe", ru: "Русский", ko: "한국어" };
 const KEPT = "proxyd.language";
 const UNITS = [
@@ -29,7 +31,7 @@ export const language = () => chosen;
 export async function choose(code) {
   chosen = code in LANGUAGES ? code : "en";
   document.documentElement.lang = chosen;
-  keep(chosen);
+  keep(KEPT, chosen);
   made.clear();
   refusals = null;
   texts = {};
@@ -133,24 +135,8 @@ async function file(area) {
 }
 
 function preferred() {
-  const before = kept();
+  const before = kept(KEPT);
   const wishes = [before, ...navigator.languages].map((each) => (each ?? "").slice(0, 2).toLowerCase());
   return wishes.find((each) => each in LANGUAGES) ?? "en";
 }
 
-// Storage may be forbidden; the page works without.
-function kept() {
-  try {
-    return localStorage.getItem(KEPT);
-  } catch {
-    return null;
-  }
-}
-
-function keep(code) {
-  try {
-    localStorage.setItem(KEPT, code);
-  } catch {
-    // it is asked for again next time
-  }
-}

@@ -7,7 +7,7 @@ import { ask, badge, button, card, facts, link, notice, table } from "../../lib/
 import { count, date, t } from "../../lib/words.js";
 import { replicas } from "./deploys.js";
 import { appLinks } from "./job.js";
-import { cancelling, current, paid, place, state } from "./shared.js";
+import { OF_DEPLOYS, OF_JOBS, cancelling, current, paid, place, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.deploy";
@@ -35,7 +35,7 @@ export async function render(main, page) {
     parts.apps.showOf(apps && [apps.app.url, apps.app.key, apps.app.is_ready, apps.app.ports], () => (apps ? card(t("work.app"), appLinks(apps.app)) : null));
     parts.replicas.show(replicasOf(deploy));
     parts.revisions.showOf([revisions, deploy.status], () => revisionsOf(revisions, deploy, url, () => refresh()));
-  });
+  }, [...OF_DEPLOYS, ...OF_JOBS]);
   main.append(parts.head.node, parts.acts.node, parts.apps.node, card(t("work.replicas"), parts.replicas.node), parts.revisions.node);
 }
 

@@ -4,7 +4,7 @@ import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { link, meter } from "../../lib/view.js";
 import { ago, t } from "../../lib/words.js";
-import { list, paid, parted, state } from "./shared.js";
+import { OF_DEPLOYS, list, paid, parted, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.deploys.title";
@@ -24,6 +24,6 @@ export async function render(main, page) {
   const order = () => link("/console/deploys/new", t("work.deploys.order"), { kind: "primary" });
   const deploys = list({ caption: t("work.deploys.caption"), columns: columns(), empty: { text: t("work.deploys.empty"), action: order() } });
   const part = (cursor) => get("/api/deploy/jobs", { limit: 50, cursor }, { signal: page.signal });
-  const next = await parted(page, main, { part, key: "deploys", show: deploys.show });
+  const next = await parted(page, main, { part, key: "deploys", show: deploys.show, types: OF_DEPLOYS });
   main.append(el("div", { class: "actions above" }, order()), deploys.node, next);
 }

@@ -7,7 +7,7 @@ import { again } from "../../lib/router.js";
 import { ask, badge, button, card, copyable, facts, meter, notice, table } from "../../lib/view.js";
 import { ago, bytes, count, credits, date, day, money, percent, t } from "../../lib/words.js";
 import { commands, hardware, running, work } from "./devices.js";
-import { current, degrees, gigabytes, jobType, list, place, state } from "./shared.js";
+import { OF_DEVICES, OF_JOBS, current, degrees, gigabytes, jobType, list, place, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.device";
@@ -47,7 +47,7 @@ export async function render(main, page) {
     exit.show(asExit(seen.mine, seen.terms));
     const decides = [seen.mine?.state, seen.mine?.limits, seen.terms.terms_hash, seen.device.work === "revoked"];
     exitActions.showOf(decides, () => actsOn(seen.device, seen.mine, seen.terms));
-  });
+  }, [...OF_DEVICES, ...OF_JOBS]);
   main.append(
     head.node,
     card(t("work.device.why"), why.node),

@@ -6,7 +6,7 @@ import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { badge, card, link, secret } from "../../lib/view.js";
 import { ago, credits, money, percent, t } from "../../lib/words.js";
-import { current, degrees, gigabytes, list, some } from "./shared.js";
+import { OF_DEVICES, OF_JOBS, current, degrees, gigabytes, list, some } from "./shared.js";
 
 export const words = "work";
 export const title = "work.devices.title";
@@ -70,7 +70,7 @@ export async function render(main, page) {
     devices.show(rows.filter((row) => row.work !== "revoked"));
     revoked.show(over);
     gone.hidden = !over.length;
-  });
+  }, [...OF_DEVICES, ...OF_JOBS]);
   main.append(devices.node, card(t("work.devices.new"), el("p", null, t("work.devices.new.text")), registering()), gone);
 }
 

@@ -6,7 +6,7 @@ import { form } from "../../lib/forms.js";
 import { ask, badge, button, card, copyable, facts, link, meter, notice, table } from "../../lib/view.js";
 import { bytes, count, date, percent, t } from "../../lib/words.js";
 import { logOf } from "./log.js";
-import { cancelling, current, jobType, paid, place, save, state } from "./shared.js";
+import { OF_JOBS, cancelling, current, jobType, paid, place, save, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.job";
@@ -27,13 +27,10 @@ export async function render(main, page) {
     parts.head.show(steps(job, attempts), overview(job));
     parts.attempts.show(attemptsOf(attempts));
     parts.result.show(resultOf(job, artifacts));
-    parts.acts.showOf([job.status, job.review?.state], () => acts(job, url, refreshed));
+    parts.acts.showOf([job.status, job.review?.state], () => acts(job, url, () => refresh()));
     parts.app.showOf(app, () => (app ? card(t("work.app"), appLinks(app)) : null));
     parts.spec.showOf(job.payload, () => specOf(job));
-  });
-  function refreshed() {
-    return refresh();
-  }
+  }, OF_JOBS);
   main.append(
     parts.head.node,
     parts.acts.node,

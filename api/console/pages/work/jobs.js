@@ -5,7 +5,7 @@ import { el } from "../../lib/dom.js";
 import { go } from "../../lib/router.js";
 import { link } from "../../lib/view.js";
 import { ago, t } from "../../lib/words.js";
-import { JOB_STATES, jobType, list, paid, parted, state } from "./shared.js";
+import { JOB_STATES, OF_JOBS, jobType, list, paid, parted, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.jobs.title";
@@ -27,7 +27,7 @@ export async function render(main, page) {
     empty: { text: t(status ? "work.jobs.none" : "work.jobs.empty"), action: link("/console/jobs/new", t("work.jobs.post"), { kind: "primary" }) },
   });
   const part = (cursor) => get("/api/jobs", { status, limit: 50, cursor }, { signal: page.signal });
-  const next = await parted(page, main, { part, key: "jobs", show: jobs.show });
+  const next = await parted(page, main, { part, key: "jobs", show: jobs.show, types: OF_JOBS });
   main.append(
     el("div", { class: "actions above" }, link("/console/jobs/new", t("work.jobs.post"), { kind: "primary" }), link("/console/market", t("menu.market"), { kind: "quiet" })),
     chooser(t("work.state"), ["", ...JOB_STATES].map((each) => [each, each ? t(`work.state.${each}`) : t("work.all")]), status, (value) =>

@@ -6,7 +6,7 @@ import { go } from "../../lib/router.js";
 import { ask, badge, button, copyable, facts, link } from "../../lib/view.js";
 import { count, credits, t } from "../../lib/words.js";
 import { chooser } from "./jobs.js";
-import { JOB_TYPES, jobType, list, parted, state } from "./shared.js";
+import { JOB_TYPES, OF_JOBS, jobType, list, parted, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.market.title";
@@ -36,7 +36,7 @@ export async function render(main, page) {
   });
   const part = (cursor) => get("/api/marketplace/jobs", { job_type: type, status, limit: PART, cursor }, { signal: page.signal });
   const show = (rows) => jobs.show(rows.filter((row) => perHour(row) >= least));
-  const next = await parted(page, main, { part, key: "jobs", show });
+  const next = await parted(page, main, { part, key: "jobs", show, types: OF_JOBS });
   function filtered(change) {
     const asked = new URLSearchParams(Object.entries({ type, status, least: least || "", ...change }).filter(([, value]) => value));
     return go(`/console/market${asked.size ? `?${asked}` : ""}`, { replace: true });

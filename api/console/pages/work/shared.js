@@ -3,12 +3,16 @@
 import { ApiError, fetchFile, get } from "../../lib/api.js";
 import { el, keyed, replace } from "../../lib/dom.js";
 import { refusal } from "../../lib/forms.js";
+import { follow } from "../../lib/stream.js";
 import { badge, line, more, table } from "../../lib/view.js";
 import { ago, count, credits, money, t, time } from "../../lib/words.js";
 
 const EVERY_MS = 10_000;
 const ENTRIES_MAX = 10; // of one job or deploy that are asked for at once
 
+export const OF_JOBS = ["job.created", "job.accepted", "job.requeued", "job.completed", "job.failed", "job.cancelled"];
+export const OF_DEPLOYS = ["deploy.ready", "deploy.finished", "deploy.cancelled"];
+export const OF_DEVICES = ["device.online", "device.offline", "device.revoked"];
 export const JOB_TYPES = ["script", "docker", "training", "inference"];
 export const JOB_STATES = ["waiting", "running", "completed", "failed", "cancelled"];
 const KIND_OF_STATE = { waiting: "info", running: "info", completed: "good", failed: "bad", cancelled: "warn", queued: "info", lost: "bad" };
@@ -19,10 +23,11 @@ export const paid = (amount, currency) => (currency === "usd" ? money(amount) : 
 export const degrees = (celsius) => (celsius === undefined ? t("common.unknown") : `${count(celsius)} °C`);
 export const gigabytes = (gb) => (gb === undefined ? t("common.unknown") : `${count(gb)} GB`);
 
-// Shows what `load()` returns, by `show(data)`, and keeps it current: again every ten seconds while
-// somebody looks, and when `refresh()` is called, which this returns. What cannot be had any more stays,
+// Shows what `load()` returns, by `show(data)`, and keeps it current: at once when an event of these types
+// comes, every ten seconds while somebody looks (heat and progress have no events), and when `refresh()`
+// is called, which this returns. What cannot be had any more stays,
 // grey, with how old it is. What the first `load` refuses is the page's own failure.
-export async function current(page, main, load, show) {
+export async function current(page, main, load, show, types = []) {
   const age = el("p", { class: "hint", role: "status", hidden: true });
   main.querySelector("h1").after(age);
   let asOf = new Date();
@@ -58,6 +63,7 @@ export async function current(page, main, load, show) {
     clearInterval(timer);
     document.removeEventListener("visibilitychange", seen);
   });
+  follow({ types, onEvent: refresh, refresh, signal: page.signal });
   return refresh;
 }
 
@@ -106,7 +112,7 @@ export function list({ caption, columns, empty, keyOf = (row) => row.id }) {
 
 // A list of which the first part is kept current and the others are asked for: `part(cursor)` asks for
 // one, whose rows are under `key`; `show(rows)` gets all that were had. Returns where "load more" stands.
-export async function parted(page, main, { part, key, show }) {
+export async function parted(page, main, { part, key, show, types }) {
   const next = el("div");
   let first = [];
   let older = [];
@@ -130,7 +136,7 @@ export async function parted(page, main, { part, key, show }) {
       next.replaceChildren(...(cursor ? [more(behind)] : []));
     }
     all();
-  });
+  }, types);
   return next;
 }
 
