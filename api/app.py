@@ -11,6 +11,7 @@ from api.bandwidth import BandwidthRoutes
 from api.benchmarks import BenchmarkRoutes
 from api.cookies import Cookies
 from api.deploys import DeployRoutes
+from api.device_work import DeviceRoutes
 from api.events import EventRoutes
 from api.exits import ExitRoutes
 from api.health import HealthRoutes
@@ -54,11 +55,12 @@ def routes(
         *AccountRoutes(market.accounts, market.recovery, cookies).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
-        *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
+        *WorkerRoutes(market.devices, market.jobs, market.exits, market.device_work).table(),
         *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, market.dispatch, responses).table(),
+        *DeviceRoutes(market.device_work, market.devices).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
         *BenchmarkRoutes(market.benchmarks).table(),

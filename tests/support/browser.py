@@ -259,12 +259,16 @@ class Tab:
         self._agent = ""
         self.complaints = complaints
         self.requests: list[Sent] = []
+        self._under_way: set[str] = set()
         wire.hear(session, self._hear)
 
     def _hear(self, method: str, params: Any) -> None:
         if method == "Network.requestWillBeSent":
             request = params["request"]
             self.requests.append(Sent(request["method"], request["url"], params.get("type", "")))
+            self._under_way.add(params["requestId"])
+        elif _is_over(method, params):
+            self._under_way.discard(params["requestId"])
         self.complaints.hear(method, params)
 
     async def ask(self, method: str, **params: Any) -> Any:
@@ -312,6 +316,18 @@ class Tab:
             await until(says_yes, script)
         except AssertionError as error:
             raise AssertionError(f"{error}; {await self._condition()}") from None
+
+    async def settled(self) -> None:
+        """Wait until the page is drawn, nothing that it asked for is under way, and none waits."""
+
+        async def is_settled() -> bool:
+            await self.run("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+            return not self._under_way and not await self.run(
+                "document.querySelector('.busy, [aria-busy=true]')"
+            )
+
+        await self.until("document.querySelector('h1') !== null")
+        await until(is_settled, f"{self._under_way} end")
 
     async def until_text(self, text: str, selector: str = "body") -> None:
         """Wait until a text can be read in an element."""
@@ -551,6 +567,13 @@ async def browsing(
             yield await visit.open(url, **(emulated or {}))
     finally:
         await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+def _is_over(method: str, params: Any) -> bool:
+    """Say whether nothing is to be waited for of a request; a stream has no end of its own."""
+    if method == "Network.responseReceived":
+        return bool(params["response"]["mimeType"] == "text/event-stream")
+    return method in ("Network.loadingFinished", "Network.loadingFailed")
 
 
 def _literal(text: str) -> str:

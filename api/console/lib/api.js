@@ -34,6 +34,13 @@ export const patch = (path, body = {}, options) => ask("PATCH", path, body, opti
 export const del = (path, options) => ask("DELETE", path, undefined, options);
 export const upload = (path, form, options) => ask("POST", path, form, options);
 
+// A file, as a Blob.
+export async function fetchFile(path, options) {
+  const answer = await send("GET", path, undefined, options ?? {});
+  if (!answer.ok) throw await refused(answer);
+  return answer.blob();
+}
+
 // One part of a long list after the other; `listKey` names the list in the answer.
 export async function* pages(path, listKey, query = {}, options) {
   let place = {};
