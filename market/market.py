@@ -17,6 +17,7 @@ from market.benchmarks import Benchmarks
 from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
+from market.device_work import DeviceWork
 from market.devices import Devices
 from market.dispatch import Dispatch, DispatchTerms
 from market.event_feed import EventFeed, EventFeedTerms
@@ -151,6 +152,7 @@ class Market:
             lambda: self.jobs.bounds,
             rules.dispatch,
         )
+        self.device_work = DeviceWork(context, self.devices, self.dispatch, is_shared=is_shared)
         self.renewals = Renewals(context)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)

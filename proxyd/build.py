@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from api.app import routes
 from api.assistant import AssistantRoutes
-from api.landing import landing_pages
+from api.console import Console
+from api.cookies import Cookies
 from api.metrics import Exposition
 from api.reverse.server import AppServer
 from api.server import HttpServer
@@ -565,12 +566,17 @@ def _http(
 ) -> HttpServer:
     """Return the API: its routes, and how it serves them."""
     api, context = settings.api, market.context
+    cookies = Cookies(
+        is_secure=api.base_url.startswith("https://") or bool(api.tls_cert),
+        lifetime_seconds=settings.auth.token_hours * HOUR_SECONDS,
+    )
     return HttpServer(
         routes(
             market,
             assistant,
             ready=partial(is_ready, gateway, context.store),
             app_url=app_url,
+            cookies=cookies,
             door=door,
         ),
         authenticate=market.accounts.authenticate,
@@ -582,7 +588,8 @@ def _http(
         now=context.now,
         limits=slices.api_limits(settings, raise_descriptors()),
         trusted_proxies=api.trusted_proxies,
-        more_pages={} if api.app_url else landing_pages(),
+        cookies=cookies,
+        console=Console() if api.console else None,
         exposition=Exposition(metrics.render, api.metrics_allow),
     )
 
