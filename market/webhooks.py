@@ -170,6 +170,7 @@ class Webhooks:
         self._by_hand = Throttle(BY_HAND_PER_WINDOW, WINDOW_SECONDS, context.now)
         # As `sweep` has counted it last; and attempts of this process, by how they ended.
         self.waiting = Waiting(0, None)
+        self.late_seconds = 0
         self.ends = {"delivered": 0, "failed": 0}
 
     # --- endpoints ---------------------------------------------------------------------------
@@ -411,7 +412,9 @@ class Webhooks:
             gone = await self._store.write(queries.delete_before, before, limit=DELETED_MAX)
             if gone < DELETED_MAX:
                 break
-        self.waiting = await self._store.read(queries.waiting, self._now())
+        now = self._now()
+        self.waiting = await self._store.read(queries.waiting, now)
+        self.late_seconds = 0 if self.waiting.since is None else now - self.waiting.since
 
     def _keys(self, place: EndpointRow, now: int) -> list[bytes]:
         """Return the secrets that sign now, the newest first; none if that cannot be read."""

@@ -449,6 +449,7 @@ def _services(
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
+    metrics.count_webhooks(market.webhooks)
     metrics.count_artifacts(market.artifacts.traffic)
     metrics.count_attempts(lambda: market.jobs.ends)
     metrics.count_dispatch(market.dispatch)

@@ -390,6 +390,10 @@ async def test_the_queue_of_an_endpoint_is_bounded(
     events = [await happen(market, me, f"{number}") for number in range(8)]
     await market.webhooks.sweep()
     assert market.webhooks.waiting.deliveries == 5
+    assert market.webhooks.late_seconds == 0
+    market.clock.now += 7
+    await market.webhooks.sweep()
+    assert market.webhooks.late_seconds == 7
     assert [each.headers["webhook-id"] for each in await begun(market)] == events[:5]
     rows = await listed(market, me, made)
     assert [row.last_error for row in rows if row.status == "failed"] == ["too many waiting"] * 3
