@@ -14,6 +14,7 @@ from api.forms import MULTIPART
 from api.routes import Auth, Csv, Nothing, Route, Streamed
 from api.sse import CONTENT_TYPE as EVENTS
 from market.errors import Code
+from market.events import CATALOGUE, EventData
 from market.idempotency import KEY_MAX_CHARACTERS
 
 REFERENCE = "#/components/schemas/{name}"
@@ -116,6 +117,7 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
         },
         "servers": [{"url": base_url or "/"}],
         "paths": paths,
+        "webhooks": {name: _webhook(name, kind, refs) for name, kind in CATALOGUE.items()},
         "components": {
             "schemas": components,
             "parameters": {REQUEST_ID_NAME: REQUEST_ID, PREFER_NAME: PREFER},
@@ -127,7 +129,7 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
 
 def _types(table: Sequence[Route]) -> list[type[Struct]]:
     """Return the types of all requests and responses, each once."""
-    kinds: dict[type[Struct], None] = {ErrorBody: None}
+    kinds: dict[type[Struct], None] = {ErrorBody: None, **dict.fromkeys(CATALOGUE.values())}
     for route in table:
         for kind in (route.body, route.query, route.response, *route.events.values()):
             if kind not in (Nothing, Csv, Streamed):
@@ -319,6 +321,32 @@ def _events(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str,
             ],
         }
     }
+
+
+def _webhook(
+    name: str, kind: type[EventData], refs: dict[type[Struct], dict[str, Any]]
+) -> dict[str, Any]:
+    """Declare what an endpoint of webhooks, and who reads the feed, gets of an event."""
+    identifier = {"type": "string", "format": "uuid"}
+    event = {
+        "type": "object",
+        "properties": {
+            "id": identifier,
+            "type": {"const": name},
+            "subject_id": {"type": ["string", "null"]},
+            "data": refs[kind],
+            "created_at": {"type": "string", "format": "date-time"},
+        },
+        "required": ["id", "type", "subject_id", "data", "created_at"],
+    }
+    operation = {
+        "summary": (kind.__doc__ or "").partition("\n")[0],
+        "operationId": f"event_{name.replace('.', '_')}",
+        "tags": ["events"],
+        "requestBody": {"required": True, "content": {JSON: {"schema": event}}},
+        "responses": {"2XX": {"description": "The event was taken."}},
+    }
+    return {"post": operation}
 
 
 def _market_refusals(route: Route) -> list[Code]:

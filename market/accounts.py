@@ -1,6 +1,8 @@
 """Accounts of people: registering, logging in, and what they own."""
 
+import hashlib
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -8,9 +10,13 @@ from msgspec.structs import replace
 from market import ledger
 from market.context import Context
 from market.errors import Code, MarketError
+from market.event_log import Recording, record
+from market.events import LoginNewNetwork, WalletDeposited
+from market.events import amount as shown
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
+from market.networks import site
 from market.passwords import Passwords
 from market.proofs import Proof, Proofs, keep
 from market.referrals import Rewards, parse_code, refer
@@ -33,6 +39,8 @@ LOGIN_MAX_SECONDS = 30 * 86_400
 LOGIN_WINDOW_SECONDS = 15 * 60
 HOUR_SECONDS = 3_600
 KNOWN_MAX = 10_000
+# Networks of a user that are known. Who moves about more than that is told again.
+NETWORKS_MAX = 50
 ENDED = "The login session has ended; log in again."
 TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_REUSED})
 WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
@@ -108,6 +116,7 @@ class Accounts:
         rewards: Rewards,
         proofs: Proofs,
     ) -> None:
+        self._context = context
         self._rewards = rewards
         self._proofs = proofs
         self._store = context.store
@@ -160,7 +169,7 @@ class Accounts:
                     now=self._now(),
                     client=client,
                 )
-                return await self._add(user, ref, receipt)
+                return await self._add(user, ref, receipt, client)
         except Exception:
             self._throttles.registrations.take_back(client)
             raise
@@ -185,7 +194,7 @@ class Accounts:
             )
             if user is None or not right:
                 raise MarketError(Code.INVALID_CREDENTIALS)
-            login = await self._logged_in(user)
+            login = await self._logged_in(user, client)
         self._throttles.failures_by_email.forget(key)
         return login
 
@@ -276,20 +285,20 @@ class Accounts:
             raise MarketError(refusal, field="email" if refusal is Code.EMAIL_TAKEN else "username")
 
     async def _add(
-        self, user: UserRow, ref: str, receipt: Receipt[tuple[Login, bool]] | None
+        self, user: UserRow, ref: str, receipt: Receipt[tuple[Login, bool]] | None, client: str
     ) -> tuple[Login, bool]:
         """Store a user who is logged in, and say whether the referral code was applied."""
         claims = Claims(user.id, self._identifiers.new(), user.created_at)
         token = self._tokens.sign(claims, token_id=self._identifiers.new())
         proof = self._proofs.of_address(user.id, user.email)
         new = _Registration(
-            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, receipt
+            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, receipt, client
         )
         try:
             try:
-                added = await self._store.write(_register, new)
+                added = await self._store.write(_register, self._context, new)
             except _NotReferredError:
-                added = await self._store.write(_register, replace(new, ref=""))
+                added = await self._store.write(_register, self._context, replace(new, ref=""))
         except MarketError as error:
             if error.code in TAKEN:  # by a registration at the same time, perhaps this very request
                 await self._refuse_taken(user.username, user.email, receipt)
@@ -297,10 +306,12 @@ class Accounts:
         self._proofs.wake()
         return added
 
-    async def _logged_in(self, user: UserRow) -> Login:
+    async def _logged_in(self, user: UserRow, client: str) -> Login:
         """Begin a login session of a user whose password was verified, as long as it is theirs."""
         claims = Claims(user.id, self._identifiers.new(), self._now())
-        profile = await self._store.write(_begin_login, claims, user.password_hash)
+        profile = await self._store.write(
+            _begin_login, self._context, claims, user.password_hash, client
+        )
         return Login(self._tokens.sign(claims, token_id=self._identifiers.new()), profile)
 
 
@@ -343,6 +354,7 @@ async def add_user(tx: Transaction, user: UserRow) -> None:
 
 async def deposit(
     tx: Transaction,
+    context: Recording,
     *,
     email: str,
     currency: Currency,
@@ -355,6 +367,7 @@ async def deposit(
 
     Args:
         tx: the transaction.
+        context: records it for its user.
         email: whose wallet.
         currency: in which currency.
         amount: micro-units, above zero.
@@ -377,6 +390,9 @@ async def deposit(
         transfer_id, key, TransferKind.DEPOSIT, reference, currency, (movement,), now
     )
     if await ledger.post(tx, transfer):
+        name: Literal["usd", "credit"] = "usd" if currency is Currency.USD else "credit"
+        deposited = WalletDeposited(shown(amount), name, reference)
+        await record(tx, context, user.id, deposited, subject_id=transfer_id)
         return True
     if await ledger.posted(tx, key) != [movement]:
         raise MarketError(Code.REFERENCE_REUSED)
@@ -459,15 +475,17 @@ class _Registration(Struct, frozen=True):
     transfer_id: str
     proof: Proof
     receipt: Receipt[tuple[Login, bool]] | None
+    client: str
 
 
-async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
+async def _register(tx: Transaction, context: Context, new: _Registration) -> tuple[Login, bool]:
     user = new.user
     await add_user(tx, user)
     if new.ref:
         try:
             await refer(
                 tx,
+                context,
                 user.id,
                 parse_code(new.ref),
                 rewards=new.rewards,
@@ -477,14 +495,17 @@ async def _register(tx: Transaction, new: _Registration) -> tuple[Login, bool]:
             )
         except MarketError as error:
             raise _NotReferredError from error
-    login = Login(new.token, await _begin_login(tx, new.claims, user.password_hash))
+    profile = await _begin_login(tx, context, new.claims, user.password_hash, new.client)
+    login = Login(new.token, profile)
     await keep(tx, new.proof)
     if new.receipt is not None:
         await new.receipt.keep_for(tx, user.id, (login, bool(new.ref)))
     return login, bool(new.ref)
 
 
-async def _begin_login(tx: Transaction, claims: Claims, verified: str) -> LoginRow:
+async def _begin_login(
+    tx: Transaction, context: Context, claims: Claims, verified: str, client: str
+) -> LoginRow:
     await queries.lock(tx, claims.user_id)
     user = await queries.find(tx, claims.user_id)
     if user is None or user.password_hash != verified:
@@ -496,7 +517,25 @@ async def _begin_login(tx: Transaction, claims: Claims, verified: str) -> LoginR
         created_at=claims.issued_at,
         expires_at=claims.issued_at + LOGIN_MAX_SECONDS,
     )
+    await _note_network(tx, context, claims.user_id, client)
     profile = await queries.profile(tx, claims.user_id)
     if profile is None:
         raise MarketError(Code.UNAUTHORIZED)
     return profile
+
+
+async def _note_network(tx: Transaction, context: Context, user_id: str, client: str) -> None:
+    """Tell a user, who is locked, of a login from a network that none of theirs came from before.
+
+    Addresses of the internet count by their site, as providers change them. The first network of
+    an account is no news.
+    """
+    if not client:
+        return
+    network = site(client) or client
+    digest = hashlib.sha256(f"{user_id} {network}".encode()).hexdigest()
+    is_news = await queries.note_network(
+        tx, user_id=user_id, network_hash=digest, now=context.now(), keep=NETWORKS_MAX
+    )
+    if is_news:
+        await record(tx, context, user_id, LoginNewNetwork(network))

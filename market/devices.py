@@ -19,6 +19,8 @@ from market import trust
 from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.errors import Code, MarketError
+from market.event_log import NewEvent, record, record_all
+from market.events import DeviceOffline, DeviceOnline, DeviceRevoked
 from market.gathering import Gathering
 from market.idempotency import Receipt
 from market.reputation import Reputation
@@ -32,6 +34,9 @@ from storage.store import Transaction
 TOKEN_BYTES = 32
 TOKEN_MAX_CHARACTERS = 256
 ONLINE_SECONDS = 90
+# A heartbeat is written down that much later at most, unless the store is away.
+LATE_SECONDS = 30
+AWAY_MAX_DEVICES = 1_000
 WRITE_SECONDS = 2.0
 SHARED_WRITE_SECONDS = 1.0
 WRITE_MAX_DEVICES = 1_000
@@ -79,6 +84,7 @@ class Devices:
 
     def __init__(self, context: Context, bounds: Bounds, *, is_shared: bool = False) -> None:
         self.bounds = bounds
+        self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -231,9 +237,7 @@ class Devices:
             MarketError: `token_not_found`, when there is none or it is another user's.
         """
         now = self._now()
-        token_hash = await self._store.write(
-            queries.revoke, device_id=device_id, user_id=user_id, now=now
-        )
+        token_hash = await self._store.write(_revoke, self._context, device_id, user_id, now)
         if token_hash is None:
             raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
         self._revoked[token_hash] = None
@@ -269,6 +273,22 @@ class Devices:
             and abs(self._now() - latest) <= ONLINE_SECONDS  # the clock may be set back
         )
 
+    async def tell_silent(self, observed_seconds: float) -> int:
+        """Tell owners of devices that are not heard of any more; return of how many.
+
+        To be called again and again.
+
+        Args:
+            observed_seconds: for how long somebody has been there to hear them.
+
+        Raises:
+            StoreError: their owners are told later.
+        """
+        if observed_seconds < ONLINE_SECONDS + LATE_SECONDS:
+            return 0
+        before = self._now() - ONLINE_SECONDS - LATE_SECONDS
+        return await self._store.write(_tell_silent, self._context, before)
+
     async def run(self) -> None:
         """Write reports down until cancelled; the store's failures delay that."""
         while True:
@@ -294,7 +314,7 @@ class Devices:
 
     async def _write_some(self) -> None:
         batch = [self._by_token[token] for token in islice(self._changed, WRITE_MAX_DEVICES)]
-        await self._store.write(queries.write_reports, batch, only_newer=self._is_shared)
+        await self._store.write(_write, self._context, batch, self._is_shared)
         for device in batch:
             if self._by_token[device.token_hash] is not device:  # has reported again meanwhile
                 continue
@@ -348,6 +368,47 @@ async def _create(
     if bounds.devices:
         in_use = await queries.count_in_use(tx, device.user_id)
         require(in_use, bounds.devices, Code.TOO_MANY_DEVICES)
+
+
+async def _revoke(
+    tx: Transaction, context: Context, device_id: str, user_id: str, now: int
+) -> str | None:
+    """Revoke a token, tell its owner unless it was, and return its hash; None when not theirs."""
+    await queries.lock(tx, device_id)
+    is_first = not await queries.is_revoked(tx, device_id)
+    revoked = await queries.revoke(tx, device_id=device_id, user_id=user_id, now=now)
+    if revoked is None:
+        return None
+    if is_first:
+        data = DeviceRevoked(device_id, revoked.name)
+        await record(tx, context, user_id, data, subject_id=device_id)
+    return revoked.token_hash
+
+
+async def _write(
+    tx: Transaction, context: Context, devices: Sequence[DeviceRow], only_newer: bool
+) -> None:
+    """Write reports down, and tell owners which of the devices have come, or left."""
+    await queries.write_reports(tx, devices, only_newer=only_newer)
+    device_ids, since = [device.id for device in devices], context.now() - ONLINE_SECONDS
+    news = [
+        NewEvent(row.user_id, DeviceOnline(row.id, row.name), row.id)
+        for row in await queries.mark_present(tx, device_ids, since=since)
+    ]
+    left = [device.id for device in devices if device.offline_at is not None]
+    if left:
+        news += [
+            NewEvent(row.user_id, DeviceOffline(row.id, row.name), row.id)
+            for row in await queries.mark_left(tx, left)
+        ]
+    await record_all(tx, context, news)
+
+
+async def _tell_silent(tx: Transaction, context: Context, before: int) -> int:
+    rows = await queries.mark_silent(tx, before=before, limit=AWAY_MAX_DEVICES)
+    news = [NewEvent(row.user_id, DeviceOffline(row.id, row.name), row.id) for row in rows]
+    await record_all(tx, context, news)
+    return len(rows)
 
 
 def _hashed(token: str) -> str:

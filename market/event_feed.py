@@ -82,16 +82,28 @@ class Wanted(Struct, frozen=True):
 class _Reader:
     """One who follows: what waits for it, within bounds.
 
-    `behind` is the first event that did not fit; from there on it is read from the store.
+    `behind` is the first event that did not fit; from there on it is read from the store. Once it
+    `has_been_shown` how all sessions are, it hears of those that move.
     """
 
-    __slots__ = ("_frames", "_rows", "_sent", "behind", "end", "must_look", "wanted", "woken")
+    __slots__ = (
+        "_frames",
+        "_rows",
+        "_sent",
+        "behind",
+        "end",
+        "has_been_shown",
+        "must_look",
+        "wanted",
+        "woken",
+    )
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self.woken = asyncio.Event()
         self.behind: str | None = None
         self.must_look = False
+        self.has_been_shown = False
         self.end: Bye | None = None
         self._rows: deque[EventRow] = deque()
         self._frames: dict[str, UsageFrame] = {}
@@ -331,15 +343,18 @@ class EventFeed:
         Raises:
             StoreError: they see it another time.
         """
-        watching = {
-            user_id
-            for user_id, readers in self._by_user.items()
-            if any(reader.wanted.has_usage for reader in readers)
-        }
-        for user_id, frame in await self._usage.frames(watching):
-            for reader in self._by_user.get(user_id, ()):
-                if reader.wanted.has_usage:
+        watching: dict[str, list[_Reader]] = {}
+        for user_id, readers in self._by_user.items():
+            wanting = [reader for reader in readers if reader.wanted.has_usage]
+            if wanting:
+                watching[user_id] = wanting
+        for user_id, frame, is_news in await self._usage.frames(watching):
+            for reader in watching[user_id]:
+                if is_news or not reader.has_been_shown:
                     reader.show(frame)
+        for wanting in watching.values():
+            for reader in wanting:
+                reader.has_been_shown = True
 
     # --- what was recorded: market.event_log.Listener ------------------------------------------
 

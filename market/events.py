@@ -128,7 +128,7 @@ class JobCancelled(EventData, frozen=True):
 
 
 class DeployReady(EventData, frozen=True):
-    """Everything that a revision of a deploy wants is available."""
+    """All replicas of a revision of a deploy can be used, of one that says what they run."""
 
     deploy_id: str
     revision: int
@@ -142,7 +142,7 @@ class DeployFinished(EventData, frozen=True):
 
 
 class DeployCancelled(EventData, frozen=True):
-    """A deploy was cancelled by its buyer."""
+    """What was left of a deploy was cancelled by its buyer."""
 
     deploy_id: str
 

@@ -46,6 +46,14 @@ class UsageFrame(Struct, frozen=True):
     connections: int | None
 
 
+class Shown(NamedTuple):
+    """A frame, whose session it is of, and whether it says anything new."""
+
+    user_id: str
+    frame: UsageFrame
+    is_news: bool
+
+
 class _Base(NamedTuple):
     """A session's bytes, and how many of them were used before its present lease."""
 
@@ -86,10 +94,11 @@ class LiveUsage:
         self._bases: dict[str, _Base] = {}
         self._seen: dict[str, _Seen] = {}
 
-    async def frames(self, user_ids: Collection[str]) -> list[tuple[str, UsageFrame]]:
-        """Return the sessions of users that have moved since this was asked last, or just stopped.
+    async def frames(self, user_ids: Collection[str]) -> list[Shown]:
+        """Return how the sessions of users are, those that are leased here or among all nodes.
 
-        Each with whose it is. The first time that a session is seen nothing is said of it.
+        It is news of those that have moved since this was asked last, have just stopped, or are
+        seen for the first time.
 
         Raises:
             StoreError: it cannot be said now.
@@ -106,12 +115,11 @@ class LiveUsage:
             last = before.get(row.session_id)
             moved = 0 if last is None else row.bytes_used - last.bytes_used
             self._seen[row.session_id] = _Seen(row.bytes_used, now, bool(moved))
-            if last is None or not (moved or last.is_moving):
-                continue
-            rate = max(round(moved / max(now - last.at, 0.001)), 0)
+            rate = 0 if last is None else max(round(moved / max(now - last.at, 0.001)), 0)
             left = row.quota_bytes - row.bytes_used
             frame = UsageFrame(row.session_id, row.bytes_used, left, rate, connections)
-            frames.append((row.user_id, frame))
+            is_news = last is None or bool(moved) or last.is_moving
+            frames.append(Shown(row.user_id, frame, is_news))
         return frames
 
     async def _counted(self, user_ids: Collection[str]) -> list[tuple[CountedRow, int | None]]:

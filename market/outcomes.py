@@ -34,7 +34,15 @@ from market.draws import (
 )
 from market.errors import Code, MarketError
 from market.event_log import record
-from market.events import EventData, JobCancelled, JobCompleted, JobFailed, JobRequeued
+from market.events import (
+    DeployCancelled,
+    DeployFinished,
+    EventData,
+    JobCancelled,
+    JobCompleted,
+    JobFailed,
+    JobRequeued,
+)
 from market.job_pay import HOUR_SECONDS, Moment
 from market.ledger import TransferIds
 from market.money import Currency
@@ -43,6 +51,7 @@ from market.postings import hold_of
 from market.reputation import NEW_RELIABILITY
 from market.states import CopiesStatus, JobStatus
 from storage import attempts as attempt_queries
+from storage import deploys as deploy_queries
 from storage import devices as device_queries
 from storage import job_specs as spec_queries
 from storage import jobs as queries
@@ -510,10 +519,29 @@ class Outcomes:
         if not moved:
             raise MarketError(Code.ATTEMPT_NOT_CURRENT)
         await record(tx, self._context, job.user_id, _event(job, outcome), subject_id=job.id)
+        if job.deploy_id is not None and outcome.status is not JobStatus.WAITING:
+            await self._leave_deploy(tx, job, job.deploy_id, outcome)
         how = outcome.attempt or outcome.status
         if outcome.status is JobStatus.COMPLETED:  # also a replica that has served all its time
             how = outcome.status
         await trust.ended(tx, job, how, ending.kind, least_price=self._bounds().free_below, now=now)
+
+    async def _leave_deploy(
+        self, tx: Transaction, job: JobRow, deploy_id: str, outcome: Outcome
+    ) -> None:
+        """Tell the buyer of a number of replicas when the last of them is over.
+
+        Deploys with revisions tell it themselves (`market.rollouts`). Of the others nobody locks
+        the row but whoever is here, so that of two last replicas one sees that both are over.
+        """
+        if await deploy_queries.has_rollout(tx, deploy_id):
+            return
+        await tx.lock("deploys", [deploy_id])
+        if await deploy_queries.count_open(tx, deploy_id):
+            return
+        is_cancelled = outcome.status is JobStatus.CANCELLED and not outcome.failure_reason
+        data = DeployCancelled(deploy_id) if is_cancelled else DeployFinished(deploy_id)
+        await record(tx, self._context, job.user_id, data, subject_id=deploy_id)
 
 
 def _event(job: JobRow, outcome: Outcome) -> EventData:

@@ -14,6 +14,8 @@ from msgspec import Struct
 from market import ledger
 from market.context import Context
 from market.errors import Code, MarketError
+from market.event_log import NewEvent, record_all
+from market.events import ReferralEarned, amount
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import Currency
@@ -97,6 +99,7 @@ class Referrals:
     """
 
     def __init__(self, context: Context, rewards: Rewards) -> None:
+        self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -131,7 +134,7 @@ class Referrals:
             payment = await self._store.read(_outlook, user_id, code, self.rewards, now)
             applied = Applied(self.rewards.referred, payment)
             application = _Application(user_id, code, applied, self._identifiers.new(), now)
-            await self._store.write(_apply, application, self.rewards, receipt)
+            await self._store.write(_apply, self._context, application, self.rewards, receipt)
         return applied
 
     async def pay_due(self) -> int:
@@ -142,7 +145,12 @@ class Referrals:
         for referral in due:
             try:
                 paid += await self._store.write(
-                    _pay_pending, referral, self.rewards, self._identifiers.new(), now
+                    _pay_pending,
+                    self._context,
+                    referral,
+                    self.rewards,
+                    self._identifiers.new(),
+                    now,
                 )
             except MarketError as error:
                 _logger.warning("the referral of %s is not paid: %s", referral.user_id, error)
@@ -163,6 +171,7 @@ def parse_code(text: str) -> str:
 
 async def refer(
     tx: Transaction,
+    context: Context,
     user_id: str,
     code: str,
     *,
@@ -196,7 +205,7 @@ async def refer(
     referral = ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now, None)
     await queries.insert(tx, referral)
     if await _payment(tx, referral, rewards, now) is Payment.NOW:
-        await _pay(tx, referral, transfer_id, now)
+        await _pay(tx, context, referral, transfer_id, now)
 
 
 class _Application(Struct, frozen=True):
@@ -210,12 +219,22 @@ class _Application(Struct, frozen=True):
 
 
 async def _apply(
-    tx: Transaction, new: _Application, rewards: Rewards, receipt: Receipt[Applied] | None
+    tx: Transaction,
+    context: Context,
+    new: _Application,
+    rewards: Rewards,
+    receipt: Receipt[Applied] | None,
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, new.applied)
     await refer(
-        tx, new.user_id, new.code, rewards=rewards, transfer_id=new.transfer_id, now=new.now
+        tx,
+        context,
+        new.user_id,
+        new.code,
+        rewards=rewards,
+        transfer_id=new.transfer_id,
+        now=new.now,
     )
 
 
@@ -261,15 +280,22 @@ async def _due(tx: Transaction, rewards: Rewards, now: int) -> list[ReferralRow]
 
 
 async def _pay_pending(
-    tx: Transaction, referral: ReferralRow, rewards: Rewards, transfer_id: str, now: int
+    tx: Transaction,
+    context: Context,
+    referral: ReferralRow,
+    rewards: Rewards,
+    transfer_id: str,
+    now: int,
 ) -> bool:
     await tx.lock("accounts", [ledger.rewards(Currency.CREDIT)])
     if await _payment(tx, referral, rewards, now) is not Payment.NOW:
         return False
-    return await _pay(tx, referral, transfer_id, now)
+    return await _pay(tx, context, referral, transfer_id, now)
 
 
-async def _pay(tx: Transaction, referral: ReferralRow, transfer_id: str, now: int) -> bool:
+async def _pay(
+    tx: Transaction, context: Context, referral: ReferralRow, transfer_id: str, now: int
+) -> bool:
     """Pay both users, from the account that the caller has locked; False when they were paid."""
     if not await queries.mark_paid(tx, referral.user_id, now):
         return False
@@ -286,7 +312,20 @@ async def _pay(tx: Transaction, referral: ReferralRow, transfer_id: str, now: in
     transfer = Transfer(
         transfer_id, key, TransferKind.REFERRAL, reference, Currency.CREDIT, movements, now
     )
-    return await ledger.post(tx, transfer)
+    if not await ledger.post(tx, transfer):
+        return False
+    referrer_data = ReferralEarned(amount(referral.referrer_bonus), "referrer")
+    referred_data = ReferralEarned(amount(referral.referred_bonus), "referred")
+    events = [
+        NewEvent(user_id, data)
+        for user_id, data in (
+            (referral.referrer_id, referrer_data),
+            (referral.user_id, referred_data),
+        )
+        if data.amount_credit
+    ]
+    await record_all(tx, context, events)
+    return True
 
 
 async def _standing(tx: Transaction, user_id: str, new_code: str) -> Standing:

@@ -19,6 +19,8 @@ from market.bounds import lock_user, require
 from market.context import Context
 from market.draws import SECONDS_MIN, accounts_of
 from market.errors import Code, MarketError
+from market.event_log import record
+from market.events import DeployCancelled, DeployFinished, DeployReady
 from market.idempotency import Receipt
 from market.jobs import Jobs
 from market.money import Currency
@@ -536,6 +538,8 @@ class Rollouts:
             raise MarketError(Code.DEPLOY_HAS_NO_REVISIONS)
         if rollout.state != "over":
             await _change(tx, rollout, rollout._replace(state="over", problem=None))
+            cancelled = DeployCancelled(deploy_id)
+            await record(tx, self._context, user_id, cancelled, subject_id=deploy_id)
         # In one unit with the end: no daemon that dies here leaves anything behind that is paid.
         rows = await queries.present(tx, [deploy_id])
         return await self._stop(tx, rows, are_replaced=False)
@@ -552,8 +556,21 @@ class Rollouts:
         done = await self._carry_out(tx, deploy, judged, rows, most=STEPS_PER_UNIT)
         if judged.after != rollout:
             await _change(tx, rollout, judged.after)
+            await self._record(tx, rollout, judged.after)
             await self._mark(tx, deploy, rollout, judged.after)
         return done
+
+    async def _record(self, tx: Transaction, before: RolloutRow, after: RolloutRow) -> None:
+        """Tell a deploy's buyer that it has come to something."""
+        if after.state == before.state:
+            return
+        deploy_id = after.deploy_id
+        if after.state == "available":
+            ready = DeployReady(deploy_id, after.revision, after.desired)
+            await record(tx, self._context, after.user_id, ready, subject_id=deploy_id)
+        elif after.state == "over":
+            over = DeployFinished(deploy_id)
+            await record(tx, self._context, after.user_id, over, subject_id=deploy_id)
 
     async def _mark(
         self, tx: Transaction, deploy: DeployRow, before: RolloutRow, after: RolloutRow

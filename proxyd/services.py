@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
+SILENT_DEVICE_CHECK_SECONDS = 15.0  # owners are told of a device that is away two minutes
 JOB_EXPIRY_CHECK_SECONDS = 15.0
 REVIEW_CHECK_SECONDS = 30.0  # workers have waited for hours
 REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
@@ -94,6 +95,9 @@ class Services:
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)
         tasks.every(EXPIRY_CHECK_SECONDS, "expiry", market.bandwidth.expire, "expired sessions")
         tasks.every(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
+        tasks.every(
+            SILENT_DEVICE_CHECK_SECONDS, "silent devices", self.tell_silent, "silent devices"
+        )
         tasks.every(
             JOB_EXPIRY_CHECK_SECONDS, "waiting jobs", market.jobs.expire, "jobs that nobody takes"
         )
@@ -176,6 +180,7 @@ class Services:
     async def stop_serving(self) -> None:
         """End every request, within a bound."""
         self.leave_socket()
+        self.market.event_feed.end()
         self.market.logs.readers.end()
         if self.app_port is not None:
             await self.app_port.close()
@@ -214,6 +219,14 @@ class Services:
         """
         await self.market.artifacts.settle()
         await self.market.artifacts.expire()
+
+    async def tell_silent(self) -> None:
+        """Tell owners of devices that are not heard of any more.
+
+        Raises:
+            StoreError: they are told later.
+        """
+        await self.market.devices.tell_silent(self._observed_time.seconds())
 
     async def send_usage(self) -> None:
         """Show those who watch how fast their sessions are used, until cancelled."""

@@ -41,6 +41,21 @@ class RunningRow(NamedTuple):
     jobs: int
 
 
+class RevokedRow(NamedTuple):
+    """A token that was revoked, by its hash, and the name of its device."""
+
+    token_hash: str
+    name: str
+
+
+class PresentRow(NamedTuple):
+    """A device that has come or left, and whose it is."""
+
+    id: str
+    user_id: str
+    name: str
+
+
 _COLUMNS = ", ".join(DeviceRow._fields)
 _VALUES = ", ".join(f":{name}" for name in DeviceRow._fields)
 
@@ -170,18 +185,82 @@ async def owner_of(tx: Transaction, device_id: str) -> str | None:
     )
 
 
-async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> str | None:
-    """Revoke a device's token and return the token's hash; None when it is not the user's."""
+async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> RevokedRow | None:
+    """Revoke a device's token and return it; None when it is not the user's.
+
+    Nobody is told of one that was revoked that it is not there any more.
+    """
     return await tx.one(
-        str,
+        RevokedRow,
         """
-        UPDATE devices SET revoked_at = COALESCE(revoked_at, :now)
+        UPDATE devices SET revoked_at = COALESCE(revoked_at, :now), is_present = 0
         WHERE id = :device_id AND user_id = :user_id
-        RETURNING token_hash
+        RETURNING token_hash, name
         """,
         device_id=device_id,
         user_id=user_id,
         now=now,
+    )
+
+
+async def mark_present(
+    tx: Transaction, device_ids: Sequence[str], *, since: int
+) -> list[PresentRow]:
+    """Note of these devices which are there, heard of since then; return those that were not."""
+    return await tx.all(
+        PresentRow,
+        f"""
+        UPDATE devices SET is_present = 1
+        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")}) AND is_present = 0
+            AND revoked_at IS NULL AND offline_at IS NULL AND last_heartbeat_at >= :since
+        RETURNING id, user_id, name
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+        since=since,
+    )
+
+
+async def mark_left(tx: Transaction, device_ids: Sequence[str]) -> list[PresentRow]:
+    """Note of these devices which have said that they leave; return those that were there."""
+    return await tx.all(
+        PresentRow,
+        f"""
+        UPDATE devices SET is_present = 0
+        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")}) AND is_present = 1
+            AND offline_at IS NOT NULL
+        RETURNING id, user_id, name
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+    )
+
+
+async def mark_silent(tx: Transaction, *, before: int, limit: int) -> list[PresentRow]:
+    """Note which devices were not heard of since `before`; return those that were there.
+
+    The condition stands twice: a device that is heard of meanwhile is not silent.
+    """
+    silent = await tx.all(
+        str,
+        """
+        SELECT id FROM devices WHERE is_present = 1 AND last_heartbeat_at < :before
+        ORDER BY id LIMIT :limit
+        """,
+        before=before,
+        limit=limit,
+    )
+    if not silent:
+        return []
+    await tx.lock("devices", silent)
+    return await tx.all(
+        PresentRow,
+        f"""
+        UPDATE devices SET is_present = 0
+        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")}) AND is_present = 1
+            AND last_heartbeat_at < :before
+        RETURNING id, user_id, name
+        """,
+        asked=json.dumps([{"id": each} for each in silent]),
+        before=before,
     )
 
 

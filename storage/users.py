@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from storage.store import Transaction
+from storage.store import Transaction, Value
 
 # How long logins and secrets of e-mails are kept after they ran out. If a clock that was ahead is
 # set back meanwhile, they are valid again, as their owners expect.
@@ -262,3 +262,47 @@ async def profile_by_login(
         user_id=user_id,
         now=now,
     )
+
+
+async def note_network(
+    tx: Transaction, *, user_id: str, network_hash: str, now: int, keep: int
+) -> bool:
+    """Note that a user, who is locked, has logged in from a network; say whether that is news.
+
+    It is when they have logged in from others before and not from this one; of networks only the
+    latest `keep` are known.
+    """
+    values: dict[str, Value] = {"user_id": user_id, "network_hash": network_hash, "now": now}
+    is_known = await tx.run(
+        """
+        UPDATE login_networks SET seen_at = :now
+        WHERE user_id = :user_id AND network_hash = :network_hash
+        """,
+        **values,
+    )
+    if is_known:
+        return False
+    others = await tx.one(
+        int, "SELECT COUNT(*) FROM login_networks WHERE user_id = :user_id", user_id=user_id
+    )
+    await tx.run(
+        """
+        INSERT INTO login_networks (user_id, network_hash, seen_at)
+        VALUES (:user_id, :network_hash, :now)
+        """,
+        **values,
+    )
+    if others is not None and others >= keep:
+        await tx.run(
+            """
+            DELETE FROM login_networks WHERE user_id = :user_id AND network_hash IN (
+                SELECT network_hash FROM login_networks
+                WHERE user_id = :user_id AND network_hash <> :network_hash
+                ORDER BY seen_at LIMIT :over
+            )
+            """,
+            user_id=user_id,
+            network_hash=network_hash,
+            over=others + 1 - keep,
+        )
+    return bool(others)

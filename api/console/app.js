@@ -56,9 +56,22 @@ function pattern(path) {
 function found(pathname) {
   for (const page of PAGES) {
     const match = page.pattern.exec(pathname);
-    if (match) return { page, params: Object.fromEntries(Object.entries(match.groups ?? {}).map(([name, text]) => [name, decodeURIComponent(text)])) };
+    if (match) return { page, params: decoded(match.groups ?? {}) };
   }
   return { page: MISSING, params: {} };
+}
+
+function decoded(names) {
+  return Object.fromEntries(Object.entries(names).map(([name, text]) => [name, plain(text)]));
+}
+
+// What is not encoded as it should be stands for itself: the server will not know it.
+function plain(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 async function render(url) {
@@ -74,7 +87,7 @@ async function render(url) {
     if (signal.aborted || error.status === 401) return; // another page is on its way
     if (!(error instanceof ApiError)) throw error;
     await load("common");
-    return shown(page, url, null, t("common.failed"), (main) => main.append(failure(error, () => render(url))));
+    return shown(page, url, null, t("common.failed"), (main) => main.append(failure(error, () => location.reload())));
   }
   if (signal.aborted) return;
   if (me) refresh();
@@ -97,12 +110,13 @@ async function shown(page, url, me, title, fill, signal) {
     await fill(main);
   } catch (error) {
     if (signal?.aborted || error.status === 401) return;
-    if (!(error instanceof ApiError)) throw error;
-    main.append(failure(error, () => render(url)));
+    main.append(failure(error, () => location.reload()));
+    if (!(error instanceof ApiError)) throw error; // a mistake of ours: its author looks at the console
   }
 }
 
-// The module of a page, with its words. One that is not there is another version's, or not made yet.
+// The module of a page, with its words. One that does not come is another version's, or was asked for
+// while the server was away, which browsers remember: both are mended by loading this document again.
 async function loaded(page) {
   try {
     const module = await import(`./pages/${page.module}.js`);
@@ -110,7 +124,9 @@ async function loaded(page) {
     return module;
   } catch (error) {
     if (error instanceof SyntaxError || error instanceof ReferenceError) throw error;
-    if (await isOutdated()) {
+    const shell = await get("/console"); // throws while the server is away
+    const isOurs = shell.includes(new URL(import.meta.url).pathname);
+    if ((!isOurs || (await isThere(page.module))) && mayReload()) {
       location.reload();
       return new Promise(() => {});
     }
@@ -120,13 +136,16 @@ async function loaded(page) {
   }
 }
 
-// Whether the server has another console by now than the one that runs here.
-async function isOutdated() {
-  const answer = await fetch("/console", { cache: "no-store" }).catch(() => null);
-  if (!answer?.ok || (await answer.text()).includes(new URL(import.meta.url).pathname)) return false;
+async function isThere(module) {
+  const answer = await fetch(new URL(`./pages/${module}.js`, import.meta.url), { method: "HEAD" });
+  return answer.ok;
+}
+
+// While two versions serve at once, no page flickers.
+function mayReload() {
   const last = history.state?.reloaded ?? 0;
   history.replaceState({ reloaded: Date.now() }, "");
-  return Date.now() - last > RELOAD_MS; // while two versions serve at once, no page flickers
+  return Date.now() - last > RELOAD_MS;
 }
 
 // A token is good for hours, a login for a month: who comes now and then stays logged in.

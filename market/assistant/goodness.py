@@ -21,6 +21,8 @@ from market.assistant.languages import Language
 from market.assistant.model import ModelError, Question, Schema, Turn
 from market.assistant.phrases import phrase
 from market.context import Context
+from market.event_log import record
+from market.events import GoodnessRewarded, amount
 from market.ledger import Movement, Transfer, TransferKind
 from market.money import MICRO, Currency
 from market.photos.likeness import Likeness, Print, bands
@@ -130,6 +132,7 @@ class Goodness:
         asking: Asking | None,
         model: str,
     ) -> None:
+        self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -216,7 +219,12 @@ class Goodness:
         if decision is not None:
             return decision
         return await self._store.write(
-            pay, reward, photo.likeness, self._terms, transfer_id=self._identifiers.new()
+            pay,
+            self._context,
+            reward,
+            photo.likeness,
+            self._terms,
+            transfer_id=self._identifiers.new(),
         )
 
 
@@ -238,6 +246,7 @@ async def refusal(
 
 async def pay(
     tx: Transaction,
+    services: Context,
     reward: RewardRow,
     likeness: Likeness,
     terms: RewardTerms,
@@ -271,6 +280,8 @@ async def pay(
         reward.created_at,
     )
     await ledger.post(tx, transfer)
+    rewarded = GoodnessRewarded(amount(reward.amount))
+    await record(tx, services, reward.user_id, rewarded, subject_id=reward.id)
     return Decision(Outcome.PAID, reward.amount)
 
 

@@ -56,7 +56,7 @@ async def create_user(
     finally:
         passwords.close()
     async with _store(settings, create=True) as store:
-        balance = await store.write(_add_funded, user, amounts, identifiers)
+        balance = await store.write(_add_funded, _context(store), user, amounts)
     return f"created {email} ({user.id}) in {place(settings.storage.url)}: {_in_words(balance)}"
 
 
@@ -80,10 +80,9 @@ async def deposit(
     """
     if not any(amounts.values()):
         raise MarketError(Code.INVALID_FIELD, "Nothing to deposit: give --usd or --credits.")
-    identifiers = Identifiers(clock.milliseconds)
     name = reference or secrets.token_hex(16)
     async with _store(settings) as store:
-        new, balance = await store.write(_deposit_all, email, amounts, name, identifiers)
+        new, balance = await store.write(_deposit_all, _context(store), email, amounts, name)
     done = "deposited" if new else "was deposited before"
     return f"{done}; {email} has {_in_words(balance)}"
 
@@ -237,27 +236,28 @@ def _moment(seconds: int) -> str:
 
 
 async def _add_funded(
-    tx: Transaction, user: UserRow, amounts: Amounts, identifiers: Identifiers
+    tx: Transaction, context: Context, user: UserRow, amounts: Amounts
 ) -> Amounts:
     await accounts.add_user(tx, user)
-    _, balance = await _deposit_all(tx, user.email, amounts, f"opening:{user.id}", identifiers)
+    _, balance = await _deposit_all(tx, context, user.email, amounts, f"opening:{user.id}")
     return balance
 
 
 async def _deposit_all(
-    tx: Transaction, email: str, amounts: Amounts, reference: str, identifiers: Identifiers
+    tx: Transaction, context: Context, email: str, amounts: Amounts, reference: str
 ) -> tuple[bool, Amounts]:
     new = False
     for currency, amount in amounts.items():
         if amount:
             new |= await accounts.deposit(
                 tx,
+                context,
                 email=email,
                 currency=currency,
                 amount=amount,
                 reference=reference,
-                transfer_id=identifiers.new(),
-                now=clock.seconds(),
+                transfer_id=context.identifiers.new(),
+                now=context.now(),
             )
     return new, await accounts.spendable(tx, email)
 

@@ -263,6 +263,7 @@ async def _fund(daemon: Daemon) -> None:
             transfer = daemon.market.context.identifiers.new()
             await daemon.store.write(
                 accounts.deposit,
+                daemon.market.context,
                 email=EMAIL,
                 currency=currency,
                 amount=FUNDS - has[currency],

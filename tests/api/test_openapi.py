@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -11,6 +12,7 @@ from support.service import Service
 from api import openapi
 from api.codec import Decoder
 from api.routes import Reply, Route
+from market.events import CATALOGUE
 
 SPECIFIED = [
     ("post", "/auth/login"),
@@ -196,3 +198,20 @@ def test_a_body_of_bytes_is_declared_as_such() -> None:
     made = openapi.document([route], version="1", base_url="")["paths"]["/files/{name}"]["put"]
     assert made["requestBody"] == {"required": True, "content": {"application/octet-stream": {}}}
     assert {"408", "413", "415"} <= made["responses"].keys()
+
+
+async def test_every_event_is_declared_as_a_webhook_of_its_own_shape(
+    service: Service, document: dict[str, Any]
+) -> None:
+    assert list(document["webhooks"]) == list(CATALOGUE)
+    person = await service.person("10")
+    await service.end(person, await service.buy(person))
+    answer = await service.call("GET", "/api/events", token=person.token)
+    assert len(answer.body["events"]) >= 2
+    for event in answer.body["events"]:
+        operation = document["webhooks"][event["type"]]["post"]
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        whole = {"components": document["components"], **schema}
+        jsonschema.validate(event, whole)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**event, "data": {}}, whole)

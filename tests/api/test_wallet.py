@@ -109,6 +109,7 @@ async def test_a_deposit_is_told_by_its_reference(service: Service) -> None:
     for reference in ("invoice-1", "a:b"):
         await service.daemon.store.write(
             accounts.deposit,
+            service.daemon.market.context,
             email=person.email,
             currency=Currency.USD,
             amount=1_500_000,

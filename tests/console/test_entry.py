@@ -46,8 +46,8 @@ async def test_who_is_not_logged_in_comes_back_to_where_they_wanted(
     await tab.until_text("$5.00", ".balance")
     await tab.click("Log out")
     await at(tab, "/login")
-    await tab.goto(f"{service.url}/console/sessions")
-    await at(tab, "/login?next=%2Fconsole%2Fsessions")
+    await tab.goto(f"{service.url}/console")
+    await at(tab, "/login?next=%2Fconsole")
     await tab.goto(f"{service.url}/console/nowhere")
     await tab.until_text("There is no such page", "h1")
 

@@ -15,6 +15,7 @@ from support.worker_process import require_sandbox
 
 from api.errors import STATUS_OF_KIND, Transport
 from market.errors import Code
+from market.events import CATALOGUE
 from proxyctl.protocol.jobspec import (
     Checkpoint,
     Input,
@@ -132,6 +133,22 @@ def test_every_field_of_a_payload_is_documented() -> None:
     named = set(re.findall(r"`(\w+)`", text))
     for kind in (Payload, Input, Output, Checkpoint, Port, Ready, Resources):
         assert {each.name for each in fields(kind)} <= named
+
+
+def test_the_walk_through_of_events_runs(tmp_path: Path) -> None:
+    printed = walk_through("events.md", tmp_path)
+    assert '"type":"wallet.deposited"' in printed
+    assert '"type":"session.created"' in printed
+    assert printed.rstrip().endswith("event: session.ended")
+    assert not (tmp_path / "heard.txt").exists()
+
+
+def test_the_page_of_events_has_every_event_with_what_it_says() -> None:
+    page = (ROOT / "docs" / "events.md").read_text()
+    rows = re.findall(r"^\| `(\w+\.\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
+    assert [name for name, _ in rows] == list(CATALOGUE)
+    for name, listed in rows:
+        assert re.findall(r"`(\w+)`", listed) == list(CATALOGUE[name].__struct_fields__)
 
 
 def test_the_walk_through_of_the_assistant_runs(tmp_path: Path) -> None:

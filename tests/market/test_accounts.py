@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from support.events import said
 from support.market import Market
 
+from market import accounts
 from market.accounts import LOGIN_MAX_SECONDS, spendable
 from market.errors import Code, MarketError
 from market.money import Currency
@@ -183,3 +185,44 @@ async def test_a_remembered_caller_is_none_any_more_once_the_login_session_has_e
     with pytest.raises(MarketError, match="login session has ended"):
         await accounts.authenticate(token)
     assert market.store.version() == version  # nothing was committed that had it forgotten
+
+
+async def test_a_deposit_is_told_once(market: Market) -> None:
+    user = await market.person()
+    for _ in range(2):
+        await market.deposit("person1@example.com", 1_500_000, "invoice-1")
+    assert await said(market, user, "wallet.deposited") == [
+        {"amount": 1.5, "currency": "usd", "reference": "invoice-1"}
+    ]
+
+
+async def test_a_login_from_a_new_network_is_told_once(market: Market) -> None:
+    login, _ = await market.accounts.register(
+        username="ada", email="ada@example.com", password="long enough", client="8.8.8.8"
+    )
+    user = login.profile.user_id
+    for client in ("8.8.8.9", "1.1.1.1", "1.1.1.7", "8.8.8.8", "", "2600:1f18::/64"):
+        await market.accounts.login(email="ada@example.com", password="long enough", client=client)
+    networks = [each["network"] for each in await said(market, user, "login.new_network")]
+    assert networks == ["1.1.1.0/24", "2600:1f18::/64"]
+
+
+async def test_networks_that_are_known_are_bounded(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "NETWORKS_MAX", 3)
+    login, _ = await market.accounts.register(
+        username="ada", email="ada@example.com", password="long enough", client="8.8.1.1"
+    )
+    user = login.profile.user_id
+    for number in (2, 3, 4, 1):
+        market.clock.now += 1
+        client = f"8.8.{number}.1"
+        await market.accounts.login(email="ada@example.com", password="long enough", client=client)
+    networks = [each["network"] for each in await said(market, user, "login.new_network")]
+    assert networks == [f"8.8.{number}.0/24" for number in (2, 3, 4, 1)]
+
+    async def count(tx: Transaction) -> int | None:
+        return await tx.one(int, "SELECT COUNT(*) FROM login_networks")
+
+    assert await market.store.read(count) == 3

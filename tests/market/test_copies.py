@@ -196,7 +196,7 @@ async def of_two_daemons(
     """Let two daemons give a copy each to a device each at once; return what became of them."""
     found: list[Outcome] = []
     unbounded = Bounds(device_slots=0, new_device_slots=0)
-    daemons = [Claims(market.store, market.clock.seconds, lambda: unbounded) for _ in devices]
+    daemons = [Claims(market.context, lambda: unbounded) for _ in devices]
     for daemon, job_id, device in zip(daemons, jobs, devices, strict=True):
         copy = waiting_copy(job_id, jobs[0])
         told = lambda _, outcome: found.append(outcome)  # noqa: E731 - one line of it
@@ -241,14 +241,14 @@ async def test_in_one_batch_owners_and_networks_differ_as_well(market: Market) -
         PairRow(jobs[1], same[1].id, 0, group_id=jobs[0], network=THERE),
         PairRow(jobs[2], near.id, 0, group_id=jobs[0], network=HERE),
     ]
-    outcomes = await market.store.write(claim, pairs, Bounds(), market.clock.seconds())
+    outcomes = await market.store.write(claim, market.context, pairs, Bounds())
     assert isinstance(outcomes[jobs[0]], GivenRow)
     assert [outcomes[job_id] for job_id in jobs[1:]] == [Refused.RELATED] * 2
     pairs = [
         PairRow(jobs[1], far.id, 0, group_id=jobs[0], network=THERE),
         PairRow(jobs[2], near.id, 0, group_id=jobs[0]),
     ]
-    outcomes = await market.store.write(claim, pairs, Bounds(), market.clock.seconds())
+    outcomes = await market.store.write(claim, market.context, pairs, Bounds())
     assert all(isinstance(each, GivenRow) for each in outcomes.values())
 
 

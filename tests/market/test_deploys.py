@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.books import available, held, revenue
+from support.events import rows_of, types_of
 from support.jobs import prove
 from support.market import Market
 from support.statements import counted
@@ -597,3 +598,33 @@ async def test_a_page_asks_the_same_however_many_deploys_there_are(
 def test_a_rate_is_for_its_model_however_that_is_written(asked: str, rate: int) -> None:
     models = {"rtx 4090": 4, "a100": 10, "a100 80gb": 15, "80gb a100": 14, "gpu": 99}
     assert Rates(by_model=models, default=1, credit=1).of(asked) == rate
+
+
+async def over(market: Market, user: str) -> list[str]:
+    return [each for each in await types_of(market, user) if each.startswith("deploy.")]
+
+
+async def test_the_end_of_the_last_replica_is_the_end_of_the_deploy(market: Market) -> None:
+    user, owner = await market.person("100"), await market.person()
+    deploy_id = await create(market, user)
+    jobs = await open_jobs(market)
+    workers = [await device(market, owner) for _ in jobs]
+    for worker, job in zip(workers, jobs, strict=True):
+        await market.jobs.accept(worker, job.id)
+    await market.jobs.complete(workers[0], jobs[0].id, "done")
+    assert await over(market, user) == []
+    await asyncio.gather(
+        market.jobs.complete(workers[1], jobs[1].id, "done"),
+        market.jobs.complete(workers[2], jobs[2].id, "done"),
+    )
+    assert await over(market, user) == ["deploy.finished"]
+    [row] = await rows_of(market, user, "deploy.finished")
+    assert row.subject_id == deploy_id
+
+
+async def test_a_deploy_that_is_cancelled_says_so_once(market: Market) -> None:
+    user = await market.person("100")
+    deploy_id = await create(market, user)
+    for _ in range(2):
+        await market.deploys.cancel(user, deploy_id)
+    assert await over(market, user) == ["deploy.cancelled"]

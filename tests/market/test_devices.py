@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.books import refusal
+from support.events import rows_of, said, types_of
 from support.market import Market
 from support.process import ROOT
 from support.statements import counted
@@ -17,7 +18,6 @@ from market.assistant.languages import LANGUAGES
 from market.assistant.phrases import phrase
 from market.devices import ONLINE_SECONDS, Devices, Report
 from market.errors import Code, MarketError
-from storage import devices as queries
 from storage.devices import DeviceRow
 from storage.errors import UnavailableError
 from storage.store import Store, Transaction
@@ -332,8 +332,7 @@ async def test_reports_are_written_in_batches(
     write = market.store.write
 
     async def counting(unit: Any, *args: Any, **kwargs: Any) -> Any:
-        assert unit is queries.write_reports
-        sizes.append(len(args[0]))
+        sizes.append(len(args[1]))
         return await write(unit, *args, **kwargs)
 
     monkeypatch.setattr(market.store, "write", counting)
@@ -358,7 +357,13 @@ async def test_reports_cost_one_statement_however_many_devices_there_are(
     for device in devices:
         market.devices.heartbeat(device, {"cpu_cores": 4})
     await market.devices.flush()
-    assert statements == [2]  # they are locked first, so that two writers cannot deadlock
+    # They are locked first, so that two writers cannot deadlock. Of those that were not there
+    # before, their owner is told, all at once.
+    assert statements == [4]
+    for device in devices:
+        market.devices.heartbeat(device, {"cpu_cores": 4})
+    await market.devices.flush()
+    assert statements == [4, 3]
 
 
 async def test_a_report_is_written_as_it_was_said(market: Market) -> None:
@@ -548,3 +553,63 @@ async def test_pages_follow_each_other_newest_first(market: Market) -> None:
     first = await market.devices.page(user, before="", limit=3)
     rest = await market.devices.page(user, before=first[-1].id, limit=3)
     assert [device.id for device in (*first, *rest)] == made_in_order[::-1]
+
+
+async def told(market: Market, user: str) -> list[str]:
+    return [each for each in await types_of(market, user) if each.startswith("device.")]
+
+
+async def test_an_owner_is_told_once_that_a_device_comes_and_leaves(market: Market) -> None:
+    user = await market.person()
+    device = await device_of(market, user)
+    for _ in range(3):
+        market.devices.heartbeat(device, {})
+        await market.devices.flush()
+        market.clock.now += 30
+    assert await told(market, user) == ["device.online"]
+    for _ in range(2):
+        await market.devices.offline(device)
+        await market.devices.flush()
+    assert await told(market, user) == ["device.online", "device.offline"]
+    market.devices.heartbeat(device, {})
+    await market.devices.flush()
+    assert (await told(market, user))[2:] == ["device.online"]
+    [said_of, _] = await said(market, user, "device.online")
+    assert said_of == {"device_id": device.id, "name": device.name}
+
+
+async def test_an_owner_is_told_once_that_a_device_is_silent(market: Market) -> None:
+    user = await market.person()
+    device, other = await device_of(market, user), await device_of(market, user)
+    for each in (device, other):
+        market.devices.heartbeat(each, {})
+    await market.devices.flush()
+    silent = devices_module.ONLINE_SECONDS + devices_module.LATE_SECONDS
+    assert await market.devices.tell_silent(silent) == 0
+    market.clock.now += silent + 1
+    market.devices.heartbeat(other, {})
+    await market.devices.flush()
+    assert await market.devices.tell_silent(silent - 1) == 0  # nobody was there to hear it
+    assert await market.devices.tell_silent(silent) == 1
+    assert await market.devices.tell_silent(silent) == 0
+    [row] = await rows_of(market, user, "device.offline")
+    assert row.subject_id == device.id
+
+
+async def test_an_owner_is_told_once_that_a_token_was_revoked(market: Market) -> None:
+    user = await market.person()
+    device = await device_of(market, user)
+    market.devices.heartbeat(device, {})
+    await market.devices.flush()
+    for _ in range(2):
+        await market.devices.revoke(user, device.id)
+    market.clock.now += 10_000
+    assert await market.devices.tell_silent(10_000) == 0
+    assert await told(market, user) == ["device.online", "device.revoked"]
+
+
+async def test_of_two_who_revoke_a_token_one_tells_it(market: Market) -> None:
+    user = await market.person()
+    device = await device_of(market, user)
+    await asyncio.gather(*(market.devices.revoke(user, device.id) for _ in range(5)))
+    assert await told(market, user) == ["device.revoked"]

@@ -42,11 +42,11 @@ async def test_a_session_that_moves_is_shown_until_it_stands(market: Market) -> 
         await market.leases.report([Usage(session, lease, used // 2)])  # which changes nothing
         shown.append(await usage.frames({user}))
     assert shown == [
-        [],
-        [(user, UsageFrame(session, 4 * MIB, GB - 4 * MIB, 2 * MIB, 3))],
-        [(user, UsageFrame(session, 6 * MIB, GB - 6 * MIB, MIB, 3))],
-        [(user, UsageFrame(session, 6 * MIB, GB - 6 * MIB, 0, 3))],
-        [],
+        [(user, UsageFrame(session, 0, GB, 0, 3), True)],
+        [(user, UsageFrame(session, 4 * MIB, GB - 4 * MIB, 2 * MIB, 3), True)],
+        [(user, UsageFrame(session, 6 * MIB, GB - 6 * MIB, MIB, 3), True)],
+        [(user, UsageFrame(session, 6 * MIB, GB - 6 * MIB, 0, 3), True)],
+        [(user, UsageFrame(session, 6 * MIB, GB - 6 * MIB, 0, 3), False)],
     ]
 
 
@@ -62,17 +62,19 @@ async def test_what_was_used_under_an_earlier_lease_counts(market: Market) -> No
         market.clock.now += 1
         uses.uses = [LiveUse(session, user, grant.lease_id, used, 1)]
         frames = await usage.frames({user})
-    [(_, frame)] = frames
+    [(_, frame, _)] = frames
     assert (frame.bytes_used, frame.bytes_left) == (2 * MIB, GB - 2 * MIB)
 
 
 async def test_among_several_it_is_what_was_reported(market: Market) -> None:
     user, session, lease = await leased(market)
     usage = LiveUsage(market.context, market.leases, None, market.clock.steady)
-    assert await usage.frames({user}) == []
+    assert [shown.frame.bytes_used for shown in await usage.frames({user})] == [0]
     market.clock.now += 1
     await market.leases.report([Usage(session, lease, MIB)])
-    assert await usage.frames({user}) == [(user, UsageFrame(session, MIB, GB - MIB, MIB, None))]
+    assert await usage.frames({user}) == [
+        (user, UsageFrame(session, MIB, GB - MIB, MIB, None), True)
+    ]
     assert await usage.frames(set()) == []
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support import books
+from support.events import said
 from support.market import REWARDS, Market
 from support.statements import counted
 
@@ -542,3 +543,17 @@ async def test_who_tries_code_after_code_is_told_to_wait(market: Market) -> None
     assert (await refusal(market, user, code))[0] is Code.TOO_MANY_ATTEMPTS
     market.clock.now += 15 * 60
     assert await market.referrals.apply(user, code) == APPLIED
+
+
+async def test_both_are_told_once_what_a_referral_earned(market: Market) -> None:
+    owner, newcomer = await market.person(), await market.person()
+    await market.referrals.apply(newcomer, await code_of(market, owner))
+    with pytest.raises(MarketError):
+        await market.referrals.apply(newcomer, await code_of(market, owner))
+    await market.referrals.pay_due()
+    assert await said(market, owner, "referral.earned") == [
+        {"amount_credit": 50, "role": "referrer"}
+    ]
+    assert await said(market, newcomer, "referral.earned") == [
+        {"amount_credit": 25, "role": "referred"}
+    ]

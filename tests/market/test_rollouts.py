@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.books import available, earned, held, stored_job
+from support.events import said, types_of
 from support.jobs import device_of, prove
 from support.market import WAITING_SECONDS, Market
 from support.waiting import until
@@ -1004,3 +1005,35 @@ async def test_somebody_elses_deploy_is_not_found(market: Market) -> None:
         with pytest.raises(MarketError) as caught:
             await act
         assert caught.value.code is Code.DEPLOY_NOT_FOUND
+
+
+async def told(market: Market, user: str) -> list[str]:
+    return [each for each in await types_of(market, user) if each.startswith("deploy.")]
+
+
+async def test_a_buyer_is_told_that_each_revision_is_ready(market: Market, fleet: Fleet) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    assert await told(market, user) == ["deploy.ready"]
+    await market.rollouts.look(deploy_id)
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await fleet.settle(user, deploy_id)
+    assert await told(market, user) == ["deploy.ready"] * 2
+    assert [each["revision"] for each in await said(market, user, "deploy.ready")] == [1, 2]
+    for _ in range(2):
+        await market.deploys.cancel(user, deploy_id)
+    assert await told(market, user) == [*["deploy.ready"] * 2, "deploy.cancelled"]
+
+
+async def test_a_buyer_is_told_once_that_a_deploy_with_revisions_is_over(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user)
+    for job in await fleet.jobs(user, deploy_id):
+        await pass_time(market, 60, job.id)
+        await market.jobs.cancel(user, job.id)
+    for _ in range(2):
+        await market.rollouts.look(deploy_id)
+    assert (await told(market, user))[-1] == "deploy.finished"
+    assert (await told(market, user)).count("deploy.finished") == 1

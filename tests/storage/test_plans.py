@@ -415,7 +415,7 @@ async def given_to_a_device(market: Market, buyer: str) -> None:
     rows = await market.store.read(claim_queries.waiting, jobs)
     assert len(rows) == len(jobs)
     pairs = [PairRow(row.job_id, device.id, row.attempts) for row in rows]
-    outcomes = await market.store.write(claim, pairs, Bounds(), market.clock.seconds())
+    outcomes = await market.store.write(claim, market.context, pairs, Bounds())
     assert all(isinstance(each, GivenRow) for each in outcomes.values())
     held = await market.store.read(claim_queries.held, [device.id], limit=100)
     assert {row.job_id for row in held} == set(jobs)

@@ -44,6 +44,9 @@ FLAGS = [
 ]
 WIDTH, HEIGHT = 1280, 800
 ASSETS = "/console/"
+# A body may have no end, or nobody who reads it.
+ANSWERED = ("Network.responseReceived", "Network.loadingFinished", "Network.loadingFailed")
+SETTLED_ROUNDS = 2  # what an answer leads to is asked for a moment later
 MESSAGE_BYTES = 64 << 20  # a screenshot comes in one message
 
 needs_chromium = pytest.mark.skipif(
@@ -259,12 +262,18 @@ class Tab:
         self._agent = ""
         self.complaints = complaints
         self.requests: list[Sent] = []
+        self._under_way: set[str] = set()
         wire.hear(session, self._hear)
 
     def _hear(self, method: str, params: Any) -> None:
         if method == "Network.requestWillBeSent":
             request = params["request"]
             self.requests.append(Sent(request["method"], request["url"], params.get("type", "")))
+            self._under_way.add(params["requestId"])
+        elif method in ANSWERED:
+            self._under_way.discard(params["requestId"])
+        elif method == "Page.frameNavigated":
+            self._under_way.clear()
         self.complaints.hear(method, params)
 
     async def ask(self, method: str, **params: Any) -> Any:
@@ -312,6 +321,18 @@ class Tab:
             await until(says_yes, script)
         except AssertionError as error:
             raise AssertionError(f"{error}; {await self._condition()}") from None
+
+    async def settled(self) -> None:
+        """Wait until the page is drawn, nothing that it asked for is under way, and none waits."""
+
+        async def is_settled() -> bool:
+            await self.run("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+            return not self._under_way and not await self.run(
+                "document.querySelector('.busy, [aria-busy=true]')"
+            )
+
+        await self.until("document.querySelector('h1') !== null")
+        await until(is_settled, f"{self._under_way} end")
 
     async def until_text(self, text: str, selector: str = "body") -> None:
         """Wait until a text can be read in an element."""

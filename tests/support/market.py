@@ -162,6 +162,7 @@ class Market(market.Market):
         transfer = self.identifiers.new()
         return await self.store.write(
             accounts.deposit,
+            self.context,
             email=email,
             currency=currency,
             amount=amount,

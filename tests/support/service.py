@@ -173,6 +173,7 @@ class Service:
             transfer = self.daemon.market.context.identifiers.new()
             await self.daemon.store.write(
                 accounts.deposit,
+                self.daemon.market.context,
                 email=email,
                 currency=currency,
                 amount=micro(Decimal(amount)),

@@ -101,7 +101,8 @@ function control(type, value, options, shared) {
   }
   if (type === "textarea") return el("textarea", { value, rows: 6, ...shared });
   if (type === "checkbox") return el("input", { type, checked: Boolean(value), ...shared });
-  return el("input", { type, value, ...shared });
+  // Without a step, a browser takes whole numbers alone.
+  return el("input", { type, value, step: type === "number" ? "any" : null, ...shared });
 }
 
 // A password can be looked at: typing one blindly on a telephone is how people end up with another one.

@@ -1,14 +1,20 @@
 // Addresses without reloading: links of the console are followed here.
 
 let show = () => {};
+let place = ""; // what is shown, without the part of the page that an address may name
 const OURS = /^\/(console(\/|$)|(login|register|verify|forgot|reset|device)\/?$)/;
 
 // Shows the page of the present address, and of each one after it; `render(url)` does.
 export function start(render) {
-  show = render;
+  show = (url) => {
+    place = url.pathname + url.search;
+    return render(url);
+  };
   document.addEventListener("click", followed);
-  addEventListener("popstate", () => show(new URL(location.href)));
-  return show(new URL(location.href));
+  addEventListener("popstate", () => {
+    if (location.pathname + location.search !== place) again();
+  });
+  return again();
 }
 
 // Shows the page at a path of the console; with `replace`, "back" does not lead here.

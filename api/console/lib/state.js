@@ -2,7 +2,6 @@
 
 import { whenAway } from "./api.js";
 import { el, replace } from "./dom.js";
-import { again } from "./router.js";
 import { t } from "./words.js";
 
 const FIRST_MS = 2000;
@@ -26,7 +25,7 @@ function watch(pause) {
     isWatching = false;
     say(null);
     // A page that could not be shown is shown now; one that somebody fills in is left as it is.
-    if (document.querySelector("main .failed")) await again();
+    if (document.querySelector("main > .failed")) location.reload();
   }, pause);
 }
 

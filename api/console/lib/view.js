@@ -128,7 +128,8 @@ export function secret({ title, value, note }) {
       el("div", { class: "actions" }, stored),
     );
     const dialog = opened(body, title, resolve);
-    dialog.addEventListener("cancel", (event) => event.preventDefault()); // not by a stray Escape
+    dialog.setAttribute("closedby", "none"); // not by a stray Escape, which older browsers heed
+    dialog.addEventListener("cancel", (event) => event.preventDefault());
   });
 }
 

@@ -32,7 +32,7 @@ export async function render(main, page) {
 // The parts of the page, each asked for on its own: one that fails says so, and the others stand.
 class Board {
   constructor({ me, signal }) {
-    Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, askedAt: 0 });
+    Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, askedAt: 0 });
     this.parts = Object.fromEntries(["head", "use", "sessions", "devices", "events", "system"].map((name) => [name, el("div", null, busy())]));
     this.rows = el("ul", { class: "overview-sessions" });
     const { head, use, sessions, devices, events, system } = this.parts;
@@ -53,12 +53,16 @@ class Board {
     await this.headed();
   }
 
-  // Fills a part with what `make` finds; a refusal stands in its place, and is thrown on by nobody.
+  // Fills a part with what `make` finds, unless it was asked for again meanwhile; a refusal stands in its place, and
+  // is thrown on by nobody.
   async fill(name, make) {
+    const turn = (this.turns[name] ?? 0) + 1;
+    this.turns[name] = turn;
     try {
-      replace(this.parts[name], await make());
+      const found = await make();
+      if (this.turns[name] === turn) replace(this.parts[name], found);
     } catch (error) {
-      if (this.signal.aborted) return;
+      if (this.signal.aborted || this.turns[name] !== turn) return;
       if (!(error instanceof ApiError)) throw error;
       replace(this.parts[name], failure(error, () => this.fill(name, make)));
     }
@@ -155,9 +159,15 @@ class Board {
   happened() {
     return this.fill("events", async () => {
       const { events } = await this.get("/api/events", { limit: EVENTS });
-      this.events = events;
+      this.heard(events);
       return this.lines();
     });
+  }
+
+  // What was told while a list was on its way is not in the list. Identifiers are in the order of time.
+  heard(events) {
+    const all = new Map([...this.events, ...events].map((each) => [each.id, each]));
+    this.events = [...all.values()].toSorted((one, other) => (one.id < other.id ? 1 : -1)).slice(0, EVENTS);
   }
 
   lines() {
@@ -171,7 +181,7 @@ class Board {
   }
 
   told(event) {
-    if (!this.events.some((each) => each.id === event.id)) this.events = [event, ...this.events].slice(0, EVENTS);
+    this.heard([event]);
     replace(this.parts.events, this.lines());
     if (event.type.startsWith("session.")) this.listed().then(() => this.headed());
     else if (event.type.startsWith("device.") || event.type.startsWith("job.")) this.earned();

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from support.books import available, caller_of
 from support.clock import Clock
+from support.events import said
 from support.market import Market
 from support.model import ScriptedModel
 from support.pictures import cropped, jpeg, natural, png, with_chunk
@@ -315,3 +316,11 @@ async def test_a_band_is_looked_up_by_its_index(market: Market, store: Store) ->
 
     if "Sqlite" in type(store).__name__:
         assert any("goodness_prints_by_band_b" in row for row in await store.read(plan))
+
+
+async def test_a_reward_is_told_once(market: Market) -> None:
+    user = await market.person()
+    made = goodness(market, saying())
+    for _ in range(2):
+        await look(made, market, photo(1), user)
+    assert await said(market, user, "goodness.rewarded") == [{"amount_credit": 10}]

@@ -22,7 +22,9 @@ from support.market import Market
 from support.service import running_in
 
 from market import accounts
+from market.context import Context
 from market.errors import MarketError
+from market.ids import Identifiers
 from market.money import Currency
 from proxyd import __version__
 from proxyd.compiled import finder
@@ -337,10 +339,12 @@ async def test_a_balance_beyond_64_bits_is_refused(
 ) -> None:
     # SQLite makes a float of a sum that is beyond 64 bits, and goes on.
     store = await open_store(environment["PROXYD_STORAGE__URL"])
+    context = Context(store, Identifiers(lambda: 0), lambda: 0)
     with suppress(MarketError):  # should such a deposit be refused alone
         for index in range(10):
             await store.write(
                 accounts.deposit,
+                context,
                 email=EMAIL,
                 currency=Currency.USD,
                 amount=922 * 10**15,
