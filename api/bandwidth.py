@@ -7,12 +7,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api import literals
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
-from api.identifiers import in_body
+from api.identifiers import in_body, in_path
 from api.listing import Page, Timestamp, timestamp
 from api.literals import SESSION_STATUSES
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.allowlist import ADDRESSES_MAX
-from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
+from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, OneSession, Purchase, Session
 from market.errors import Code
 from market.exit_wishes import (
     ASN_MOST,
@@ -132,6 +132,20 @@ class ListReply(Reply, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
+class OneReply(Reply, kw_only=True):
+    """A session, and what a client dials; its password was returned when it was bought.
+
+    `held_usd` was set aside when it was bought. `due_usd` of it is what it has cost, or would have
+    if it ended now; the rest is released.
+    """
+
+    session: SessionItem
+    host: str
+    username: str
+    held_usd: float
+    due_usd: float
+
+
 class EndRequest(Struct):
     """Which session to end."""
 
@@ -191,6 +205,15 @@ class BandwidthRoutes:
                 query=ListQuery,
             ),
             Route(
+                "GET",
+                "/api/bandwidth/sessions/{session_id}",
+                "Look at a proxy session of mine",
+                self.one,
+                OneReply,
+                auth=Auth.JWT,
+                errors=(Code.SESSION_NOT_FOUND,),
+            ),
+            Route(
                 "POST",
                 "/api/bandwidth/end",
                 "End a proxy session",
@@ -241,6 +264,11 @@ class BandwidthRoutes:
         part, cursor = query.cut(rows)
         return ListReply(sessions=[_item(session) for session in part], next_cursor=cursor)
 
+    async def one(self, call: Call[Nothing, Any]) -> OneReply:
+        """Return a session of the caller, its counters as of now."""
+        session_id = in_path(call.path["session_id"], Code.SESSION_NOT_FOUND)
+        return _one(await self._bandwidth.one(call.user_id, session_id))
+
     async def end(self, call: Call[EndRequest, Any]) -> Reply:
         """End a session."""
         session_id = in_body(call.body.session_id, "session_id")
@@ -266,6 +294,16 @@ def _bought(purchase: Purchase) -> BuyReply:
             pending_ips=list(purchase.pending_ips) or UNSET,
         ),
         cost_usd=money(purchase.cost),
+    )
+
+
+def _one(found: OneSession) -> OneReply:
+    return OneReply(
+        session=_item(found.session),
+        host=found.host,
+        username=found.username,
+        held_usd=money(found.held),
+        due_usd=money(found.due),
     )
 
 
