@@ -102,7 +102,11 @@ async def test_an_example_that_no_route_reads_would_be_found(service: Service) -
 async def test_credentials_are_declared_where_they_are_asked_for(
     document: dict[str, Any],
 ) -> None:
-    assert document["paths"]["/auth/me"]["get"]["security"] == [{"session": []}]
+    assert document["paths"]["/auth/me"]["get"]["security"] == [
+        {"session": []},
+        {"key": ["account:read"]},
+    ]
+    assert document["paths"]["/auth/logout"]["post"]["security"] == [{"session": []}]
     assert document["paths"]["/api/worker/offline"]["post"]["security"] == [{"worker": []}]
     assert document["paths"]["/api/marketplace/jobs"]["get"]["security"] == []
 

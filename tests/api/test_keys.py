@@ -1,0 +1,97 @@
+"""API keys over HTTP: made by people, used by programs, within what each route asks for."""
+
+from typing import Any
+
+from support.service import Person, Service
+
+from api.routes import Auth
+
+ALL = "/api/keys"
+
+
+async def make(service: Service, me: Person, *scopes: str, **fields: Any) -> Any:
+    body = {"name": "script", "scopes": list(scopes), **fields}
+    answer = await service.call("POST", ALL, body, token=me.token)
+    assert answer.status == 200, answer.body
+    return answer.body
+
+
+async def test_a_key_does_what_its_scopes_say_and_nothing_else(service: Service) -> None:
+    me = await service.person(usd="10")
+    key = (await make(service, me, "wallet:read", "sessions:write"))["key"]
+    assert (await service.call("GET", "/api/wallet", token=key)).status == 200
+    bought = await service.call("POST", "/api/bandwidth/create", {"gb": 1}, token=key)
+    assert bought.status == 200
+    refused = await service.call("GET", "/api/usage", token=key)
+    assert (refused.status, refused.code) == (401, "scope_missing")
+    assert "usage:read" in refused.body["error"]["message"]
+
+
+async def test_no_key_touches_keys_logins_or_passwords(service: Service) -> None:
+    me = await service.person()
+    scopes = service.daemon.http.openapi["components"]["schemas"]["KeyRequest"]["properties"]
+    key = (await make(service, me, *scopes["scopes"]["items"]["enum"]))["key"]
+    without = {
+        (route.method, route.path)
+        for route in service.daemon.http.routes
+        if route.auth in (Auth.JWT, Auth.OPTIONAL_JWT, Auth.OPTIONAL_EITHER) and route.scope is None
+    }
+    for method, path in without:
+        answer = await service.call(method, path, {} if method != "GET" else None, token=key)
+        assert answer.code == "scope_missing", path
+    assert {path for _, path in without if not path.startswith(("/auth/", ALL))} == {
+        "/api/referral/apply"
+    }
+
+
+async def test_a_key_is_listed_without_its_secret(service: Service) -> None:
+    me = await service.person()
+    made = await make(service, me, "usage:read", spend_limit_usd=2.5, allow_ips=["127.0.0.1"])
+    (listed,) = (await service.call("GET", ALL, token=me.token)).body["keys"]
+    assert listed["id"] == made["key_id"]
+    assert made["key"].startswith(listed["prefix"])
+    assert made["key"] not in str(listed)
+    assert (listed["spend_limit_usd"], listed["spent_usd"]) == (2.5, 0)
+    assert (listed["allow_ips"], listed["status"]) == (["127.0.0.1/32"], "active")
+    changed = await service.call(
+        "PATCH",
+        f"{ALL}/{made['key_id']}",
+        {"name": "other", "spend_limit_usd": None},
+        token=me.token,
+    )
+    assert (changed.body["key"]["name"], changed.body["key"]["spend_limit_usd"]) == ("other", None)
+    assert changed.body["key"]["allow_ips"] == ["127.0.0.1/32"]
+
+
+async def test_a_rolled_and_a_revoked_key(service: Service) -> None:
+    me = await service.person()
+    made = await make(service, me, "account:read")
+    rolled = await service.call("POST", f"{ALL}/{made['key_id']}/roll", token=me.token)
+    assert (await service.call("GET", "/auth/me", token=made["key"])).status == 401
+    assert (await service.call("GET", "/auth/me", token=rolled.body["key"])).status == 200
+    await service.call("POST", f"{ALL}/{rolled.body['key_id']}/revoke", token=me.token)
+    assert (await service.call("GET", "/auth/me", token=rolled.body["key"])).status == 401
+    nobody = await service.call("POST", f"{ALL}/none/revoke", token=me.token)
+    assert nobody.code == "key_not_found"
+
+
+async def test_a_limit_is_refused_in_words(service: Service) -> None:
+    me = await service.person(usd="10")
+    key = (await make(service, me, "sessions:write", spend_limit_usd=1))["key"]
+    body = {"gb": 3, "price_per_gb": 1}
+    refused = await service.call("POST", "/api/bandwidth/create", body, token=key)
+    assert (refused.status, refused.code) == (400, "spend_limit_reached")
+    assert "1.00 USD in a calendar month" in refused.body["error"]["message"]
+    assert await service.balance(me) == 10
+
+
+async def test_a_wrong_address_is_refused(service: Service) -> None:
+    me = await service.person()
+    key = (await make(service, me, "account:read", allow_ips=["192.0.2.1"]))["key"]
+    assert (await service.call("GET", "/auth/me", token=key)).code == "key_address"
+
+
+async def test_the_document_says_what_each_operation_takes(service: Service) -> None:
+    paths = service.daemon.http.openapi["paths"]
+    assert {"key": ["usage:read"]} in paths["/api/usage"]["get"]["security"]
+    assert paths[ALL]["post"]["security"] == [{"session": []}]
