@@ -1,5 +1,6 @@
 """API keys, and what is spent with them."""
 
+import json
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -265,18 +266,14 @@ async def spends(
     tx: Transaction, purse_ids: Collection[str], begins: Collection[int]
 ) -> list[SpendRow]:
     """Return what was spent from purses in the periods that begin at some times."""
-    purses = {f"purse_{index}": purse_id for index, purse_id in enumerate(purse_ids)}
-    times = {f"begin_{index}": moment for index, moment in enumerate(begins)}
-    if not purses or not times:
-        return []
-    of_purses = ", ".join(f":{name}" for name in purses)
-    at_times = ", ".join(f":{name}" for name in times)
     return await tx.all(
         SpendRow,
         f"""
-        SELECT purse_id, currency, period, begins_at, spent FROM key_spends
-        WHERE purse_id IN ({of_purses}) AND begins_at IN ({at_times})
+        SELECT spends.purse_id, currency, period, begins_at, spent
+        FROM {tx.table("purses", purse_id="TEXT")}
+        JOIN key_spends AS spends ON spends.purse_id = purses.purse_id
+        WHERE begins_at IN (SELECT moment FROM {tx.table("times", moment="BIGINT")})
         """,
-        **purses,
-        **times,
+        purses=json.dumps([{"purse_id": each} for each in purse_ids]),
+        times=json.dumps([{"moment": each} for each in begins]),
     )
