@@ -7,12 +7,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api import literals
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
-from api.identifiers import in_body
+from api.identifiers import in_body, in_path
 from api.listing import Page, Timestamp, timestamp
 from api.literals import SESSION_STATUSES
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.allowlist import ADDRESSES_MAX
-from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
+from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, OneSession, Purchase, Session
 from market.errors import Code
 from market.exit_wishes import (
     ASN_MOST,
@@ -21,6 +21,7 @@ from market.exit_wishes import (
     ExitWishes,
 )
 from market.money import GB
+from market.scopes import Scope
 from market.states import SessionStatus
 
 ExitText = Annotated[str, Meta(min_length=1, max_length=100)]
@@ -132,6 +133,20 @@ class ListReply(Reply, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
+class OneReply(Reply, kw_only=True):
+    """A session, and what a client dials; its password was returned when it was bought.
+
+    `held_usd` was set aside when it was bought. `due_usd` of it is what it has cost, or would have
+    if it ended now; the rest is released.
+    """
+
+    session: SessionItem
+    host: str
+    username: str
+    held_usd: float
+    due_usd: float
+
+
 class EndRequest(Struct):
     """Which session to end."""
 
@@ -167,11 +182,13 @@ class BandwidthRoutes:
                 self.create,
                 BuyReply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_WRITE,
                 body=BuyRequest,
                 example={"gb": 0.5, "price_per_gb": 2},
                 idempotent=True,
                 errors=(
                     Code.INSUFFICIENT_FUNDS,
+                    Code.SPEND_LIMIT_REACHED,
                     Code.PRICE_BELOW_FLOOR,
                     Code.SESSION_TOO_SMALL,
                     Code.TOO_MANY_SESSIONS,
@@ -188,7 +205,18 @@ class BandwidthRoutes:
                 self.sessions,
                 ListReply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_READ,
                 query=ListQuery,
+            ),
+            Route(
+                "GET",
+                "/api/bandwidth/sessions/{session_id}",
+                "Look at a proxy session of mine",
+                self.one,
+                OneReply,
+                auth=Auth.JWT,
+                scope=Scope.SESSIONS_READ,
+                errors=(Code.SESSION_NOT_FOUND,),
             ),
             Route(
                 "POST",
@@ -197,6 +225,7 @@ class BandwidthRoutes:
                 self.end,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_WRITE,
                 body=EndRequest,
                 errors=(Code.SESSION_NOT_FOUND,),
             ),
@@ -207,6 +236,7 @@ class BandwidthRoutes:
                 self.allow,
                 AllowReply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_WRITE,
                 body=AllowRequest,
                 errors=(
                     Code.SESSION_NOT_FOUND,
@@ -225,6 +255,7 @@ class BandwidthRoutes:
             allow_ips=call.body.allow_ips or (),
             client=call.address,
             exit_wishes=None if call.body.exit is None else _wishes(call.body.exit),
+            spender=call.spender,
             receipt=call.receipt(_bought),
         )
         return _bought(bought)
@@ -240,6 +271,11 @@ class BandwidthRoutes:
         )
         part, cursor = query.cut(rows)
         return ListReply(sessions=[_item(session) for session in part], next_cursor=cursor)
+
+    async def one(self, call: Call[Nothing, Any]) -> OneReply:
+        """Return a session of the caller, its counters as of now."""
+        session_id = in_path(call.path["session_id"], Code.SESSION_NOT_FOUND)
+        return _one(await self._bandwidth.one(call.user_id, session_id))
 
     async def end(self, call: Call[EndRequest, Any]) -> Reply:
         """End a session."""
@@ -266,6 +302,16 @@ def _bought(purchase: Purchase) -> BuyReply:
             pending_ips=list(purchase.pending_ips) or UNSET,
         ),
         cost_usd=money(purchase.cost),
+    )
+
+
+def _one(found: OneSession) -> OneReply:
+    return OneReply(
+        session=_item(found.session),
+        host=found.host,
+        username=found.username,
+        held_usd=money(found.held),
+        due_usd=money(found.due),
     )
 
 

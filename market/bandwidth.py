@@ -20,7 +20,8 @@ from market.exit_wishes import canonical as exit_text
 from market.exits import NO_EXITS, ExitTerms
 from market.idempotency import Receipt
 from market.leases import Leases, Usage
-from market.money import GB, MICRO, Currency, as_decimal, cost
+from market.money import GB, MICRO, Currency, as_decimal, cost, earned
+from market.spending import Spender, spend, written
 from market.states import SessionStatus
 from market.sweeping import Sweep
 from storage import allowlist as address_queries
@@ -123,11 +124,38 @@ class Session(NamedTuple):
     exit: str = ""
 
 
+class OneSession(Struct, frozen=True):
+    """A session, where and under which name a client dials it, and its price in micro-USD.
+
+    `held` was set aside when it was bought; `due` is what it has cost, or would if it ended now.
+    The rest of `held` comes back.
+    """
+
+    session: Session
+    host: str
+    username: str
+    held: int
+    due: int
+
+
 class Door(Struct, frozen=True):
     """Where an address needs no password: the `port`, unless that is not there any more."""
 
     address: str
     port: int | None
+
+
+class _TakenError(Exception):
+    """On this port one of the addresses opens another active session."""
+
+
+class _Sale(Struct, frozen=True):
+    """A session to be stored, the addresses that open it, what its buyer gets, and who pays."""
+
+    session: SessionRow
+    addresses: Sequence[AddressRow]
+    purchase: Purchase
+    spender: Spender | None
 
 
 class Bandwidth:
@@ -174,6 +202,7 @@ class Bandwidth:
         client: str = "",
         exit_wishes: ExitWishes | None = None,
         receipt: Receipt[Purchase] | None = None,
+        spender: Spender | None = None,
     ) -> Purchase:
         """Sell a session and hold its price.
 
@@ -186,12 +215,13 @@ class Bandwidth:
             exit_wishes: which exits its connections leave through, unless a client says otherwise;
                 None to leave directly.
             receipt: keeps the reply, if this is to be done once.
+            spender: the API key that pays, if one does.
 
         Raises:
             MarketError: `invalid_field`, `price_below_floor`, `session_too_small`,
                 `insufficient_funds`, `too_many_sessions`, `too_many_addresses`,
                 `passwordless_not_offered`, `addresses_taken`, `exits_not_offered`,
-                `idempotency_key_reused`.
+                `idempotency_key_reused`, `spend_limit_reached`.
             Replayed: this was answered before.
         """
         if allow_ips and not self._terms.passwordless_ports:
@@ -224,14 +254,14 @@ class Bandwidth:
         )
         purchase = self._purchase(session, credentials, cost(quota_bytes, price))
         if not addresses:
-            await self._sell(session, purchase, [], receipt)
+            await self._sell(_Sale(session, (), purchase, spender), receipt)
             return purchase
         for port_index, port in enumerate(self._terms.passwordless_ports):
             pending = tuple(address for address in addresses if address != client)
             with_port = replace(purchase, passwordless_port=port, pending_ips=pending)
             rows = [AddressRow(address, port_index, session.id) for address in addresses]
             try:
-                await self._sell(session, with_port, rows, receipt)
+                await self._sell(_Sale(session, rows, with_port, spender), receipt)
             except _TakenError:
                 continue
             if client in addresses:
@@ -239,18 +269,14 @@ class Bandwidth:
             return with_port
         raise MarketError(Code.ADDRESSES_TAKEN, field="allow_ips")
 
-    async def _sell(
-        self,
-        session: SessionRow,
-        purchase: Purchase,
-        addresses: Sequence[AddressRow],
-        receipt: Receipt[Purchase] | None,
-    ) -> None:
+    async def _sell(self, sale: _Sale, receipt: Receipt[Purchase] | None) -> None:
         try:
-            await self._store.write(
+            await written(
+                self._context,
+                sale.spender,
                 _buy,
                 self._context,
-                _Sale(session, addresses, purchase),
+                sale,
                 self.bounds,
                 receipt,
                 transfer_id=self._identifiers.new(),
@@ -258,7 +284,7 @@ class Bandwidth:
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"This costs {as_decimal(purchase.cost)} USD, more than is available."
+            message = f"This costs {as_decimal(sale.purchase.cost)} USD, more than is available."
             raise MarketError(error.code, message, field="gb") from error
 
     async def allow(self, user_id: str, session_id: str, client: str) -> Door:
@@ -295,6 +321,30 @@ class Bandwidth:
             node_id=self._leases.node_id,
         )
         return [self._shown(row, addresses.get(row.id, ())) for row in rows]
+
+    async def one(self, user_id: str, session_id: str) -> OneSession:
+        """Return a session of a user, its counters as of now.
+
+        Raises:
+            MarketError: `session_not_found`, when there is none or it is another user's.
+        """
+        await self._traffic.settle_exhausted()
+        found = await self._store.read(
+            _one, user_id=user_id, session_id=session_id, node_id=self._leases.node_id
+        )
+        if found is None:
+            raise MarketError(Code.SESSION_NOT_FOUND, field="session_id")
+        row, addresses, username = found
+        session = self._shown(row, addresses)
+        # As a settlement rounds it: down, but what was used is never free.
+        due = max(earned(session.bytes_used, session.price_per_gb), min(session.bytes_used, 1))
+        return OneSession(
+            session=session,
+            host=self._terms.public_host,
+            username=username,
+            held=cost(session.quota_bytes, session.price_per_gb),
+            due=due if session.paid is None else session.paid,
+        )
 
     async def end(self, user_id: str, session_id: str) -> None:
         """End a session: cut its connections, capture what was used, release the rest.
@@ -410,18 +460,6 @@ class Bandwidth:
         return ports[port_index] if port_index < len(ports) else None
 
 
-class _TakenError(Exception):
-    """On this port one of the addresses opens another active session."""
-
-
-class _Sale(Struct, frozen=True):
-    """A session to be stored, the addresses that open it, and what its buyer gets for it."""
-
-    session: SessionRow
-    addresses: Sequence[AddressRow]
-    purchase: Purchase
-
-
 async def _buy(
     tx: Transaction,
     context: Context,
@@ -448,6 +486,7 @@ async def _buy(
         leases.hold_of(session.id), session.user_id, Currency.USD, sale.purchase.cost, None
     )
     await ledger.hold(tx, hold, transfer_id=transfer_id, now=session.created_at)
+    await spend(tx, sale.spender, hold.currency, hold.amount, session.created_at)
     data = SessionCreated(
         session.id, session.quota_bytes, amount(sale.purchase.cost), timestamp(session.expires_at)
     )
@@ -474,11 +513,36 @@ async def _allow(tx: Transaction, user_id: str, session_id: str, client: str) ->
     return await prove(tx, session_id, client)
 
 
+async def _one(
+    tx: Transaction, *, user_id: str, session_id: str, node_id: str | None
+) -> tuple[ListedRow, list[ListedAddressRow], str] | None:
+    rows, addresses = await _page(
+        tx, user_id=user_id, only="", before="", limit=1, node_id=node_id, session_id=session_id
+    )
+    session = await queries.find(tx, session_id)
+    if not rows or session is None:
+        return None
+    return rows[0], addresses.get(session_id, []), session.username
+
+
 async def _page(
-    tx: Transaction, *, user_id: str, only: str, before: str, limit: int, node_id: str | None
+    tx: Transaction,
+    *,
+    user_id: str,
+    only: str,
+    before: str,
+    limit: int,
+    node_id: str | None,
+    session_id: str | None = None,
 ) -> tuple[list[ListedRow], dict[str, list[ListedAddressRow]]]:
     rows = await queries.page(
-        tx, user_id=user_id, only=only, before=before, limit=limit, node_id=node_id
+        tx,
+        user_id=user_id,
+        only=only,
+        before=before,
+        limit=limit,
+        node_id=node_id,
+        session_id=session_id,
     )
     addresses: dict[str, list[ListedAddressRow]] = {}
     opened = [row.id for row in rows if row.port_index is not None]

@@ -10,7 +10,7 @@ import pytest
 from support import targets
 from support.service import Answer, Person, Service, running_in
 from support.socks import Client, tunnel
-from support.story import refused
+from support.story import reached, refused
 from support.waiting import until
 
 from proxyd.ops.listening import bound_port
@@ -766,3 +766,30 @@ async def test_a_password_is_shown_once_and_kept_nowhere(
     for secret in (bought.password, "long enough", buyer.token):
         assert secret.encode() not in stored
         assert secret not in caplog.text
+
+
+async def test_one_session_is_shown_with_what_it_costs_if_it_ends_now(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    bought = await service.buy(buyer, quota=10**6, price=0.7)
+    path = f"{SESSIONS}/{bought.id}"
+    first = await service.call("GET", path, token=buyer.token)
+    (listed_,) = await listed(service, buyer)
+    assert first.body["session"] == listed_
+    assert first.body["username"] == bought.username
+    assert (first.body["held_usd"], first.body["due_usd"]) == (0.0007, 0)
+    assert "password" not in str(first.body)
+    async with targets.echo() as target:
+        client = await reached(service, bought, target)
+        await client.send(b"x" * 5_000)
+        await client.receive(5_000)
+        await client.close()
+    now = await service.call("GET", path, token=buyer.token)
+    assert now.body["session"]["bytes_used"] == 10_000
+    assert now.body["due_usd"] == 7e-06
+    await end(service, buyer, bought.id)
+    over = await service.call("GET", path, token=buyer.token)
+    assert over.body["due_usd"] == over.body["session"]["paid"] == 7e-06
+    stranger = await service.person()
+    for asked in (path, f"{SESSIONS}/nobody", f"{SESSIONS}/{bought.id[:-1]}"):
+        answer = await service.call("GET", asked, token=stranger.token)
+        assert (answer.status, answer.code) == (404, "session_not_found")

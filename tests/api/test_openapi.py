@@ -28,6 +28,7 @@ SPECIFIED = [
     ("post", "/api/assistant/analyze-image"),
     ("post", "/api/bandwidth/create"),
     ("get", "/api/bandwidth/sessions"),
+    ("get", "/api/bandwidth/sessions/{session_id}"),
     ("post", "/api/bandwidth/end"),
     ("get", "/api/referral/info"),
     ("post", "/api/referral/apply"),
