@@ -188,3 +188,13 @@ async def test_every_type_may_be_wanted(service: Service) -> None:
     types = sorted(set(CATALOGUE) - {"test.ping"})
     made = await create(service, me, "https://example.com/", *types)
     assert made["webhook"]["types"] == types
+
+
+async def test_a_key_needs_the_scope(service: Service) -> None:
+    me = await service.person()
+    statuses = []
+    for scope in ("webhooks:write", "events:read"):
+        body = {"name": scope, "scopes": [scope]}
+        key = (await ask(service, me, "POST", "/api/keys", body)).body["key"]
+        statuses.append((await service.call("GET", ALL, token=key)).status)
+    assert statuses == [200, 401]
