@@ -141,7 +141,7 @@ async def test_the_base_url_is_the_server(service: Service) -> None:
 
 async def test_a_form_is_declared_with_its_file(document: dict[str, Any]) -> None:
     operation = document["paths"]["/api/assistant/analyze-image"]["post"]
-    assert operation["security"] == [{}, {"session": []}]
+    assert operation["security"] == [{}, {"session": []}, {"key": ["assistant:use"]}]
     (kind, content), *others = operation["requestBody"]["content"].items()
     assert (kind, others) == ("multipart/form-data", [])
     form = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]

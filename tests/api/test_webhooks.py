@@ -1,62 +1,18 @@
 """Webhooks over HTTP: set up by the API, and told by the daemon that serves it."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
+from support.receiver import Receiver, receiving
 from support.service import Answer, Person, Service
 from support.waiting import until
 
 from market.events import CATALOGUE
 
 ALL = "/api/webhooks"
-
-
-@dataclass
-class Receiver:
-    """A server that keeps what it is sent, in threads of its own."""
-
-    status: int = 200
-    port: int = 0
-    got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hooks"
-
-
-@contextmanager
-def receiving() -> Iterator[Receiver]:
-    receiver = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            receiver.got.append((dict(self.headers), body))
-            self.send_response(receiver.status)
-            self.send_header("Content-Length", "5")
-            self.end_headers()
-            self.wfile.write(b"taken")
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield receiver
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture
@@ -232,3 +188,13 @@ async def test_every_type_may_be_wanted(service: Service) -> None:
     types = sorted(set(CATALOGUE) - {"test.ping"})
     made = await create(service, me, "https://example.com/", *types)
     assert made["webhook"]["types"] == types
+
+
+async def test_a_key_needs_the_scope(service: Service) -> None:
+    me = await service.person()
+    statuses = []
+    for scope in ("webhooks:write", "events:read"):
+        body = {"name": scope, "scopes": [scope]}
+        key = (await ask(service, me, "POST", "/api/keys", body)).body["key"]
+        statuses.append((await service.call("GET", ALL, token=key)).status)
+    assert statuses == [200, 401]

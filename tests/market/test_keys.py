@@ -4,7 +4,6 @@ import pytest
 from support.events import types_of
 from support.market import Market
 
-from market.accounts import Caller
 from market.errors import Code, MarketError
 from market.keys import (
     KEPT_SECONDS,
@@ -72,11 +71,11 @@ async def test_a_key_ends_when_it_is_revoked_and_when_it_expires(market: Market)
     assert await refusal(market, first.key) is Code.UNAUTHORIZED
     assert not await market.accounts.is_current(caller)
     await market.keys.authenticate(second.key, HERE)
-    market.clock.advance(DAY)
+    market.clock.jump(DAY)
     assert await refusal(market, second.key) is Code.UNAUTHORIZED
     assert [each.status for each in await market.keys.all_of(ada)] == ["expired", "revoked"]
     assert (await types_of(market, ada)).count("key.revoked") == 1
-    market.clock.advance(KEPT_SECONDS + 1)
+    market.clock.jump(KEPT_SECONDS + 1)
     await made(market, ada)
     assert [each.status for each in await market.keys.all_of(ada)] == ["active"]
 
@@ -103,10 +102,10 @@ async def test_its_owner_sees_when_and_whence_it_was_used_to_the_hour(market: Ma
     assert await last() is None
     await market.keys.authenticate(issued.key, HERE)
     assert await last() == began
-    market.clock.advance(USED_SECONDS - 1)
+    market.clock.jump(USED_SECONDS - 1)
     await market.keys.authenticate(issued.key, HERE)
     assert await last() == began
-    market.clock.advance(1)
+    market.clock.jump(1)
     await market.keys.authenticate(issued.key, "198.51.100.1")
     assert await last() == began + USED_SECONDS
     assert (await market.keys.one(ada, issued.row.id)).row.last_used_network == "198.51.100.1"
@@ -119,7 +118,7 @@ async def test_a_rolled_key_goes_on_for_a_while(market: Market) -> None:
     assert new.row.allow_ips == old.row.allow_ips
     for key in (old.key, new.key):
         await market.keys.authenticate(key, HERE)
-    market.clock.advance(2 * 3_600)
+    market.clock.jump(2 * 3_600)
     assert await refusal(market, old.key) is Code.UNAUTHORIZED
     await market.keys.authenticate(new.key, HERE)
     newest = await market.keys.roll(ada, new.row.id, overlap_hours=0)
@@ -146,7 +145,7 @@ async def test_its_owner_is_told_once_before_a_key_expires(market: Market) -> No
     await made(market, ada)
     await made(market, ada, expires_in_days=None)
     assert await market.keys.warn() == 0
-    market.clock.advance(LIFETIME_DEFAULT_DAYS * DAY - WARNED_SECONDS)
+    market.clock.jump(LIFETIME_DEFAULT_DAYS * DAY - WARNED_SECONDS)
     assert [await market.keys.warn(), await market.keys.warn()] == [1, 0]
     assert (await types_of(market, ada)).count("key.expiring") == 1
 
@@ -175,5 +174,5 @@ async def test_what_no_key_can_be_is_refused(
 async def test_a_caller_by_login_has_no_key(market: Market) -> None:
     await market.accounts.register(username="ada", email="ada@example.com", password="12345678")
     login = await market.accounts.login(email="ada@example.com", password="12345678")
-    caller: Caller = await market.accounts.authenticate(login.token)
+    caller = await market.accounts.authenticate(login.token)
     assert caller.key is None

@@ -56,7 +56,7 @@ async def test_each_period_has_the_whole_limit(market: Market) -> None:
     market.clock.now = timegm((2027, 1, 31, 23, 59, 59))
     assert await buy(market, ada, pays, 2) is None
     assert await buy(market, ada, pays) is Code.SPEND_LIMIT_REACHED
-    market.clock.advance(1)
+    market.clock.jump(1)
     assert await buy(market, ada, pays, 2) is None
     # Of a lifetime it counts from the beginning, also when it is said later.
     whole = SpendLimits(usd=5 * MICRO, period="lifetime")
