@@ -1,15 +1,10 @@
 """Devices, jobs, the market and deploys in a browser, and an agent that runs the shown lines."""
 
-import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from support.browser import Tab, Visit
-from support.process import ROOT
+from support.console import agent
 from support.service import Person, Service, running_in
 from support.waiting import until
 from support.worker_process import require_sandbox
@@ -31,39 +26,6 @@ async def listed(service: Service, person: Person, path: str, key: str) -> list[
     answer = await service.call("GET", path, token=person.token)
     assert answer.status == 200, answer.body
     return list(answer.body[key])
-
-
-@asynccontextmanager
-async def agent(folder: Path, lines: str) -> AsyncIterator[Path]:
-    """Run the lines that the page showed, in a shell, as their reader would; yields the log."""
-    setup, _, run = lines.rpartition("\n")
-    environment = {
-        **os.environ,
-        "HOME": str(folder),
-        "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}",
-        "XDG_DATA_HOME": str(folder),
-    }
-    done = await asyncio.create_subprocess_shell(
-        setup,
-        cwd=folder,
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await done.communicate(b"yes\n")
-    assert done.returncode == 0, said.decode()
-    log = folder / "log"
-    with log.open("wb") as written:
-        working = await asyncio.create_subprocess_shell(
-            f"exec {run}", cwd=folder, env=environment, stdout=written, stderr=written
-        )
-    try:
-        yield log
-    finally:
-        if working.returncode is None:
-            working.send_signal(signal.SIGHUP)
-            await working.wait()
 
 
 async def test_a_machine_is_registered_a_job_posted_and_its_earnings_seen(
@@ -226,3 +188,94 @@ async def test_figures_that_cannot_be_had_any_more_say_how_old_they_are(
         await tab.emulate(offline=False)
         await tab.run("document.dispatchEvent(new Event('visibilitychange'))")
         await tab.until("!document.querySelector('main').classList.contains('stale')")
+
+
+async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_path: Path) -> None:
+    async with running_in(tmp_path, exits={"host": "127.0.0.1", "port": 0}) as service:
+        person = await service.person()
+        made = await service.call(
+            "POST", "/api/worker/token/create", {"name": "box"}, token=person.token
+        )
+        path = f"/console/devices/{made.body['token_id']}"
+        tab = await log_in(visit, service, person, path)
+        await tab.until_text("Its owner gets 60 %")
+        await tab.click("Agree to the terms")
+        await tab.click("form button[type=submit]")
+        await tab.until_text("Please fill this in.")
+        await tab.fill("I have read the terms, and may lend this connection", value=True)
+        await tab.click("form button[type=submit]")
+        await tab.until_text("Withdraw consent")
+        await tab.click("Limits")
+        await tab.fill("Connections at once", "5")
+        await tab.click("Save")
+        await tab.until_text("Saved.")
+        [exit_] = await listed(service, person, "/api/exits/me", "exits")
+        assert exit_["limits"]["connections"] == 5
+        await tab.click("Pause")
+        await tab.until_text("Paused")
+        await tab.click("Resume")
+        await tab.until_text("Offline")
+        await tab.click("Withdraw consent")
+        await tab.click("dialog button[value=yes]")
+        await tab.until_text("Withdrawn")
+        await tab.until_text("Agree to the terms")
+
+
+class Runner:
+    """A device that does by hand what it is told, for a page to be seen meanwhile."""
+
+    def __init__(self, service: Service, token: str, job_id: str) -> None:
+        self._service = service
+        self._headers = {"X-Worker-Token": token}
+        self._job = f"/api/worker/jobs/{job_id}"
+        self._job_id = job_id
+        self._written = 0
+
+    async def say(self, path: str, body: Any = None, raw: bytes | None = None) -> None:
+        answer = await self._service.call("POST", path, body, raw=raw, headers=self._headers)
+        assert answer.status == 200, answer.body
+
+    async def begin(self) -> None:
+        await self.say(f"/api/jobs/{self._job_id}/accept")
+        await self.say(f"{self._job}/started")
+
+    async def write(self, text: bytes) -> None:
+        await self.say(f"{self._job}/log?attempt=1&offset={self._written}", raw=text)
+        self._written += len(text)
+
+    async def complete(self) -> None:
+        await self.say(f"{self._job}/complete", {"result": "42"})
+
+
+async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
+    service: Service, visit: Visit
+) -> None:
+    buyer, owner = await service.person(credit="10"), await service.person()
+    made = await service.call(
+        "POST", "/api/worker/token/create", {"name": "box"}, token=owner.token
+    )
+    job = {
+        "title": "slow",
+        "job_type": "script",
+        "price_credit": 10,
+        "duration_hrs": 1,
+        "payload": {"script": "print(1)"},
+    }
+    posted = await service.call("POST", "/api/jobs", job, token=buyer.token)
+    job_id = str(posted.body["job_id"])
+    runner = Runner(service, str(made.body["token"]), job_id)
+    tab = await log_in(visit, service, buyer, f"/console/jobs/{job_id}")
+    await tab.until_text("No device has taken it yet")
+    await runner.begin()
+    await tab.until_text("Running", ".facts")
+    await runner.write(b"one\n")
+    await tab.until_text("one", ".log")
+    await runner.write(b"two <b>bold</b>\n")
+    await tab.until_text("two <b>bold</b>", ".log")
+    await runner.complete()
+    await tab.until_text("Complete")
+    await tab.until_text("42")
+    await tab.click("Confirm and pay")
+    await tab.until_text("You have confirmed the result; it is paid.")
+    wallet = await service.call("GET", "/api/wallet", token=owner.token)
+    assert wallet.body["credit_balance"] == 9

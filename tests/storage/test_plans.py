@@ -38,6 +38,8 @@ from market.usage_range import UTC, Step, range_of
 from proxyctl.protocol.jobspec import Payload
 from storage import bandwidth, idempotency, ledger, logs, nodes, users
 from storage import claims as claim_queries
+from storage import devices as device_queries
+from storage import events as event_queries
 from storage import exits as exit_queries
 from storage import jobs as job_queries
 from storage import usage as usage_queries
@@ -304,6 +306,20 @@ async def my_exits(market: Market, buyer: str) -> None:
     await market.exits.pending(buyer)
 
 
+async def events(market: Market, buyer: str) -> None:
+    """Read the newest events of a buyer, those behind one, some by identifier, and some types."""
+    feed = market.event_feed
+    newest = await feed.page(buyer, limit=20)
+    assert len(newest) == 20
+    await feed.page(buyer, after=newest[-1].id, limit=20)
+    await feed.page(buyer, after=newest[-1].id, limit=20, order="oldest")
+    await feed.page(buyer, types=("job.created", "job.failed"), limit=20)
+    await market.store.read(event_queries.find, [each.id for each in newest])
+    before = newest[0].id
+    await market.store.write(event_queries.delete_before, grown.OLDEST, limit=100)
+    assert before == (await feed.page(buyer, limit=1))[0].id
+
+
 async def logins(market: Market, buyer: str) -> None:
     now = market.clock.seconds()
     await market.store.write(
@@ -405,6 +421,11 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "buying, selling, working": trade,
     "several copies of a job": copies,
     "logging in and out": logins,
+    "events": events,
+    # Not the buyer's: they have more in the larger market.
+    "live usage of somebody": lambda market, buyer: market.store.read(
+        bandwidth.counted_of_users, [buyer[:-1] + "x"]
+    ),
 }
 
 
@@ -438,6 +459,9 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "advances of exits": advances,
     "replicas that are to be replaced": lambda market, _: market.rollouts.sweep(),
     "hours that are old": rolled_up,
+    "devices that are silent": lambda market, _: market.store.write(
+        device_queries.mark_silent, before=grown.NOW - 200, limit=100
+    ),
     "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),
     "answers that are old": (
         lambda market, _: market.store.write(idempotency.delete_before, grown.NOW - 1, limit=20)
