@@ -1,16 +1,10 @@
 """Devices, jobs, the market and deploys in a browser, and an agent that runs the shown lines."""
 
-import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from support.browser import Visit
-from support.console import opened
-from support.process import ROOT
+from support.console import agent, opened
 from support.service import Person, Service, running_in
 from support.waiting import until
 from support.worker_process import require_sandbox
@@ -22,39 +16,6 @@ async def listed(service: Service, person: Person, path: str, key: str) -> list[
     answer = await service.call("GET", path, token=person.token)
     assert answer.status == 200, answer.body
     return list(answer.body[key])
-
-
-@asynccontextmanager
-async def agent(folder: Path, lines: str) -> AsyncIterator[Path]:
-    """Run the lines that the page showed, in a shell, as their reader would; yields the log."""
-    setup, _, run = lines.rpartition("\n")
-    environment = {
-        **os.environ,
-        "HOME": str(folder),
-        "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}",
-        "XDG_DATA_HOME": str(folder),
-    }
-    done = await asyncio.create_subprocess_shell(
-        setup,
-        cwd=folder,
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await done.communicate(b"yes\n")
-    assert done.returncode == 0, said.decode()
-    log = folder / "log"
-    with log.open("wb") as written:
-        working = await asyncio.create_subprocess_shell(
-            f"exec {run}", cwd=folder, env=environment, stdout=written, stderr=written
-        )
-    try:
-        yield log
-    finally:
-        if working.returncode is None:
-            working.send_signal(signal.SIGHUP)
-            await working.wait()
 
 
 async def test_a_machine_is_registered_a_job_posted_and_its_earnings_seen(
