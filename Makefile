@@ -122,7 +122,8 @@ test-both: setup
 coverage: setup
 	PROXYD_INTERPRETED=1 $(TESTS) --override-ini timeout=600 --cov
 
-CHECKS = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/lint-imports
+CHECKS = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/lint-imports \
+	&& $(VENV)/bin/oxlint --deny-warnings api/console
 
 lint: setup
 	$(CHECKS)

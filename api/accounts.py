@@ -1,13 +1,14 @@
 """Routes of accounts: register, log in, who am I (specification 4.1 and 4.2)."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec import money
-from api.routes import Auth, Call, Nothing, Reply, Route
+from api.cookies import Cookies
+from api.routes import Auth, Call, Nothing, Reply, Route, WithCookie
 from market.accounts import Accounts, Login
-from market.errors import Code
+from market.errors import Code, MarketError
 from market.recovery import Recovery
 from market.user_fields import (
     EMAIL_MAX_CHARACTERS,
@@ -16,26 +17,39 @@ from market.user_fields import (
     USERNAME_MAX_CHARACTERS,
 )
 
+NOT_CONSOLE = (
+    "Only a page of this service keeps its login in a cookie; without keep, the token is in the "
+    "reply."
+)
 RequiredText = Annotated[str, Meta(min_length=1, max_length=1024)]
 NewPassword = Annotated[
     str, Meta(min_length=PASSWORD_MIN_CHARACTERS, max_length=PASSWORD_MAX_CHARACTERS)
 ]
 
 
+# Where a browser is to keep the token: in a cookie that no script reads, and not in the reply.
+Keep = Literal["cookie"] | None
+
+
 class RegisterRequest(Struct):
-    """The fields of a new account; `ref` is the referral code of the user who sent the caller."""
+    """The fields of a new account; `ref` is the referral code of the user who sent the caller.
+
+    With `keep`, which the console alone may ask for, the token is in a cookie.
+    """
 
     username: Annotated[str, Meta(min_length=1, max_length=USERNAME_MAX_CHARACTERS)]
     email: Annotated[str, Meta(min_length=1, max_length=EMAIL_MAX_CHARACTERS)]
     password: NewPassword
     ref: str | None = None
+    keep: Keep = None
 
 
 class LoginRequest(Struct):
-    """The credentials of an account."""
+    """The credentials of an account; with `keep`, as for registering."""
 
     email: RequiredText
     password: RequiredText
+    keep: Keep = None
 
 
 class LoginUser(Struct):
@@ -49,9 +63,9 @@ class LoginUser(Struct):
 
 
 class LoginReply(Reply, kw_only=True):
-    """A session token, and its user."""
+    """A session token, unless it is kept in a cookie, and its user."""
 
-    token: str
+    token: str | UnsetType = UNSET
     user: LoginUser
 
 
@@ -72,9 +86,9 @@ class ProfileReply(Reply, kw_only=True):
 
 
 class TokenReply(Reply, kw_only=True):
-    """A new session token."""
+    """A new session token, unless it is kept in a cookie."""
 
-    token: str
+    token: str | UnsetType = UNSET
 
 
 class VerifyRequest(Struct):
@@ -104,10 +118,17 @@ class ChangePasswordRequest(Struct):
 
 
 class AccountRoutes:
-    """The routes of accounts."""
+    """The routes of accounts.
 
-    def __init__(self, accounts: Accounts, recovery: Recovery) -> None:
+    Args:
+        accounts: registers people and lets them in.
+        recovery: confirms addresses and replaces forgotten passwords.
+        cookies: where browsers keep logins.
+    """
+
+    def __init__(self, accounts: Accounts, recovery: Recovery, cookies: Cookies) -> None:
         self._accounts = accounts
+        self._cookies = cookies
         self._recovery = recovery
 
     def table(self) -> list[Route]:
@@ -201,15 +222,17 @@ class AccountRoutes:
             ),
         ]
 
-    async def register(self, call: Call[RegisterRequest, Any]) -> RegisterReply:
+    async def register(self, call: Call[RegisterRequest, Any]) -> Reply:
         """Open an account and log its owner in."""
         body = call.body
+        _check_keep(call.is_console, body.keep)
 
         def reply(registered: tuple[Login, bool]) -> RegisterReply:
             login, referred = registered
             applied = UNSET if body.ref is None else referred
             user = _login_user(login)
-            return RegisterReply(token=login.token, user=user, referral_applied=applied)
+            token = UNSET if body.keep else login.token
+            return RegisterReply(token=token, user=user, referral_applied=applied)
 
         registered = await self._accounts.register(
             username=body.username,
@@ -219,15 +242,23 @@ class AccountRoutes:
             client=call.client,
             receipt=call.receipt(reply),
         )
-        return reply(registered)
+        made = reply(registered)
+        return self._kept(made, registered[0].token) if body.keep else made
 
-    async def login(self, call: Call[LoginRequest, Any]) -> LoginReply:
+    async def login(self, call: Call[LoginRequest, Any]) -> Reply:
         """Log a user in."""
         body = call.body
+        _check_keep(call.is_console, body.keep)
         login = await self._accounts.login(
             email=body.email, password=body.password, client=call.client
         )
-        return LoginReply(token=login.token, user=_login_user(login))
+        user = _login_user(login)
+        if body.keep:
+            return self._kept(LoginReply(user=user), login.token)
+        return LoginReply(token=login.token, user=user)
+
+    def _kept(self, reply: Reply, token: str) -> WithCookie:
+        return WithCookie(reply=reply, cookie=self._cookies.keep(token))
 
     async def me(self, call: Call[Nothing, Any]) -> ProfileReply:
         """Return the caller's profile."""
@@ -243,11 +274,14 @@ class AccountRoutes:
     async def logout(self, call: Call[Nothing, Any]) -> Reply:
         """End this login session."""
         await self._accounts.logout(call.caller)
+        if call.is_console:
+            return WithCookie(reply=Reply(), cookie=self._cookies.forget())
         return Reply()
 
-    async def refresh(self, call: Call[Nothing, Any]) -> TokenReply:
-        """Return a new token of this login session."""
-        return TokenReply(token=await self._accounts.refresh(call.caller))
+    async def refresh(self, call: Call[Nothing, Any]) -> Reply:
+        """Return a new token of this login session, or keep it where the present one is kept."""
+        token = await self._accounts.refresh(call.caller)
+        return self._kept(TokenReply(), token) if call.is_console else TokenReply(token=token)
 
     async def verify(self, call: Call[VerifyRequest, Any]) -> Reply:
         """Confirm an e-mail address."""
@@ -276,6 +310,16 @@ class AccountRoutes:
             call.caller, old=body.old_password, new=body.new_password, client=call.client
         )
         return Reply()
+
+
+def _check_keep(is_console: bool, keep: Keep) -> None:
+    """Refuse a cookie to who is no page of this origin: others must not log a browser in.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if keep and not is_console:
+        raise MarketError(Code.INVALID_FIELD, NOT_CONSOLE, field="keep")
 
 
 def _login_user(login: Login) -> LoginUser:

@@ -9,7 +9,9 @@ from api.assistant import AssistantRoutes
 from api.attempts import AttemptRoutes
 from api.bandwidth import BandwidthRoutes
 from api.benchmarks import BenchmarkRoutes
+from api.cookies import Cookies
 from api.deploys import DeployRoutes
+from api.device_work import DeviceRoutes
 from api.events import EventRoutes
 from api.exits import ExitRoutes
 from api.health import HealthRoutes
@@ -23,6 +25,7 @@ from api.reviews import ReviewRoutes
 from api.routes import Route
 from api.usage import UsageRoutes
 from api.wallet import WalletRoutes
+from api.webhooks import WebhookRoutes
 from api.work import WorkRoutes
 from api.workers import WorkerRoutes
 from market.market import Market
@@ -34,6 +37,7 @@ def routes(
     *,
     ready: Callable[[], Awaitable[bool]],
     app_url: str,
+    cookies: Cookies,
     door: AppServer | None = None,
 ) -> list[Route]:
     """Return every endpoint; a new one is added to the file of its resource, or that file here.
@@ -43,19 +47,22 @@ def routes(
         assistant: the routes of the assistant, which asks a model.
         ready: says whether the store is reachable and the listeners are up.
         app_url: where referral links lead.
+        cookies: where browsers keep logins.
         door: where apps are reached; None where they are not.
     """
     responses = Answers(market.context.store.version)
     return [
         *HealthRoutes(ready).table(),
-        *AccountRoutes(market.accounts, market.recovery).table(),
+        *AccountRoutes(market.accounts, market.recovery, cookies).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
-        *WorkerRoutes(market.devices, market.jobs, market.exits).table(),
+        *WebhookRoutes(market.webhooks).table(),
+        *WorkerRoutes(market.devices, market.jobs, market.exits, market.device_work).table(),
         *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, market.dispatch, responses).table(),
+        *DeviceRoutes(market.device_work, market.devices).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
         *BenchmarkRoutes(market.benchmarks).table(),

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from aiohttp import web
 from aiohttp.hdrs import AUTHORIZATION
 
+from api.cookies import Cookies
 from api.rate import Rates
 from api.routes import Auth, Route
 from market.accounts import Caller
@@ -39,11 +40,17 @@ class Callers:
         authenticate: returns the login of a session token, or raises `MarketError`.
         authenticate_worker: the same for the tokens of worker devices.
         rates: how often each may call; it may be replaced.
+        cookies: reads the login of a browser; None where only headers count.
     """
 
     def __init__(
-        self, authenticate: Authenticate, authenticate_worker: AuthenticateWorker, rates: Rates
+        self,
+        authenticate: Authenticate,
+        authenticate_worker: AuthenticateWorker,
+        rates: Rates,
+        cookies: Cookies | None = None,
     ) -> None:
+        self._cookies = cookies
         self._authenticate = authenticate
         self._authenticate_worker = authenticate_worker
         self.rates = rates
@@ -67,9 +74,9 @@ class Callers:
         try:
             auth = route.auth
             if auth is Auth.OPTIONAL_EITHER or auth is Auth.OPTIONAL_JWT:
-                auth = _required(auth, request.headers)
+                auth = self._required(auth, request.headers)
             if auth is Auth.JWT:
-                login = await self._authenticate(_bearer(request))
+                login = await self._authenticate(self._kept(request.headers) or _bearer(request))
                 identity, user_id = login.session_id, login.profile.user_id
             elif auth is Auth.WORKER:
                 worker = await self._authenticate_worker(_worker_token(request))
@@ -80,12 +87,18 @@ class Callers:
                 await self.rates.refuse(insistent)
         return login, worker
 
+    def _required(self, auth: Auth, headers: Mapping[str, str]) -> Auth:
+        """Return what a caller shows where tokens are optional: one that is sent must be valid."""
+        if auth is Auth.OPTIONAL_EITHER and WORKER_TOKEN in headers:
+            return Auth.WORKER
+        is_shown = AUTHORIZATION in headers or self._kept(headers) is not None
+        return Auth.JWT if is_shown else Auth.NONE
 
-def _required(auth: Auth, headers: Mapping[str, str]) -> Auth:
-    """Return what a caller shows where tokens are optional: one that is sent must be valid."""
-    if auth is Auth.OPTIONAL_EITHER and WORKER_TOKEN in headers:
-        return Auth.WORKER
-    return Auth.JWT if AUTHORIZATION in headers else Auth.NONE
+    def _kept(self, headers: Mapping[str, str]) -> str | None:
+        """Return the token in a cookie that counts; a header goes before it."""
+        if self._cookies is None or AUTHORIZATION in headers:
+            return None
+        return self._cookies.token(headers)
 
 
 def _bearer(request: web.BaseRequest) -> str:

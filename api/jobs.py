@@ -260,6 +260,18 @@ class JobReply(Reply, kw_only=True):
     job: OwnJob
 
 
+class CancelCostReply(Reply, kw_only=True):
+    """What cancelling would do now: how many jobs it ends, what is paid for them, what comes back.
+
+    More than one is ended where a job is one of several copies. A job that runs costs more later.
+    """
+
+    jobs: int
+    pays: float
+    returns: float
+    payment_type: Currency
+
+
 class AcceptedJob(Struct):
     """A job that a device runs now."""
 
@@ -447,6 +459,15 @@ class JobRoutes:
                 "Cancel one of my jobs",
                 self.cancel,
                 Reply,
+                auth=Auth.JWT,
+                errors=(Code.JOB_NOT_FOUND, Code.JOB_OVER),
+            ),
+            Route(
+                "GET",
+                "/api/jobs/{job_id}/cancel",
+                "See what cancelling one of my jobs would cost now",
+                self.cancelling_costs,
+                CancelCostReply,
                 auth=Auth.JWT,
                 errors=(Code.JOB_NOT_FOUND, Code.JOB_OVER),
             ),
@@ -662,6 +683,16 @@ class JobRoutes:
         """Cancel one of the caller's jobs."""
         await self._jobs.cancel(call.user_id, _job_id(call))
         return Reply()
+
+    async def cancelling_costs(self, call: Call[Nothing, Any]) -> CancelCostReply:
+        """Return what cancelling would cost at this moment."""
+        quote = await self._jobs.cancelling_costs(call.user_id, _job_id(call))
+        return CancelCostReply(
+            jobs=quote.stopped,
+            pays=money(quote.pays),
+            returns=money(quote.returns),
+            payment_type=CURRENCIES[quote.currency],
+        )
 
     async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
         """Let the device run a job."""

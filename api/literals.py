@@ -28,6 +28,24 @@ TransactionKind = Literal[
 
 ExitState = Literal["online", "resting", "offline", "paused", "terms_changed", "revoked", "barred"]
 
+WorkState = Literal[
+    "revoked", "never_seen", "offline", "working", "not_asking", "wants_none", "waiting"
+]
+Hindrance = Literal[
+    "job_type",
+    "network",
+    "executor",
+    "ports",
+    "cores",
+    "memory",
+    "disk",
+    "architecture",
+    "gpu",
+    "reputation",
+    "owner",
+    "price",
+]
+
 CURRENCIES: Mapping[str, Currency] = {each: each for each in get_args(Currency)}
 SESSION_STATUSES: Mapping[str, SessionStatus] = {each: each for each in get_args(SessionStatus)}
 JOB_STATUSES: Mapping[str, JobStatus] = {each: each for each in get_args(JobStatus)}
@@ -43,6 +61,8 @@ REVISION_STATES: Mapping[str, RevisionState] = {each: each for each in get_args(
 NETWORKS: Mapping[str, Network] = {each: each for each in get_args(Network)}
 DEVICE_TYPES: Mapping[str, DeviceType] = {each: each for each in get_args(DeviceType)}
 EXIT_STATES: Mapping[str, ExitState] = {each: each for each in get_args(ExitState)}
+WORK_STATES: Mapping[str, WorkState] = {each: each for each in get_args(WorkState)}
+HINDRANCES: Mapping[str, Hindrance] = {each: each for each in get_args(Hindrance)}
 TRANSACTION_KINDS: Mapping[str, TransactionKind] = {
     each: each for each in get_args(TransactionKind)
 }

@@ -51,13 +51,19 @@ class Page:
         content_type: its media type.
         body: its bytes, or a function that makes them at the first request.
         headers: further headers of the response.
+        gzipped: the bytes compressed, for who takes them so; b"" where they are not.
     """
 
     def __init__(
-        self, content_type: str, body: bytes | Callable[[], bytes], headers: dict[str, str]
+        self,
+        content_type: str,
+        body: bytes | Callable[[], bytes],
+        headers: dict[str, str],
+        gzipped: bytes = b"",
     ) -> None:
         self.content_type = content_type
         self.headers = headers
+        self.gzipped = gzipped
         self._body = body
 
     @property

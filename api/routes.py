@@ -88,6 +88,13 @@ class Redirect(Reply, kw_only=True):
     url: str
 
 
+class WithCookie(Reply, kw_only=True):
+    """A successful response, with the header Set-Cookie; `reply` is what it says."""
+
+    reply: Reply
+    cookie: str
+
+
 class Nothing(Struct):
     """A request that carries no data."""
 
@@ -110,7 +117,8 @@ class Call(Struct, Generic[Body, Query], frozen=True):
 
     `client` is the network that it is counted by, `address` the exact address; `login` is the
     caller where the route authenticates; `accept_language`, `accept` and `last_event_id` are the
-    headers of these names. `send_space` is there where the answer may be held.
+    headers of these names. With `is_console`, a page of this origin asks. `send_space` is there
+    where the answer may be held.
     """
 
     body: Body
@@ -124,6 +132,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     address: str = ""
     accept: str = ""
     last_event_id: str = ""
+    is_console: bool = False
     send_space: Callable[[], Awaitable[None]] | None = None
 
     @property

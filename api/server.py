@@ -1,6 +1,7 @@
 """The HTTP server: reads a request, calls its route, writes the response; aiohttp underneath."""
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, partial
 from time import monotonic
@@ -23,6 +24,8 @@ from api.connections import (
     Request,
     Server,
 )
+from api.console import Console
+from api.cookies import Cookies, is_console
 from api.errors import Transport, TransportError
 from api.forms import Form, Uploads
 from api.forwarded import Clients
@@ -45,6 +48,7 @@ from api.routes import (
     Route,
     Streamed,
     Text,
+    WithCookie,
     encode,
 )
 from api.sizes import largest
@@ -77,7 +81,8 @@ class HttpServer(Front):
         limits: bounds on what clients use.
         version: the program's, for the document of the API.
         base_url: the public address of the API, for the same.
-        more_pages: further pages, by path.
+        cookies: reads the login of a browser.
+        console: its pages, if they are served.
         exposition: the metrics, if they are served.
     """
 
@@ -94,16 +99,16 @@ class HttpServer(Front):
         limits: Limits | None = None,
         version: str = "",
         base_url: str = "",
-        more_pages: Mapping[str, Page] | None = None,
+        cookies: Cookies | None = None,
+        console: Console | None = None,
         exposition: Exposition | None = None,
     ) -> None:
         # Its parts are objects already; what is left are one of each, and four that a reload or the
         # end of the process replaces.
         self.routes = table = tuple(routes)
         self._describe = partial(openapi.document, table, version=version, base_url=base_url)
-        self._pages = pages(lambda: msgspec.json.encode(self.openapi) + b"\n") | dict(
-            more_pages or {}
-        )
+        self._pages = pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
+        self._console = console
         self._router = Router(table)
         self._decoders = {
             route.body: Decoder(route.body) for route in table if not route.form_max_bytes
@@ -115,7 +120,9 @@ class HttpServer(Front):
         self._seal = seal
         self._wall_clock = now
         self._limits = limits or Limits()
-        self._callers = Callers(authenticate, authenticate_worker, Rates(self._limits, monotonic))
+        self._callers = Callers(
+            authenticate, authenticate_worker, Rates(self._limits, monotonic), cookies
+        )
         self._request_ids = request_id.RequestIds()
         self._uploads = Uploads()
         self._exposition = exposition
@@ -181,6 +188,8 @@ class HttpServer(Front):
         path = routed(request.rel_url.raw_path)
         is_metrics = path == exposed.PATH and self._exposition is not None
         page = self._pages.get(path)
+        if page is None and self._console is not None:
+            page = self._console.page(path)
         if is_metrics or page is not None:
             await self._callers.rates.count(client)
         if is_metrics:
@@ -270,7 +279,18 @@ class HttpServer(Front):
         accept = request.headers.get(hdrs.ACCEPT, "")
         last_id = request.headers.get(hdrs.LAST_EVENT_ID, "")
         return Call(
-            body, query, names, client, login, keyed, worker, accepted, address, accept, last_id
+            body,
+            query,
+            names,
+            client,
+            login,
+            keyed,
+            worker,
+            accepted,
+            address,
+            accept,
+            last_id,
+            is_console(request.headers),
         )
 
     async def _body(self, request: Request, route: Route, client: str) -> bytes:
@@ -284,6 +304,9 @@ async def _answered(request: Request, route: Route, call: Call[Any, Any]) -> web
     reply = await route.handler(call)
     if isinstance(reply, Streamed | Download | Redirect):
         return await _sent(request, reply, call.client)
+    if isinstance(reply, WithCookie):
+        private: dict[str, str] = {hdrs.SET_COOKIE: reply.cookie, hdrs.CACHE_CONTROL: "no-store"}
+        return _whole(request, call.client, encode(reply.reply), private)
     headers = dict(OF_CLIENT) if route.has_text else {}
     if isinstance(reply, Text):
         headers["Content-Type"] = PLAIN
@@ -376,4 +399,16 @@ def _applied(request: Request) -> dict[str, str]:
 def _page(request: Request, page: Page) -> Response:
     if request.method not in ("GET", "HEAD"):
         raise wrong_method(request.method, ("GET", "HEAD"))
-    return Response(200, page.body, {"Content-Type": page.content_type, **page.headers})
+    headers = {"Content-Type": page.content_type, **page.headers}
+    if page.gzipped and _takes_gzip(request.headers.get(hdrs.ACCEPT_ENCODING, "")):
+        return Response(200, page.gzipped, {**headers, "Content-Encoding": "gzip"})
+    return Response(200, page.body, headers)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Say whether an Accept-Encoding names gzip, and not with a weight of nothing."""
+    for each in accepted.lower().split(","):
+        coding, _, weight = each.partition(";")
+        if coding.strip() == "gzip":
+            return not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight)
+    return False

@@ -9,9 +9,10 @@ from api.benchmarks import Benchmark, benchmark_item
 from api.codec import Money, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
-from api.literals import DEVICE_TYPES, DeviceType
+from api.literals import DEVICE_TYPES, WORK_STATES, DeviceType, WorkState
 from api.reputations import Reputation, shown
 from api.routes import Auth, Call, Nothing, Reply, Route
+from market.device_work import DeviceWork
 from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
 from market.errors import Code, MarketError
 from market.exits import Exits
@@ -60,8 +61,11 @@ class DeviceItem(Struct):
     """A device in the list; memory in GB, earnings in credits since 00:00 UTC.
 
     `earn_today_usd` and `shared_bytes_today` are what it has earned and carried as an exit since.
+    `work` is what it is at; `not_asking`: it is alive, but no agent asks for work, as with an exit
+    alone; `wants_none`: its owner's rules have it rest. What it never reported is not there.
     """
 
+    # One field for each thing that an owner wants to know.
     id: str
     hostname: str
     device_type: DeviceType
@@ -73,7 +77,13 @@ class DeviceItem(Struct):
     earn_today_usd: float
     shared_bytes_today: int
     reputation: Reputation
+    work: WorkState
     benchmark: Benchmark | UnsetType = UNSET
+    last_heartbeat_at: Timestamp | UnsetType = UNSET
+    cpu_temp: float | UnsetType = UNSET
+    gpu_temp: float | UnsetType = UNSET
+    cpu_pct: float | UnsetType = UNSET
+    ram_pct: float | UnsetType = UNSET
 
 
 class DevicesReply(Reply, kw_only=True):
@@ -131,8 +141,9 @@ class TunnelReply(Reply, kw_only=True):
 class WorkerRoutes:
     """The routes of worker devices."""
 
-    def __init__(self, devices: Devices, jobs: Jobs, exits: Exits) -> None:
+    def __init__(self, devices: Devices, jobs: Jobs, exits: Exits, device_work: DeviceWork) -> None:
         self._devices = devices
+        self._device_work = device_work
         self._jobs = jobs
         self._exits = exits
 
@@ -268,12 +279,14 @@ class WorkerRoutes:
         shared = await self._exits.today(device_ids)
         reputations = await self._devices.reputations(device_ids)
         benchmarks = await self._devices.benchmarks(device_ids)
+        states = await self._device_work.states(devices)
         items = [
             self._device_item(
                 device,
                 earned.get(device.id, 0),
                 shared.get(device.id),
                 shown(reputations[device.id]),
+                WORK_STATES[states[device.id]],
                 benchmarks.get(device.id),
             )
             for device in devices
@@ -286,6 +299,7 @@ class WorkerRoutes:
         earned: int,
         shared: DayRow | None,
         reputation: Reputation,
+        work: WorkState,
         benchmark: BenchmarkRow | None,
     ) -> DeviceItem:
         return DeviceItem(
@@ -300,7 +314,13 @@ class WorkerRoutes:
             earn_today_usd=money(0 if shared is None else shared.earned),
             shared_bytes_today=0 if shared is None else shared.used_bytes,
             reputation=reputation,
+            work=work,
             benchmark=UNSET if benchmark is None else benchmark_item(benchmark),
+            last_heartbeat_at=_moment(device.last_heartbeat_at),
+            cpu_temp=_known(device.cpu_temp),
+            gpu_temp=_known(device.gpu_temp),
+            cpu_pct=_known(device.cpu_pct),
+            ram_pct=_known(device.ram_pct),
         )
 
     async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:
@@ -334,6 +354,14 @@ def report_of(body: HeartbeatRequest) -> Report:
     if body.ram_pct is not None:
         report["ram_pct"] = body.ram_pct
     return report
+
+
+def _known(value: float | None) -> float | UnsetType:
+    return UNSET if value is None else value
+
+
+def _moment(seconds: int | None) -> Timestamp | UnsetType:
+    return UNSET if seconds is None else timestamp(seconds)
 
 
 def _token_item(device: DeviceRow) -> TokenItem:

@@ -276,6 +276,11 @@ def _urls(settings: Settings) -> Iterator[str]:
     ):
         if url and not _is_http(url):
             yield f"{name}: expected a URL that starts with http:// or https://, got {url!r}"
+    if not settings.api.console and not settings.api.app_url:
+        yield (
+            "api.app_url: must be set, because api.console is false and letters and referrals lead "
+            "to pages"
+        )
     url = settings.storage.url
     if url.startswith("sqlite:") and not url.startswith("sqlite:///"):
         yield (

@@ -8,7 +8,13 @@ from msgspec import Meta
 from config.secrets import SECRETS
 
 SHOWN_MAX_CHARACTERS = 80  # enough to recognise a value; a file may have any
-_SINGULAR = {int: "a whole number", float: "a number", Decimal: "a number", str: "text"}
+_SINGULAR = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    Decimal: "a number",
+    str: "text",
+}
 _PLURAL = {int: "whole numbers", float: "numbers", Decimal: "numbers", str: "texts"}
 
 

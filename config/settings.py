@@ -32,6 +32,7 @@ class ApiSettings(Struct, frozen=True):
     port: Port = 8080
     base_url: str = ""
     app_url: str = ""
+    console: bool = True
     trusted_proxies: tuple[str, ...] = ()
     metrics_allow: tuple[str, ...] = ()
     tls_cert: str = ""

@@ -206,6 +206,17 @@ class Devices:
         if self._is_shared:
             await self.flush()
 
+    async def find(self, user_id: str, device_id: str) -> DeviceRow:
+        """Return a device of a user, as of now, whether it was revoked or not.
+
+        Raises:
+            MarketError: `token_not_found`.
+        """
+        row = await self._store.read(queries.find, device_id=device_id, user_id=user_id)
+        if row is None:
+            raise MarketError(Code.TOKEN_NOT_FOUND)
+        return self._latest(row)
+
     async def page(self, user_id: str, *, before: str, limit: int) -> list[DeviceRow]:
         """Return a user's devices that were not revoked and those that were, newest first."""
         rows = await self._store.read(queries.page, user_id=user_id, before=before, limit=limit)

@@ -29,6 +29,7 @@ from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
 from market.errors import Code, MarketError
 from market.gathering import Gathering
+from market.hindrances import Compared, Device, compare
 from market.matching import (
     MILLION,
     WITHOUT_IMAGE,
@@ -170,6 +171,22 @@ class Told(Struct, frozen=True):
     seen: int
     is_replaced: bool = False
     benchmark: bool = False
+
+
+class Standing(Struct, frozen=True):
+    """What is known of a device as somebody who wants work.
+
+    Attributes:
+        is_asking: whether its agent asks for work here, or has within two minutes.
+        offer: what it last offered; else what it has reported of itself, if `is_reported`.
+        is_reported: whether it has offered nothing here.
+        compared: how the jobs that wait suit what it offers, were it free.
+    """
+
+    is_asking: bool
+    offer: Offer
+    is_reported: bool
+    compared: Compared
 
 
 class SampleSource(Protocol):
@@ -424,6 +441,38 @@ class Dispatch:
         rows = {each.job_id: each for each in found}
         jobs = [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
         return Offers(jobs, reputation)
+
+    def is_asking(self, device_id: str) -> bool | None:
+        """Say whether a device's agent asks for work here; None if that never has."""
+        known = self._devices.get(device_id)
+        if known is None or known.offer is None:
+            return None
+        now = asyncio.get_running_loop().time()
+        return known.request is not None or now - known.asked_at <= AGENT_AWAY_SECONDS
+
+    def slots(self, device_id: str) -> int | None:
+        """Return for how many more jobs a device last had room; None if it never said."""
+        known = self._devices.get(device_id)
+        return None if known is None or known.offer is None else known.offer.capacity.slots
+
+    def standing(self, row: DeviceRow, reputation: int) -> Standing:
+        """Return what is known of a device, and how the jobs that wait suit it.
+
+        Args:
+            row: the device.
+            reputation: what it has, in millionths.
+        """
+        known = self._devices.get(row.id)
+        said = None if known is None else known.offer
+        offer = _reported(row) if said is None else said
+        capacity = replace(offer.capacity, slots=max(offer.capacity.slots, 1))
+        kind = Device(
+            structs.replace(offer, capacity=capacity),
+            row.user_id,
+            reputation,
+            "" if known is None else known.network,
+        )
+        return Standing(bool(self.is_asking(row.id)), offer, said is None, compare(self.jobs, kind))
 
     def lacks(self, needs: Needs) -> Counter[Lack]:
         """Return how many devices of those that asked last lack what for such jobs.

@@ -96,20 +96,50 @@ async def draw(
         is_devices_fault: whether that could not do it; it is never paid then for time before it was
             ready.
     """
+    found = await _measure(tx, job, how, is_lost=is_lost, is_devices_fault=is_devices_fault)
+    if found is None:
+        return None
+    drawn, served = found
+    if drawn.due is not None:
+        await queries.insert(tx, drawn.due, served_seconds=served)
+    return drawn
+
+
+async def due_now(tx: Transaction, job: JobRow, how: Drawing) -> int | None:
+    """Return what the attempt at a replica would be paid if its buyer ended it now.
+
+    In micro-units of its hold; None if the job is none. Nothing is changed.
+    """
+    found = await _measure(tx, job, how)
+    if found is None:
+        return None
+    due = found[0].due
+    return 0 if due is None else due.amount
+
+
+async def _measure(
+    tx: Transaction,
+    job: JobRow,
+    how: Drawing,
+    *,
+    is_lost: bool = False,
+    is_devices_fault: bool = False,
+) -> tuple[Drawn, int] | None:
+    """Return what an attempt is to be paid, and for how many seconds of that it could be used."""
     replica = None if job.deploy_id is None else await rollout_queries.replica(tx, job.id)
     if replica is None:
         return None
     before = await queries.drawn(tx, job.id, job.attempts)
     left = replica.seconds - before.seconds
     if job.status != JobStatus.RUNNING or job.device_id is None or before.has_last:
-        return Drawn(left, left)
+        return Drawn(left, left), 0
     time = await _time(tx, job, replica, how.now, is_lost=is_lost)
     if is_devices_fault and not time.served:
         time = replace(time, paid=0)
     seconds = min(time.paid, left)
     owner = await device_queries.owner_of(tx, job.device_id)
     if seconds == 0 or owner is None:
-        return Drawn(left, left, time.worked)
+        return Drawn(left, left, time.worked), 0
 
     def worth(price: int) -> int:
         """Return what of a price these seconds are worth, so that all of them make the price."""
@@ -128,8 +158,7 @@ async def draw(
         earned=earned,
         created_at=how.now,
     )
-    await queries.insert(tx, row, served_seconds=min(time.served, seconds))
-    return Drawn(left - seconds, left, time.worked, row)
+    return Drawn(left - seconds, left, time.worked, row), min(time.served, seconds)
 
 
 async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:

@@ -62,7 +62,7 @@ async def settle(
     if worker is not None and review_seconds:
         how = reviews.Beginning(
             worker=worker,
-            price=_held_part(job, gross),
+            price=held_part(job, gross),
             earned=earned,
             seconds=review_seconds,
             resolution=moment.resolution,
@@ -77,14 +77,14 @@ async def settle(
     elif job.currency == Currency.CREDIT:
         payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
     else:
-        payments = [(house, _held_part(job, gross))]
+        payments = [(house, held_part(job, gross))]
         await _pay_out(tx, moment, job, worker, earned)
     await ledger.capture(
         tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
     )
 
 
-def _held_part(job: JobRow, gross: int) -> int:
+def held_part(job: JobRow, gross: int) -> int:
     """Return the part of what a buyer holds, in its currency, that is worth so many credits."""
     if job.currency == Currency.CREDIT and gross < job.price_credit:
         return gross

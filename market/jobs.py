@@ -23,7 +23,7 @@ from market.event_log import record
 from market.events import JobAccepted
 from market.idempotency import Receipt
 from market.money import as_decimal
-from market.outcomes import JobTerms, Outcomes, attempt_outcome
+from market.outcomes import JobTerms, Outcomes, Quote, attempt_outcome
 from market.overdue import Ended, Overdue
 from market.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, hold_of, waiting
 from market.specs import UNREADABLE, Spec, Specs, size_of
@@ -286,6 +286,14 @@ class Jobs:
         """
         for job in await self._store.write(self.outcomes.cancel, user_id, job_id):
             self.stopped(job)
+
+    async def cancelling_costs(self, user_id: str, job_id: str) -> Quote:
+        """Return what cancelling one of a buyer's jobs would cost now; see `cancel`.
+
+        Raises:
+            MarketError: `job_not_found`, `job_over`.
+        """
+        return await self._store.read(self.outcomes.quote, user_id, job_id)
 
     def stopped(self, job: JobRow) -> None:
         """Tell whoever waits for it that a job was cancelled, once that is committed.

@@ -17,6 +17,7 @@ from market.benchmarks import Benchmarks
 from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
+from market.device_work import DeviceWork
 from market.devices import Devices
 from market.dispatch import Dispatch, DispatchTerms
 from market.event_feed import EventFeed, EventFeedTerms
@@ -45,6 +46,7 @@ from market.tokens import Tokens
 from market.usage import UsageHistory
 from market.waking import Waking
 from market.wallet import Wallet
+from market.webhooks import Webhooks, WebhookTerms
 from storage.blobs.base import Blobs
 
 
@@ -67,6 +69,7 @@ class Rules(Struct, frozen=True):
     logs: LogTerms = LogTerms()
     deploy_images: Mapping[str, str] = {}
     samples: SampleTerms = SampleTerms()
+    webhooks: WebhookTerms = WebhookTerms()
     event_feed: EventFeedTerms = EventFeedTerms()
 
 
@@ -78,6 +81,7 @@ class Keys(Struct, frozen=True):
     sealing: Sealing
     job_secrets: Sealing
     app_keys: Sealing
+    webhook_secrets: Sealing
 
 
 class Market:
@@ -129,6 +133,9 @@ class Market:
         self.usage = UsageHistory(context)
         live_usage = LiveUsage(context, leases, live_uses, monotonic)
         self.event_feed = EventFeed(context, rules.event_feed, live_usage)
+        self.webhooks = Webhooks(
+            context, keys.webhook_secrets, self.emails, rules.webhooks, rules.app_url
+        )
         self.devices = Devices(context, bounds, is_shared=is_shared)
         self.exits = Exits(context, self.devices, rules.exits)
         self.exit_advances = ExitAdvances(context)
@@ -145,6 +152,7 @@ class Market:
             lambda: self.jobs.bounds,
             rules.dispatch,
         )
+        self.device_work = DeviceWork(context, self.devices, self.dispatch, is_shared=is_shared)
         self.renewals = Renewals(context)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)

@@ -255,6 +255,13 @@ class _Shape:
             else:
                 del self.bands[band]
 
+    def jobs(self) -> Iterator[WaitingJob]:
+        """Yield its jobs, in no order."""
+        for heap in self.bands.values():
+            for _, _, job in heap:
+                if not job.is_taken:
+                    yield job
+
     def _compact(self) -> None:
         for band, heap in tuple(self.bands.items()):
             heap[:] = [entry for entry in heap if not entry[2].is_taken]
@@ -308,6 +315,14 @@ class JobBook:
     def shapes(self) -> int:
         """How many different needs there are."""
         return len(self._shapes)
+
+    def kinds(self, most: int) -> Iterator[tuple[Needs, int, Iterator[WaitingJob]]]:
+        """Yield what jobs need, how many need that, and these jobs; the book may not be changed.
+
+        Of more than so many different needs the rest is left out.
+        """
+        for needs, shape in islice(self._shapes.items(), most):
+            yield needs, shape.live, shape.jobs()
 
     def has_room(self, job: WaitingJob) -> bool:
         """Say whether the buyer of a job has so few shapes that it may be added."""

@@ -22,7 +22,16 @@ from market.attempts import (
 )
 from market.bounds import Bounds
 from market.context import Context
-from market.draws import FEE_WHOLE, SECONDS_MIN, Drawing, Drawn, accounts_of, draw, pay
+from market.draws import (
+    FEE_WHOLE,
+    SECONDS_MIN,
+    Drawing,
+    Drawn,
+    accounts_of,
+    draw,
+    due_now,
+    pay,
+)
 from market.errors import Code, MarketError
 from market.event_log import record
 from market.events import (
@@ -36,6 +45,7 @@ from market.events import (
 )
 from market.job_pay import HOUR_SECONDS, Moment
 from market.ledger import TransferIds
+from market.money import Currency
 from market.overdue import GRACE_SECONDS, Ended, Leases
 from market.postings import hold_of
 from market.reputation import NEW_RELIABILITY
@@ -45,6 +55,7 @@ from storage import deploys as deploy_queries
 from storage import devices as device_queries
 from storage import job_specs as spec_queries
 from storage import jobs as queries
+from storage import ledger as ledger_queries
 from storage.attempts import EndRow
 from storage.copies import GroupRow
 from storage.devices import DeviceRow
@@ -106,6 +117,18 @@ class Outcome(Struct, frozen=True):
     ending: Ending = Ending()
 
 
+class Quote(Struct, frozen=True):
+    """What cancelling would do now: `stopped` jobs, what is paid, and what goes back to the buyer.
+
+    Amounts are in micro-units of `currency`.
+    """
+
+    currency: Currency
+    stopped: int
+    pays: int
+    returns: int
+
+
 class Completion(Struct, frozen=True):
     """How a job is once a result was taken, and copies that need not be done any more."""
 
@@ -150,6 +173,36 @@ class Outcomes:
         if not stopped and job.status != JobStatus.CANCELLED:
             raise MarketError(Code.JOB_OVER)
         return stopped
+
+    async def quote(self, tx: Transaction, user_id: str, job_id: str) -> Quote:
+        """Return what cancelling a job now would cost, or all copies of it; nothing is changed."""
+        job = await queries.find(tx, job_id)
+        if job is None or job.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        group = await copies.find(tx, job_id)
+        job_ids = [job_id] if group is None else [each.job_id for each in group.copies]
+        stopped, pays, held = 0, 0, 0
+        for each in job_ids:
+            row = await queries.find(tx, each)
+            if row is None or row.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+                continue
+            stopped += 1
+            pays += await self._pays_now(tx, row)
+            held += await ledger_queries.left_in_hold(tx, hold_of(row.id))
+        if not stopped:
+            raise MarketError(Code.JOB_OVER)
+        return Quote(Currency(job.currency), stopped, pays, held - pays)
+
+    async def _pays_now(self, tx: Transaction, job: JobRow) -> int:
+        """Return what the buyer of an open job would pay for it as `stop` has it."""
+        due = await due_now(tx, job, self._drawing(self.moment()))
+        if due is not None:
+            return due
+        if job.device_id is None:
+            return 0
+        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
+        spec = await attempt_queries.spec(tx, job.id)
+        return job_pay.held_part(job, job_pay.share(job, began, self._now(), spec))
 
     async def give_up(
         self, tx: Transaction, moment: Moment, job_id: str, reason: str

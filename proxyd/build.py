@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from api.app import routes
 from api.assistant import AssistantRoutes
-from api.landing import landing_pages
+from api.console import Console
+from api.cookies import Cookies
 from api.metrics import Exposition
 from api.reverse.server import AppServer
 from api.server import HttpServer
@@ -34,6 +35,7 @@ from market.photos.decoding import Photos
 from market.sealing import Sealing
 from market.throttle import Throttle
 from market.tokens import Tokens
+from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
 from proxyd.app_port import AppPort, JobStreams
 from proxyd.compiled import finder
@@ -41,7 +43,7 @@ from proxyd.counters import ExitCounters
 from proxyd.daemon import Daemon, Helpers
 from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
-from proxyd.egress.resolve import DnsResolver
+from proxyd.egress.resolve import DnsResolver, Resolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
 from proxyd.exits.answering import ExitDesk
@@ -77,6 +79,7 @@ from proxyd.ops.role import Role
 from proxyd.ops.signing_key import exposed_files, signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
+from proxyd.outbound.webhooks import WebhookSender
 from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
 from proxyd.unmetered import UnmeteredRelays
@@ -240,7 +243,9 @@ def _daemon(
     metrics = Metrics(Sources(gateway, meter, timed, access_log, __version__, finder.way()), role)
     services = exit_port = None
     if has_services:
-        services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
+        services = _services(
+            settings, listeners, key, context, leases, meter, gateway, metrics, (resolver, policy)
+        )
     if services is not None and node is not None:
         node.tell(services.market.waking)
         node.tell(services.market.logs.readers)
@@ -422,6 +427,7 @@ def _services(
     meter: Meter,
     gateway: Gateway,
     metrics: Metrics,
+    ways_of_webhooks: tuple[Resolver, Policy],
 ) -> Services:
     """Return the marketplace and its API, over what the proxy is made of."""
     assert listeners.api is not None  # noqa: S101 - only a process with the API gets here
@@ -443,6 +449,7 @@ def _services(
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
+    metrics.count_webhooks(market.webhooks)
     metrics.count_artifacts(market.artifacts.traffic)
     metrics.count_attempts(lambda: market.jobs.ends)
     metrics.count_dispatch(market.dispatch)
@@ -462,6 +469,7 @@ def _services(
         photos=photos,
         blobs=blobs,
         observed_time=observed_time,
+        webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
         app_port=app_port,
     )
 
@@ -543,6 +551,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Sealing(key, b"outbox"),
         Sealing(key, b"job secrets"),
         Sealing(key, b"app keys"),
+        Sealing(key, b"webhook secrets"),
     )
 
 
@@ -558,12 +567,17 @@ def _http(
 ) -> HttpServer:
     """Return the API: its routes, and how it serves them."""
     api, context = settings.api, market.context
+    cookies = Cookies(
+        is_secure=api.base_url.startswith("https://") or bool(api.tls_cert),
+        lifetime_seconds=settings.auth.token_hours * HOUR_SECONDS,
+    )
     return HttpServer(
         routes(
             market,
             assistant,
             ready=partial(is_ready, gateway, context.store),
             app_url=app_url,
+            cookies=cookies,
             door=door,
         ),
         authenticate=market.accounts.authenticate,
@@ -575,7 +589,8 @@ def _http(
         now=context.now,
         limits=slices.api_limits(settings, raise_descriptors()),
         trusted_proxies=api.trusted_proxies,
-        more_pages={} if api.app_url else landing_pages(),
+        cookies=cookies,
+        console=Console() if api.console else None,
         exposition=Exposition(metrics.render, api.metrics_allow),
     )
 

@@ -34,6 +34,13 @@ class DeviceRow(NamedTuple):  # as wide as its table
     revoked_at: int | None
 
 
+class RunningRow(NamedTuple):
+    """How many jobs run on a device."""
+
+    device_id: str
+    jobs: int
+
+
 class RevokedRow(NamedTuple):
     """A token that was revoked, by its hash, and the name of its device."""
 
@@ -79,6 +86,30 @@ async def find_by_tokens(tx: Transaction, token_hashes: Sequence[str]) -> list[D
         """,
         shown=json.dumps([{"digest": each} for each in token_hashes]),
     )
+
+
+async def find(tx: Transaction, *, device_id: str, user_id: str) -> DeviceRow | None:
+    """Return a device of a user, revoked or not."""
+    return await tx.one(
+        DeviceRow,
+        f"SELECT {_COLUMNS} FROM devices WHERE id = :device_id AND user_id = :user_id",
+        device_id=device_id,
+        user_id=user_id,
+    )
+
+
+async def running_on(tx: Transaction, device_ids: Sequence[str]) -> dict[str, int]:
+    """Return how many jobs run on each of these devices that runs any."""
+    rows = await tx.all(
+        RunningRow,
+        f"""
+        SELECT j.device_id, COUNT(*) FROM {tx.table("asked", id="TEXT")}
+        JOIN jobs AS j ON j.device_id = asked.id AND j.status = 'running'
+        GROUP BY j.device_id
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+    )
+    return {row.device_id: row.jobs for row in rows}
 
 
 async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> list[DeviceRow]:

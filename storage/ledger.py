@@ -216,6 +216,16 @@ async def find_hold(tx: Transaction, hold_id: str) -> HoldRow | None:
     )
 
 
+async def left_in_hold(tx: Transaction, hold_id: str) -> int:
+    """Return what an open hold still has, in micro-units of its currency; 0 when it is not open."""
+    left = await tx.one(
+        int,
+        "SELECT amount - drawn FROM holds WHERE id = :id AND resolved_at IS NULL",
+        id=hold_id,
+    )
+    return left or 0
+
+
 async def balance(tx: Transaction, account: str) -> int | None:
     """Return what an account holds, in micro-units."""
     row = await tx.one(

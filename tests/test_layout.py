@@ -13,6 +13,8 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # what the module promises is held. One line a module.
 TESTED_IN = {
     "api/callers.py": "tests/api/test_server.py",
+    "api/console.py": "tests/console/test_serving.py",
+    "api/cookies.py": "tests/console/test_cookie.py",
     "api/downloads.py": "tests/api/test_artifacts.py",
     "api/limits.py": "tests/api/test_connections.py",
     "api/patience.py": "tests/api/test_work.py",
@@ -177,6 +179,7 @@ TESTED_IN = {
     "proxyd/ops/metrics.py": "tests/api/test_metrics.py",
     "proxyd/ops/process_metrics.py": "tests/api/test_metrics.py",
     "proxyd/ops/role.py": "tests/proxyd/ops/test_shared_metrics.py",
+    "proxyd/outbound/posting.py": "tests/proxyd/outbound/test_webhooks.py",
     "proxyd/outbound/smtp.py": "tests/proxyd/outbound/test_mailer.py",
     "proxyd/relay/closing.py": "tests/conformance/test_streams.py",
     "proxyd/relay/exit_datagrams.py": "tests/conformance/test_exit_datagrams.py",
@@ -201,6 +204,7 @@ TESTED_IN = {
     "storage/claims.py": "tests/market/test_claims.py",
     "storage/copies.py": "tests/market/test_copies.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
+    "storage/device_work.py": "tests/market/test_device_work.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/draws.py": "tests/market/test_draws.py",
     "storage/errors.py": "tests/storage/test_store.py",
@@ -222,6 +226,7 @@ TESTED_IN = {
     "storage/trust.py": "tests/market/test_trust.py",
     "storage/usage.py": "tests/market/test_usage.py",
     "storage/users.py": "tests/market/test_accounts.py",
+    "storage/webhooks.py": "tests/market/test_webhooks.py",
 }
 
 # Test files below the rooms' folders without a module of their name, and what they are about.
@@ -236,6 +241,7 @@ ABOUT_SEVERAL = {
     "tests/client/proxyctl/worker/test_walls.py": "the walls around a job, by the whole agent",
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
+    "tests/market/test_cancelling_costs.py": "market/outcomes.py: what cancelling would cost now",
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",
     "tests/market/test_leases_among_nodes.py": "market/leases.py, any sequence on several nodes",
     "tests/market/test_ledger_invariants.py": "money, by any sequence of operations",

@@ -7,6 +7,8 @@ import pytest
 from api import literals
 from market import deploys
 from market.attempts import FailureKind
+from market.device_work import WorkState
+from market.hindrances import Hindrance
 from market.ledger import TransferKind
 from market.money import Currency
 from market.states import CopiesStatus, JobStatus, ReviewStatus, SessionStatus
@@ -22,6 +24,8 @@ from market.wallet import UNSEEN, WORDS
         (literals.REVIEW_STATUSES, ReviewStatus),
         (literals.COPIES_STATUSES, CopiesStatus),
         (literals.FAILURE_KINDS, FailureKind),
+        (literals.WORK_STATES, WorkState),
+        (literals.HINDRANCES, Hindrance),
     ],
 )
 def test_each_value_of_an_enumeration_has_its_literal(

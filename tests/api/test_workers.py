@@ -31,6 +31,7 @@ DEVICE_FIELDS = {
     "earn_today_usd": float,
     "shared_bytes_today": int,
     "reputation": dict,
+    "work": str,
 }
 AS_USER = [("POST", CREATE), ("GET", TOKENS), ("POST", REVOKE), ("GET", DEVICES)]
 AS_WORKER = [("POST", HEARTBEAT), ("POST", OFFLINE)]
@@ -106,6 +107,7 @@ async def test_a_new_device_is_listed_offline_with_the_fields_of_the_specificati
             "attempts": 0,
             "checks": 0,
         },
+        "work": "never_seen",
     }
 
 
@@ -166,7 +168,9 @@ async def test_a_report_is_read_at_once_and_keeps_what_the_next_leaves_out(
     }
     assert (await heartbeat(service, made["token"], report)).body == {"ok": True}
     [device] = await listed(service, owner)
-    assert {name: type(value) for name, value in device.items()} == DEVICE_FIELDS
+    reported = dict.fromkeys(("cpu_temp", "gpu_temp", "cpu_pct", "ram_pct"), float)
+    fields = {**DEVICE_FIELDS, **reported, "last_heartbeat_at": str}
+    assert {name: type(value) for name, value in device.items()} == fields
     assert (device["gpu_name"], device["cpu_cores"], device["ram_gb"]) == ("RTX 4090", 16, 64.0)
     later = {"hostname": "host", "cpu_cores": 8, "gpu_name": None, "unknown": [1]}
     assert (await heartbeat(service, made["token"], later)).status == 200

@@ -172,6 +172,11 @@ def test_a_certificate_and_its_key_go_together() -> None:
 # --- URLs --------------------------------------------------------------------------------------
 
 
+def test_without_the_console_letters_lead_to_pages_of_the_operator() -> None:
+    assert blamed(api={"console": False}) == ["api.app_url"]
+    assert problems(api={"console": False, "app_url": "https://app.example.com"}) == []
+
+
 @pytest.mark.parametrize("key", ["base_url", "app_url"])
 @pytest.mark.parametrize(
     "url", ["", "http://localhost:8080", "https://api.example.com/path", "http://[::1]:8080"]

@@ -26,6 +26,14 @@ def test_a_number_that_is_out_of_bounds_is_told_both_of_them() -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["maybe", "2", ""])
+def test_a_switch_is_true_or_false(text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(None, {"PROXYD_API__CONSOLE": text})
+    assert caught.value.problems == [f"PROXYD_API__CONSOLE: expected true or false, got {text!r}"]
+    assert load(None, {"PROXYD_API__CONSOLE": "true"}).api.console
+
+
 @pytest.mark.parametrize("name", sorted(SECRETS))
 def test_a_secret_is_not_shown(name: str) -> None:
     assert mistake(name, str, 123456, is_text=False) == "expected text"

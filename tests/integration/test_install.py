@@ -130,7 +130,7 @@ def test_everything_of_it_is_installed_and_compiled(prefix: Path) -> None:
     for package in PACKAGES:
         for source in (ROOT / package).rglob("*"):
             installed = site_packages(prefix) / source.relative_to((ROOT / package).parent)
-            if source.suffix in (".py", ".sql", ".toml"):
+            if source.suffix in (".py", ".sql", ".toml", ".html", ".css", ".js", ".json", ".svg"):
                 assert installed.read_bytes() == source.read_bytes()
             if source.suffix == ".py":
                 compiled = installed.parent / "__pycache__"

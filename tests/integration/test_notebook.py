@@ -72,7 +72,10 @@ async def test_a_kernel_computes_what_is_typed_in_a_browser(
 
         await until(is_ready, agent.log)
         url = (await app_of(service, buyer, job_id))["url"]
-        async with aiohttp.ClientSession() as http, browsing(url, http, tmp_path) as tab:
+        async with (
+            aiohttp.ClientSession() as http,
+            browsing(url, http, tmp_path, expected=["."]) as tab,  # what it says is not ours
+        ):
             assert "key=" not in await tab.run("location.href"), "the key has left the address"
             assert "proxyd-app" not in await tab.run("document.cookie"), "no script reads it"
             await tab.run(NEW)

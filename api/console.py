@@ -1,0 +1,100 @@
+"""The console: pages of plain files, served from memory, which use the public API and no more.
+
+Every asset is under a digest of them all, so that a browser may keep it for ever, and imports
+between them stay relative; the address of a page is a shell that names the digest. Assets are
+compressed once.
+"""
+
+import gzip
+import hashlib
+import re
+from pathlib import Path
+from string import Template
+
+from api.pages import Page
+
+FOLDER = Path(__file__).parent / "console"
+PREFIX = "/console"
+# What letters, referral links and devices lead to; the console's own addresses are below PREFIX.
+ENTRIES = ("/login", "/register", "/verify", "/forgot", "/reset", "/device")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",  # an address may hold a secret
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(self), geolocation=()",
+}
+FOREVER = "public, max-age=31536000, immutable"
+KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
+# The modules that every page imports.
+SHARED = tuple(
+    f"lib/{name}.js"
+    for name in ("api", "dom", "forms", "frame", "router", "state", "storage", "view", "words")
+)
+DIGEST_CHARACTERS = 16
+_DIGEST = re.compile(rf"{PREFIX}/[0-9a-f]{{{DIGEST_CHARACTERS}}}(/|$)")
+
+
+class Console:
+    """The pages of the console, by path.
+
+    Args:
+        folder: where its files are.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.suffix in KINDS
+        }
+        shell = (folder / "shell.html").read_text()
+        self.digest = _digest([*files.items(), ("shell.html", shell.encode())])
+        base = f"{PREFIX}/{self.digest}/"
+        self._shell = _page("text/html; charset=utf-8", _filled(shell, base, files), "no-cache")
+        self._assets = {
+            base + name: _page(KINDS[Path(name).suffix], body, FOREVER)
+            for name, body in files.items()
+        }
+
+    def page(self, path: str) -> Page | None:
+        """Return what is at a path; None where it is nothing of the console's.
+
+        Every address below the console's is a page, since a browser finds out which one it is; what
+        looks like an asset of another version is none.
+        """
+        if path in ENTRIES or path == PREFIX:
+            return self._shell
+        if not path.startswith(f"{PREFIX}/"):
+            return None
+        return self._assets.get(path) or (None if _DIGEST.match(path) else self._shell)
+
+
+def _digest(files: list[tuple[str, bytes]]) -> str:
+    made = hashlib.sha256()
+    for name, body in files:
+        made.update(b"%s\0%d\0%s" % (name.encode(), len(body), body))
+    return made.hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _filled(shell: str, base: str, files: dict[str, bytes]) -> bytes:
+    """Return the shell of this version; what every page needs is asked for at once."""
+    preloads = "\n".join(
+        f'<link rel="modulepreload" href="{base}{name}">' for name in SHARED if name in files
+    )
+    return Template(shell).substitute(base=base, preloads=preloads).encode()
+
+
+def _page(kind: str, body: bytes, cache: str) -> Page:
+    headers = {**HEADERS, "Cache-Control": cache, "Vary": "Accept-Encoding"}
+    return Page(kind, body, headers, gzipped=gzip.compress(body, 9, mtime=0))

@@ -1,0 +1,165 @@
+// The console begins here: which page an address is, and what stands around it.
+
+import { ApiError, get, post, whenSignedOut } from "./lib/api.js";
+import { el, replace } from "./lib/dom.js";
+import { frame } from "./lib/frame.js";
+import { go, start } from "./lib/router.js";
+import "./lib/state.js";
+import { failure } from "./lib/view.js";
+import { keep, kept } from "./lib/storage.js";
+import { load, t } from "./lib/words.js";
+
+// Of each path its module. A page is for who is logged in, unless it is `open`; `bare` ones have no menu.
+const PAGES = [
+  ["/console", "overview"],
+  ["/console/sessions", "traffic/sessions"],
+  ["/console/sessions/new", "traffic/buy"],
+  ["/console/sessions/{id}", "traffic/session"],
+  ["/console/usage", "traffic/usage"],
+  ["/console/wallet", "traffic/wallet"],
+  ["/console/devices", "work/devices"],
+  ["/console/devices/{id}", "work/device"],
+  ["/console/jobs", "work/jobs"],
+  ["/console/jobs/new", "work/post"],
+  ["/console/jobs/{id}", "work/job"],
+  ["/console/market", "work/market"],
+  ["/console/deploys", "work/deploys"],
+  ["/console/deploys/new", "work/order"],
+  ["/console/deploys/{id}", "work/deploy"],
+  ["/console/assistant", "account/assistant"],
+  ["/console/referrals", "account/referrals"],
+  ["/console/keys", "account/keys"],
+  ["/console/webhooks", "account/webhooks"],
+  ["/console/webhooks/{id}", "account/webhook"],
+  ["/console/events", "account/events"],
+  ["/console/account", "account/account"],
+  ["/device", "entry/device", { bare: true }],
+  ["/login", "entry/login", { bare: true, open: true }],
+  ["/register", "entry/register", { bare: true, open: true }],
+  ["/verify", "entry/verify", { bare: true, open: true }],
+  ["/forgot", "entry/forgot", { bare: true, open: true }],
+  ["/reset", "entry/reset", { bare: true, open: true }],
+].map(([path, module, kind = {}]) => ({ path, module, ...kind, pattern: pattern(path) }));
+const MISSING = { path: "", module: "missing", open: true, bare: true };
+const RELOAD_MS = 10_000;
+const REFRESHED = "proxyd.refreshed";
+const REFRESH_MS = 3_600_000;
+
+let leaving = new AbortController(); // of the page that is shown
+let isFirst = true;
+
+function pattern(path) {
+  return new RegExp(`^${path.replace(/\{(\w+)\}/g, "(?<$1>[^/]+)")}/?$`);
+}
+
+// Which page an address is, and the values of the names in its path.
+function found(pathname) {
+  for (const page of PAGES) {
+    const match = page.pattern.exec(pathname);
+    if (match) return { page, params: decoded(match.groups ?? {}) };
+  }
+  return { page: MISSING, params: {} };
+}
+
+function decoded(names) {
+  return Object.fromEntries(Object.entries(names).map(([name, text]) => [name, plain(text)]));
+}
+
+// What is not encoded as it should be stands for itself: the server will not know it.
+function plain(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+async function render(url) {
+  leaving.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
+  const { page, params } = found(url.pathname);
+  let me = null;
+  let module;
+  try {
+    [module, me] = await Promise.all([loaded(page), page.open ? null : get("/auth/me", null, { signal }), load("common")]);
+  } catch (error) {
+    if (signal.aborted || error.status === 401) return; // another page is on its way
+    if (!(error instanceof ApiError)) throw error;
+    await load("common");
+    return shown(page, url, null, t("common.failed"), (main) => main.append(failure(error, () => location.reload())));
+  }
+  if (signal.aborted) return;
+  if (me) refresh();
+  const title = typeof module.title === "function" ? module.title(params) : t(module.title);
+  await shown(page, url, me, title, (main) => module.render(main, { params, query: url.searchParams, me, signal, path: url.pathname }), signal);
+}
+
+// Puts a page into its frame; what `fill` refuses stands where the page would have been.
+async function shown(page, url, me, title, fill, signal) {
+  document.title = `${title} – proxyd`;
+  const heading = el("h1", { tabindex: "-1" }, title);
+  const main = el("main", { id: "main" }, heading);
+  replace(document.getElementById("app"), frame(main, { isBare: Boolean(page.bare), me, path: url.pathname }));
+  if (!isFirst) {
+    scrollTo(0, 0);
+    heading.focus({ preventScroll: true });
+  }
+  isFirst = false;
+  try {
+    await fill(main);
+  } catch (error) {
+    if (signal?.aborted || error.status === 401) return;
+    main.append(failure(error, () => location.reload()));
+    if (!(error instanceof ApiError)) throw error; // a mistake of ours: its author looks at the console
+  }
+}
+
+// The module of a page, with its words. One that does not come is another version's, or was asked for
+// while the server was away, which browsers remember: both are mended by loading this document again.
+async function loaded(page) {
+  try {
+    const module = await import(`./pages/${page.module}.js`);
+    await load(module.words ?? "common");
+    return module;
+  } catch (error) {
+    if (error instanceof SyntaxError || error instanceof ReferenceError) throw error;
+    const shell = await get("/console"); // throws while the server is away
+    const isOurs = shell.includes(new URL(import.meta.url).pathname);
+    if ((!isOurs || (await isThere(page.module))) && mayReload()) {
+      location.reload();
+      return new Promise(() => {});
+    }
+    const missing = await import(`./pages/${MISSING.module}.js`);
+    await load(missing.words);
+    return missing;
+  }
+}
+
+async function isThere(module) {
+  const answer = await fetch(new URL(`./pages/${module}.js`, import.meta.url), { method: "HEAD" });
+  return answer.ok;
+}
+
+// While two versions serve at once, no page flickers.
+function mayReload() {
+  const last = history.state?.reloaded ?? 0;
+  history.replaceState({ reloaded: Date.now() }, "");
+  return Date.now() - last > RELOAD_MS;
+}
+
+// A token is good for hours, a login for a month: who comes now and then stays logged in.
+async function refresh() {
+  const last = Number(kept(REFRESHED));
+  if (Date.now() - last < REFRESH_MS) return;
+  keep(REFRESHED, Date.now());
+  await post("/auth/refresh").catch(() => {}); // the next hour's visit tries again
+}
+
+whenSignedOut(() => {
+  if (found(location.pathname).page.open) return;
+  const next = encodeURIComponent(location.pathname + location.search);
+  go(`/login?next=${next}`, { replace: true });
+});
+
+start(render);

@@ -1,0 +1,70 @@
+// Elements out of properties and text; no string is ever read as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+const made = new WeakMap(); // of a parent: the children that `keyed` keeps there, by key
+
+// el("a", {href: "/x", class: "link", on: {click() {}}, data: {id: 1}}, "text", node, [more], null)
+export function el(tag, props, ...children) {
+  return fill(document.createElement(tag), props, children);
+}
+
+// The same for pictures.
+export function svg(tag, props, ...children) {
+  return fill(document.createElementNS(SVG, tag), props, children);
+}
+
+// Empties a node and gives it other children; returns the node.
+export function replace(node, ...children) {
+  node.replaceChildren(...flat(children));
+  return node;
+}
+
+// Makes the children of `parent` those of `items`, in their order, and touches none that may stay:
+// what has focus keeps it. `make(item)` makes a node; `update(node, item)` changes one that was there.
+export function keyed(parent, items, keyOf, make, update) {
+  const before = made.get(parent) ?? new Map();
+  const after = new Map();
+  let place = parent.firstChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    let node = before.get(key);
+    if (node === undefined) node = make(item);
+    else update?.(node, item);
+    after.set(key, node);
+    if (node === place) place = place.nextSibling;
+    else parent.insertBefore(node, place);
+  }
+  const kept = new Set(after.values());
+  for (const node of [...parent.childNodes]) if (!kept.has(node)) node.remove();
+  made.set(parent, after);
+}
+
+function fill(node, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (name === "style" || name.startsWith("on") && name !== "on") {
+      throw new TypeError(`${name} is no attribute of an element here`);
+    }
+    if (name === "on") {
+      for (const [event, act] of Object.entries(value)) node.addEventListener(event, act);
+    } else if (name === "data") {
+      for (const [key, text] of Object.entries(value)) node.dataset[key] = text;
+    } else if (name !== "value" && value !== false && value !== null && value !== undefined) {
+      node.setAttribute(name, value === true ? "" : value);
+    }
+  }
+  node.append(...flat(children));
+  // Behind the children: a list of choices takes only a value that it has.
+  const value = props?.value;
+  if (value !== null && value !== undefined) {
+    if ("value" in node) node.value = value;
+    else node.setAttribute("value", value);
+  }
+  return node;
+}
+
+function flat(children) {
+  return children
+    .flat(Infinity)
+    .filter((child) => child !== null && child !== undefined && child !== false)
+    .map((child) => (child instanceof Node ? child : String(child)));
+}

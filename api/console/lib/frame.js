@@ -1,0 +1,112 @@
+// What stands around a page: the menu, the balance, language and colours.
+
+import { post } from "./api.js";
+import { el } from "./dom.js";
+import { again, go } from "./router.js";
+import { keep, kept } from "./storage.js";
+import { button, link } from "./view.js";
+import { LANGUAGES, choose, credits, language, money, t } from "./words.js";
+
+const MENU = [
+  ["traffic", ["/console", "/console/sessions", "/console/usage", "/console/wallet"]],
+  ["work", ["/console/devices", "/console/jobs", "/console/market", "/console/deploys"]],
+  ["more", ["/console/assistant", "/console/referrals"]],
+  ["account", ["/console/keys", "/console/webhooks", "/console/events", "/console/account"]],
+];
+const BAR = ["/console/sessions", "/console/usage", "/console/wallet"];
+const SCHEME = "proxyd.scheme";
+const SCHEMES = ["auto", "light", "dark"];
+
+dressed(scheme());
+
+// A page with what stands around it, as nodes of the document.
+export function frame(main, { isBare, me, path }) {
+  const skip = el("a", { class: "skip", href: "#main" }, t("frame.skip"));
+  if (isBare || me === null) {
+    return [skip, el("header", { class: "top" }, brand()), el("div", { class: "bare" }, main), footer()];
+  }
+  const menu = el("nav", { id: "menu", class: "menu", "aria-label": t("frame.menu") }, MENU.map((group) => part(group, path)), logout());
+  const body = el("div", { class: "body" }, menu, main);
+  return [skip, el("header", { class: "top" }, brand(), balance(me)), body, footer(), bar(menu, path)];
+}
+
+function brand() {
+  return el("a", { class: "brand", href: "/console" }, "proxyd");
+}
+
+// `#live` is where the overview's stream says how old the figures are.
+function balance(me) {
+  return el(
+    "p",
+    { class: "balance" },
+    el("span", { id: "live", class: "live" }),
+    el("a", { href: "/console/wallet" }, el("span", null, money(me.usd_balance)), " · ", el("span", null, credits(me.credit_balance))),
+    el("a", { href: "/console/account", class: "who" }, me.username),
+  );
+}
+
+function part([name, paths], path) {
+  return el("section", null, el("h2", null, t(`menu.group.${name}`)), el("ul", null, paths.map((each) => el("li", null, entry(each, path)))));
+}
+
+function entry(to, path) {
+  const isHere = to === "/console" ? path === to : path === to || path.startsWith(`${to}/`);
+  return el("a", { href: to, "aria-current": isHere ? "page" : null }, t(`menu.${to.slice("/console".length + 1) || "overview"}`));
+}
+
+// On narrow screens: three pages under the thumb, and the whole menu.
+function bar(menu, path) {
+  const open = el("button", { type: "button", "aria-expanded": "false", "aria-controls": "menu", on: { click: turned } }, t("menu.all"));
+  function turned() {
+    const isOpen = menu.classList.toggle("open");
+    open.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) menu.querySelector("a").focus();
+  }
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.classList.contains("open")) return;
+    turned();
+    open.focus();
+  });
+  return el("nav", { class: "bar", "aria-label": t("frame.short_menu") }, BAR.map((each) => entry(each, path)), open);
+}
+
+function footer() {
+  const languages = Object.entries(LANGUAGES).map(([code, name]) => el("option", { value: code, lang: code }, name));
+  const schemes = SCHEMES.map((each) => el("option", { value: each }, t(`frame.scheme.${each}`)));
+  return el(
+    "footer",
+    { class: "foot" },
+    el("label", null, el("span", null, t("frame.language")), el("select", { id: "language", value: language(), on: { change: spoken } }, languages)),
+    el("label", null, el("span", null, t("frame.colours")), el("select", { id: "scheme", value: scheme(), on: { change: ({ target }) => dressed(target.value) } }, schemes)),
+    link("/docs", t("frame.api"), {}),
+  );
+}
+
+async function spoken({ target }) {
+  await choose(target.value);
+  await again();
+  document.getElementById("language")?.focus();
+}
+
+// Ends this login, here and at the server.
+function logout() {
+  return button(
+    t("frame.logout"),
+    async () => {
+      await post("/auth/logout");
+      await go("/login");
+    },
+    { kind: "quiet" },
+  );
+}
+
+function dressed(chosen) {
+  if (chosen === "auto") delete document.documentElement.dataset.scheme;
+  else document.documentElement.dataset.scheme = chosen;
+  keep(SCHEME, chosen);
+}
+
+function scheme() {
+  const before = kept(SCHEME);
+  return SCHEMES.includes(before) ? before : "auto";
+}

@@ -1,0 +1,52 @@
+// Addresses without reloading: links of the console are followed here.
+
+let show = () => {};
+let place = ""; // what is shown, without the part of the page that an address may name
+const OURS = /^\/(console(\/|$)|(login|register|verify|forgot|reset|device)\/?$)/;
+
+// Shows the page of the present address, and of each one after it; `render(url)` does.
+export function start(render) {
+  show = (url) => {
+    place = url.pathname + url.search;
+    return render(url);
+  };
+  document.addEventListener("click", followed);
+  addEventListener("popstate", () => {
+    if (location.pathname + location.search !== place) again();
+  });
+  return again();
+}
+
+// Shows the page at a path of the console; with `replace`, "back" does not lead here.
+export function go(path, { replace = false } = {}) {
+  const url = new URL(path, location.href);
+  history[replace ? "replaceState" : "pushState"](null, "", url);
+  return show(url);
+}
+
+// Shows the present page again.
+export const again = () => show(new URL(location.href));
+
+// A path of this console that may be gone to after logging in; anything else is the overview. Only what
+// stands in the address decides where a person goes, so it must not be somebody else's.
+export function local(path) {
+  try {
+    const url = new URL(path ?? "", location.origin);
+    const isLocal = path.startsWith("/") && url.origin === location.origin && OURS.test(url.pathname);
+    return isLocal ? url.pathname + url.search : "/console";
+  } catch {
+    return "/console";
+  }
+}
+
+function followed(event) {
+  const link = event.target.closest?.("a[href]");
+  if (!link || event.defaultPrevented || event.button !== 0) return;
+  if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (link.target || link.hasAttribute("download")) return;
+  const url = new URL(link.href);
+  if (url.origin !== location.origin || !OURS.test(url.pathname)) return;
+  if (url.hash && url.pathname === location.pathname && url.search === location.search) return;
+  event.preventDefault();
+  go(url.pathname + url.search + url.hash);
+}

@@ -1,0 +1,19 @@
+// What this browser remembers of a reader's wishes; nothing secret. It may be forbidden to remember.
+
+const here = new Map();
+
+export function kept(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return here.get(name) ?? null;
+  }
+}
+
+export function keep(name, value) {
+  try {
+    localStorage.setItem(name, value);
+  } catch {
+    here.set(name, String(value));
+  }
+}

@@ -1,0 +1,197 @@
+// What is going on: what to do first, what is used and left, what was earned, what has happened.
+
+import { ApiError, get } from "../lib/api.js";
+import { el, keyed, replace } from "../lib/dom.js";
+import { happened, happenedPath, ready } from "../lib/happenings.js";
+import { follow } from "../lib/stream.js";
+import { busy, card, facts, failure, link, meter, table } from "../lib/view.js";
+import { ago, bytes, credits, date, money, percent, rate, t } from "../lib/words.js";
+import { steps } from "./overview/steps.js";
+import { warnings } from "./overview/warnings.js";
+
+export const words = "overview";
+export const title = "overview.title";
+
+const EVENTS = 8;
+const SUMMARY_MS = 5_000; // the sums are asked for so often at most while bytes move
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+export async function render(main, page) {
+  await ready();
+  const board = new Board(page);
+  main.append(board.node);
+  await board.all();
+  follow({
+    signal: page.signal,
+    refresh: () => board.all(),
+    onUsage: (frame) => board.moved(frame),
+    onEvent: (event) => board.told(event),
+  });
+}
+
+// The parts of the page, each asked for on its own: one that fails says so, and the others stand.
+class Board {
+  constructor({ me, signal }) {
+    Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, askedAt: 0 });
+    this.parts = Object.fromEntries(["head", "use", "sessions", "devices", "events", "system"].map((name) => [name, el("div", null, busy())]));
+    this.rows = el("ul", { class: "overview-sessions" });
+    const { head, use, sessions, devices, events, system } = this.parts;
+    this.node = el(
+      "div",
+      { class: "overview" },
+      head,
+      card(t("overview.use"), use),
+      card(t("overview.sessions"), sessions),
+      card(t("overview.earned"), devices),
+      card(t("overview.events"), events),
+      card(t("overview.system"), system),
+    );
+  }
+
+  async all() {
+    await Promise.all([this.use(), this.listed(), this.earned(), this.happened(), this.state()]);
+    await this.headed();
+  }
+
+  // Fills a part with what `make` finds, unless it was asked for again meanwhile; a refusal stands in its place, and
+  // is thrown on by nobody.
+  async fill(name, make) {
+    const turn = (this.turns[name] ?? 0) + 1;
+    this.turns[name] = turn;
+    try {
+      const found = await make();
+      if (this.turns[name] === turn) replace(this.parts[name], found);
+    } catch (error) {
+      if (this.signal.aborted || this.turns[name] !== turn) return;
+      if (!(error instanceof ApiError)) throw error;
+      replace(this.parts[name], failure(error, () => this.fill(name, make)));
+    }
+  }
+
+  get(path, query) {
+    return get(path, query, { signal: this.signal });
+  }
+
+  headed() {
+    return this.fill("head", async () => {
+      const [me, ever, keys] = await Promise.all([
+        this.get("/auth/me"),
+        this.get("/api/bandwidth/sessions", { status: "all", limit: 1 }),
+        this.get("/api/keys"),
+      ]);
+      const used = this.known.summary?.all.bytes ?? 0;
+      const first = steps({ me, hasBought: ever.sessions.length > 0, hasUsed: used > 0 });
+      return [warnings({ me, sessions: this.sessions, keys: keys.keys }), first];
+    });
+  }
+
+  use() {
+    this.askedAt = Date.now();
+    return this.fill("use", async () => {
+      const summary = await this.get("/api/usage/summary", { tz: ZONE });
+      this.known.summary = summary;
+      const sums = [
+        ["overview.today", summary.today],
+        ["overview.days7", summary.last_7_days],
+        ["overview.days30", summary.last_30_days],
+        ["overview.ever", summary.all],
+      ];
+      return [
+        facts(sums.map(([key, sum]) => [t(key), el("span", { class: "is-live" }, el("strong", null, bytes(sum.bytes)), ` · ${money(sum.cost_usd)}`)])),
+        link("/console/usage", t("overview.to_usage")),
+      ];
+    });
+  }
+
+  listed() {
+    return this.fill("sessions", async () => {
+      const { sessions } = await this.get("/api/bandwidth/sessions", { status: "active", limit: 20 });
+      this.sessions = sessions;
+      this.draw();
+      if (sessions.length) return this.rows;
+      return el("div", { class: "empty" }, el("p", null, t("overview.no_sessions")), link("/console/sessions/new", t("overview.buy"), { kind: "primary" }));
+    });
+  }
+
+  // What the stream has said of a session since it was listed is newer than the list.
+  draw() {
+    const lines = this.sessions.map((each) => ({ ...each, ...this.frames.get(each.id) }));
+    keyed(this.rows, lines, (each) => each.id, (each) => this.row(el("li"), each), (node, each) => this.row(node, each));
+  }
+
+  row(node, each) {
+    const used = each.quota_bytes - each.bytes_left;
+    const text = t("overview.left", { left: bytes(each.bytes_left), quota: bytes(each.quota_bytes), share: percent(used / each.quota_bytes) });
+    const now = el("span", { class: "rate" }, each.bytes_per_second ? rate(each.bytes_per_second) : "");
+    const name = link(`/console/sessions/${each.id}`, t("overview.session", { when: date(each.created_at) }));
+    const isKept = node.contains(document.activeElement);
+    const body = el("div", { class: "is-live" }, meter(used, each.quota_bytes, text), now);
+    if (isKept) node.lastChild.replaceWith(body);
+    else replace(node, name, body);
+    node.dataset.session = each.id;
+    node.dataset.used = String(each.bytes_used);
+    return node;
+  }
+
+  moved(frame) {
+    this.frames.set(frame.session_id, { bytes_used: frame.bytes_used, bytes_left: frame.bytes_left, bytes_per_second: frame.bytes_per_second });
+    this.draw();
+    if (Date.now() - this.askedAt > SUMMARY_MS) this.use();
+  }
+
+  earned() {
+    return this.fill("devices", async () => {
+      const { devices } = await this.get("/api/worker/devices", { limit: 20 });
+      return table({
+        caption: t("overview.earned_caption"),
+        columns: [
+          { key: "hostname", label: t("overview.device"), cell: (each) => link(`/console/devices/${each.id}`, each.hostname || each.id) },
+          { key: "is_online", label: t("overview.state"), cell: (each) => t(each.is_online ? "overview.online" : "overview.offline") },
+          { key: "earn_today", label: t("overview.jobs_earned"), number: true, cell: (each) => credits(each.earn_today) },
+          { key: "earn_today_usd", label: t("overview.exit_earned"), number: true, cell: (each) => money(each.earn_today_usd) },
+        ],
+        rows: devices,
+        empty: { text: t("overview.no_devices"), action: link("/console/devices", t("overview.add_device"), { kind: "primary" }) },
+      });
+    });
+  }
+
+  happened() {
+    return this.fill("events", async () => {
+      const { events } = await this.get("/api/events", { limit: EVENTS });
+      this.heard(events);
+      return this.lines();
+    });
+  }
+
+  // What was told while a list was on its way is not in the list. Identifiers are in the order of time.
+  heard(events) {
+    const all = new Map([...this.events, ...events].map((each) => [each.id, each]));
+    this.events = [...all.values()].toSorted((one, other) => (one.id < other.id ? 1 : -1)).slice(0, EVENTS);
+  }
+
+  lines() {
+    if (!this.events.length) return el("p", null, t("overview.no_events"));
+    const lines = this.events.map((event) => {
+      const path = happenedPath(event);
+      const text = happened(event);
+      return el("li", null, path ? link(path, text) : text, " ", el("time", { datetime: event.created_at, title: date(event.created_at) }, ago(event.created_at)));
+    });
+    return [el("ul", { class: "overview-events" }, lines), link("/console/events", t("overview.to_events"))];
+  }
+
+  told(event) {
+    this.heard([event]);
+    replace(this.parts.events, this.lines());
+    if (event.type.startsWith("session.")) this.listed().then(() => this.headed());
+    else if (event.type.startsWith("device.") || event.type.startsWith("job.")) this.earned();
+    else this.headed();
+  }
+
+  state() {
+    return this.fill("system", async () => {
+      await this.get("/readyz");
+      return el("p", null, t("overview.ready", { when: date(new Date().toISOString()) }));
+    });
+  }
+}

@@ -1,0 +1,32 @@
+// What will stop working soon, and what to do about it.
+
+import { el } from "../../lib/dom.js";
+import { link, notice } from "../../lib/view.js";
+import { bytes, date, money, t } from "../../lib/words.js";
+
+const LOW_USD = 1;
+const NEARLY_USED = 0.1; // of what was bought is left
+const DAY_MS = 86_400_000;
+const KEY_DAYS = 7;
+
+// warnings({me, sessions, keys}): notices; `sessions` are the active ones.
+export function warnings({ me, sessions, keys }) {
+  const now = Date.now();
+  return [
+    sessions.length && me.usd_balance < LOW_USD ? warning("low", { balance: money(me.usd_balance) }, "/console/wallet") : null,
+    sessions.filter((each) => each.bytes_left <= each.quota_bytes * NEARLY_USED).map((each) =>
+      warning("used", { left: bytes(each.bytes_left), bought: date(each.created_at) }, `/console/sessions/${each.id}`),
+    ),
+    sessions.filter((each) => new Date(each.expires_at) - now < DAY_MS).map((each) =>
+      warning("expires", { when: date(each.expires_at), bought: date(each.created_at) }, `/console/sessions/${each.id}`),
+    ),
+    keys
+      .filter((each) => each.status === "active" && each.expires_at && new Date(each.expires_at) - now < KEY_DAYS * DAY_MS)
+      .map((each) => warning("key", { name: each.name, when: date(each.expires_at) }, "/console/keys")),
+  ];
+}
+
+function warning(name, values, path) {
+  const node = notice("warn", `${t(`overview.warning.${name}`, values)} `, link(path, t(`overview.warning.${name}.action`)));
+  return el("div", { data: { warning: name } }, node);
+}

@@ -1,0 +1,221 @@
+// One of my jobs: how far it is, its attempts, its log as it is written, what came of it.
+
+import { ApiError, get, post } from "../../lib/api.js";
+import { el } from "../../lib/dom.js";
+import { form } from "../../lib/forms.js";
+import { ask, badge, button, card, copyable, facts, link, meter, notice, table } from "../../lib/view.js";
+import { bytes, count, date, percent, t } from "../../lib/words.js";
+import { logOf } from "./log.js";
+import { OF_JOBS, cancelling, current, jobType, paid, place, save, state } from "./shared.js";
+
+export const words = "work";
+export const title = "work.job";
+
+const OPEN = new Set(["waiting", "running"]);
+const BROWSER_BYTES = 2_000_000_000; // what a browser may hold before it is saved
+
+export async function render(main, page) {
+  const url = `/api/jobs/${page.params.id}`;
+  const parts = { head: place(), attempts: place(), result: place(), acts: place(), app: place(), spec: place() };
+  const asked = { signal: page.signal };
+  async function load() {
+    const [{ job }, { attempts }, { artifacts }] = await Promise.all([get(url, null, asked), get(`${url}/attempts`, null, asked), get(`${url}/artifacts`, { limit: 100 }, asked)]);
+    return { job, attempts, artifacts, app: await appOf(job, url, asked) };
+  }
+  const refresh = await current(page, main, load, ({ job, attempts, artifacts, app }) => {
+    main.querySelector("h1").textContent = job.title;
+    parts.head.show(steps(job, attempts), overview(job));
+    parts.attempts.show(attemptsOf(attempts));
+    parts.result.show(resultOf(job, artifacts));
+    parts.acts.showOf([job.status, job.review?.state], () => acts(job, url, () => refresh()));
+    parts.app.showOf(app, () => (app ? card(t("work.app"), appLinks(app)) : null));
+    parts.spec.showOf(job.payload, () => specOf(job));
+  }, OF_JOBS);
+  main.append(
+    parts.head.node,
+    parts.acts.node,
+    parts.app.node,
+    card(t("work.result"), parts.result.node),
+    card(
+      t("work.log"),
+      logOf(page.params.id, page.signal, refresh),
+      el("div", { class: "actions" }, button(t("work.log.save"), () => save(`${url}/log/raw`, `${page.params.id}.log`), { kind: "quiet" })),
+    ),
+    card(t("work.attempts"), parts.attempts.node),
+    parts.spec.node,
+  );
+}
+
+// waiting → taken → begun → ready → over, with when each was reached.
+function steps(job, attempts) {
+  const last = attempts.at(-1);
+  const isNow = last && !last.outcome;
+  const reached = OPEN.has(job.status) && !isNow ? null : last;
+  const all = [
+    ["posted", job.created_at],
+    ["taken", reached?.accepted_at],
+    ["begun", reached?.started_at],
+    ...(reached?.ready_at || job.payload?.ports?.length ? [["ready", reached?.ready_at]] : []),
+    ["over", job.finished_at],
+  ];
+  const done = all.map(([, at]) => Boolean(at));
+  const now = OPEN.has(job.status) ? done.indexOf(false) : -1;
+  const items = all.map(([name, at], index) =>
+    el("li", { class: at ? "done" : null, "aria-current": index === now ? "step" : null }, el("span", null, t(`work.step.${name}`)), el("span", { class: "hint block" }, at ? date(at) : index === now ? t("work.step.now") : t("common.unknown"))),
+  );
+  return el("ol", { class: "steps", "aria-label": t("work.steps") }, items);
+}
+
+function overview(job) {
+  return [
+    facts([
+      [t("work.state"), state(job.status)],
+      [t("work.kind"), jobType(job.job_type)],
+      [t("work.price"), paid(job.price_credit, "credit")],
+      job.paid === undefined ? null : [t("work.paid"), paid(job.paid, job.payment_type)],
+      [t("work.hours"), count(job.duration_hrs)],
+      [t("work.attempts"), count(job.attempts)],
+      job.deploy_id ? [t("work.deploy"), link(`/console/deploys/${job.deploy_id}`, t("work.of_deploy"))] : null,
+    ]),
+    job.is_manual ? notice("warn", t("work.job.manual")) : null,
+    (job.warnings ?? []).map((each) => notice("warn", each)),
+    job.failure_reason ? notice(OPEN.has(job.status) ? "warn" : "bad", t("work.job.failed", { why: job.failure_reason })) : null,
+    job.review ? reviewOf(job.review) : null,
+    job.copies ? copiesOf(job) : null,
+  ];
+}
+
+function reviewOf({ state: word, until, reason }) {
+  return notice(word === "disputed" ? "warn" : "info", t(`work.review.${word}`, { date: date(until) }), reason ? ` ${reason}` : "");
+}
+
+function copiesOf(job) {
+  const columns = [
+    { key: "job", label: t("work.job"), cell: (row) => link(`/console/jobs/${row.job_id}`, row.job_id) },
+    { key: "status", label: t("work.state"), cell: (row) => state(row.status) },
+    { key: "agrees", label: t("work.agrees"), cell: (row) => (row.agrees === undefined ? t("common.unknown") : t(row.agrees ? "common.yes" : "common.no")) },
+  ];
+  return table({ caption: t(`work.copies.${job.copies.state}`), columns, rows: job.copies.jobs });
+}
+
+function attemptsOf(attempts) {
+  const columns = [
+    { key: "attempt", label: t("work.attempt"), number: true },
+    { key: "outcome", label: t("work.state"), cell: (row) => [state(row.outcome ?? "running"), row.state ? ` ${phase(row.state)}` : null] },
+    { key: "progress", label: t("work.progress"), cell: (row) => (row.progress === undefined ? null : meter(row.progress, 1, percent(row.progress))) },
+    { key: "accepted", label: t("work.accepted"), cell: (row) => date(row.accepted_at) },
+    { key: "ended", label: t("work.ended"), cell: (row) => date(row.ended_at) },
+    { key: "why", label: t("work.reason"), cell: why },
+    { key: "reputation", label: t("work.reputation"), number: true, cell: (row) => percent(row.reputation.score) },
+  ];
+  return table({ caption: t("work.attempts.caption"), columns, rows: attempts, empty: { text: t("work.attempts.empty") } });
+}
+
+function why({ kind, reason, exit_code }) {
+  const parts = [reason, exit_code ? t("work.exit_code", { n: exit_code }) : null].filter(Boolean);
+  if (!kind && !parts.length) return null;
+  return [kind ? badge("warn", t(`work.failure.${kind}`)) : null, ` ${parts.join(" · ")}`];
+}
+
+// What its device says that it is at; programs may have words of their own.
+function phase(word) {
+  const text = t(`work.phase.${word}`);
+  return text.startsWith("work.") ? word : text;
+}
+
+function resultOf(job, artifacts) {
+  const columns = [
+    { key: "name", label: t("work.file") },
+    { key: "kind", label: t("work.kind"), cell: (row) => t(`work.artifact.${row.kind}`) },
+    { key: "size", label: t("work.size"), number: true, cell: (row) => bytes(row.size_bytes) },
+    { key: "until", label: t("work.kept_until"), cell: (row) => date(row.expires_at) },
+    { key: "save", label: t("work.download"), cell: (row) => download(row) },
+  ];
+  const files = artifacts.length ? table({ caption: t("work.files"), columns, rows: artifacts }) : null;
+  if (job.result) return [el("pre", { tabindex: "0", "aria-label": t("work.result") }, job.result), files];
+  if (files) return files;
+  return el("p", null, t(OPEN.has(job.status) ? "work.result.later" : "work.result.none"));
+}
+
+function download(file) {
+  if (!file.is_whole) return t("work.arriving");
+  if (file.size_bytes > BROWSER_BYTES) return copyable(`curl -L -OJ -H "Authorization: Bearer $TOKEN" ${location.origin}/api/artifacts/${file.id}`, t("work.download"));
+  return button(t("work.download"), () => save(`/api/artifacts/${file.id}`, file.name), { kind: "quiet", "aria-label": t("work.download_of", { name: file.name }) });
+}
+
+// What its buyer can do about it now.
+function acts(job, url, refresh) {
+  const cancel = button(
+    t("work.job.cancel"),
+    async () => {
+      const cost = await cancelling([job.id]);
+      const text = t("work.job.cancel.cost", { pays: paid(cost.pays, cost.currency), returns: paid(cost.returns, cost.currency) });
+      if (!(await ask({ title: t("work.job.cancel"), text, action: t("work.job.cancel") }))) return;
+      await post(`${url}/cancel`);
+      await refresh();
+    },
+    { kind: "danger" },
+  );
+  if (OPEN.has(job.status)) return el("div", { class: "actions above" }, cancel);
+  if (job.review?.state !== "held") return null;
+  return card(
+    t("work.review"),
+    el("p", null, t("work.review.text")),
+    el(
+      "div",
+      { class: "actions" },
+      button(
+        t("work.review.accept"),
+        async () => {
+          await post(`${url}/confirm`);
+          await refresh();
+        },
+        { kind: "primary" },
+      ),
+    ),
+    el(
+      "details",
+      null,
+      el("summary", null, t("work.review.dispute")),
+      form({
+        fields: [{ name: "reason", label: t("work.review.reason"), type: "textarea", required: true, maxlength: 2000 }],
+        submit: t("work.review.dispute"),
+        kind: "danger",
+        send: async (values) => {
+          await post(`${url}/dispute`, values);
+          await refresh();
+        },
+      }),
+    ),
+  );
+}
+
+// Where it is opened, if it listens and this service has apps; null else.
+async function appOf(job, url, asked) {
+  if (job.status !== "running" || !job.payload?.ports?.some((port) => port.protocol !== "tcp")) return null;
+  try {
+    return (await get(`${url}/app`, null, asked)).app;
+  } catch (error) {
+    if (error instanceof ApiError && error.status && error.status < 500) return null;
+    throw error;
+  }
+}
+
+// The addresses of an app; the key in them opens it once, so they are for its owner alone.
+export function appLinks(app) {
+  const ports = app.ports.map((port) => el("li", null, el("a", { href: port.url, target: "_blank", rel: "noopener noreferrer" }, t("work.app.open", { name: port.name }))));
+  return [
+    el("p", null, badge(app.is_ready ? "good" : "warn", t(app.is_ready ? "work.app.ready" : "work.app.not_ready"))),
+    app.key ? el("ul", null, ports) : el("p", null, t("work.app.no_key")),
+    facts([
+      [t("work.app.requests"), count(app.requests)],
+      [t("work.app.traffic"), `${bytes(app.received_bytes)} / ${bytes(app.sent_bytes)}`],
+    ]),
+  ];
+}
+
+function specOf(job) {
+  if (!job.payload) return null;
+  const what = { payload: job.payload, resources: job.resources };
+  return el("details", null, el("summary", null, t("work.spec")), el("pre", { tabindex: "0", "aria-label": t("work.spec") }, JSON.stringify(what, null, 2)));
+}

@@ -1,0 +1,185 @@
+// What the pages of devices, jobs and deploys share: figures that stay current, and words for states.
+
+import { ApiError, fetchFile, get } from "../../lib/api.js";
+import { el, keyed, replace } from "../../lib/dom.js";
+import { refusal } from "../../lib/forms.js";
+import { follow } from "../../lib/stream.js";
+import { badge, line, more, table } from "../../lib/view.js";
+import { ago, count, credits, money, t, time } from "../../lib/words.js";
+
+const EVERY_MS = 10_000;
+const ENTRIES_MAX = 10; // of one job or deploy that are asked for at once
+
+export const OF_JOBS = ["job.created", "job.accepted", "job.requeued", "job.completed", "job.failed", "job.cancelled"];
+export const OF_DEPLOYS = ["deploy.ready", "deploy.finished", "deploy.cancelled"];
+export const OF_DEVICES = ["device.online", "device.offline", "device.revoked"];
+export const JOB_TYPES = ["script", "docker", "training", "inference"];
+export const JOB_STATES = ["waiting", "running", "completed", "failed", "cancelled"];
+const KIND_OF_STATE = { waiting: "info", running: "info", completed: "good", failed: "bad", cancelled: "warn", queued: "info", lost: "bad" };
+
+export const state = (status) => badge(KIND_OF_STATE[status] ?? "info", t(`work.state.${status}`));
+export const jobType = (type) => t(`work.type.${type}`);
+export const paid = (amount, currency) => (currency === "usd" ? money(amount) : credits(amount));
+export const degrees = (celsius) => (celsius === undefined ? t("common.unknown") : `${count(celsius)} °C`);
+export const gigabytes = (gb) => (gb === undefined ? t("common.unknown") : `${count(gb)} GB`);
+
+// Shows what `load()` returns, by `show(data)`, and keeps it current: at once when an event of these types
+// comes, every ten seconds while somebody looks (heat and progress have no events), and when `refresh()`
+// is called, which this returns. What cannot be had any more stays,
+// grey, with how old it is. What the first `load` refuses is the page's own failure.
+export async function current(page, main, load, show, types = []) {
+  const age = el("p", { class: "hint", role: "status", hidden: true });
+  main.querySelector("h1").after(age);
+  let asOf = new Date();
+  let asking = null;
+  show(await load());
+  asOf = new Date();
+
+  async function ask() {
+    try {
+      const data = await load();
+      if (page.signal.aborted) return;
+      asOf = new Date();
+      show(data);
+      main.classList.remove("stale");
+      age.hidden = true;
+    } catch (error) {
+      if (page.signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      main.classList.add("stale");
+      replace(age, t("work.stale", { time: time(asOf.toISOString()), ago: ago(asOf.toISOString()), why: refusal(error) }));
+      age.hidden = false;
+    }
+  }
+  // One at a time: whoever comes meanwhile gets an answer to a question that was asked later.
+  function refresh() {
+    asking = (asking ?? Promise.resolve()).then(ask);
+    return asking;
+  }
+  const timer = setInterval(() => document.hidden || refresh(), EVERY_MS);
+  const seen = () => document.hidden || refresh();
+  document.addEventListener("visibilitychange", seen);
+  page.signal.addEventListener("abort", () => {
+    clearInterval(timer);
+    document.removeEventListener("visibilitychange", seen);
+  });
+  follow({ types, onEvent: refresh, refresh, signal: page.signal });
+  return refresh;
+}
+
+// A place in a page whose content changes: what is shown again as it was is left alone, with its focus.
+export function place(tag = "div", props = null) {
+  const node = el(tag, props);
+  const show = (...children) => {
+    const next = replace(el("div"), ...children);
+    const before = [...node.childNodes];
+    const after = [...next.childNodes];
+    if (before.length === after.length && before.every((each, index) => each.isEqualNode(after[index]))) return;
+    node.replaceChildren(...after);
+  };
+  // Only what was made of other data is made anew: what is being filled in stays.
+  let made;
+  function showOf(data, make) {
+    const text = JSON.stringify(data);
+    if (text === made) return;
+    made = text;
+    replace(node, make());
+  }
+  return { node, show, showOf };
+}
+
+// A table that changes while it is looked at: rows that stay are not made anew. `show(rows)` fills it.
+export function list({ caption, columns, empty, keyOf = (row) => row.id }) {
+  const node = el("div");
+  let body = null;
+  const make = (row) => line(row, columns, keyOf);
+  function update(node, row) {
+    const next = make(row);
+    const cells = [...next.children];
+    [...node.children].forEach((cell, index) => {
+      if (!cell.isEqualNode(cells[index])) cell.replaceWith(cells[index]);
+    });
+  }
+  function show(rows) {
+    if (!rows.length || !body?.isConnected) {
+      replace(node, table({ caption, columns, rows: [], empty: rows.length ? null : empty }));
+      body = node.querySelector("tbody");
+    }
+    if (body) keyed(body, rows, keyOf, make, update);
+  }
+  return { node, show };
+}
+
+// A list of which the first part is kept current and the others are asked for: `part(cursor)` asks for
+// one, whose rows are under `key`; `show(rows)` gets all that were had. Returns where "load more" stands.
+export async function parted(page, main, { part, key, show, types }) {
+  const next = el("div");
+  let first = [];
+  let older = [];
+  let cursor;
+  // A new row pushes one out of the first part; it is not had twice when it is among the others.
+  function all() {
+    const fresh = new Set(first.map((row) => row.id));
+    show([...first, ...older.filter((row) => !fresh.has(row.id))]);
+  }
+  async function behind() {
+    const answer = await part(cursor);
+    older = [...older, ...answer[key]];
+    cursor = answer.next_cursor;
+    all();
+    return Boolean(cursor);
+  }
+  await current(page, main, () => part(), (answer) => {
+    first = answer[key];
+    if (!older.length && cursor !== answer.next_cursor) {
+      cursor = answer.next_cursor;
+      next.replaceChildren(...(cursor ? [more(behind)] : []));
+    }
+    all();
+  }, types);
+  return next;
+}
+
+// All parts of a list, up to a bound: what stands behind it is left out.
+export async function some(path, key, query, { signal, most = 300 } = {}) {
+  const found = [];
+  let cursor;
+  do {
+    const answer = await get(path, { limit: 100, ...query, cursor }, { signal });
+    found.push(...answer[key]);
+    cursor = answer.next_cursor;
+  } while (cursor && found.length < most);
+  return { rows: found, isCut: Boolean(cursor) };
+}
+
+// What cancelling jobs costs now, added up: {pays, returns, currency}; jobs that are over cost nothing.
+export async function cancelling(jobIds, signal) {
+  const sum = { pays: 0, returns: 0, currency: "credit" };
+  for (let at = 0; at < jobIds.length; at += ENTRIES_MAX) {
+    const asked = jobIds.slice(at, at + ENTRIES_MAX).map((id) => get(`/api/jobs/${id}/cancel`, null, { signal }).catch(over));
+    for (const cost of await Promise.all(asked)) {
+      if (!cost) continue;
+      sum.pays += cost.pays;
+      sum.returns += cost.returns;
+      sum.currency = cost.payment_type;
+    }
+  }
+  return sum;
+}
+
+function over(error) {
+  if (error instanceof ApiError && error.code === "job_over") return null;
+  throw error;
+}
+
+// Saves a file of the API on the reader's machine. The cookie counts beside a header alone, so a plain
+// link would be refused.
+export async function save(path, name) {
+  const content = await fetchFile(path);
+  const address = URL.createObjectURL(content);
+  const link = el("a", { href: address, download: name, hidden: true });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}

@@ -1,0 +1,53 @@
+"""The cookie that keeps a person logged in to the console, and when it counts.
+
+A browser sends cookies with every request, whoever made the page that asks. So this one counts only
+beside a header that no form can send, and that a script of another origin may send only with leave,
+which is never given.
+"""
+
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+
+REQUESTED_BY = "X-Requested-By"
+CONSOLE = "console"
+FETCH_SITE = "Sec-Fetch-Site"
+
+
+def is_console(headers: Mapping[str, str]) -> bool:
+    """Say whether a request was made by a page of this origin itself."""
+    site = headers.get(FETCH_SITE, "same-origin")
+    return headers.get(REQUESTED_BY) == CONSOLE and site == "same-origin"
+
+
+class Cookies:
+    """Makes the cookie of a login, and reads it.
+
+    Args:
+        is_secure: whether browsers come over https. Then the cookie is sent over nothing else, and
+            its name keeps other hosts of the domain from setting it (`__Host-`).
+        lifetime_seconds: how long a browser keeps it, which is how long its token is valid.
+    """
+
+    def __init__(self, *, is_secure: bool, lifetime_seconds: int) -> None:
+        self.name = "__Host-proxyd" if is_secure else "proxyd"
+        self._attributes = "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if is_secure else "")
+        self._lifetime_seconds = lifetime_seconds
+
+    def keep(self, token: str) -> str:
+        """Return the header Set-Cookie that has a browser keep a token."""
+        return f"{self.name}={token}; Max-Age={self._lifetime_seconds}; {self._attributes}"
+
+    def forget(self) -> str:
+        """Return the header Set-Cookie that has a browser forget it."""
+        return f"{self.name}=; Max-Age=0; {self._attributes}"
+
+    def token(self, headers: Mapping[str, str]) -> str | None:
+        """Return the token in a request's cookie, None where there is none that counts."""
+        sent = headers.get("Cookie")
+        if sent is None or not is_console(headers):
+            return None
+        try:
+            morsel = SimpleCookie(sent).get(self.name)
+        except CookieError:
+            return None
+        return morsel.value if morsel is not None else None

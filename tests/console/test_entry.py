@@ -1,0 +1,229 @@
+"""The pages before the console: register, confirm, log in, replace a password, in a browser."""
+
+import logging
+import re
+
+import pytest
+from support.browser import Tab, Visit
+from support.service import Service
+from support.waiting import until
+
+PASSWORD = "long enough"
+
+
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+async def link(log: pytest.LogCaptureFixture, kind: str) -> str:
+    """Return the last link of a kind that an e-mail held."""
+    await until(lambda: f"/{kind}?token=" in log.text)
+    return str(re.findall(rf"http\S+/{kind}\?token=\S+", log.text)[-1])
+
+
+async def log_in(tab: Tab, email: str, password: str = PASSWORD) -> None:
+    await tab.fill("E-mail address", email)
+    await tab.fill("Password", password)
+    await tab.click("form [type=submit]")
+
+
+async def at(tab: Tab, path: str) -> None:
+    await tab.until(f"location.pathname + location.search === {path!r}")
+
+
+async def test_who_is_not_logged_in_comes_back_to_where_they_wanted(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person("5")
+    tab = await visit.open(f"{service.url}/device?x=1")
+    await at(tab, "/login?next=%2Fdevice%3Fx%3D1")
+    await log_in(tab, person.email)
+    await at(tab, "/device?x=1")
+    await tab.until_text("Let a device in", "h1")
+    await tab.click("proxyd")
+    await tab.until_text("$5.00", ".balance")
+    await tab.click("Log out")
+    await at(tab, "/login")
+    await tab.goto(f"{service.url}/console")
+    await at(tab, "/login?next=%2Fconsole")
+    await tab.goto(f"{service.url}/console/nowhere")
+    await tab.until_text("There is no such page", "h1")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "https://example.com/",
+        "//example.com/console",
+        "/\\example.com",
+        "javascript:alert(1)",
+        "/docs",
+    ],
+)
+async def test_after_logging_in_nobody_is_led_elsewhere(
+    service: Service, visit: Visit, wanted: str
+) -> None:
+    person = await service.person()
+    tab = await visit.open(f"{service.url}/login")
+    await tab.run(f"location.href = '/login?next=' + encodeURIComponent({wanted!r})")
+    await tab.until("location.search !== ''")
+    await log_in(tab, person.email)
+    await at(tab, "/console")
+
+
+async def test_no_script_can_read_the_login(service: Service, visit: Visit) -> None:
+    person = await service.person()
+    tab = await visit.open(f"{service.url}/login")
+    await log_in(tab, person.email)
+    await at(tab, "/console")
+    seen = (
+        "document.cookie + JSON.stringify({...localStorage}) + JSON.stringify({...sessionStorage})"
+    )
+    assert "ey" not in await tab.run(seen)
+    assert await tab.run("fetch('/auth/me').then((answer) => answer.status)") == 401
+    asked = "fetch('/auth/me', {headers: {'X-Requested-By': 'console'}})"
+    assert await tab.run(f"{asked}.then((answer) => answer.status)") == 200
+
+
+async def test_a_wrong_password_is_said_and_then_when_to_try_again(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person()
+    tab = await visit.open(f"{service.url}/login")
+    for _ in range(10):
+        await service.call("POST", "/auth/login", {"email": person.email, "password": "wrong"})
+    await log_in(tab, person.email, "wrong too")
+    await tab.until_text("Next try at", "[role=alert]")
+    assert re.search(r"Next try at \d{1,2}:\d\d", await tab.text("[role=alert]"))
+    await log_in(tab, "nobody@example.com", "wrong")
+    await tab.until_text("The e-mail address or the password is wrong", "[role=alert]")
+
+
+async def test_a_person_comes_by_a_referral_and_confirms(
+    service: Service, visit: Visit, log: pytest.LogCaptureFixture
+) -> None:
+    referrer = await service.person()
+    info = await service.call("GET", "/api/referral/info", token=referrer.token)
+    tab = await visit.open(info.body["referral_link"])
+    await tab.until_text("You were invited with the code")
+    await tab.click("form [type=submit]")
+    await tab.until_text("Please fill this in.")
+    assert await tab.focused() == "User name"
+    await tab.fill("User name", "person1")
+    await tab.fill("E-mail address", "ada@example.com")
+    await tab.fill("Password", "short")
+    await tab.click("Open the account")
+    await tab.until_text("At least 8 characters.")
+    await tab.fill("Password", "correct horse")
+    await tab.click("Open the account")
+    await tab.until_text("An account with this user name exists.", ".field")
+    assert await tab.focused() == "User name"
+    await tab.fill("User name", "ada")
+    await tab.click("Open the account")
+    await at(tab, "/verify")
+    await tab.click("Send the letter again")
+    await tab.until_text("Again in")
+    info = await service.call("GET", "/api/referral/info", token=referrer.token)
+    assert info.body["total_referrals"] == 1
+
+    await until(lambda: log.text.count("/verify?token=") >= 2)
+    await tab.goto(await link(log, "verify"))
+    await at(tab, "/verify")
+    await tab.until_text("Press the button")
+    await tab.fill("Language", "Türkçe")
+    await tab.until_text("Adresimi onayla")  # the secret is still there, though not in the address
+    assert "token=" not in await tab.run("location.href")
+    asked = "fetch('/auth/me', {headers: {'X-Requested-By': 'console'}})"
+    assert await tab.run(f"{asked}.then((a) => a.json()).then((a) => a.email_verified)") is False
+    await tab.click("Adresimi onayla")
+    await tab.until_text("Adresiniz")
+    assert await tab.run(f"{asked}.then((a) => a.json()).then((a) => a.email_verified)") is True
+
+
+async def test_a_code_that_nobody_has_is_said(service: Service, visit: Visit) -> None:
+    tab = await visit.open(f"{service.url}/register?ref=NOBODYS1")
+    await tab.fill("User name", "ada")
+    await tab.fill("E-mail address", "ada@example.com")
+    await tab.fill("Password", "correct horse")
+    await tab.click("Open the account")
+    await at(tab, "/verify")
+    await tab.until_text("nobody has the code NOBODYS1")
+
+
+async def test_a_link_that_was_used_says_what_to_do(service: Service, visit: Visit) -> None:
+    tab = await visit.open(f"{service.url}/verify?token=made-up")
+    await tab.click("Confirm my address")
+    await tab.until_text("The link is not valid, was used before, or is too old.")
+    await tab.click("Send the letter again")
+    await tab.until_text("log in first")
+
+
+async def test_a_forgotten_password_is_replaced(
+    service: Service, visit: Visit, log: pytest.LogCaptureFixture
+) -> None:
+    person = await service.person()
+    tab = await visit.open(f"{service.url}/login")
+    said = []
+    for email in ("nobody@example.com", person.email):
+        await tab.goto(f"{service.url}/forgot")
+        await tab.fill("E-mail address", email)
+        await tab.click("Send me the link")
+        await tab.until_text("a letter is on its way", ".notice")
+        said.append(await tab.text("main"))
+    assert said[0] == said[1]
+    await tab.goto(await link(log, "reset"))
+    await at(tab, "/reset")
+    await tab.fill("New password", "another password")
+    await tab.click("Change the password")
+    await tab.until_text("has been changed")
+    await tab.click("Log in")
+    await log_in(tab, person.email, "another password")
+    await at(tab, "/console")
+    await tab.goto(f"{service.url}/reset")
+    await tab.until_text("needs the link from our letter")
+
+
+async def test_the_pages_do_without_a_mouse(service: Service, visit: Visit) -> None:
+    person = await service.person()
+    tab = await visit.open(f"{service.url}/login")
+    await tab.until("document.querySelector('form') !== null")
+    said = []
+    for _ in range(3):
+        await tab.press("Tab")
+        said.append(await tab.focused())
+    assert said == ["Skip to the content", "proxyd", "E-mail address"]
+    await tab.type(person.email)
+    await tab.press("Tab")
+    await tab.type(PASSWORD)
+    await tab.press("Enter")
+    await at(tab, "/console")
+
+
+async def test_language_and_colours_are_remembered(service: Service, visit: Visit) -> None:
+    tab = await visit.open(f"{service.url}/login", language="ko-KR,ko", dark=False)
+    await tab.until_text("로그인", "h1")
+    assert await tab.run("document.documentElement.lang") == "ko"
+    await tab.fill("언어", "Русский")
+    await tab.until_text("Вход", "h1")
+    await tab.fill("Цвета", "dark")
+    await tab.goto(f"{service.url}/forgot")
+    await tab.until_text("Восстановление пароля", "h1")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert await tab.run(ground) == "rgb(20, 23, 27)"
+    await tab.fill("Цвета", "auto")
+    assert await tab.run(ground) == "rgb(246, 247, 249)"
+
+
+async def test_a_letter_s_secret_is_in_no_history_and_in_no_referrer(
+    service: Service, visit: Visit
+) -> None:
+    tab = await visit.open(f"{service.url}/reset?token=a-secret")
+    await tab.until_text("Choose a new password", "h1")
+    history = await tab.ask("Page.getNavigationHistory")
+    assert all("a-secret" not in entry["url"] for entry in history["entries"])
+    stored = await tab.run(
+        "JSON.stringify({...localStorage}) + JSON.stringify({...sessionStorage})"
+    )
+    assert "a-secret" not in stored

@@ -1,0 +1,104 @@
+"""Figures that are live: they follow what happens, say when they do not, and come back."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+from support import process
+from support.browser import Tab, Visit
+from support.console import log_in, opened
+from support.service import Service
+from support.socks import Client
+from support.story import reached, used, worker_token
+from support.targets import echo
+
+USED = "Number(document.querySelector('[data-session=\"%s\"]')?.dataset.used)"
+LIVE = "document.documentElement.dataset.live === 'live'"
+LOST = "document.documentElement.dataset.live === 'lost'"
+
+
+async def exchange(client: Client, size: int) -> None:
+    """Send bytes to an echo and read them back."""
+    await client.send(b"x" * size)
+    await client.receive(size)
+
+
+async def test_the_bytes_of_a_session_move_on_the_page(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="10")
+    bought = await service.buy(person)
+    tab = await opened(visit, service, person, "/console")
+    shown = USED % bought.id
+    await tab.until(f"{LIVE} && {shown} === 0")
+    async with echo() as target:
+        client = await reached(service, bought, target)
+        for size in (1_000, 250_000):
+            await exchange(client, size)
+            await tab.until(f"{shown} === {target.received + target.sent}")
+            assert await used(service, person, bought) == target.received + target.sent
+        await client.close()
+    assert sum(sent.path == "/api/bandwidth/sessions" for sent in visit.requests) <= 4, "no polling"
+
+
+async def test_what_happens_is_told_at_once(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="10")
+    tab = await opened(visit, service, person, "/console")
+    await tab.until(LIVE)
+    await tab.until_text("No session is active")
+    bought = await service.buy(person)
+    await tab.until_text("A session of 1 GB was bought for $1.00", ".overview-events")
+    await tab.until(f"{USED % bought.id} === 0")
+    await service.end(person, bought)
+    await tab.until_text("A session was ended: 0 bytes for $0.00", ".overview-events")
+    await tab.until_text("No session is active")
+
+
+async def test_steps_are_ticked_and_warnings_come(service: Service, visit: Visit) -> None:
+    person = await service.person()
+    tab = await opened(visit, service, person, "/console")
+    await tab.until("document.querySelectorAll('[data-step][data-done=false]').length === 4")
+    await service.fund(person.email, "1.5")
+    bought = await service.buy(person, quota=10**9)
+    await tab.until("document.querySelectorAll('[data-step][data-done=true]').length === 2")
+    await tab.until("document.querySelector('[data-warning=low]') !== null")
+    await service.call("POST", "/api/bandwidth/end", {"session_id": bought.id}, token=person.token)
+    await tab.until("document.querySelector('[data-warning]') === null")
+    await worker_token(service, person, "rig")
+    await tab.goto(f"{service.url}/console")
+    await tab.until_text("rig", ".table")
+
+
+async def gone(tab: Tab, running: process.Process, number: int) -> None:
+    """Stop a daemon, and see it in the page."""
+    await tab.run("window.stayed = true")
+    await asyncio.to_thread(running.stop, number)
+    await tab.until(LOST)
+    await tab.until("/^Not live, /.test(document.querySelector('#live').textContent)")
+    colour = "getComputedStyle(document.querySelector('[data-session] .is-live')).fontStyle"
+    assert await tab.run(colour) == "italic"
+
+
+async def test_the_daemon_is_killed_and_comes_back(visit: Visit, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    email, password = await asyncio.to_thread(process.funded, url)
+
+    async def started(port: str) -> process.Process:
+        begun = process.Process(url, PROXYD_API__PORT=port)
+        return await asyncio.to_thread(begun.wait_ready)
+
+    running = await started("0")
+    port = running.api.rpartition(":")[2]
+    try:
+        token = await asyncio.to_thread(running.log_in, email, password)
+        first = (await asyncio.to_thread(running.buy, token))["session_id"]
+        tab = await visit.open(f"{running.api}/login")
+        await log_in(tab, email, password)
+        await tab.goto(f"{running.api}/console")
+        await tab.until(f"{LIVE} && {USED % first} === 0")
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            await gone(tab, running, number)
+            running = await started(port)
+            second = (await asyncio.to_thread(running.buy, token))["session_id"]
+            await tab.until(f"{LIVE} && {USED % second} === 0")
+            assert await tab.run("window.stayed"), "without a reload"
+    finally:
+        await asyncio.to_thread(running.stop, signal.SIGKILL)

@@ -1,0 +1,105 @@
+"""What the console says: every key in every language, and every word that a module asks for."""
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from api.console import FOLDER
+from api.errors import Transport
+from market.errors import Code
+
+WORDS = FOLDER / "words"
+LANGUAGES = ("en", "tr", "ru", "ko")
+# As Intl.PluralRules of a browser says; a test asks one.
+FORMS = {
+    "en": {"one", "other"},
+    "tr": {"one", "other"},
+    "ru": {"one", "few", "many", "other"},
+    "ko": {"other"},
+}
+AREAS = sorted({path.name.split(".")[0] for path in WORDS.iterdir()} - {"errors"})
+PLACE = re.compile(r"\{(\w+)\}")
+# A key of the words in a module: t("key"), t(`key.${what}`), title = "key".
+ASKED = re.compile(r"""\bt\(\s*["`]([\w.:-]+)(\$\{|["`])|title = "([\w.]+)";""")
+
+
+@cache
+def words(area: str, language: str) -> dict[str, Any]:
+    found = json.loads((WORDS / f"{area}.{language}.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def texts(value: Any) -> list[str]:
+    return list(value.values()) if isinstance(value, dict) else [value]
+
+
+def places(value: Any) -> set[str]:
+    return {name for text in texts(value) for name in PLACE.findall(text)}
+
+
+@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_key_is_there_with_the_same_places_and_all_forms(area: str, language: str) -> None:
+    english, other = words(area, "en"), words(area, language)
+    assert sorted(other) == sorted(english)
+    for key, value in other.items():
+        assert all(text.strip() == text and text for text in texts(value)), key
+        assert places(value) == places(english[key]), key
+        assert isinstance(value, dict) == isinstance(english[key], dict), key
+        if isinstance(value, dict):
+            assert set(value) == FORMS[language], key
+
+
+@pytest.mark.parametrize("language", ["tr", "ru", "ko"])
+def test_every_refusal_has_its_sentence(language: str) -> None:
+    codes = {each.word for each in (*Code, *Transport)}
+    assert codes - set(words("errors", language)) == set()
+    assert set(words("errors", language)) - codes == set()
+    for code, text in words("errors", language).items():
+        assert text.endswith((".", "!", "?")), code
+
+
+@pytest.mark.parametrize("language", ["tr", "ru", "ko"])
+def test_a_language_is_not_english_in_disguise(language: str) -> None:
+    same = [
+        key
+        for area in AREAS
+        for key, value in words(area, language).items()
+        if value == words(area, "en")[key] and re.search("[a-z]{4,} [a-z]{3,}", str(value))
+    ]
+    assert same == []
+
+
+MODULES = [path.relative_to(FOLDER).as_posix() for path in sorted(FOLDER.rglob("*.js"))]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_asks_for_words_that_are_there(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    area = re.search(r'^export const words = "(\w+)";', text, re.MULTILINE)
+    known = set().union(*(words(each, "en") for each in AREAS))
+    if area is not None:
+        known = {*words("common", "en"), *words(area[1], "en")}
+    for key, end, title in ASKED.findall(text):
+        wanted = key or title
+        is_there = wanted in known
+        if end == "${":
+            is_there = any(each.startswith(wanted) for each in known)
+        assert is_there, wanted
+
+
+@pytest.mark.parametrize("area", [*AREAS, "errors"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_words_are_sorted_as_they_are_read_and_small(area: str, language: str) -> None:
+    path = WORDS / f"{area}.{language}.json"
+    if area == "errors" and language == "en":
+        assert not path.exists()  # English is what the server says itself
+        return
+    pairs = json.loads(path.read_text(), object_pairs_hook=list)
+    names = [name for name, _ in pairs]
+    assert len(names) == len(set(names))
+    assert path.stat().st_size <= 40_000
