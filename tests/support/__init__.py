@@ -62,6 +62,7 @@ Clients and targets
     ports: ports at which nobody answers
     tls: certificates, and connections over TLS whose bytes are counted
     browser: a Chromium, driven by its DevTools protocol
+    axe: what is wrong with a page for who cannot see, hear or point well
     console: pages of the console in it, for somebody who is logged in
     proxied_browser: a Chromium that fetches through a proxy with credentials
     siege: what one address can do to the API
