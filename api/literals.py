@@ -36,6 +36,7 @@ Hindrance = Literal[
     "network",
     "executor",
     "ports",
+    "slots",
     "cores",
     "memory",
     "disk",

@@ -16,7 +16,7 @@ ALTER TABLE bandwidth_sessions ADD COLUMN is_low BIGINT NOT NULL DEFAULT 0;
 -- Whether its owner was told last that a device is there.
 ALTER TABLE devices ADD COLUMN is_present BIGINT NOT NULL DEFAULT 0;
 -- Not over the time of the last heartbeat: each of them would have to change the index.
-CREATE INDEX devices_present ON devices (id) WHERE is_present = 1;
+CREATE INDEX devices_present ON devices (is_present, id) WHERE is_present = 1;
 
 -- Networks that a user has logged in from, as digests; only the latest few are kept.
 CREATE TABLE login_networks (

@@ -31,7 +31,7 @@ async def test_a_server_that_is_draining_says_so_and_the_page_goes_on(
         await tab.until_text("The server is about to restart.", "#state")
         await tab.until_text("try again in a moment", ".failed")
         service.daemon.http._draining = False  # as after the restart
-        await tab.until("document.querySelector('#state').innerText === ''")
+        await tab.until("document.querySelector('#state')?.innerText === ''")
         await tab.until_text("Overview", "h1")
 
 

@@ -1,12 +1,12 @@
 """Why a device gets no work: each waiting job is counted once, by the first thing in its way."""
 
 from msgspec import structs
-from support.work import EVERYTHING, SMALL, offer
+from support.work import EVERYTHING, offer
 
-from market.hindrances import Compared, Device, Hindrance, compare, shortage
+from market.hindrances import Compared, Device, Hindrance, compare
 from market.matching import MILLION, JobBook, Needs, Offer, WaitingJob
 from market.money import MICRO
-from proxyctl.protocol.jobspec import Capacity, Resources, matching
+from proxyctl.protocol.jobspec import Capacity, Resources
 
 PLAIN = Needs(Resources(), "script")
 OWNER = "owner"
@@ -74,19 +74,6 @@ def test_jobs_that_were_taken_out_are_not_counted() -> None:
     assert compare(waiting, device()) == Compared(2, 2, {})
 
 
-def test_a_shortage_is_named_exactly_where_a_job_does_not_fit() -> None:
-    sizes = (Resources(), Resources(cores=4), Resources(cores=5), Resources(gpus=1))
-    for resources in sizes:
-        is_short = shortage(resources, SMALL) is not None
-        assert is_short is not matching.fits(resources, SMALL)
-
-
-def test_a_gpu_that_is_too_small_is_a_matter_of_the_gpu() -> None:
-    small = Capacity(slots=1, cores=4, ram_gb=8, disk_gb=50, gpus=1, vram_gb=8, gpu_names=("a",))
-    assert shortage(Resources(vram_gb=24), small) is Hindrance.GPU
-    assert shortage(Resources(vram_gb=8), small) is None
-
-
-def test_a_free_place_is_no_matter() -> None:
+def test_a_device_without_a_free_place_lacks_that() -> None:
     full = structs.replace(offer(), capacity=Capacity(cores=1))
-    assert compare(book((PLAIN, 1)), device(full)).suitable == 0
+    assert compare(book((PLAIN, 1)), device(full)) == Compared(1, 0, {Hindrance.SLOTS: 1})

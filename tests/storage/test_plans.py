@@ -38,6 +38,8 @@ from market.usage_range import UTC, Step, range_of
 from proxyctl.protocol.jobspec import Payload
 from storage import bandwidth, idempotency, ledger, logs, nodes, users
 from storage import claims as claim_queries
+from storage import devices as device_queries
+from storage import events as event_queries
 from storage import exits as exit_queries
 from storage import jobs as job_queries
 from storage import usage as usage_queries
@@ -304,6 +306,20 @@ async def my_exits(market: Market, buyer: str) -> None:
     await market.exits.pending(buyer)
 
 
+async def events(market: Market, buyer: str) -> None:
+    """Read the newest events of a buyer, those behind one, some by identifier, and some types."""
+    feed = market.event_feed
+    newest = await feed.page(buyer, limit=20)
+    assert len(newest) == 20
+    await feed.page(buyer, after=newest[-1].id, limit=20)
+    await feed.page(buyer, after=newest[-1].id, limit=20, order="oldest")
+    await feed.page(buyer, types=("job.created", "job.failed"), limit=20)
+    await market.store.read(event_queries.find, [each.id for each in newest])
+    before = newest[0].id
+    await market.store.write(event_queries.delete_before, grown.OLDEST, limit=100)
+    assert before == (await feed.page(buyer, limit=1))[0].id
+
+
 async def logins(market: Market, buyer: str) -> None:
     now = market.clock.seconds()
     await market.store.write(
@@ -361,6 +377,22 @@ async def sync(market: Market, buyer: str) -> None:
     await market.jobs.complete(device, job_id, "")
 
 
+async def device_work(market: Market, buyer: str) -> None:
+    """Have a device work, and its owner look at that; ask what cancelling would cost."""
+    device = await device_of(market, buyer)
+    jobs = [await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", "")) for _ in "ab"]
+    for job_id in jobs:
+        await market.jobs.accept(device, job_id)
+    await market.jobs.complete(device, jobs[0], "")
+    await market.device_work.states([device])
+    assert (await market.device_work.find(buyer, device.id)).running == 1
+    done = await market.device_work.jobs(buyer, device.id, before="", limit=101)
+    assert [row.id for row in done] == jobs[::-1]
+    assert len(await market.device_work.earned(buyer, device.id, 30)) == 1
+    await market.jobs.cancelling_costs(buyer, jobs[1])
+    await market.jobs.cancel(buyer, jobs[1])
+
+
 async def copies(market: Market, buyer: str) -> None:
     """Have devices of two owners do the same work."""
     spec = understand(
@@ -404,7 +436,13 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "waiting script jobs": lambda market, _: marketplace(market, JobStatus.WAITING, "script"),
     "buying, selling, working": trade,
     "several copies of a job": copies,
+    "what a device has done": device_work,
     "logging in and out": logins,
+    "events": events,
+    # Not the buyer's: they have more in the larger market.
+    "live usage of somebody": lambda market, buyer: market.store.read(
+        bandwidth.counted_of_users, [buyer[:-1] + "x"]
+    ),
 }
 
 
@@ -438,6 +476,9 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "advances of exits": advances,
     "replicas that are to be replaced": lambda market, _: market.rollouts.sweep(),
     "hours that are old": rolled_up,
+    "devices that are silent": lambda market, _: market.store.write(
+        device_queries.mark_silent, before=grown.NOW - 200, limit=100
+    ),
     "leases of a node": lambda market, _: market.store.read(nodes.leases, "node"),
     "answers that are old": (
         lambda market, _: market.store.write(idempotency.delete_before, grown.NOW - 1, limit=20)

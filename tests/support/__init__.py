@@ -16,6 +16,7 @@ The daemon
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
     buyer: a process that sells sessions, and the programs that fetch through it
     market: the marketplace without a network, with a clock that tests set
+    receiver: a server that is told of events by webhooks
     events: what users of such a marketplace were told
     jobs: jobs of such a marketplace, and devices that do them
     work: jobs that say what is to run, and devices that ask for them
@@ -61,6 +62,7 @@ Clients and targets
     ports: ports at which nobody answers
     tls: certificates, and connections over TLS whose bytes are counted
     browser: a Chromium, driven by its DevTools protocol
+    axe: what is wrong with a page for who cannot see, hear or point well
     console: pages of the console in it, for somebody who is logged in
     proxied_browser: a Chromium that fetches through a proxy with credentials
     siege: what one address can do to the API

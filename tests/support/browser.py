@@ -44,6 +44,9 @@ FLAGS = [
 ]
 WIDTH, HEIGHT = 1280, 800
 ASSETS = "/console/"
+# A body may have no end, or nobody who reads it.
+ANSWERED = ("Network.responseReceived", "Network.loadingFinished", "Network.loadingFailed")
+SETTLED_ROUNDS = 2  # what an answer leads to is asked for a moment later
 MESSAGE_BYTES = 64 << 20  # a screenshot comes in one message
 
 needs_chromium = pytest.mark.skipif(
@@ -267,8 +270,10 @@ class Tab:
             request = params["request"]
             self.requests.append(Sent(request["method"], request["url"], params.get("type", "")))
             self._under_way.add(params["requestId"])
-        elif _is_over(method, params):
+        elif method in ANSWERED:
             self._under_way.discard(params["requestId"])
+        elif method == "Page.frameNavigated":
+            self._under_way.clear()
         self.complaints.hear(method, params)
 
     async def ask(self, method: str, **params: Any) -> Any:
@@ -430,6 +435,7 @@ class Tab:
                 deviceScaleFactor=1,
                 mobile=False,
             )
+            await self.until(f"innerWidth === {width}")  # the page is told a moment later
         if language is not None:
             await self.ask(
                 "Emulation.setUserAgentOverride", userAgent=self._agent, acceptLanguage=language
@@ -567,13 +573,6 @@ async def browsing(
             yield await visit.open(url, **(emulated or {}))
     finally:
         await asyncio.to_thread(running.__exit__, None, None, None)
-
-
-def _is_over(method: str, params: Any) -> bool:
-    """Say whether nothing is to be waited for of a request; a stream has no end of its own."""
-    if method == "Network.responseReceived":
-        return bool(params["response"]["mimeType"] == "text/event-stream")
-    return method in ("Network.loadingFinished", "Network.loadingFailed")
 
 
 def _literal(text: str) -> str:

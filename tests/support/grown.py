@@ -357,6 +357,13 @@ def _rest(grown: Grown) -> Iterator[str]:
         INSERT INTO login_sessions (id, user_id, created_at, expires_at)
         SELECT {_id(13, "n")}, user_id, {NOW}, {NOW} + 30 * {_DAY} FROM people
     """
+    # Forty events of each user, and as many of the buyer's as others have work.
+    yield f"""
+        INSERT INTO events (id, user_id, type, subject_id, data, created_at)
+        WITH RECURSIVE numbers (m) AS (SELECT 1 UNION ALL SELECT m + 1 FROM numbers WHERE m < 40)
+        SELECT {_id(15, "n * 100 + m")}, user_id, 'job.created', NULL, '{{}}', {NOW}
+        FROM people, numbers
+    """
     yield f"""
         INSERT INTO mail_tokens (token_hash, user_id, purpose, created_at, expires_at)
         SELECT 'token ' || n, user_id, 'verify', {NOW}, {NOW} + {_DAY} FROM people

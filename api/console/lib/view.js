@@ -29,7 +29,8 @@ export function line(row, columns, keyOf) {
 
 function cellOf(column, row) {
   const value = column.cell ? column.cell(row) : row[column.key];
-  return value === null || value === undefined || value === "" ? t("common.unknown") : value;
+  if (value === null || value === undefined || value === "") return t("common.unknown");
+  return Array.isArray(value) ? el("div", null, value) : value; // one thing beside its label in a card
 }
 
 // Names and values: facts([["Price", "$1.00"], ...]).
@@ -68,6 +69,7 @@ export function button(label, onClick, { kind = "", ...attributes } = {}) {
     try {
       await onClick(event);
     } catch (error) {
+      if (error.name === "AbortError") return; // the page was left meanwhile
       if (!(error instanceof ApiError)) throw error;
       toast("bad", refusal(error));
     } finally {

@@ -7,7 +7,7 @@ import { follow } from "../lib/stream.js";
 import { busy, card, facts, failure, link, meter, table } from "../lib/view.js";
 import { ago, bytes, credits, date, money, percent, rate, t } from "../lib/words.js";
 import { steps } from "./overview/steps.js";
-import { warnings } from "./overview/warnings.js";
+import { keyWarnings, warnings } from "./overview/warnings.js";
 
 export const words = "overview";
 export const title = "overview.title";
@@ -33,13 +33,14 @@ export async function render(main, page) {
 class Board {
   constructor({ me, signal }) {
     Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, askedAt: 0 });
-    this.parts = Object.fromEntries(["head", "use", "sessions", "devices", "events", "system"].map((name) => [name, el("div", null, busy())]));
+    this.parts = Object.fromEntries(["head", "keys", "use", "sessions", "devices", "events", "system"].map((name) => [name, el("div", null, busy())]));
     this.rows = el("ul", { class: "overview-sessions" });
-    const { head, use, sessions, devices, events, system } = this.parts;
+    const { head, keys, use, sessions, devices, events, system } = this.parts;
     this.node = el(
       "div",
       { class: "overview" },
       head,
+      keys,
       card(t("overview.use"), use),
       card(t("overview.sessions"), sessions),
       card(t("overview.earned"), devices),
@@ -49,7 +50,7 @@ class Board {
   }
 
   async all() {
-    await Promise.all([this.use(), this.listed(), this.earned(), this.happened(), this.state()]);
+    await Promise.all([this.use(), this.listed(), this.earned(), this.happened(), this.expiring(), this.state()]);
     await this.headed();
   }
 
@@ -74,15 +75,15 @@ class Board {
 
   headed() {
     return this.fill("head", async () => {
-      const [me, ever, keys] = await Promise.all([
-        this.get("/auth/me"),
-        this.get("/api/bandwidth/sessions", { status: "all", limit: 1 }),
-        this.get("/api/keys"),
-      ]);
+      const [me, ever] = await Promise.all([this.get("/auth/me"), this.get("/api/bandwidth/sessions", { status: "all", limit: 1 })]);
       const used = this.known.summary?.all.bytes ?? 0;
       const first = steps({ me, hasBought: ever.sessions.length > 0, hasUsed: used > 0 });
-      return [warnings({ me, sessions: this.sessions, keys: keys.keys }), first];
+      return [warnings({ me, sessions: this.sessions }), first];
     });
+  }
+
+  expiring() {
+    return this.fill("keys", async () => keyWarnings((await this.get("/api/keys")).keys));
   }
 
   use() {
@@ -185,6 +186,7 @@ class Board {
     replace(this.parts.events, this.lines());
     if (event.type.startsWith("session.")) this.listed().then(() => this.headed());
     else if (event.type.startsWith("device.") || event.type.startsWith("job.")) this.earned();
+    else if (event.type.startsWith("key.")) this.expiring();
     else this.headed();
   }
 

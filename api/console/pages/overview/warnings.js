@@ -9,8 +9,8 @@ const NEARLY_USED = 0.1; // of what was bought is left
 const DAY_MS = 86_400_000;
 const KEY_DAYS = 7;
 
-// warnings({me, sessions, keys}): notices; `sessions` are the active ones.
-export function warnings({ me, sessions, keys }) {
+// warnings({me, sessions}): notices; `sessions` are the active ones.
+export function warnings({ me, sessions }) {
   const now = Date.now();
   return [
     sessions.length && me.usd_balance < LOW_USD ? warning("low", { balance: money(me.usd_balance) }, "/console/wallet") : null,
@@ -20,10 +20,15 @@ export function warnings({ me, sessions, keys }) {
     sessions.filter((each) => new Date(each.expires_at) - now < DAY_MS).map((each) =>
       warning("expires", { when: date(each.expires_at), bought: date(each.created_at) }, `/console/sessions/${each.id}`),
     ),
-    keys
-      .filter((each) => each.status === "active" && each.expires_at && new Date(each.expires_at) - now < KEY_DAYS * DAY_MS)
-      .map((each) => warning("key", { name: each.name, when: date(each.expires_at) }, "/console/keys")),
   ];
+}
+
+// The same of API keys.
+export function keyWarnings(keys) {
+  const soon = Date.now() + KEY_DAYS * DAY_MS;
+  return keys
+    .filter((each) => each.status === "active" && each.expires_at && new Date(each.expires_at) < soon)
+    .map((each) => warning("key", { name: each.name, when: date(each.expires_at) }, "/console/keys"));
 }
 
 function warning(name, values, path) {

@@ -4,7 +4,7 @@ import { ApiError, get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { again } from "../../lib/router.js";
-import { ask, badge, button, card, copyable, facts, meter, notice, table } from "../../lib/view.js";
+import { ask, badge, button, card, copyable, facts, meter, notice, table, toast } from "../../lib/view.js";
 import { ago, bytes, count, credits, date, day, money, percent, t } from "../../lib/words.js";
 import { commands, hardware, running, work } from "./devices.js";
 import { OF_DEVICES, OF_JOBS, current, degrees, gigabytes, jobType, list, place, state } from "./shared.js";
@@ -229,6 +229,7 @@ function limits(deviceId, now) {
     send: async (values) => {
       await post("/api/worker/exit/limits", { token_id: deviceId, limits: values });
       await again();
+      toast("good", t("work.saved"));
     },
   });
 }

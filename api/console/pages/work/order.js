@@ -12,20 +12,18 @@ export const words = "work";
 export const title = "work.order.title";
 
 const TYPES = ["Docker", "Jupyter", "Inference", "Training", "Script"];
-const OTHER = "other";
 
 export async function render(main, page) {
   const asked = { signal: page.signal };
   const [rates, wallet] = await Promise.all([get("/api/deploy/rates", null, asked), get("/api/wallet", null, asked)]);
   const cost = live(el("p", { class: "total" }));
-  const models = [...rates.rates.map(({ gpu_model, usd_per_hour }) => [gpu_model, `${gpu_model} – ${t("work.order.rate", { price: money(usd_per_hour) })}`]), [OTHER, `${t("work.order.other")} – ${t("work.order.rate", { price: money(rates.default_usd_per_hour) })}`]];
+  const models = el("datalist", { id: "models" }, rates.rates.map(({ gpu_model, usd_per_hour }) => el("option", { value: gpu_model }, t("work.order.rate", { price: money(usd_per_hour) }))));
   const whole = { type: "number", min: 1, step: 1, required: true };
   const node = form({
     fields: [
       { name: "job_name", label: t("work.name"), required: true, maxlength: 150 },
       { name: "job_type", label: t("work.kind"), type: "select", required: true, value: "Docker", options: TYPES.map((each) => [each, t(`work.deploy_type.${each}`)]) },
-      { name: "gpu_model", label: t("work.order.model"), type: "select", required: true, options: models },
-      { name: "other_model", label: t("work.order.other_model"), hint: t("work.order.other_model.hint") },
+      { name: "gpu_model", label: t("work.order.model"), required: true, list: "models", value: rates.rates[0]?.gpu_model, hint: t("work.order.model.hint", { price: money(rates.default_usd_per_hour) }) },
       { name: "gpu_count", label: t("work.order.gpus"), value: 1, max: 64, ...whole },
       { name: "duration_hrs", label: t("work.order.hours"), value: 1, max: 8760, ...whole },
       { name: "replicas", label: t("work.replicas"), value: 1, max: 100, ...whole },
@@ -43,7 +41,7 @@ export async function render(main, page) {
   });
   const field = (name) => node.elements.namedItem(name);
   function count() {
-    const model = field("gpu_model").value === OTHER ? field("other_model").value : field("gpu_model").value;
+    const model = field("gpu_model").value.trim();
     const each = rates.rates.find((rate) => rate.gpu_model.toLowerCase() === model.toLowerCase())?.usd_per_hour ?? rates.default_usd_per_hour;
     const hours = ["gpu_count", "duration_hrs", "replicas"].reduce((product, name) => product * Number(field(name).value), 1);
     const usd = each * hours;
@@ -57,7 +55,6 @@ export async function render(main, page) {
       " ",
       left >= 0 ? t("work.order.left", { left: paid(rounded(left), currency) }) : t("work.order.missing", { missing: paid(rounded(-left), currency) }),
     );
-    field("other_model").closest(".field").hidden = field("gpu_model").value !== OTHER;
   }
   node.addEventListener("input", count);
   count();
@@ -72,12 +69,13 @@ export async function render(main, page) {
       [t("work.order.credits"), credits(wallet.credit_balance)],
     ]),
     node,
-    rates.rates.length ? table({ caption: t("work.order.rates"), columns, rows: rates.rates }) : null,
+    models,
+    ...(rates.rates.length ? [table({ caption: t("work.order.rates"), columns, rows: rates.rates })] : []),
   );
 }
 
-function request({ gpu_model, other_model, port, env, ...values }) {
-  const asked = { ...values, gpu_model: gpu_model === OTHER ? (other_model ?? "") : gpu_model };
+function request({ port, env, ...values }) {
+  const asked = { ...values };
   if (port !== undefined) {
     asked.ports = [{ name: "web", port }];
     asked.ready = { port };

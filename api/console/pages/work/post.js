@@ -33,7 +33,7 @@ export async function render(main, page) {
       [t("work.post.available"), credits(wallet.credit_balance)],
       ...JOB_TYPES.map((type) => [t("work.post.open_price", { type: jobType(type) }), prices(open.rows, type)]),
     ]),
-    wallet.credit_balance > 0 ? null : notice("warn", t("work.post.no_credits")),
+    ...(wallet.credit_balance > 0 ? [] : [notice("warn", t("work.post.no_credits"))]),
     notice("info", t("work.post.visible")),
     tabs(
       [

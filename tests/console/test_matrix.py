@@ -1,0 +1,169 @@
+"""Every page in every language, on wide and narrow screens, light and dark: whole, clean, readable.
+
+The pages are read from the console's own table. One tab goes through an area, so that a browser
+starts once; the person whom they show has one of everything.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from support.axe import faults, needs_axe
+from support.browser import Tab, Visit
+from support.console import log_in
+from support.service import Person, Service
+
+from api.console import FOLDER
+
+LANGUAGES = ["en", "tr", "ru", "ko"]
+WIDTHS = [1280, 360]
+# `["/console/jobs/{id}", "work/job", ...]` of app.js.
+ROW = re.compile(r'^  \["(?P<path>[^"]+)", "(?P<module>[^"]+)"', re.MULTILINE)
+PAGES: list[tuple[str, str]] = ROW.findall((FOLDER / "app.js").read_text())
+AREAS = ["overview", "traffic", "work", "account", "entry"]
+# The first words of keys: a text such as "work.jobs.title" on a page is one without its words.
+STEMS = {
+    key.split(".")[0]
+    for path in (FOLDER / "words").glob("*.en.json")
+    for key in msgspec.json.decode(path.read_bytes())
+}
+KEY = re.compile(rf"(?<![\w./@-])(?:{'|'.join(sorted(STEMS))})\.[a-z_]+(?:\.[a-z0-9_]+)*(?![\w(/])")
+JOB = {
+    "title": "count",
+    "job_type": "script",
+    "price_credit": 1,
+    "duration_hrs": 1,
+    "payload": {"command": ["python3", "-c", "print(1)"]},
+}
+DEPLOY = {
+    "job_name": "tiny",
+    "job_type": "Jupyter",
+    "gpu_model": "RTX 4090",
+    "duration_hrs": 1,
+    "image": "jupyter/scipy-notebook",
+}
+HOOK = {"url": "https://example.com/hook", "types": ["job.completed"]}
+SAID = """
+[document.title, document.body.innerText, ...[...document.querySelectorAll("*")].flatMap((each) =>
+  ["aria-label", "title", "placeholder", "alt"].map((name) => each.getAttribute(name) || ""))]
+  .join("\\n")
+"""
+# What is wider than the window, by its tag, class and first words.
+WIDE = """
+document.documentElement.scrollWidth <= document.documentElement.clientWidth ? [] :
+  [...document.querySelectorAll("body *")]
+    .filter((each) => each.getBoundingClientRect().right > innerWidth + 0.5)
+    .map((each) => `${each.tagName}.${each.className} ${each.textContent.trim().slice(0, 40)}`)
+    .slice(-6)
+"""
+
+
+@dataclass
+class World:
+    """Somebody who has one of everything, and what the pages' paths name."""
+
+    service: Service
+    person: Person
+    ids: dict[str, str]
+
+    def address(self, path: str) -> str:
+        """Return a page's address, with the identifier of what it shows."""
+        return self.service.url + path.replace("{id}", self.ids.get(path, ""))
+
+
+async def made(service: Service, area: str) -> World:
+    """Buy, put up and register one of everything."""
+    person = await service.person(usd="10", credit="100")
+
+    async def call(method: str, path: str, body: Any) -> Any:
+        answer = await service.call(method, path, body, token=person.token)
+        assert answer.status in (200, 201), (path, answer.body)
+        return answer.body
+
+    bought = await service.buy(person)
+    device = await call("POST", "/api/worker/token/create", {"name": "rig-with-a-long-name-1"})
+    report = {"hostname": "rig.example.com", "gpu_name": "H200", "cpu_cores": 8, "ram_gb": 64}
+    answer = await service.call(
+        "POST", "/api/worker/heartbeat", report, headers={"X-Worker-Token": device["token"]}
+    )
+    assert answer.status == 200, answer.body
+    job = await call("POST", "/api/jobs", JOB)
+    deploy = await call("POST", "/api/deploy/job", DEPLOY)
+    ids = {
+        "/console/sessions/{id}": bought.id,
+        "/console/devices/{id}": device["token_id"],
+        "/console/jobs/{id}": job["job_id"],
+        "/console/deploys/{id}": deploy["job_id"],
+    }
+    if area == "account":
+        hook = await call("POST", "/api/webhooks", HOOK)
+        await call("POST", "/api/keys", {"name": "ci", "scopes": ["usage:read"]})
+        ids["/console/webhooks/{id}"] = hook["webhook"]["id"]
+    return World(service, person, ids)
+
+
+def pages_of(area: str) -> list[tuple[str, str]]:
+    return [(path, module) for path, module in PAGES if module.split("/")[0] == area]
+
+
+def test_every_page_of_the_table_has_its_module_and_is_looked_at() -> None:
+    assert len(PAGES) >= 28
+    assert {module.split("/")[0] for _, module in PAGES} == set(AREAS)
+    for _, module in PAGES:
+        assert (FOLDER / "pages" / f"{module}.js").exists(), module
+
+
+async def entered(world: World, visit: Visit, area: str) -> Tab:
+    """Open the console; pages before the login are seen by who is not logged in."""
+    tab = await visit.open(f"{world.service.url}/login")
+    if area != "entry":
+        await log_in(tab, world.person.email)
+    return tab
+
+
+async def speaking(tab: Tab, language: str, address: str) -> None:
+    await tab.run(f"localStorage.setItem('proxyd.language', '{language}') && 0")
+    await tab.goto(address)
+    await tab.settled()
+
+
+@pytest.mark.parametrize("area", AREAS)
+async def test_pages_fit_and_speak_every_language(
+    service: Service, visit: Visit, area: str
+) -> None:
+    world = await made(service, area)
+    tab = await entered(world, visit, area)
+    wrong = []
+    for path, _ in pages_of(area):
+        for language in LANGUAGES:
+            await tab.emulate(width=WIDTHS[0])
+            await speaking(tab, language, world.address(path))
+            for width in WIDTHS:
+                await tab.emulate(width=width)
+                wide = await tab.run(WIDE)
+                wrong += [f"{path} {language} {width}: {each}" for each in wide]
+            said = await tab.run(SAID)
+            assert await tab.run("document.documentElement.lang") == language
+            wrong += [f"{path} {language}: {key}" for key in KEY.findall(said)]
+            assert await tab.run("document.querySelector('main h1').textContent.trim()"), path
+    assert not wrong, "\n".join(wrong)
+
+
+@needs_axe
+@pytest.mark.parametrize("area", AREAS)
+async def test_pages_are_clean_by_axe(service: Service, visit: Visit, area: str) -> None:
+    world = await made(service, area)
+    tab = await entered(world, visit, area)
+    wrong = []
+    for path, _ in pages_of(area):
+        await tab.emulate(dark=False, width=WIDTHS[0])
+        await tab.goto(world.address(path))
+        await tab.settled()
+        for dark in (False, True):
+            for width in WIDTHS:
+                await tab.emulate(dark=dark, width=width)
+                found = await faults(tab, colours_alone=dark)
+                wrong += [f"{path} {'dark' if dark else 'light'} {width}: {each}" for each in found]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,271 @@
+"""Devices, jobs, the market and deploys in a browser, and an agent that runs the shown lines."""
+
+from pathlib import Path
+from typing import Any
+
+from support.browser import Visit
+from support.console import agent, opened
+from support.service import Person, Service, running_in
+from support.waiting import until
+from support.worker_process import require_sandbox
+
+LINES = "document.querySelectorAll('dialog .copy-text')"
+
+
+async def listed(service: Service, person: Person, path: str, key: str) -> list[dict[str, Any]]:
+    answer = await service.call("GET", path, token=person.token)
+    assert answer.status == 200, answer.body
+    return list(answer.body[key])
+
+
+async def test_a_machine_is_registered_a_job_posted_and_its_earnings_seen(
+    service: Service, visit: Visit, tmp_path: Path
+) -> None:
+    require_sandbox(tmp_path)
+    person = await service.person(credit="10")
+    tab = await opened(visit, service, person, "/console/devices")
+    await tab.until_text("You lend no machine yet")
+    await tab.fill("Name", "rig-1")
+    await tab.click("Register device")
+    await tab.until(f"{LINES}.length === 3")
+    lines = str(await tab.run(f"{LINES}[1].textContent"))
+    await tab.click("I have stored it")
+    [device] = await listed(service, person, "/api/worker/devices", "devices")
+    await tab.until(f"location.pathname === '/console/devices/{device['id']}'")
+    await tab.until_text("Nothing has ever come from it")
+
+    async with agent(tmp_path, lines) as log:
+        try:
+            await tab.until_text("It asks for work and would take some")
+        except AssertionError as error:
+            raise AssertionError(log.read_text()) from error
+        await tab.goto(f"{service.url}/console/jobs/new")
+        await tab.fill("Title", "say it")
+        script = "print(6 * 7)\nopen('answer.txt', 'w').write('forty-two')"
+        await tab.fill("textarea[name=script]", script)
+        await tab.fill("Files to keep", "*.txt")
+        await tab.click("Post the job")
+        await tab.until_text("42", ".log")
+        await tab.until_text("Done", ".facts")
+        await tab.until_text("answer.txt")
+    await tab.ask("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    await tab.click("Download: answer.txt")
+    saved = tmp_path / "answer.txt"
+    await until(saved.exists, "the file is saved")
+    assert saved.read_text() == "forty-two"
+    await tab.goto(f"{service.url}/console/devices/{device['id']}")
+    await tab.until_text("1.8 credits")
+    await tab.until_text("say it")
+
+
+async def test_a_job_is_cancelled_after_its_cost_was_said(service: Service, visit: Visit) -> None:
+    person = await service.person(credit="10")
+    tab = await opened(visit, service, person, "/console/jobs")
+    await tab.until_text("You have posted no job yet")
+    await tab.click("Post a job")
+    await tab.fill("Title", "never run")
+    await tab.click("Post the job")
+    await tab.until_text("No device has taken it yet")
+    await tab.click("Cancel the job")
+    await tab.until_text("2 credits come back to you", "dialog")
+    await tab.click("Cancel the job")
+    await tab.until_text("Cancelled", ".facts")
+    wallet = await service.call("GET", "/api/wallet", token=person.token)
+    assert wallet.body["credit_balance"] == 10
+
+
+async def test_a_job_that_is_refused_says_what_to_change(service: Service, visit: Visit) -> None:
+    person = await service.person()
+    visit.expect("409")
+    visit.expect("402")
+    visit.expect("400")
+    tab = await opened(visit, service, person, "/console/jobs/new")
+    await tab.until_text("you have none")
+    await tab.click("Post the job")
+    await tab.until("document.querySelector('form .problem:not([hidden])')?.textContent.length > 5")
+    await tab.click("Whole request")
+    await tab.fill("POST /api/jobs", "{")
+    await tab.click("div[role=tabpanel]:not([hidden]) .button.primary")
+    await tab.until_text("This is not JSON")
+
+
+async def test_a_device_says_what_keeps_each_job_from_it(service: Service, visit: Visit) -> None:
+    person, buyer = await service.person(), await service.person(credit="100")
+    made = await service.call(
+        "POST", "/api/worker/token/create", {"name": "rig"}, token=person.token
+    )
+    headers = {"X-Worker-Token": made.body["token"]}
+    await service.call("POST", "/api/worker/heartbeat", {"cpu_temp": 61.5}, headers=headers)
+    asked = {
+        "capacity": {"slots": 1, "cores": 4, "ram_gb": 8, "disk_gb": 50},
+        "capabilities": {"executors": ["bwrap"], "job_types": ["script"]},
+    }
+    await service.call("POST", "/api/worker/next", asked, headers=headers)
+    job = {
+        "title": "large",
+        "job_type": "script",
+        "price_credit": 1,
+        "duration_hrs": 1,
+        "payload": {"script": "print(1)"},
+        "resources": {"cores": 64},
+    }
+    await service.call("POST", "/api/jobs", job, token=buyer.token)
+    await until(lambda: len(service.daemon.market.dispatch.jobs) == 1, "the job waits")
+    path = f"/console/devices/{made.body['token_id']}"
+    tab = await opened(visit, service, person, path)
+    await tab.until_text("1 job waits in the market.")
+    await tab.until_text("Needs more cores")
+    await tab.until_text("61.5 °C")
+    await tab.click("End its token")
+    await tab.until_text("It runs no job now", "dialog")
+    await tab.click("dialog button[value=yes]")
+    await tab.until_text("Its token was ended")
+
+
+async def test_the_market_is_filtered_and_shows_how_a_device_accepts(
+    service: Service, visit: Visit
+) -> None:
+    buyer, person = await service.person(credit="100"), await service.person()
+    for title, kind, price in (("cheap", "script", 1), ("dear", "docker", 20)):
+        job = {"title": title, "job_type": kind, "price_credit": price, "duration_hrs": 1}
+        await service.call("POST", "/api/jobs", job, token=buyer.token)
+    tab = await opened(visit, service, person, "/console/market")
+    await tab.until_text("cheap")
+    await tab.fill("Credits per hour, at least", "5")
+    await tab.press("Enter")
+    await tab.until("location.search === '?least=5'")
+    await tab.until("!document.querySelector('main').innerText.includes('cheap')")
+    await tab.click("Accept by hand: dear")
+    await tab.until_text("/accept", "dialog .copy-text")
+    await tab.click("Close")
+
+
+async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person(usd="20")
+    tab = await opened(visit, service, person, "/console/deploys")
+    await tab.until_text("You have ordered nothing yet")
+    await tab.click("Order a deploy")
+    await tab.fill("Name", "a model")
+    await tab.fill("GPU model", "A100")
+    await tab.fill("Hours", "2")
+    await tab.fill("Replicas", "3")
+    await tab.fill("Image", "web:1")
+    shown = await tab.text(".total")
+    await tab.click("Order a deploy")
+    await tab.until_text("0 of 3 ready")
+    [deploy] = await listed(service, person, "/api/deploy/jobs", "deploys")
+    assert f"${deploy['cost']:.2f} at most" in shown
+    await tab.click("Cancel the deploy")
+    await tab.until_text("come back to you", "dialog")
+    await tab.click("dialog button[value=yes]")
+    await tab.until_text("Cancelled", ".facts")
+    assert await service.balance(person) == 20
+
+
+async def test_figures_that_cannot_be_had_any_more_say_how_old_they_are(
+    visit: Visit, tmp_path: Path
+) -> None:
+    async with running_in(tmp_path) as service:
+        person = await service.person()
+        tab = await opened(visit, service, person, "/console/devices")
+        await tab.until_text("You lend no machine yet")
+        visit.expect("ERR_INTERNET_DISCONNECTED")
+        await tab.emulate(offline=True)
+        await tab.run("document.dispatchEvent(new Event('visibilitychange'))")
+        await tab.until_text("Not current: as of")
+        await tab.emulate(offline=False)
+        await tab.run("document.dispatchEvent(new Event('visibilitychange'))")
+        await tab.until("!document.querySelector('main').classList.contains('stale')")
+
+
+async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_path: Path) -> None:
+    async with running_in(tmp_path, exits={"host": "127.0.0.1", "port": 0}) as service:
+        person = await service.person()
+        made = await service.call(
+            "POST", "/api/worker/token/create", {"name": "box"}, token=person.token
+        )
+        path = f"/console/devices/{made.body['token_id']}"
+        tab = await opened(visit, service, person, path)
+        await tab.until_text("Its owner gets 60 %")
+        await tab.click("Agree to the terms")
+        await tab.click("form button[type=submit]")
+        await tab.until_text("Please fill this in.")
+        await tab.fill("I have read the terms, and may lend this connection", value=True)
+        await tab.click("form button[type=submit]")
+        await tab.until_text("Withdraw consent")
+        await tab.click("Limits")
+        await tab.fill("Connections at once", "5")
+        await tab.click("Save")
+        await tab.until_text("Saved.")
+        [exit_] = await listed(service, person, "/api/exits/me", "exits")
+        assert exit_["limits"]["connections"] == 5
+        await tab.click("Pause")
+        await tab.until_text("Paused")
+        await tab.click("Resume")
+        await tab.until_text("Offline")
+        await tab.click("Withdraw consent")
+        await tab.click("dialog button[value=yes]")
+        await tab.until_text("Withdrawn")
+        await tab.until_text("Agree to the terms")
+
+
+class Runner:
+    """A device that does by hand what it is told, for a page to be seen meanwhile."""
+
+    def __init__(self, service: Service, token: str, job_id: str) -> None:
+        self._service = service
+        self._headers = {"X-Worker-Token": token}
+        self._job = f"/api/worker/jobs/{job_id}"
+        self._job_id = job_id
+        self._written = 0
+
+    async def say(self, path: str, body: Any = None, raw: bytes | None = None) -> None:
+        answer = await self._service.call("POST", path, body, raw=raw, headers=self._headers)
+        assert answer.status == 200, answer.body
+
+    async def begin(self) -> None:
+        await self.say(f"/api/jobs/{self._job_id}/accept")
+        await self.say(f"{self._job}/started")
+
+    async def write(self, text: bytes) -> None:
+        await self.say(f"{self._job}/log?attempt=1&offset={self._written}", raw=text)
+        self._written += len(text)
+
+    async def complete(self) -> None:
+        await self.say(f"{self._job}/complete", {"result": "42"})
+
+
+async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
+    service: Service, visit: Visit
+) -> None:
+    buyer, owner = await service.person(credit="10"), await service.person()
+    made = await service.call(
+        "POST", "/api/worker/token/create", {"name": "box"}, token=owner.token
+    )
+    job = {
+        "title": "slow",
+        "job_type": "script",
+        "price_credit": 10,
+        "duration_hrs": 1,
+        "payload": {"script": "print(1)"},
+    }
+    posted = await service.call("POST", "/api/jobs", job, token=buyer.token)
+    job_id = str(posted.body["job_id"])
+    runner = Runner(service, str(made.body["token"]), job_id)
+    tab = await opened(visit, service, buyer, f"/console/jobs/{job_id}")
+    await tab.until_text("No device has taken it yet")
+    await runner.begin()
+    await tab.until_text("Running", ".facts")
+    await runner.write(b"one\n")
+    await tab.until_text("one", ".log")
+    await runner.write(b"two <b>bold</b>\n")
+    await tab.until_text("two <b>bold</b>", ".log")
+    await runner.complete()
+    await tab.until_text("Complete")
+    await tab.until_text("42")
+    await tab.click("Confirm and pay")
+    await tab.until_text("You have confirmed the result; it is paid.")
+    wallet = await service.call("GET", "/api/wallet", token=owner.token)
+    assert wallet.body["credit_balance"] == 9
