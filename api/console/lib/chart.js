@@ -60,7 +60,7 @@ function spoken(point, series, amount, labels) {
 
 // The least of 1, 2 or 5 times a power of ten that is not below.
 function ceiling(most) {
-  if (most <= 0) return 1;
+  if (most <= 0) return 1_000;
   const power = 10 ** Math.floor(Math.log10(most));
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= most);
 }
