@@ -62,6 +62,7 @@ class Tour:
         """Leave a picture, in few colours, as small as they compress."""
         if not SCREENSHOTS:
             return
+        await self.tab.run("scrollTo(0, 0)")
         await self.tab.settled()
         raw = self.folder / f"{name}.png"
         await self.tab.screenshot(raw)
