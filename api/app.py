@@ -25,6 +25,7 @@ from api.reviews import ReviewRoutes
 from api.routes import Route
 from api.usage import UsageRoutes
 from api.wallet import WalletRoutes
+from api.webhooks import WebhookRoutes
 from api.work import WorkRoutes
 from api.workers import WorkerRoutes
 from market.market import Market
@@ -55,6 +56,7 @@ def routes(
         *AccountRoutes(market.accounts, market.recovery, cookies).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
+        *WebhookRoutes(market.webhooks).table(),
         *WorkerRoutes(market.devices, market.jobs, market.exits, market.device_work).table(),
         *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),

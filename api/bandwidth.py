@@ -7,12 +7,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api import literals
 from api.accounts import RequiredText
 from api.codec import Money, Size, money
-from api.identifiers import in_body
+from api.identifiers import in_body, in_path
 from api.listing import Page, Timestamp, timestamp
 from api.literals import SESSION_STATUSES
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.allowlist import ADDRESSES_MAX
-from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, Purchase, Session
+from market.bandwidth import QUOTA_MAX_BYTES, Bandwidth, OneSession, Purchase, Session
 from market.errors import Code
 from market.exit_wishes import (
     ASN_MOST,
@@ -132,6 +132,36 @@ class ListReply(Reply, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
+class TermsReply(Reply, kw_only=True):
+    """What sessions are sold at, in USD, and for how long.
+
+    Without a price of the buyer's own a GB costs `price_per_gb`; none is sold below
+    `price_per_gb_floor`, nor a session that costs less than `cost_floor_usd`. `allow_ips` is taken
+    if there is `has_passwordless`. Exits may cost more: `GET /api/exits/coverage`.
+    """
+
+    price_per_gb: float
+    price_per_gb_floor: float
+    cost_floor_usd: float
+    gb_max: int
+    lifetime_seconds: int
+    has_passwordless: bool
+
+
+class OneReply(Reply, kw_only=True):
+    """A session, and what a client dials; its password was returned when it was bought.
+
+    `held_usd` was set aside when it was bought. `due_usd` of it is what it has cost, or would have
+    if it ended now; the rest is released.
+    """
+
+    session: SessionItem
+    host: str
+    username: str
+    held_usd: float
+    due_usd: float
+
+
 class EndRequest(Struct):
     """Which session to end."""
 
@@ -183,12 +213,28 @@ class BandwidthRoutes:
             ),
             Route(
                 "GET",
+                "/api/bandwidth/terms",
+                "At which price sessions are sold",
+                self.terms,
+                TermsReply,
+            ),
+            Route(
+                "GET",
                 "/api/bandwidth/sessions",
                 "List my proxy sessions",
                 self.sessions,
                 ListReply,
                 auth=Auth.JWT,
                 query=ListQuery,
+            ),
+            Route(
+                "GET",
+                "/api/bandwidth/sessions/{session_id}",
+                "Look at a proxy session of mine",
+                self.one,
+                OneReply,
+                auth=Auth.JWT,
+                errors=(Code.SESSION_NOT_FOUND,),
             ),
             Route(
                 "POST",
@@ -229,6 +275,19 @@ class BandwidthRoutes:
         )
         return _bought(bought)
 
+    async def terms(self, call: Call[Nothing, Any]) -> TermsReply:
+        """Return what sessions are sold at."""
+        del call  # the same for everybody
+        terms = self._bandwidth.terms
+        return TermsReply(
+            price_per_gb=money(max(terms.price_default, terms.price_floor)),
+            price_per_gb_floor=money(terms.price_floor),
+            cost_floor_usd=money(terms.cost_floor),
+            gb_max=QUOTA_MAX_BYTES // GB,
+            lifetime_seconds=terms.lifetime_seconds,
+            has_passwordless=bool(terms.passwordless_ports),
+        )
+
     async def sessions(self, call: Call[Nothing, ListQuery]) -> ListReply:
         """List the caller's sessions, their counters as of now."""
         query = call.query
@@ -240,6 +299,11 @@ class BandwidthRoutes:
         )
         part, cursor = query.cut(rows)
         return ListReply(sessions=[_item(session) for session in part], next_cursor=cursor)
+
+    async def one(self, call: Call[Nothing, Any]) -> OneReply:
+        """Return a session of the caller, its counters as of now."""
+        session_id = in_path(call.path["session_id"], Code.SESSION_NOT_FOUND)
+        return _one(await self._bandwidth.one(call.user_id, session_id))
 
     async def end(self, call: Call[EndRequest, Any]) -> Reply:
         """End a session."""
@@ -266,6 +330,16 @@ def _bought(purchase: Purchase) -> BuyReply:
             pending_ips=list(purchase.pending_ips) or UNSET,
         ),
         cost_usd=money(purchase.cost),
+    )
+
+
+def _one(found: OneSession) -> OneReply:
+    return OneReply(
+        session=_item(found.session),
+        host=found.host,
+        username=found.username,
+        held_usd=money(found.held),
+        due_usd=money(found.due),
     )
 
 

@@ -20,7 +20,7 @@ from market.exit_wishes import canonical as exit_text
 from market.exits import NO_EXITS, ExitTerms
 from market.idempotency import Receipt
 from market.leases import Leases, Usage
-from market.money import GB, MICRO, Currency, as_decimal, cost
+from market.money import GB, MICRO, Currency, as_decimal, cost, earned
 from market.states import SessionStatus
 from market.sweeping import Sweep
 from storage import allowlist as address_queries
@@ -123,6 +123,20 @@ class Session(NamedTuple):
     exit: str = ""
 
 
+class OneSession(Struct, frozen=True):
+    """A session, where and under which name a client dials it, and its price in micro-USD.
+
+    `held` was set aside when it was bought; `due` is what it has cost, or would if it ended now.
+    The rest of `held` comes back.
+    """
+
+    session: Session
+    host: str
+    username: str
+    held: int
+    due: int
+
+
 class Door(Struct, frozen=True):
     """Where an address needs no password: the `port`, unless that is not there any more."""
 
@@ -163,6 +177,11 @@ class Bandwidth:
         self._now = context.now
         # Sessions that could not be ended, and when each is tried again.
         self._expiring = Sweep("session %s cannot be ended", _logger)
+
+    @property
+    def terms(self) -> Terms:
+        """What sessions are sold at."""
+        return self._terms
 
     async def buy(
         self,
@@ -295,6 +314,30 @@ class Bandwidth:
             node_id=self._leases.node_id,
         )
         return [self._shown(row, addresses.get(row.id, ())) for row in rows]
+
+    async def one(self, user_id: str, session_id: str) -> OneSession:
+        """Return a session of a user, its counters as of now.
+
+        Raises:
+            MarketError: `session_not_found`, when there is none or it is another user's.
+        """
+        await self._traffic.settle_exhausted()
+        found = await self._store.read(
+            _one, user_id=user_id, session_id=session_id, node_id=self._leases.node_id
+        )
+        if found is None:
+            raise MarketError(Code.SESSION_NOT_FOUND, field="session_id")
+        row, addresses, username = found
+        session = self._shown(row, addresses)
+        # As a settlement rounds it: down, but what was used is never free.
+        due = max(earned(session.bytes_used, session.price_per_gb), min(session.bytes_used, 1))
+        return OneSession(
+            session=session,
+            host=self._terms.public_host,
+            username=username,
+            held=cost(session.quota_bytes, session.price_per_gb),
+            due=due if session.paid is None else session.paid,
+        )
 
     async def end(self, user_id: str, session_id: str) -> None:
         """End a session: cut its connections, capture what was used, release the rest.
@@ -474,11 +517,36 @@ async def _allow(tx: Transaction, user_id: str, session_id: str, client: str) ->
     return await prove(tx, session_id, client)
 
 
+async def _one(
+    tx: Transaction, *, user_id: str, session_id: str, node_id: str | None
+) -> tuple[ListedRow, list[ListedAddressRow], str] | None:
+    rows, addresses = await _page(
+        tx, user_id=user_id, only="", before="", limit=1, node_id=node_id, session_id=session_id
+    )
+    session = await queries.find(tx, session_id)
+    if not rows or session is None:
+        return None
+    return rows[0], addresses.get(session_id, []), session.username
+
+
 async def _page(
-    tx: Transaction, *, user_id: str, only: str, before: str, limit: int, node_id: str | None
+    tx: Transaction,
+    *,
+    user_id: str,
+    only: str,
+    before: str,
+    limit: int,
+    node_id: str | None,
+    session_id: str | None = None,
 ) -> tuple[list[ListedRow], dict[str, list[ListedAddressRow]]]:
     rows = await queries.page(
-        tx, user_id=user_id, only=only, before=before, limit=limit, node_id=node_id
+        tx,
+        user_id=user_id,
+        only=only,
+        before=before,
+        limit=limit,
+        node_id=node_id,
+        session_id=session_id,
     )
     addresses: dict[str, list[ListedAddressRow]] = {}
     opened = [row.id for row in rows if row.port_index is not None]

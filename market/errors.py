@@ -248,6 +248,26 @@ class Code(Enum):
         Kind.NOT_FOUND,
         "The deploy has no such earlier revision; only the last few are kept.",
     )
+    WEBHOOK_NOT_FOUND = (
+        "webhook_not_found",
+        Kind.NOT_FOUND,
+        "The caller has no such endpoint of webhooks.",
+    )
+    DELIVERY_NOT_FOUND = (
+        "delivery_not_found",
+        Kind.NOT_FOUND,
+        "The caller has no such delivery, or it is too old to be kept.",
+    )
+    TOO_MANY_WEBHOOKS = (
+        "too_many_webhooks",
+        Kind.INVALID,
+        "The caller has as many endpoints of webhooks as anybody may have; delete one.",
+    )
+    WEBHOOK_DISABLED = (
+        "webhook_disabled",
+        Kind.INVALID,
+        "The endpoint is disabled and is sent nothing; enable it first.",
+    )
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
     REFERENCE_REUSED = (
         "reference_reused",

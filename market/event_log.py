@@ -18,6 +18,7 @@ from msgspec import Struct
 from market.events import TYPE_OF, EventData, encoded
 from market.ids import Identifiers
 from storage import events as queries
+from storage import webhooks
 from storage.errors import StoreError
 from storage.events import EventRow
 from storage.store import Store, Transaction
@@ -171,6 +172,7 @@ async def record_all(
         for event in events
     ]
     await queries.insert(tx, rows)
+    await webhooks.schedule(tx, rows, context.identifiers.new)
     tx.after_commit(partial(context.events.committed, rows))
     return rows
 

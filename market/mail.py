@@ -66,3 +66,14 @@ def password_reset(to: str, app_url: str, token: str) -> Message:
         f"Somebody asked to replace your password.\n\nIf it was you, open this link within an hour:"
         f"\n\n{link}\n\nIf not, ignore this e-mail; nothing has changed.\n",
     )
+
+
+def webhook_disabled(to: str, app_url: str, url: str, reason: str) -> Message:
+    """Return the e-mail that says that an endpoint of webhooks is sent nothing any more."""
+    return Message(
+        to,
+        "An endpoint of your webhooks was disabled",
+        f"This endpoint is not told of events any more, because {reason}:\n\n{url}\n\n"
+        "What it has missed is kept for thirty days. When it works again, enable it and have the "
+        f"missed events sent:\n\n{app_url}/console/webhooks\n",
+    )

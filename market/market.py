@@ -46,6 +46,7 @@ from market.tokens import Tokens
 from market.usage import UsageHistory
 from market.waking import Waking
 from market.wallet import Wallet
+from market.webhooks import Webhooks, WebhookTerms
 from storage.blobs.base import Blobs
 
 
@@ -68,6 +69,7 @@ class Rules(Struct, frozen=True):
     logs: LogTerms = LogTerms()
     deploy_images: Mapping[str, str] = {}
     samples: SampleTerms = SampleTerms()
+    webhooks: WebhookTerms = WebhookTerms()
     event_feed: EventFeedTerms = EventFeedTerms()
 
 
@@ -79,6 +81,7 @@ class Keys(Struct, frozen=True):
     sealing: Sealing
     job_secrets: Sealing
     app_keys: Sealing
+    webhook_secrets: Sealing
 
 
 class Market:
@@ -130,6 +133,9 @@ class Market:
         self.usage = UsageHistory(context)
         live_usage = LiveUsage(context, leases, live_uses, monotonic)
         self.event_feed = EventFeed(context, rules.event_feed, live_usage)
+        self.webhooks = Webhooks(
+            context, keys.webhook_secrets, self.emails, rules.webhooks, rules.app_url
+        )
         self.devices = Devices(context, bounds, is_shared=is_shared)
         self.exits = Exits(context, self.devices, rules.exits)
         self.exit_advances = ExitAdvances(context)

@@ -35,6 +35,7 @@ from market.photos.decoding import Photos
 from market.sealing import Sealing
 from market.throttle import Throttle
 from market.tokens import Tokens
+from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
 from proxyd.app_port import AppPort, JobStreams
 from proxyd.compiled import finder
@@ -42,7 +43,7 @@ from proxyd.counters import ExitCounters
 from proxyd.daemon import Daemon, Helpers
 from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
-from proxyd.egress.resolve import DnsResolver
+from proxyd.egress.resolve import DnsResolver, Resolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits import certificate
 from proxyd.exits.answering import ExitDesk
@@ -78,6 +79,7 @@ from proxyd.ops.role import Role
 from proxyd.ops.signing_key import exposed_files, signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
+from proxyd.outbound.webhooks import WebhookSender
 from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
 from proxyd.unmetered import UnmeteredRelays
@@ -241,7 +243,9 @@ def _daemon(
     metrics = Metrics(Sources(gateway, meter, timed, access_log, __version__, finder.way()), role)
     services = exit_port = None
     if has_services:
-        services = _services(settings, listeners, key, context, leases, meter, gateway, metrics)
+        services = _services(
+            settings, listeners, key, context, leases, meter, gateway, metrics, (resolver, policy)
+        )
     if services is not None and node is not None:
         node.tell(services.market.waking)
         node.tell(services.market.logs.readers)
@@ -423,6 +427,7 @@ def _services(
     meter: Meter,
     gateway: Gateway,
     metrics: Metrics,
+    ways_of_webhooks: tuple[Resolver, Policy],
 ) -> Services:
     """Return the marketplace and its API, over what the proxy is made of."""
     assert listeners.api is not None  # noqa: S101 - only a process with the API gets here
@@ -444,6 +449,7 @@ def _services(
         is_shared=is_shared,
     )
     metrics.count_emails(lambda: market.emails.waiting)
+    metrics.count_webhooks(market.webhooks)
     metrics.count_artifacts(market.artifacts.traffic)
     metrics.count_attempts(lambda: market.jobs.ends)
     metrics.count_dispatch(market.dispatch)
@@ -463,6 +469,7 @@ def _services(
         photos=photos,
         blobs=blobs,
         observed_time=observed_time,
+        webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
         app_port=app_port,
     )
 
@@ -544,6 +551,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
         Sealing(key, b"outbox"),
         Sealing(key, b"job secrets"),
         Sealing(key, b"app keys"),
+        Sealing(key, b"webhook secrets"),
     )
 
 

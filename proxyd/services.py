@@ -18,6 +18,7 @@ from proxyd.acceptor import Acceptor
 from proxyd.app_port import AppPort
 from proxyd.loop import cancellation, clock
 from proxyd.outbound.mailer import Mailer
+from proxyd.outbound.webhooks import WebhookSender
 from proxyd.tasks import Tasks
 from storage.blobs.base import Blobs
 from storage.errors import StoreError
@@ -41,6 +42,8 @@ ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are da
 APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
 EVENT_CHECK_SECONDS = 60.0  # 100,000 events at most each time; they are kept for a month
 USAGE_FRAME_SECONDS = 1.0  # what people see move
+WEBHOOK_LOOK_SECONDS = 0.5  # how late somebody is told, at most
+WEBHOOK_CHECK_SECONDS = 15.0  # one endpoint has no more waiting than it may for longer than this
 USAGE_CHECK_SECONDS = 600.0  # once a day there is something to do, and nobody waits for it
 LOG_CHECK_SECONDS = 15.0  # a user has no more logs than they may for longer than this
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
@@ -63,6 +66,7 @@ class Services:
         photos: decodes photos of good deeds.
         blobs: keeps files of jobs.
         observed_time: for how long this daemon has been there to hear devices.
+        webhooks: sends what users want to be told.
         app_port: where apps are reached; None where they are not.
     """
 
@@ -76,6 +80,7 @@ class Services:
         photos: Photos,
         blobs: Blobs,
         observed_time: clock.ObservedTime,
+        webhooks: WebhookSender,
         app_port: AppPort | None = None,
     ) -> None:
         self.market = market
@@ -85,6 +90,7 @@ class Services:
         self._photos = photos
         self._blobs = blobs
         self._observed_time = observed_time
+        self.webhooks = webhooks
         self.app_port = app_port
         self._acceptor: Acceptor[socket.socket] | None = None
 
@@ -141,6 +147,10 @@ class Services:
         tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
+        tasks.every(WEBHOOK_LOOK_SECONDS, "webhooks", self.webhooks.look, "webhooks that are due")
+        tasks.every(
+            WEBHOOK_CHECK_SECONDS, "old webhooks", market.webhooks.sweep, "what was delivered"
+        )
         tasks.every(APP_KEY_CHECK_SECONDS, "app keys", market.apps.sweep, "keys of apps")
         if self.app_port is not None:
             self.app_port.spawn_tasks(tasks)
@@ -185,6 +195,7 @@ class Services:
         if self.app_port is not None:
             await self.app_port.close()
         await cancellation.within(CLOSE_SECONDS, self.http.stop(), "closing the API")
+        await cancellation.within(CLOSE_SECONDS, self.webhooks.close(), "ending deliveries")
         # For devices that have gone away meanwhile, and whose jobs are being written down.
         settling = self.market.dispatch.claims.settle()
         await cancellation.within(CLOSE_SECONDS, settling, "giving the last jobs away")

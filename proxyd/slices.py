@@ -32,6 +32,7 @@ from market.overdue import Leases
 from market.photos.decoding import PhotoLimits
 from market.referrals import Rewards
 from market.samples import SampleTerms
+from market.webhooks import FIRST_FREE_PORT, WebhookTerms
 from proxyctl.protocol.policy import Policy
 from proxyd.limits import (
     ExitLimits,
@@ -79,6 +80,7 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
         dispatch=dispatch_terms(settings, descriptors),
         artifacts=artifact_terms(settings),
         samples=sample_terms(settings),
+        webhooks=webhook_terms(settings),
         logs=log_terms(settings),
         event_feed=event_feed_terms(settings, descriptors),
         deploy_images={
@@ -281,6 +283,18 @@ def app_url(settings: Settings, api_port: int) -> str:
     scheme = "https" if api.tls_cert else "http"
     local = f"{scheme}://{format_address(api.host, api_port)}"
     return (api.app_url or api.base_url or local).rstrip("/")
+
+
+def webhook_terms(settings: Settings) -> WebhookTerms:
+    """Return where webhooks may go, beside what the policy says of each address.
+
+    They may go to this machine, and without TLS, where sessions may: in a demonstration.
+    """
+    loopback = ip_address("127.0.0.1")
+    return WebhookTerms(
+        blocked_ports=frozenset(settings.egress.blocked_ports),
+        allows_loopback=policy(settings).permits(loopback, FIRST_FREE_PORT),
+    )
 
 
 def policy(settings: Settings, is_own: Callable[[Address], bool] = lambda _: False) -> Policy:

@@ -142,6 +142,7 @@ async def page(
     before: str,
     limit: int,
     node_id: str | None = None,
+    session_id: str | None = None,
 ) -> list[ListedRow]:
     """Return a user's sessions, newest first.
 
@@ -152,6 +153,7 @@ async def page(
         before: only sessions older than this identifier; "" for the newest.
         limit: how many at most.
         node_id: whose leases are looked at.
+        session_id: only this one; None for all.
     """
     # Most ask for what is active, which has cost nothing yet.
     is_active = only == "active"
@@ -173,6 +175,7 @@ async def page(
         LEFT JOIN bandwidth_leases AS l
             ON l.session_id = s.id AND l.closed_at IS NULL AND l.{of_node(node_id)}
         WHERE s.user_id = :user_id AND s.id < :before AND {shown}
+            {"" if session_id is None else "AND s.id = :session_id"}
         ORDER BY s.id {NEWEST_FIRST}
         LIMIT :limit
         """,
@@ -181,6 +184,7 @@ async def page(
         before=behind(before),
         limit=limit,
         **({} if node_id is None else {"node_id": node_id}),
+        **({} if session_id is None else {"session_id": session_id}),
     )
 
 

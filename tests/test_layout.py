@@ -179,6 +179,7 @@ TESTED_IN = {
     "proxyd/ops/metrics.py": "tests/api/test_metrics.py",
     "proxyd/ops/process_metrics.py": "tests/api/test_metrics.py",
     "proxyd/ops/role.py": "tests/proxyd/ops/test_shared_metrics.py",
+    "proxyd/outbound/posting.py": "tests/proxyd/outbound/test_webhooks.py",
     "proxyd/outbound/smtp.py": "tests/proxyd/outbound/test_mailer.py",
     "proxyd/relay/closing.py": "tests/conformance/test_streams.py",
     "proxyd/relay/exit_datagrams.py": "tests/conformance/test_exit_datagrams.py",
@@ -225,6 +226,7 @@ TESTED_IN = {
     "storage/trust.py": "tests/market/test_trust.py",
     "storage/usage.py": "tests/market/test_usage.py",
     "storage/users.py": "tests/market/test_accounts.py",
+    "storage/webhooks.py": "tests/market/test_webhooks.py",
 }
 
 # Test files below the rooms' folders without a module of their name, and what they are about.

@@ -21,6 +21,7 @@ from market.dispatch import Dispatch
 from market.logs import Logs
 from market.money import MICRO
 from market.rollouts import Rollouts
+from market.webhooks import Webhooks
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
 from proxyd.exits.listener import ExitListener
 from proxyd.exits.tunnels import DeviceTunnels
@@ -74,6 +75,7 @@ class Metrics(Collector):
     def __init__(self, sources: Sources, role: Role | None = None) -> None:
         self._sources = sources
         self._emails: Callable[[], int] | None = None
+        self._webhooks: Webhooks | None = None
         self._exits: ExitListener | None = None
         self._tunnels: DeviceTunnels | None = None
         self._lag = Latency()
@@ -101,6 +103,10 @@ class Metrics(Collector):
     def count_emails(self, waiting: Callable[[], int]) -> None:
         """Have the e-mails counted that wait, where this process sends them."""
         self._emails = waiting
+
+    def count_webhooks(self, webhooks: Webhooks) -> None:
+        """Have deliveries of webhooks counted, where this process sends them."""
+        self._webhooks = webhooks
 
     def count_logs(self, logs: Logs) -> None:
         """Have logs of jobs counted, where this process has the marketplace."""
@@ -230,6 +236,8 @@ class Metrics(Collector):
         )
         if self._emails is not None:
             yield _gauge("proxyd_mail_waiting", "E-mails that wait", self._emails())
+        if self._webhooks is not None:
+            yield from _deliveries(self._webhooks)
         log = sources.access_log
         yield _count("proxyd_access_records", "Records written", log.written if log else 0)
         yield _count("proxyd_access_dropped", "Records dropped", log.dropped if log else 0)
@@ -337,6 +345,14 @@ def _apps(server: AppServer) -> Iterator[Metric]:
     requests.add_metric(["refused"], streams.refused)
     yield requests
     yield _count("proxyd_app_streams_ended", "Streams that were ended from here", streams.ended)
+
+
+def _deliveries(webhooks: Webhooks) -> Iterator[Metric]:
+    yield _labelled(
+        "proxyd_webhook_attempts", "Attempts at webhooks", "outcome", dict(webhooks.ends)
+    )
+    yield _gauge("proxyd_webhook_waiting", "Webhooks that wait", webhooks.waiting.deliveries)
+    yield _gauge("proxyd_webhook_late_seconds", "Webhooks are late by", webhooks.late_seconds)
 
 
 def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:

@@ -1,14 +1,5 @@
 """Where the API's tests have their files."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from support.memory import memory_path
 
-import pytest
-from support import memory
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A folder in memory: most tests here write a database, and run nothing from there."""
-    with memory.folder() as made:
-        yield made
+__all__ = ["memory_path"]

@@ -3,6 +3,7 @@
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from support import targets
 from support.service import Answer, Person, Service, running_in
 from support.socks import Client, tunnel
-from support.story import refused
+from support.story import reached, refused
 from support.waiting import until
 
 from proxyd.ops.listening import bound_port
@@ -766,3 +767,52 @@ async def test_a_password_is_shown_once_and_kept_nowhere(
     for secret in (bought.password, "long enough", buyer.token):
         assert secret.encode() not in stored
         assert secret not in caplog.text
+
+
+async def test_one_session_is_shown_with_what_it_costs_if_it_ends_now(service: Service) -> None:
+    buyer = await service.person(usd="10")
+    bought = await service.buy(buyer, quota=10**6, price=0.7)
+    path = f"{SESSIONS}/{bought.id}"
+    first = await service.call("GET", path, token=buyer.token)
+    (listed_,) = await listed(service, buyer)
+    assert first.body["session"] == listed_
+    assert first.body["username"] == bought.username
+    assert (first.body["held_usd"], first.body["due_usd"]) == (0.0007, 0)
+    assert "password" not in str(first.body)
+    async with targets.echo() as target:
+        client = await reached(service, bought, target)
+        await client.send(b"x" * 5_000)
+        await client.receive(5_000)
+        await client.close()
+    now = await service.call("GET", path, token=buyer.token)
+    assert now.body["session"]["bytes_used"] == 10_000
+    assert now.body["due_usd"] == 7e-06
+    await end(service, buyer, bought.id)
+    over = await service.call("GET", path, token=buyer.token)
+    assert over.body["due_usd"] == over.body["session"]["paid"] == 7e-06
+    stranger = await service.person()
+    for asked in (path, f"{SESSIONS}/nobody", f"{SESSIONS}/{bought.id[:-1]}"):
+        answer = await service.call("GET", asked, token=stranger.token)
+        assert (answer.status, answer.code) == (404, "session_not_found")
+
+
+async def test_what_is_sold_at_which_price_is_told_to_everybody(tmp_path: Path) -> None:
+    market = {
+        "price_per_gb_default_usd": Decimal("0.5"),
+        "price_per_gb_floor_usd": Decimal("0.25"),
+        "session_cost_floor_usd": Decimal("0.1"),
+    }
+    async with running_in(tmp_path, market=market) as service:
+        answer = await service.call("GET", "/api/bandwidth/terms")
+        assert answer.status == 200, answer.body
+        told = answer.body
+        assert (told["price_per_gb"], told["price_per_gb_floor"]) == (0.5, 0.25)
+        assert (told["cost_floor_usd"], told["has_passwordless"]) == (0.1, True)
+        buyer = await service.person(usd="10")
+        bought = await create(service, buyer, '{"gb": 1}')
+        assert bought.body["cost_usd"] == told["price_per_gb"]
+        (session,) = await listed(service, buyer)
+        begun, ends = (
+            datetime.fromisoformat(session[name]) for name in ("created_at", "expires_at")
+        )
+        assert (ends - begun).total_seconds() == told["lifetime_seconds"]

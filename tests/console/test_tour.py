@@ -20,6 +20,7 @@ from support.browser import Tab, Visit
 from support.console import agent
 from support.mailbox import Mailbox, smtp
 from support.service import Person, Service, running_in
+from support.threads import web
 from support.waiting import until
 from support.worker_process import require_sandbox
 
@@ -27,6 +28,7 @@ PASSWORD = "correct horse"
 EMAIL = "ada@example.com"
 SCREENSHOTS = os.environ.get("PROXYD_SCREENSHOTS", "")
 COLOURS = 128
+SIZE = 3_000_000
 LINK = re.compile(r"http\S+/verify\?token=\S+")
 LINES = "document.querySelectorAll('dialog .copy-text')"
 
@@ -60,6 +62,7 @@ class Tour:
         """Leave a picture, in few colours, as small as they compress."""
         if not SCREENSHOTS:
             return
+        await self.tab.run("scrollTo(0, 0)")
         await self.tab.settled()
         raw = self.folder / f"{name}.png"
         await self.tab.screenshot(raw)
@@ -133,7 +136,67 @@ async def paid(tour: Tour) -> None:
     done = await asyncio.to_thread(process.run, store, "wallet", "deposit", *amounts, EMAIL)
     assert done.returncode == 0, done.stderr
     await tour.tab.until("document.querySelector('[data-step=money]').dataset.done === 'true'")
+    await tour.tab.until_text("$10.00", "#balance")
     await tour.shoot("first-steps")
+
+
+async def bought(tour: Tour) -> str:
+    """Buy a session at the price that was said; return its identifier."""
+    tab = tour.tab
+    await tab.click("Buy a session")
+    await tour.at("/console/sessions/new")
+    await tab.fill("main form [name=gb]", "2")
+    await tab.until("document.querySelector('[data-cost]').dataset.cost === '2000000'")
+    await tour.shoot("buy")
+    await tab.click("main form [type=submit]")
+    await tab.until_text("This is shown only once", "dialog")
+    await tab.click("I have stored it")
+    await tab.until("/^.console.sessions.[0-9a-f-]{36}$/.test(location.pathname)")
+    await tab.settled()
+    await tab.until_text("$8.00", "#balance")
+    return str(await tab.run("location.pathname.split('/').at(-1)"))
+
+
+async def fetched(tour: Tour, session_id: str) -> None:
+    """Run the shown curl line for real; the page follows, and equals the API."""
+    tab, shown = tour.tab, f"document.querySelector('[data-session=\"{session_id}\"]').dataset.used"
+    with web() as target:
+        await tab.fill("#target", f"http://127.0.0.1:{target.port}/bytes/{SIZE}")
+        line = await tab.text("[data-line=curl] .copy-text")
+        done = await asyncio.create_subprocess_shell(
+            f"{line} --silent --show-error --output {tour.folder}/fetched"
+        )
+        assert await done.wait() == 0, line
+        assert (tour.folder / "fetched").stat().st_size == SIZE
+        moved = target.received + target.sent
+        await tab.until(f"{shown} === '{moved}'")
+        answer = await tour.ask(f"/api/bandwidth/sessions/{session_id}")
+        assert answer["session"]["bytes_used"] == moved
+        await tour.shoot("session")
+
+
+def dollars(usd: float) -> str:
+    """Return an amount as the page writes it: to the micro-dollar, of cents at the least."""
+    whole, _, part = f"{usd:.6f}".rstrip("0").partition(".")
+    return f"${whole}.{part:0<2}"
+
+
+async def ended(tour: Tour, session_id: str) -> None:
+    """End the session after its cost was said; what the wallet shows adds up to the last digit."""
+    tab = tour.tab
+    due = (await tour.ask(f"/api/bandwidth/sessions/{session_id}"))["due_usd"]
+    await tab.click("main .button.danger")
+    await tab.until_text(dollars(due), "dialog")
+    await tab.click("dialog button[value=yes]")
+    await tab.until_text(dollars(10 - due), "#balance")
+    await tour.go("/console/wallet")
+    await tab.until_text(dollars(10 - due), "main")
+    await tour.shoot("wallet")
+    wallet = await tour.ask("/api/wallet")
+    assert (wallet["usd_balance"], wallet["usd_held"]) == (round(10 - due, 6), 0)
+    moved = await tour.ask("/api/wallet/transactions")
+    usd = [each["amount"] for each in moved["transactions"] if each["currency"] == "usd"]
+    assert round(sum(usd), 6) == wallet["usd_balance"]
 
 
 async def worked(tour: Tour) -> None:
@@ -158,8 +221,38 @@ async def worked(tour: Tour) -> None:
         await tour.shoot("job")
 
 
+async def looked_around(tour: Tour) -> None:
+    """See it all on the overview, and on a telephone in the dark."""
+    await tour.go("/console/usage")
+    await tour.shoot("usage")
+    await tour.go("/console")
+    await tour.tab.until_text("The job “six times seven” is done", ".overview-events")
+    await tour.shoot("overview")
+    await tour.tab.emulate(dark=True, width=360, height=740)
+    await tour.shoot("overview-narrow")
+
+
+async def paths(service: Service) -> list[re.Pattern[str]]:
+    """Return what the API's own document names, as patterns of paths."""
+    answer = await service.call("GET", "/openapi.json")
+    assert answer.status == 200
+    return [
+        re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)))
+        for path in answer.body["paths"]
+    ]
+
+
 async def test_from_a_friends_link_to_money_that_adds_up(tour: Tour, visit: Visit) -> None:
     require_sandbox(tour.folder)
     await registered(tour)
     await paid(tour)
+    session_id = await bought(tour)
+    await fetched(tour, session_id)
+    await ended(tour, session_id)
     await worked(tour)
+    await looked_around(tour)
+    known = await paths(tour.service)
+    for sent in visit.requests:
+        assert sent.origin == tour.service.url, f"{sent.url} leaves the origin"
+        is_page = sent.kind == "Document" or sent.path.startswith("/console/")
+        assert is_page or any(each.fullmatch(sent.path) for each in known), sent.path

@@ -1,14 +1,18 @@
 """What is documented is true: commands run, tables match the code, links lead somewhere."""
 
+import base64
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from standardwebhooks.webhooks import Webhook
 from support import process, threads
 from support.process import ROOT
 from support.worker_process import require_sandbox
@@ -141,6 +145,41 @@ def test_the_walk_through_of_events_runs(tmp_path: Path) -> None:
     assert '"type":"session.created"' in printed
     assert printed.rstrip().endswith("event: session.ended")
     assert not (tmp_path / "heard.txt").exists()
+
+
+def test_the_walk_through_of_webhooks_runs(tmp_path: Path) -> None:
+    printed = walk_through("webhooks.md", tmp_path)
+    assert '"type":"test.ping","timestamp":"' in printed
+    assert '"status":"delivered","attempts":1,' in printed
+    assert '"status":"pending","attempts":1,' in printed
+    assert not (tmp_path / "secret.txt").exists()
+
+
+def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "webhooks.md").read_text()
+    [program] = re.findall(r"cat > verifying.py <<'END'\n(.*?)END\n", text, re.DOTALL)
+    function = program.partition("\n\n")[2]
+    assert len(function.strip().splitlines()) <= 10
+    names: dict[str, Any] = {}
+    exec(program, names)
+    secret, other = (f"whsec_{base64.b64encode(each * 32).decode()}" for each in (b"a", b"b"))
+    body, now = b'{"type":"test.ping"}', datetime.now(UTC)
+    signature = Webhook(secret).sign("e", now, body.decode())
+
+    def headers(signatures: str, said_at: datetime = now) -> dict[str, str]:
+        return {
+            "webhook-id": "e",
+            "webhook-timestamp": str(int(said_at.timestamp())),
+            "webhook-signature": signatures,
+        }
+
+    is_genuine = names["is_genuine"]
+    assert is_genuine(secret, headers(signature), body)
+    assert is_genuine(secret, headers(f"v1,bm9uc2Vuc2U= {signature}"), body)
+    assert not is_genuine(other, headers(signature), body)
+    assert not is_genuine(secret, headers(signature), body + b" ")
+    old = now - timedelta(hours=1)
+    assert not is_genuine(secret, headers(Webhook(secret).sign("e", old, body.decode()), old), body)
 
 
 def test_the_page_of_events_has_every_event_with_what_it_says() -> None:

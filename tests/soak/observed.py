@@ -17,13 +17,14 @@ from proxyd.ops.sd_notify import service_manager
 async def _serve() -> None:
     settings = load(None, os.environ)
     logs.set_up(settings.log.level, settings.log.format)
+    # Before it says that it is ready: who reads that may ask at once.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell)
     built = await build(settings)
 
-    async def observe() -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, tell)
+    async def on_ready() -> None:
+        """Nothing is left to be done."""
 
-    await serve(built, observe, lambda: None, service_manager(os.environ))
+    await serve(built, on_ready, lambda: None, service_manager(os.environ))
 
 
 def tell() -> None:

@@ -16,6 +16,7 @@ The daemon
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
     buyer: a process that sells sessions, and the programs that fetch through it
     market: the marketplace without a network, with a clock that tests set
+    receiver: a server that is told of events by webhooks
     events: what users of such a marketplace were told
     jobs: jobs of such a marketplace, and devices that do them
     work: jobs that say what is to run, and devices that ask for them

@@ -57,6 +57,7 @@ SECRET = b"k" * 40
 SEALING = Sealing(SECRET, b"outbox")
 JOB_SECRETS = Sealing(SECRET, b"job secrets")
 APP_KEYS = Sealing(SECRET, b"app keys")
+WEBHOOK_SECRETS = Sealing(SECRET, b"webhook secrets")
 
 
 class NoTraffic:
@@ -101,7 +102,12 @@ class Market(market.Market):
             context,
             RULES,
             Keys(
-                Passwords(time_cost=1, memory_kib=64), self.tokens, SEALING, JOB_SECRETS, APP_KEYS
+                Passwords(time_cost=1, memory_kib=64),
+                self.tokens,
+                SEALING,
+                JOB_SECRETS,
+                APP_KEYS,
+                WEBHOOK_SECRETS,
             ),
             leases=Leases(context),
             traffic=self.traffic,

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 MEMORY = Path("/dev/shm")
 # A server of PostgreSQL has 50 MB there, up to 256 MB of log, and a few databases at a time; the
 # folder of a test is one megabyte mostly. Where there is less room they are on a disk.
@@ -26,3 +28,13 @@ def folder() -> Iterator[Path]:
         prefix="proxyd-test-", dir=room(), ignore_cleanup_errors=True
     ) as name:
         yield Path(name)
+
+
+@pytest.fixture(name="tmp_path")
+def memory_path() -> Iterator[Path]:
+    """A folder in memory in the place of pytest's: for tests that write a database, mostly.
+
+    A `conftest.py` imports it for its folder, where nothing is run from there.
+    """
+    with folder() as made:
+        yield made

@@ -1,0 +1,143 @@
+"""Sends webhooks: what is due, several at once, a bounded number of them to each endpoint.
+
+How one is sent, and where it cannot go, is in `posting.py`.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from market.webhooks import Attempt, Outcome, Webhooks
+from proxyctl.protocol.policy import Policy
+from proxyd.egress.resolve import Resolver
+from proxyd.loop.fair_slots import FairSlots
+from storage.errors import StoreError
+
+if TYPE_CHECKING:
+    from proxyd.outbound.posting import Poster
+
+# All attempts of this process; one user may have no more of them than are left for the others.
+ATTEMPTS_MAX = 64
+ATTEMPTS_PER_ENDPOINT = 4
+# How long attempts may take that are under way when the daemon stops.
+GRACE_SECONDS = 1.0
+# Between two tries to write an outcome down. If it is not, the attempt is made again.
+STORE_PAUSE_SECONDS = 1.0
+SETTLED_MAX_SECONDS = 60.0
+
+_logger = logging.getLogger("webhooks")
+
+
+class WebhookSender:
+    """Attempts what is due.
+
+    Args:
+        webhooks: say what is due, and write down how it went.
+        resolver: looks names up, as for sessions.
+        policy: says which addresses may be dialled.
+        agent: what this program calls itself to servers.
+        tls: which certificates are good; those that this machine trusts by default.
+    """
+
+    def __init__(
+        self,
+        webhooks: Webhooks,
+        resolver: Resolver,
+        policy: Policy,
+        *,
+        agent: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._webhooks = webhooks
+        self._to_poster = resolver, policy, agent, tls
+        self._poster: Poster | None = None
+        self._slots = FairSlots(ATTEMPTS_MAX)
+        self._of_endpoint: Counter[str] = Counter()
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._is_closing = False
+
+    async def look(self) -> None:
+        """Begin as many of the attempts that are due as there is room for.
+
+        Raises:
+            StoreError: what is due cannot be said now.
+        """
+        room = ATTEMPTS_MAX - self._slots.taken
+        if room <= 0 or self._is_closing:
+            return
+        full = {each for each, n in self._of_endpoint.items() if n >= ATTEMPTS_PER_ENDPOINT}
+        # Those that are under way still look due.
+        limit = room + len(self._sending)
+        for row in await self._webhooks.due(but=full, limit=limit):
+            if row.id in self._sending:
+                continue
+            if self._of_endpoint[row.endpoint_id] >= ATTEMPTS_PER_ENDPOINT:
+                continue
+            if self._slots.take(row.user_id):
+                self._begin(row.id, row.endpoint_id, row.user_id)
+
+    async def settled(self) -> None:
+        """Wait until every attempt that is under way is over."""
+        while self._sending:
+            await asyncio.wait(list(self._sending.values()))
+
+    async def close(self) -> None:
+        """Begin nothing more, and end what is under way; it is attempted again another time."""
+        self._is_closing = True
+        tasks = list(self._sending.values())
+        if not tasks:
+            return
+        await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    def _begin(self, delivery_id: str, endpoint_id: str, user_id: str) -> None:
+        def over(task: "asyncio.Task[None]") -> None:
+            del self._sending[delivery_id]
+            self._of_endpoint[endpoint_id] -= 1
+            if not self._of_endpoint[endpoint_id]:
+                del self._of_endpoint[endpoint_id]
+            self._slots.give(user_id)
+            if not task.cancelled() and task.exception() is not None:
+                _logger.error("a delivery failed in proxyd", exc_info=task.exception())
+
+        self._of_endpoint[endpoint_id] += 1
+        task = asyncio.get_running_loop().create_task(self._send(delivery_id))
+        self._sending[delivery_id] = task
+        task.add_done_callback(over)
+
+    async def _send(self, delivery_id: str) -> None:
+        try:
+            attempt = await self._webhooks.begin(delivery_id)
+        except StoreError as error:
+            _logger.warning("a delivery waits for the store to return: %s", error)
+            return
+        if attempt is not None:
+            await self._settle(attempt, await self.post(attempt))
+
+    async def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Write an outcome down, again and again for a while until the store takes it."""
+        give_up_at = monotonic() + SETTLED_MAX_SECONDS
+        while True:
+            try:
+                await self._webhooks.settle(attempt, outcome)
+            except StoreError as error:
+                if monotonic() >= give_up_at:
+                    _logger.warning("a delivery will be sent twice: %s", error)
+                    return
+                await asyncio.sleep(STORE_PAUSE_SECONDS)
+            else:
+                return
+
+    async def post(self, attempt: Attempt) -> Outcome:
+        """Send one attempt, and say how it went: the one way out, of tests and retries, too."""
+        if self._poster is None:
+            # Here, so that a daemon whose users have no webhooks does not wait for an HTTP client.
+            from proxyd.outbound.posting import Poster  # noqa: PLC0415
+
+            self._poster = Poster(*self._to_poster)
+        return await self._poster.post(attempt)
