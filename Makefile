@@ -1,5 +1,5 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
-# make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
+# make screenshots | make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
 # make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
 
 SHELL := /bin/bash
@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run exit worker test test-both lint coverage client clients fuzz-api fuzz-wire bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
+.PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
@@ -132,6 +132,10 @@ lint: setup
 # skipped. Quick when all are there.
 clients:
 	@tests/clients/install
+
+# The tour of docs/console.md, and the pictures that it takes on its way, which are shown there. Half a minute.
+screenshots: setup
+	PROXYD_SCREENSHOTS=$(CURDIR)/docs/images REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/console/test_tour.py
 
 # Invents requests against the API's own description, for minutes; `make test` does so for seconds.
 fuzz-api: setup

@@ -133,6 +133,22 @@ class ListReply(Reply, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
+class TermsReply(Reply, kw_only=True):
+    """What sessions are sold at, in USD, and for how long.
+
+    Without a price of the buyer's own a GB costs `price_per_gb`; none is sold below
+    `price_per_gb_floor`, nor a session that costs less than `cost_floor_usd`. `allow_ips` is taken
+    if there is `has_passwordless`. Exits may cost more: `GET /api/exits/coverage`.
+    """
+
+    price_per_gb: float
+    price_per_gb_floor: float
+    cost_floor_usd: float
+    gb_max: int
+    lifetime_seconds: int
+    has_passwordless: bool
+
+
 class OneReply(Reply, kw_only=True):
     """A session, and what a client dials; its password was returned when it was bought.
 
@@ -200,6 +216,13 @@ class BandwidthRoutes:
             ),
             Route(
                 "GET",
+                "/api/bandwidth/terms",
+                "At which price sessions are sold",
+                self.terms,
+                TermsReply,
+            ),
+            Route(
+                "GET",
                 "/api/bandwidth/sessions",
                 "List my proxy sessions",
                 self.sessions,
@@ -259,6 +282,19 @@ class BandwidthRoutes:
             receipt=call.receipt(_bought),
         )
         return _bought(bought)
+
+    async def terms(self, call: Call[Nothing, Any]) -> TermsReply:
+        """Return what sessions are sold at."""
+        del call  # the same for everybody
+        terms = self._bandwidth.terms
+        return TermsReply(
+            price_per_gb=money(max(terms.price_default, terms.price_floor)),
+            price_per_gb_floor=money(terms.price_floor),
+            cost_floor_usd=money(terms.cost_floor),
+            gb_max=QUOTA_MAX_BYTES // GB,
+            lifetime_seconds=terms.lifetime_seconds,
+            has_passwordless=bool(terms.passwordless_ports),
+        )
 
     async def sessions(self, call: Call[Nothing, ListQuery]) -> ListReply:
         """List the caller's sessions, their counters as of now."""

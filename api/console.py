@@ -39,7 +39,18 @@ KINDS = {
 # The modules that every page imports.
 SHARED = tuple(
     f"lib/{name}.js"
-    for name in ("api", "dom", "forms", "frame", "router", "state", "storage", "view", "words")
+    for name in (
+        "api",
+        "dom",
+        "forms",
+        "frame",
+        "router",
+        "state",
+        "storage",
+        "stream",
+        "view",
+        "words",
+    )
 )
 DIGEST_CHARACTERS = 16
 _DIGEST = re.compile(rf"{PREFIX}/[0-9a-f]{{{DIGEST_CHARACTERS}}}(/|$)")

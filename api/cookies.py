@@ -6,7 +6,6 @@ which is never given.
 """
 
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 
 REQUESTED_BY = "X-Requested-By"
 CONSOLE = "console"
@@ -46,8 +45,9 @@ class Cookies:
         sent = headers.get("Cookie")
         if sent is None or not is_console(headers):
             return None
-        try:
-            morsel = SimpleCookie(sent).get(self.name)
-        except CookieError:
-            return None
-        return morsel.value if morsel is not None else None
+        # What other programs on this host have set may be anything, and spoils nothing of ours.
+        for each in sent.split(";"):
+            name, separator, value = each.strip().partition("=")
+            if name == self.name and separator:
+                return value
+        return None

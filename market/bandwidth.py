@@ -192,6 +192,11 @@ class Bandwidth:
         # Sessions that could not be ended, and when each is tried again.
         self._expiring = Sweep("session %s cannot be ended", _logger)
 
+    @property
+    def terms(self) -> Terms:
+        """What sessions are sold at."""
+        return self._terms
+
     async def buy(
         self,
         user_id: str,

@@ -11,8 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from market.matching import JobBook, Lack, Needs, Offer, WaitingJob, lack
-from proxyctl.protocol.jobspec import Capacity, Resources
-from proxyctl.protocol.jobspec.matching import fits
+from proxyctl.protocol.jobspec.matching import Shortage, shortage
 
 # Kinds of jobs that one device is compared with: some milliseconds.
 SHAPES_MAX: Final = 4_096
@@ -27,6 +26,7 @@ class Hindrance(StrEnum):
     NETWORK = "network"
     EXECUTOR = "executor"
     PORTS = "ports"
+    SLOTS = "slots"
     CORES = "cores"
     MEMORY = "memory"
     DISK = "disk"
@@ -43,6 +43,16 @@ _OF_LACK: Final[Mapping[Lack, Hindrance]] = {
     Lack.EXECUTOR: Hindrance.EXECUTOR,
     Lack.PORTS: Hindrance.PORTS,
     Lack.REPUTATION: Hindrance.REPUTATION,
+}
+
+
+_OF_SHORTAGE: Final[Mapping[Shortage, Hindrance]] = {
+    "slots": Hindrance.SLOTS,
+    "cores": Hindrance.CORES,
+    "memory": Hindrance.MEMORY,
+    "disk": Hindrance.DISK,
+    "architecture": Hindrance.ARCHITECTURE,
+    "gpu": Hindrance.GPU,
 }
 
 
@@ -102,7 +112,7 @@ def _of_kind(needs: Needs, device: Device) -> Hindrance | None:
         return _OF_LACK[missing]
     short = shortage(needs.resources, device.offer.capacity)
     if short is not None:
-        return short
+        return _OF_SHORTAGE[short]
     return Hindrance.REPUTATION if needs.min_reputation > device.reputation else None
 
 
@@ -110,19 +120,3 @@ def _of_job(job: WaitingJob, device: Device) -> Hindrance | None:
     if not job.permits(device.owner, device.network):
         return Hindrance.OWNER
     return Hindrance.PRICE if job.price < device.offer.least_price else None
-
-
-def shortage(resources: Resources, capacity: Capacity) -> Hindrance | None:
-    """Return what of these resources a device with a free place is short of; None for nothing."""
-    if fits(resources, capacity):
-        return None
-    alone = {
-        Hindrance.CORES: Resources(cores=resources.cores),
-        Hindrance.MEMORY: Resources(ram_gb=resources.ram_gb),
-        Hindrance.DISK: Resources(disk_gb=resources.disk_gb),
-        Hindrance.ARCHITECTURE: Resources(arch=resources.arch),
-    }
-    for hindrance, part in alone.items():
-        if not fits(part, capacity):
-            return hindrance
-    return Hindrance.GPU

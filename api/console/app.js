@@ -2,7 +2,7 @@
 
 import { ApiError, get, post, whenSignedOut } from "./lib/api.js";
 import { el, replace } from "./lib/dom.js";
-import { frame } from "./lib/frame.js";
+import { frame, keepBalance } from "./lib/frame.js";
 import { go, start } from "./lib/router.js";
 import "./lib/state.js";
 import { failure } from "./lib/view.js";
@@ -101,6 +101,7 @@ async function shown(page, url, me, title, fill, signal) {
   const heading = el("h1", { tabindex: "-1" }, title);
   const main = el("main", { id: "main" }, heading);
   replace(document.getElementById("app"), frame(main, { isBare: Boolean(page.bare), me, path: url.pathname }));
+  if (me && signal && !page.bare) keepBalance(signal);
   if (!isFirst) {
     scrollTo(0, 0);
     heading.focus({ preventScroll: true });

@@ -3,6 +3,7 @@
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -793,3 +794,25 @@ async def test_one_session_is_shown_with_what_it_costs_if_it_ends_now(service: S
     for asked in (path, f"{SESSIONS}/nobody", f"{SESSIONS}/{bought.id[:-1]}"):
         answer = await service.call("GET", asked, token=stranger.token)
         assert (answer.status, answer.code) == (404, "session_not_found")
+
+
+async def test_what_is_sold_at_which_price_is_told_to_everybody(tmp_path: Path) -> None:
+    market = {
+        "price_per_gb_default_usd": Decimal("0.5"),
+        "price_per_gb_floor_usd": Decimal("0.25"),
+        "session_cost_floor_usd": Decimal("0.1"),
+    }
+    async with running_in(tmp_path, market=market) as service:
+        answer = await service.call("GET", "/api/bandwidth/terms")
+        assert answer.status == 200, answer.body
+        told = answer.body
+        assert (told["price_per_gb"], told["price_per_gb_floor"]) == (0.5, 0.25)
+        assert (told["cost_floor_usd"], told["has_passwordless"]) == (0.1, True)
+        buyer = await service.person(usd="10")
+        bought = await create(service, buyer, '{"gb": 1}')
+        assert bought.body["cost_usd"] == told["price_per_gb"]
+        (session,) = await listed(service, buyer)
+        begun, ends = (
+            datetime.fromisoformat(session[name]) for name in ("created_at", "expires_at")
+        )
+        assert (ends - begun).total_seconds() == told["lifetime_seconds"]

@@ -90,6 +90,14 @@ async def ping(service: Service, person: Person, subject: str = "w") -> str:
     return await service.daemon.store.write(record)
 
 
+async def pings(service: Service, person: Person, count: int, *, size: int = 1) -> list[str]:
+    """Record many things that happened to somebody, all at once; return their identifiers."""
+    news = [event_log.NewEvent(person.user_id, Ping("x" * size)) for _ in range(count)]
+    context = service.daemon.market.context
+    rows = await service.daemon.store.write(event_log.record_all, context, news)
+    return [row.id for row in rows]
+
+
 async def page(service: Service, person: Person, query: str = "") -> Any:
     answer = await service.call("GET", f"/api/events{query}", token=person.token)
     assert answer.status == 200, answer.body
@@ -285,9 +293,8 @@ async def test_a_reader_that_does_not_read_is_cut_and_takes_little(
     [slow] = feed._by_user[me.user_id]
     most = 0
     while len(feed):
-        for _ in range(20):
-            await ping(service, me, "x" * 3_000)
-            most = max(most, len(slow._rows))
+        await pings(service, me, 300, size=3_000)
+        most = max(most, len(slow._rows))
     assert most <= event_feed.QUEUED_MAX_EVENTS
     writer.close()
     assert reader.at_eof() is False
@@ -298,14 +305,8 @@ async def test_a_reader_that_was_slow_misses_nothing(
 ) -> None:
     monkeypatch.setattr(event_feed, "QUEUED_MAX_EVENTS", 5)
     me = await service.person()
-
-    async def record(tx: Transaction) -> list[str]:
-        news = [event_log.NewEvent(me.user_id, Ping(f"{number}")) for number in range(60)]
-        rows = await event_log.record_all(tx, service.daemon.market.context, news)
-        return [row.id for row in rows]
-
     async with following(service, me) as reader:
-        ids = await service.daemon.store.write(record)
+        ids = await pings(service, me, 60)
         assert [(await reader.until("test.ping")).id for _ in ids] == ids
 
 

@@ -27,6 +27,7 @@ SPECIFIED = [
     ("post", "/api/assistant/chat"),
     ("post", "/api/assistant/analyze-image"),
     ("post", "/api/bandwidth/create"),
+    ("get", "/api/bandwidth/terms"),
     ("get", "/api/bandwidth/sessions"),
     ("get", "/api/bandwidth/sessions/{session_id}"),
     ("post", "/api/bandwidth/end"),

@@ -1,30 +1,15 @@
 """Devices, jobs, the market and deploys in a browser, and an agent that runs the shown lines."""
 
-import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from support.browser import Tab, Visit
-from support.process import ROOT
+from support.browser import Visit
+from support.console import agent, opened
 from support.service import Person, Service, running_in
 from support.waiting import until
 from support.worker_process import require_sandbox
 
 LINES = "document.querySelectorAll('dialog .copy-text')"
-
-
-async def log_in(visit: Visit, service: Service, person: Person, path: str) -> Tab:
-    """Open a page of somebody, by the form of the login page."""
-    tab = await visit.open(f"{service.url}/login?next={path}")
-    await tab.fill("E-mail", person.email)
-    await tab.fill("Password", "long enough")
-    await tab.click("Log in")
-    await tab.until(f"location.pathname + location.search === {path!r}")
-    return tab
 
 
 async def listed(service: Service, person: Person, path: str, key: str) -> list[dict[str, Any]]:
@@ -33,45 +18,12 @@ async def listed(service: Service, person: Person, path: str, key: str) -> list[
     return list(answer.body[key])
 
 
-@asynccontextmanager
-async def agent(folder: Path, lines: str) -> AsyncIterator[Path]:
-    """Run the lines that the page showed, in a shell, as their reader would; yields the log."""
-    setup, _, run = lines.rpartition("\n")
-    environment = {
-        **os.environ,
-        "HOME": str(folder),
-        "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}",
-        "XDG_DATA_HOME": str(folder),
-    }
-    done = await asyncio.create_subprocess_shell(
-        setup,
-        cwd=folder,
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await done.communicate(b"yes\n")
-    assert done.returncode == 0, said.decode()
-    log = folder / "log"
-    with log.open("wb") as written:
-        working = await asyncio.create_subprocess_shell(
-            f"exec {run}", cwd=folder, env=environment, stdout=written, stderr=written
-        )
-    try:
-        yield log
-    finally:
-        if working.returncode is None:
-            working.send_signal(signal.SIGHUP)
-            await working.wait()
-
-
 async def test_a_machine_is_registered_a_job_posted_and_its_earnings_seen(
     service: Service, visit: Visit, tmp_path: Path
 ) -> None:
     require_sandbox(tmp_path)
     person = await service.person(credit="10")
-    tab = await log_in(visit, service, person, "/console/devices")
+    tab = await opened(visit, service, person, "/console/devices")
     await tab.until_text("You lend no machine yet")
     await tab.fill("Name", "rig-1")
     await tab.click("Register device")
@@ -108,7 +60,7 @@ async def test_a_machine_is_registered_a_job_posted_and_its_earnings_seen(
 
 async def test_a_job_is_cancelled_after_its_cost_was_said(service: Service, visit: Visit) -> None:
     person = await service.person(credit="10")
-    tab = await log_in(visit, service, person, "/console/jobs")
+    tab = await opened(visit, service, person, "/console/jobs")
     await tab.until_text("You have posted no job yet")
     await tab.click("Post a job")
     await tab.fill("Title", "never run")
@@ -127,7 +79,7 @@ async def test_a_job_that_is_refused_says_what_to_change(service: Service, visit
     visit.expect("409")
     visit.expect("402")
     visit.expect("400")
-    tab = await log_in(visit, service, person, "/console/jobs/new")
+    tab = await opened(visit, service, person, "/console/jobs/new")
     await tab.until_text("you have none")
     await tab.click("Post the job")
     await tab.until("document.querySelector('form .problem:not([hidden])')?.textContent.length > 5")
@@ -160,7 +112,7 @@ async def test_a_device_says_what_keeps_each_job_from_it(service: Service, visit
     await service.call("POST", "/api/jobs", job, token=buyer.token)
     await until(lambda: len(service.daemon.market.dispatch.jobs) == 1, "the job waits")
     path = f"/console/devices/{made.body['token_id']}"
-    tab = await log_in(visit, service, person, path)
+    tab = await opened(visit, service, person, path)
     await tab.until_text("1 job waits in the market.")
     await tab.until_text("Needs more cores")
     await tab.until_text("61.5 °C")
@@ -177,7 +129,7 @@ async def test_the_market_is_filtered_and_shows_how_a_device_accepts(
     for title, kind, price in (("cheap", "script", 1), ("dear", "docker", 20)):
         job = {"title": title, "job_type": kind, "price_credit": price, "duration_hrs": 1}
         await service.call("POST", "/api/jobs", job, token=buyer.token)
-    tab = await log_in(visit, service, person, "/console/market")
+    tab = await opened(visit, service, person, "/console/market")
     await tab.until_text("cheap")
     await tab.fill("Credits per hour, at least", "5")
     await tab.press("Enter")
@@ -192,7 +144,7 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     service: Service, visit: Visit
 ) -> None:
     person = await service.person(usd="20")
-    tab = await log_in(visit, service, person, "/console/deploys")
+    tab = await opened(visit, service, person, "/console/deploys")
     await tab.until_text("You have ordered nothing yet")
     await tab.click("Order a deploy")
     await tab.fill("Name", "a model")
@@ -217,7 +169,7 @@ async def test_figures_that_cannot_be_had_any_more_say_how_old_they_are(
 ) -> None:
     async with running_in(tmp_path) as service:
         person = await service.person()
-        tab = await log_in(visit, service, person, "/console/devices")
+        tab = await opened(visit, service, person, "/console/devices")
         await tab.until_text("You lend no machine yet")
         visit.expect("ERR_INTERNET_DISCONNECTED")
         await tab.emulate(offline=True)
@@ -235,7 +187,7 @@ async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_pat
             "POST", "/api/worker/token/create", {"name": "box"}, token=person.token
         )
         path = f"/console/devices/{made.body['token_id']}"
-        tab = await log_in(visit, service, person, path)
+        tab = await opened(visit, service, person, path)
         await tab.until_text("Its owner gets 60 %")
         await tab.click("Agree to the terms")
         await tab.click("form button[type=submit]")
@@ -302,7 +254,7 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
     posted = await service.call("POST", "/api/jobs", job, token=buyer.token)
     job_id = str(posted.body["job_id"])
     runner = Runner(service, str(made.body["token"]), job_id)
-    tab = await log_in(visit, service, buyer, f"/console/jobs/{job_id}")
+    tab = await opened(visit, service, buyer, f"/console/jobs/{job_id}")
     await tab.until_text("No device has taken it yet")
     await runner.begin()
     await tab.until_text("Running", ".facts")

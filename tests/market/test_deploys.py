@@ -605,10 +605,10 @@ async def over(market: Market, user: str) -> list[str]:
 
 
 async def test_the_end_of_the_last_replica_is_the_end_of_the_deploy(market: Market) -> None:
-    user, owner = await market.person("100"), await market.person()
+    user = await market.person("100")
     deploy_id = await create(market, user)
     jobs = await open_jobs(market)
-    workers = [await device(market, owner) for _ in jobs]
+    workers = [await device(market, await market.person()) for _ in jobs]
     for worker, job in zip(workers, jobs, strict=True):
         await market.jobs.accept(worker, job.id)
     await market.jobs.complete(workers[0], jobs[0].id, "done")

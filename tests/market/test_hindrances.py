@@ -1,12 +1,12 @@
 """Why a device gets no work: each waiting job is counted once, by the first thing in its way."""
 
 from msgspec import structs
-from support.work import EVERYTHING, SMALL, offer
+from support.work import EVERYTHING, offer
 
-from market.hindrances import Compared, Device, Hindrance, compare, shortage
+from market.hindrances import Compared, Device, Hindrance, compare
 from market.matching import MILLION, JobBook, Needs, Offer, WaitingJob
 from market.money import MICRO
-from proxyctl.protocol.jobspec import Capacity, Resources, matching
+from proxyctl.protocol.jobspec import Capacity, Resources
 
 PLAIN = Needs(Resources(), "script")
 OWNER = "owner"
@@ -63,6 +63,14 @@ def test_jobs_that_pay_too_little_are_counted_with_the_best_price_among_them() -
     assert compared == Compared(2, 0, {Hindrance.PRICE: 2}, best_price=MICRO * MILLION)
 
 
+def test_of_several_prices_the_best_that_is_too_low_is_told_and_the_one_asked_is_not() -> None:
+    waiting = book((PLAIN, 1), price=3 * MICRO)
+    for number, price in enumerate((2 * MICRO, MICRO, 5 * MICRO)):
+        waiting.add(WaitingJob(f"x{number}", PLAIN, price=price * MILLION, created_at=0))
+    compared = compare(waiting, device(offer(least_usd=3 * MICRO)))
+    assert (compared.suitable, compared.best_price) == (2, 2 * MICRO * MILLION)
+
+
 def test_jobs_that_its_owner_may_not_have_are_counted_apart() -> None:
     compared = compare(book((PLAIN, 2), excluded=OWNER), device())
     assert compared == Compared(2, 0, {Hindrance.OWNER: 2})
@@ -74,19 +82,6 @@ def test_jobs_that_were_taken_out_are_not_counted() -> None:
     assert compare(waiting, device()) == Compared(2, 2, {})
 
 
-def test_a_shortage_is_named_exactly_where_a_job_does_not_fit() -> None:
-    sizes = (Resources(), Resources(cores=4), Resources(cores=5), Resources(gpus=1))
-    for resources in sizes:
-        is_short = shortage(resources, SMALL) is not None
-        assert is_short is not matching.fits(resources, SMALL)
-
-
-def test_a_gpu_that_is_too_small_is_a_matter_of_the_gpu() -> None:
-    small = Capacity(slots=1, cores=4, ram_gb=8, disk_gb=50, gpus=1, vram_gb=8, gpu_names=("a",))
-    assert shortage(Resources(vram_gb=24), small) is Hindrance.GPU
-    assert shortage(Resources(vram_gb=8), small) is None
-
-
-def test_a_free_place_is_no_matter() -> None:
+def test_a_device_without_a_free_place_lacks_that() -> None:
     full = structs.replace(offer(), capacity=Capacity(cores=1))
-    assert compare(book((PLAIN, 1)), device(full)).suitable == 0
+    assert compare(book((PLAIN, 1)), device(full)) == Compared(1, 0, {Hindrance.SLOTS: 1})

@@ -378,6 +378,22 @@ async def sync(market: Market, buyer: str) -> None:
     await market.jobs.complete(device, job_id, "")
 
 
+async def device_work(market: Market, buyer: str) -> None:
+    """Have a device work, and its owner look at that; ask what cancelling would cost."""
+    device = await device_of(market, buyer)
+    jobs = [await market.jobs.create(buyer, NewJob("x", "script", MICRO, 1, "", "")) for _ in "ab"]
+    for job_id in jobs:
+        await market.jobs.accept(device, job_id)
+    await market.jobs.complete(device, jobs[0], "")
+    await market.device_work.states([device])
+    assert (await market.device_work.find(buyer, device.id)).running == 1
+    done = await market.device_work.jobs(buyer, device.id, before="", limit=101)
+    assert [row.id for row in done] == jobs[::-1]
+    assert len(await market.device_work.earned(buyer, device.id, 30)) == 1
+    await market.jobs.cancelling_costs(buyer, jobs[1])
+    await market.jobs.cancel(buyer, jobs[1])
+
+
 async def copies(market: Market, buyer: str) -> None:
     """Have devices of two owners do the same work."""
     spec = understand(
@@ -421,6 +437,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "waiting script jobs": lambda market, _: marketplace(market, JobStatus.WAITING, "script"),
     "buying, selling, working": trade,
     "several copies of a job": copies,
+    "what a device has done": device_work,
     "logging in and out": logins,
     "events": events,
     # Not the buyer's: they have more in the larger market.

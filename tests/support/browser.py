@@ -435,6 +435,7 @@ class Tab:
                 deviceScaleFactor=1,
                 mobile=False,
             )
+            await self.until(f"innerWidth === {width}")  # the page is told a moment later
         if language is not None:
             await self.ask(
                 "Emulation.setUserAgentOverride", userAgent=self._agent, acceptLanguage=language

@@ -1,10 +1,17 @@
-"""The console in a browser: pages that are asked for by somebody who is logged in."""
+"""The console in a browser: pages for somebody who is logged in, and lines that they show."""
 
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from support.browser import Tab, Visit
+from support.process import ROOT
 from support.service import Person, Service
 
 PASSWORD = "long enough"  # of every person of `Service.person`
@@ -30,3 +37,36 @@ async def opened(visit: Visit, service: Service, person: Person, path: str, **em
     await log_in(tab, person.email)
     await tab.goto(service.url + path)
     return tab
+
+
+@asynccontextmanager
+async def agent(folder: Path, lines: str) -> AsyncIterator[Path]:
+    """Run the lines that the page showed, in a shell, as their reader would; yields the log."""
+    setup, _, run = lines.rpartition("\n")
+    environment = {
+        **os.environ,
+        "HOME": str(folder),
+        "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}",
+        "XDG_DATA_HOME": str(folder),
+    }
+    done = await asyncio.create_subprocess_shell(
+        setup,
+        cwd=folder,
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await done.communicate(b"yes\n")
+    assert done.returncode == 0, said.decode()
+    log = folder / "log"
+    with log.open("wb") as written:
+        working = await asyncio.create_subprocess_shell(
+            f"exec {run}", cwd=folder, env=environment, stdout=written, stderr=written
+        )
+    try:
+        yield log
+    finally:
+        if working.returncode is None:
+            working.send_signal(signal.SIGHUP)
+            await working.wait()

@@ -11,7 +11,7 @@ let forms = 0;
 // already. A field: {name, label, type, value, hint, options: [[value, text]], ...attributes}.
 export function form({ fields, submit, send, note, kind = "primary" }) {
   forms += 1;
-  const made = fields.map((field) => made_of(field, `form${forms}-${field.name}`));
+  const made = fields.map((field) => madeOf(field, `form${forms}-${field.name}`));
   const problem = el("p", { class: "problem", role: "alert", hidden: true });
   const button = el("button", { type: "submit", class: `button ${kind}` }, submit);
   const node = el(
@@ -35,6 +35,7 @@ export function form({ fields, submit, send, note, kind = "primary" }) {
     try {
       await send(Object.fromEntries(made.map((each) => [each.name, each.value()])), node);
     } catch (error) {
+      if (error.name === "AbortError") return; // the page was left meanwhile
       if (!(error instanceof ApiError)) throw error;
       shown(error);
     } finally {
@@ -61,7 +62,7 @@ export function refusal(error) {
   return `${error.message} ${t("common.try_again_at", { time: time(at.toISOString()) })}`;
 }
 
-function made_of({ name, label, type = "text", value, hint, options, ...attributes }, id) {
+function madeOf({ name, label, type = "text", value, hint, options, ...attributes }, id) {
   const about = [hint ? `${id}-hint` : null, `${id}-problem`].filter(Boolean).join(" ");
   const shared = { id, name, "aria-describedby": about, ...attributes };
   const input = control(type, value, options, shared);
@@ -71,7 +72,7 @@ function made_of({ name, label, type = "text", value, hint, options, ...attribut
   const row = el(
     "div",
     { class: isBox ? "field box" : "field" },
-    isBox ? [input, caption] : [caption, type === "password" ? shown_or_hidden(input) : input],
+    isBox ? [input, caption] : [caption, type === "password" ? shownOrHidden(input) : input],
     hint ? el("p", { id: `${id}-hint`, class: "hint" }, hint) : null,
     problem,
   );
@@ -106,7 +107,7 @@ function control(type, value, options, shared) {
 }
 
 // A password can be looked at: typing one blindly on a telephone is how people end up with another one.
-function shown_or_hidden(input) {
+function shownOrHidden(input) {
   const eye = el("button", { type: "button", class: "button quiet", "aria-pressed": "false", on: { click: turned } }, t("common.show"));
   function turned() {
     const isShown = input.type === "password";

@@ -1,9 +1,10 @@
 // What stands around a page: the menu, the balance, language and colours.
 
-import { post } from "./api.js";
-import { el } from "./dom.js";
+import { get, post } from "./api.js";
+import { el, replace } from "./dom.js";
 import { again, go } from "./router.js";
 import { keep, kept } from "./storage.js";
+import { follow } from "./stream.js";
 import { button, link } from "./view.js";
 import { LANGUAGES, choose, credits, language, money, t } from "./words.js";
 
@@ -14,6 +15,7 @@ const MENU = [
   ["account", ["/console/keys", "/console/webhooks", "/console/events", "/console/account"]],
 ];
 const BAR = ["/console/sessions", "/console/usage", "/console/wallet"];
+const BALANCE_MS = 300; // several events of one cause are one question
 const SCHEME = "proxyd.scheme";
 const SCHEMES = ["auto", "light", "dark"];
 
@@ -34,15 +36,37 @@ function brand() {
   return el("a", { class: "brand", href: "/console" }, "proxyd");
 }
 
-// `#live` is where the overview's stream says how old the figures are.
+// `#live` is where the stream says how old the figures are.
 function balance(me) {
   return el(
     "p",
     { class: "balance" },
     el("span", { id: "live", class: "live" }),
-    el("a", { href: "/console/wallet" }, el("span", null, money(me.usd_balance)), " · ", el("span", null, credits(me.credit_balance))),
+    el("a", { href: "/console/wallet", id: "balance", class: "is-live" }, amounts(me)),
     el("a", { href: "/console/account", class: "who" }, me.username),
   );
+}
+
+const amounts = (me) => [el("span", null, money(me.usd_balance)), " · ", el("span", null, credits(me.credit_balance))];
+
+// Keeps the balance at the top up to date until `signal`: most of what happens moves money.
+export function keepBalance(signal) {
+  let timer = 0;
+  async function refresh() {
+    const me = await get("/auth/me", null, { signal });
+    const place = document.getElementById("balance");
+    if (place) replace(place, amounts(me));
+  }
+  function soon() {
+    clearTimeout(timer);
+    timer = setTimeout(() => refresh().catch(unlessRefused), BALANCE_MS);
+  }
+  follow({ signal, refresh, onEvent: soon });
+}
+
+// A refusal, or leaving the page: the next event, or the next page, asks again.
+function unlessRefused(error) {
+  if (error.name !== "ApiError" && error.name !== "AbortError") throw error;
 }
 
 function part([name, paths], path) {

@@ -69,6 +69,7 @@ export function button(label, onClick, { kind = "", ...attributes } = {}) {
     try {
       await onClick(event);
     } catch (error) {
+      if (error.name === "AbortError") return; // the page was left meanwhile
       if (!(error instanceof ApiError)) throw error;
       toast("bad", refusal(error));
     } finally {

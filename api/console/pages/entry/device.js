@@ -27,7 +27,8 @@ function typed(place, page, problem) {
 }
 
 async function asked(place, code, page) {
-  const path = `/auth/device/${encodeURIComponent(code.trim().toUpperCase())}`;
+  const wanted = code.trim().toUpperCase();
+  const path = `/auth/device/${encodeURIComponent(wanted)}`;
   let request;
   try {
     request = await get(path, null, { signal: page.signal });
@@ -42,12 +43,12 @@ async function asked(place, code, page) {
       [t("entry.device.who"), request.client_name],
       [t("entry.device.network"), request.network],
       [t("entry.device.when"), ago(request.created_at)],
-      [t("entry.device.code"), el("code", null, code.toUpperCase())],
+      [t("entry.device.code"), el("code", null, wanted)],
     ]),
     el("h2", null, t("entry.device.may")),
     el("ul", null, request.scopes.map((scope) => el("li", null, scoped(scope)))),
     notice("warn", t("entry.device.warning")),
-    el("div", { class: "actions" }, answer(place, path, "approve", "primary"), answer(place, path, "deny", "danger")),
+    el("div", { class: "actions" }, answer(place, wanted, "approve", "primary"), answer(place, wanted, "deny", "danger")),
   );
   return place.querySelector("button").focus();
 }
@@ -59,16 +60,16 @@ function scoped(scope) {
   return text === key ? scope : [text, " ", el("code", null, scope)];
 }
 
-function answer(place, path, verb, kind) {
+function answer(place, code, verb, kind) {
   return button(
     t(`entry.device.${verb}`),
     async () => {
       try {
-        await post(`${path}/${verb}`);
+        await post(`/auth/device/${encodeURIComponent(code)}/${verb}`);
         replace(place, notice(verb === "approve" ? "good" : "info", t(`entry.device.${verb}.done`)), link("/console/keys", t("entry.device.keys")));
       } catch (error) {
         if (!(error instanceof ApiError) || error.code !== "fresh_login_needed") throw error;
-        const next = encodeURIComponent(`/device${location.search}`);
+        const next = encodeURIComponent(`/device?user_code=${code}`);
         replace(place, notice("warn", refusal(error)), link(`/login?next=${next}`, t("entry.login.submit"), { kind: "primary" }));
       }
     },

@@ -24,7 +24,7 @@ export const degrees = (celsius) => (celsius === undefined ? t("common.unknown")
 export const gigabytes = (gb) => (gb === undefined ? t("common.unknown") : `${count(gb)} GB`);
 
 // Shows what `load()` returns, by `show(data)`, and keeps it current: at once when an event of these types
-// comes, every ten seconds while somebody looks (heat and progress have no events), and when `refresh()`
+// comes or the stream of them is lost, every ten seconds while somebody looks (heat and progress have no events), and when `refresh()`
 // is called, which this returns. What cannot be had any more stays,
 // grey, with how old it is. What the first `load` refuses is the page's own failure.
 export async function current(page, main, load, show, types = []) {
@@ -63,7 +63,7 @@ export async function current(page, main, load, show, types = []) {
     clearInterval(timer);
     document.removeEventListener("visibilitychange", seen);
   });
-  follow({ types, onEvent: refresh, refresh, signal: page.signal });
+  follow({ types, onEvent: refresh, onState: refresh, refresh, signal: page.signal });
   return refresh;
 }
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from proxyctl.protocol.jobspec import gpus
 from proxyctl.protocol.jobspec.checks import architecture
@@ -25,17 +25,28 @@ CAPACITIES_KEPT: Final = 1_024
 _NEAR: Final = 1e-9
 
 
+# What a device has too little of, by the names of `shortage`.
+Shortage = Literal["slots", "cores", "memory", "disk", "architecture", "gpu"]
+
+
 def fits(resources: Resources, capacity: Capacity) -> bool:
     """Say whether a device has free what a job needs. What it does not tell, it does not have."""
+    return shortage(resources, capacity) is None
+
+
+def shortage(resources: Resources, capacity: Capacity) -> Shortage | None:
+    """Return the first thing that a device has too little of for a job; None if that fits."""
     if capacity.slots < 1:
-        return False
-    if resources.cores > capacity.cores + _NEAR or resources.ram_gb > capacity.ram_gb + _NEAR:
-        return False
+        return "slots"
+    if resources.cores > capacity.cores + _NEAR:
+        return "cores"
+    if resources.ram_gb > capacity.ram_gb + _NEAR:
+        return "memory"
     if resources.disk_gb > capacity.disk_gb + _NEAR:
-        return False
+        return "disk"
     if resources.arch and resources.arch != architecture(capacity.arch):
-        return False
-    return not resources.needed_gpus or _fits_gpus(resources, capacity)
+        return "architecture"
+    return "gpu" if resources.needed_gpus and not _fits_gpus(resources, capacity) else None
 
 
 def left(capacity: Capacity, resources: Resources) -> Capacity:

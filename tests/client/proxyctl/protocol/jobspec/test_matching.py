@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxyctl.protocol.jobspec.matching import GAIN_PER_HOUR, fits, left, rank, version
+from proxyctl.protocol.jobspec.matching import (
+    GAIN_PER_HOUR,
+    fits,
+    left,
+    rank,
+    shortage,
+    version,
+)
 from proxyctl.protocol.jobspec.payload import Capacity, Resources
 
 RIG = Capacity(
@@ -53,6 +60,22 @@ def test_what_a_device_has_fits() -> None:
 )
 def test_what_it_lacks_or_does_not_tell_does_not(lacks: dict[str, Any]) -> None:
     assert not fits(WHOLE, replace(RIG, **lacks))
+
+
+@pytest.mark.parametrize(
+    ("lacks", "first"),
+    [
+        ({"slots": 0, "cores": 1.0}, "slots"),
+        ({"cores": 7.9, "ram_gb": 1.0}, "cores"),
+        ({"ram_gb": 31.9, "disk_gb": 1.0}, "memory"),
+        ({"disk_gb": 99.0, "arch": ""}, "disk"),
+        ({"arch": "aarch64", "gpus": 0}, "architecture"),
+        ({"vram_gb": 22.0}, "gpu"),
+        ({}, None),
+    ],
+)
+def test_the_first_thing_that_it_lacks_is_named(lacks: dict[str, Any], first: str | None) -> None:
+    assert shortage(WHOLE, replace(RIG, **lacks)) == first
 
 
 def test_of_unlike_cards_those_that_fit_must_be_free_for_certain() -> None:

@@ -1,0 +1,147 @@
+// One session: what was bought is used and left, what was held is paid and released; how it is dialled, and ended.
+
+import { get, post } from "../../lib/api.js";
+import { el, replace } from "../../lib/dom.js";
+import { lines } from "../../lib/lines.js";
+import { follow } from "../../lib/stream.js";
+import { ask, button, card, copyable, facts, link, notice, tabs } from "../../lib/view.js";
+import { bytes, count, date, money, rate, t } from "../../lib/words.js";
+import { OF_SESSIONS, named, paced, refused, remembered, state, unlessRefused, usedBar } from "./shared.js";
+
+export const words = "traffic";
+export const title = "traffic.session";
+
+const AGAIN_MS = 5_000; // what it costs is asked for so often at most while bytes move
+const TARGET = "https://example.com/";
+
+export async function render(main, page) {
+  const shown = new Shown(page.params.id, page.signal);
+  await shown.refresh();
+  main.querySelector("h1").textContent = named(shown.found.session);
+  main.append(shown.node);
+  follow({
+    types: OF_SESSIONS,
+    onEvent: (event) => event.subject_id === shown.id && shown.refresh().catch(unlessRefused),
+    onUsage: (frame) => frame.session_id === shown.id && shown.moved(frame),
+    refresh: () => shown.refresh(),
+    signal: page.signal,
+  });
+}
+
+class Shown {
+  constructor(id, signal) {
+    Object.assign(this, { id, signal, found: null, frame: null, dialled: null });
+    this.parts = Object.fromEntries(["head", "bill", "why", "dial", "end"].map((name) => [name, el("div")]));
+    const { head, bill, why, dial, end } = this.parts;
+    this.node = el("div", { class: "session" }, card(t("traffic.use"), head), card(t("traffic.bill"), bill), dial, card(t("traffic.refused"), why), end);
+    this.again = paced(() => this.refresh(), AGAIN_MS, signal);
+  }
+
+  async refresh() {
+    const asked = { signal: this.signal };
+    this.found = await get(`/api/bandwidth/sessions/${this.id}`, null, asked);
+    // The whole life of a session in days: there are as many as it lives.
+    const query = { session_id: this.id, step: "day", from: this.found.session.created_at };
+    this.total = (await get("/api/usage", query, asked)).total;
+    this.draw();
+  }
+
+  // Bytes are told at once; what they cost follows.
+  moved(frame) {
+    this.frame = frame;
+    this.found.session.bytes_used = frame.bytes_used;
+    this.head();
+    this.again();
+  }
+
+  draw() {
+    this.head();
+    this.bill();
+    replace(this.parts.why, refused(this.total.refusals));
+    const { status } = this.found.session;
+    if (this.dialled === status) return; // what is being typed there stays
+    this.dialled = status;
+    replace(this.parts.dial, status === "active" ? this.dial() : notice("info", t(`traffic.over.${status}`)));
+    replace(this.parts.end, status === "active" ? button(t("traffic.end"), () => this.end(), { kind: "danger" }) : link("/console/sessions/new", t("traffic.buy"), { kind: "primary" }));
+  }
+
+  head() {
+    const { session } = this.found;
+    const isActive = session.status === "active";
+    const { bytes_used: used, quota_bytes: quota } = session;
+    this.node.dataset.session = session.id;
+    this.node.dataset.used = String(used);
+    replace(
+      this.parts.head,
+      usedBar(session),
+      el("p", { class: "identity is-live" }, t("traffic.identity.bytes", { bought: bytes(quota), used: bytes(used), left: bytes(quota - used) })),
+      facts([
+        [t("traffic.state"), state(session.status)],
+        [t("traffic.exact"), el("span", { class: "is-live" }, t("traffic.bytes", { n: used }))],
+        [t("traffic.rate"), el("span", { class: "is-live" }, rate(isActive ? this.frame?.bytes_per_second : null))],
+        [t("traffic.open"), el("span", { class: "is-live" }, count(isActive ? this.frame?.connections : null))],
+        [t("traffic.connections"), count(this.total?.connections)],
+        [t("traffic.bought_at"), date(session.created_at)],
+        [t(session.ended_at ? "traffic.ended_at" : "traffic.expires_at"), date(session.ended_at ?? session.expires_at)],
+        session.exit ? [t("traffic.exit"), session.exit] : null,
+        session.allow_ips ? [t("traffic.allowed"), session.allow_ips.join(", ")] : null,
+        session.pending_ips ? [t("traffic.pending"), session.pending_ips.join(", ")] : null,
+      ]),
+    );
+  }
+
+  bill() {
+    const { held_usd: held, due_usd: due, session } = this.found;
+    const over = session.status === "active" ? "traffic.identity.now" : "traffic.identity.paid";
+    replace(
+      this.parts.bill,
+      el("p", { class: "identity is-live" }, t(over, { held: money(held), paid: money(due), released: money(exactly(held - due)) })),
+      facts([[t("traffic.price_per_gb"), money(session.price_per_gb)]]),
+    );
+  }
+
+  dial() {
+    const { session, host, username } = this.found;
+    const known = remembered(this.id);
+    const open = session.passwordless_port;
+    const place = el("div");
+    const input = el("input", { type: "url", id: "target", value: TARGET, required: true, on: { input: () => input.checkValidity() && made() } });
+    const made = () => {
+      const proxy = { host, port: session.port, username, password: known?.password ?? "PASSWORD" };
+      const texts = lines(proxy, input.value).map(([name, text]) => [t(`traffic.line.${name}`), line(name, text)]);
+      const free = open ? lines({ host, port: open }, input.value)[0][1] : null;
+      replace(place, tabs(texts, t("traffic.lines")), free ? [el("p", { class: "label" }, t("traffic.lines.open")), copyable(free, t("traffic.lines.open"))] : null);
+    };
+    made();
+    return card(
+      t("traffic.lines"),
+      known ? notice("warn", t("traffic.lines.now")) : notice("info", t("traffic.lines.password")),
+      facts([
+        [t("traffic.proxy"), `${host}:${session.port}`],
+        [t("traffic.username"), username],
+      ]),
+      el("label", { class: "chooser", for: "target" }, t("traffic.target"), input),
+      place,
+    );
+  }
+
+  // What it will cost is asked for again: it is said of now.
+  async end() {
+    await this.refresh();
+    const { held_usd: held, due_usd: due } = this.found;
+    const text = t("traffic.end.text", { paid: money(due), released: money(exactly(held - due)) });
+    if (!(await ask({ title: t("traffic.end.title"), text, action: t("traffic.end") }))) return;
+    await post("/api/bandwidth/end", { session_id: this.id });
+    await this.refresh();
+  }
+}
+
+function line(name, text) {
+  const shown = copyable(text, t(`traffic.line.${name}`));
+  shown.dataset.line = name;
+  const note = { browser: "traffic.line.browser_note", env: "traffic.line.env_note" }[name];
+  return [shown, note ? el("p", { class: "hint" }, t(note)) : null];
+}
+
+// Of two amounts in micro-dollars, without what binary fractions add.
+const exactly = (usd) => Math.round(usd * 1_000_000) / 1_000_000;

@@ -1,0 +1,68 @@
+// What the pages of traffic share.
+
+import { ApiError } from "../../lib/api.js";
+import { el } from "../../lib/dom.js";
+import { badge, link, meter, table } from "../../lib/view.js";
+import { bytes, count, date, percent, t } from "../../lib/words.js";
+
+export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+export const OF_SESSIONS = ["session.created", "session.exhausted", "session.ended", "session.expired"];
+const KIND_OF_STATUS = { active: "good", ended: "info", exhausted: "warn", expired: "warn" };
+
+export const state = (status) => badge(KIND_OF_STATUS[status] ?? "info", t(`traffic.state.${status}`));
+export const named = (session) => t("traffic.session_of", { when: date(session.created_at) });
+export const sessionLink = (session) => link(`/console/sessions/${session.id}`, named(session));
+
+// Of what was bought, how much is used and left.
+export function usedBar({ bytes_used: used, quota_bytes: quota }) {
+  const text = t("traffic.used_left", { used: bytes(used), left: bytes(quota - used), share: percent(quota ? used / quota : null) });
+  return el("span", { class: "is-live" }, meter(used, quota, text));
+}
+
+// Why connections were refused, the most frequent first, each with what to change.
+export function refused(refusals) {
+  const rows = Object.entries(refusals).toSorted((one, other) => other[1] - one[1]);
+  const columns = [
+    { key: "reason", label: t("traffic.reason"), cell: ([reason]) => worded("traffic.refused", reason) },
+    { key: "count", label: t("traffic.times"), number: true, cell: ([, times]) => count(times) },
+    { key: "fix", label: t("traffic.fix"), cell: ([reason]) => worded("traffic.fix", reason) },
+  ];
+  return table({ caption: t("traffic.refused_caption"), columns, rows, empty: { text: t("traffic.refused_none") } });
+}
+
+// A reason that a newer server has told is shown as it is.
+function worded(prefix, reason) {
+  const key = `${prefix}.${reason}`;
+  const text = t(key);
+  return text === key ? (prefix.endsWith("fix") ? null : reason) : text;
+}
+
+// What was bought while this page was open, by session: its password is told once, and is kept nowhere else.
+const bought = new Map();
+export const remember = (id, proxy) => bought.set(id, proxy);
+export const remembered = (id) => bought.get(id) ?? null;
+
+// What is asked for again and again may fail: it is asked for again.
+export function unlessRefused(error) {
+  if (!(error instanceof ApiError) && error.name !== "AbortError") throw error;
+}
+
+// Calls `act` at most once in `milliseconds`, and once more behind the last call.
+export function paced(act, milliseconds, signal) {
+  let timer = null;
+  let isWanted = false;
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  return function call() {
+    if (signal.aborted) return;
+    if (timer !== null) {
+      isWanted = true;
+      return;
+    }
+    isWanted = false;
+    timer = setTimeout(() => {
+      timer = null;
+      if (isWanted) call();
+    }, milliseconds);
+    act().catch(unlessRefused);
+  };
+}

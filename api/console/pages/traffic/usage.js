@@ -1,0 +1,195 @@
+// How much was used when, by session: as a picture, as a table, to take along; and as it happens.
+
+import { get, pages } from "../../lib/api.js";
+import { chart } from "../../lib/chart.js";
+import { el, replace } from "../../lib/dom.js";
+import { form } from "../../lib/forms.js";
+import { go } from "../../lib/router.js";
+import { follow } from "../../lib/stream.js";
+import { button, card, facts, link, shown, table } from "../../lib/view.js";
+import { bytes, count, date, day, money, t, time } from "../../lib/words.js";
+import { save } from "../work/shared.js";
+import { Minutes } from "./minutes.js";
+import { ZONE, paced, refused, unlessRefused } from "./shared.js";
+
+export const words = "traffic";
+export const title = "traffic.usage.title";
+
+const AGAIN_MS = 5_000;
+const RANGES = ["live", "today", "7d", "30d", "custom"];
+const SERIES = 5; // sessions that have a colour of their own; the others share one
+const LONGEST_OF_HOURS = 3; // days that are shown by the hour
+
+export async function render(main, page) {
+  const asked = page.query.get("range");
+  const range = RANGES.includes(asked) ? asked : "today";
+  main.append(choice(range));
+  if (range === "live") return lived(main, page);
+  if (range === "custom") main.append(card(null, custom(page.query)));
+  const query = queryOf(range, page.query);
+  if (!query) return;
+  const node = el("div");
+  const csv = button(t("traffic.usage.csv"), () => save(`/api/usage.csv?${new URLSearchParams({ ...query, by: "session" })}`, `usage-${query.from}.csv`), { kind: "quiet" });
+  main.append(node, el("div", { class: "actions" }, csv));
+  const load = () => drawn(query, page.signal);
+  await shown(node, load);
+  const again = paced(async () => {
+    const next = await load();
+    const isOpen = node.querySelector("details")?.open;
+    replace(node, next);
+    if (isOpen) node.querySelector("details").open = true;
+  }, AGAIN_MS, page.signal);
+  follow({ types: [], onUsage: again, refresh: async () => again(), signal: page.signal });
+}
+
+function choice(range) {
+  const links = RANGES.map((each) => el("li", null, link(`/console/usage?range=${each}`, t(`traffic.range.${each}`), { kind: each === range ? "primary" : "quiet", "aria-current": each === range ? "true" : null })));
+  return el("nav", { "aria-label": t("traffic.range") }, el("ul", { class: "ranges" }, links));
+}
+
+function custom(query) {
+  const today = dayOf(0);
+  return form({
+    fields: [
+      { name: "from", type: "date", label: t("traffic.usage.from"), value: query.get("from") ?? dayOf(-6), max: today, required: true },
+      { name: "to", type: "date", label: t("traffic.usage.to"), value: query.get("to") ?? today, max: today, required: true, hint: t("traffic.usage.to_hint") },
+    ],
+    submit: t("traffic.usage.show"),
+    send: ({ from, to }) => go(`/console/usage?${new URLSearchParams({ range: "custom", from, to })}`, { replace: true }),
+  });
+}
+
+// What is asked of the API; days are those of this machine's time zone, and the last one is whole.
+function queryOf(range, query) {
+  if (range === "today") return { step: "hour", from: dayOf(0), tz: ZONE };
+  if (range !== "custom") return { step: "day", from: dayOf(range === "7d" ? -6 : -29), tz: ZONE };
+  const [from, to] = [query.get("from"), query.get("to")];
+  if (!from || !to) return null;
+  const after = new Date(`${to}T12:00:00Z`);
+  after.setUTCDate(after.getUTCDate() + 1);
+  const days = (after - new Date(`${from}T12:00:00Z`)) / 86_400_000;
+  return { step: days <= LONGEST_OF_HOURS ? "hour" : "day", from, to: after.toISOString().slice(0, 10), tz: ZONE };
+}
+
+// A day from today on, as the machine's calendar has it: 2026-11-21.
+function dayOf(offset) {
+  const at = new Date();
+  at.setDate(at.getDate() + offset);
+  const two = (n) => String(n).padStart(2, "0");
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+}
+
+// All of it, hours of nothing too, and what is of which session.
+async function drawn(query, signal) {
+  const [all, each] = await Promise.all([get("/api/usage", query, { signal }), get("/api/usage", { ...query, by: "session" }, { signal })]);
+  const sessions = summed(each.series);
+  const own = new Set(sessions.slice(0, SERIES).map((one) => one.id));
+  const seriesOf = (id) => (own.has(id) ? id : "others");
+  const parts = new Map(all.series.map((item) => [item.at, {}]));
+  for (const item of each.series) {
+    const of = parts.get(item.at);
+    const id = seriesOf(item.session_id);
+    if (of) of[id] = (of[id] ?? 0) + item.bytes;
+  }
+  const series = sessions.slice(0, SERIES).map(({ id }) => ({ id, label: short(id) }));
+  if (sessions.length > SERIES) series.push({ id: "others", label: t("traffic.usage.others", { n: sessions.length - SERIES }) });
+  const points = all.series.map((item, index) => ({
+    at: item.at,
+    label: query.step === "hour" ? hourOf(item.at, query) : day(`${item.day}T12:00:00`),
+    parts: parts.get(item.at),
+    isOpen: (all.series[index + 1]?.at ?? all.to) > all.complete_until,
+  }));
+  return [
+    card(
+      t("traffic.use"),
+      facts([
+        [t("traffic.used"), el("strong", { class: "is-live", data: { total: all.total.bytes } }, bytes(all.total.bytes))],
+        [t("traffic.cost"), money(rounded(all.total.cost_usd))],
+        [t("traffic.connections"), count(all.total.connections)],
+        [t("traffic.complete"), date(all.complete_until)],
+        all.undated ? [t("traffic.undated"), `${bytes(all.undated.bytes)} · ${money(rounded(all.undated.cost_usd))}`] : null,
+      ]),
+      chart({ title: t("traffic.usage.chart"), summary: summaryOf(all, points), points, series, amount: bytes, labels: labels() }),
+    ),
+    card(t("traffic.usage.by_session"), bySession(sessions)),
+    card(t("traffic.refused"), refused(all.total.refusals)),
+  ];
+}
+
+const hourOf = (at, query) => (query.to ? date(at) : time(at));
+const short = (id) => t("traffic.session_short", { id: id.slice(-8) });
+const rounded = (usd) => Math.round(usd * 1_000_000) / 1_000_000;
+
+const labels = () => ({ when: t("traffic.when"), total: t("traffic.total"), unknown: t("traffic.usage.unknown"), open: t("traffic.usage.open"), asTable: t("traffic.usage.as_table") });
+
+function summaryOf(all, points) {
+  const highest = points.reduce((best, point) => (sum(point) > sum(best) ? point : best), points[0]);
+  if (!all.total.bytes) return t("traffic.usage.nothing");
+  return t("traffic.usage.summary", { total: bytes(all.total.bytes), most: bytes(sum(highest)), when: highest.label });
+}
+
+const sum = (point) => Object.values(point.parts).reduce((one, other) => one + other, 0);
+
+// By session, what used most first.
+function summed(items) {
+  const sums = new Map();
+  for (const item of items) {
+    const one = sums.get(item.session_id) ?? { id: item.session_id, bytes: 0, cost: 0, connections: 0, refused: 0 };
+    one.bytes += item.bytes;
+    one.cost += item.cost_usd;
+    one.connections += item.connections;
+    one.refused += Object.values(item.refusals).reduce((total, each) => total + each, 0);
+    sums.set(item.session_id, one);
+  }
+  return [...sums.values()].toSorted((one, other) => other.bytes - one.bytes);
+}
+
+function bySession(sessions) {
+  const columns = [
+    { key: "session", label: t("traffic.session"), cell: (row) => link(`/console/sessions/${row.id}`, short(row.id)) },
+    { key: "bytes", label: t("traffic.used"), number: true, cell: (row) => bytes(row.bytes) },
+    { key: "cost", label: t("traffic.cost"), number: true, cell: (row) => money(rounded(row.cost)) },
+    { key: "connections", label: t("traffic.connections"), number: true, cell: (row) => count(row.connections) },
+    { key: "refused", label: t("traffic.refused"), number: true, cell: (row) => count(row.refused) },
+  ];
+  const empty = { text: t("traffic.usage.empty"), action: link("/console/sessions", t("traffic.sessions.title"), { kind: "primary" }) };
+  return table({ caption: t("traffic.usage.caption"), columns, rows: sessions, empty });
+}
+
+// The last quarter of an hour: what the stream tells while the page is open.
+function lived(main, page) {
+  const minutes = new Minutes(Date.now());
+  const place = el("div");
+  main.append(card(t("traffic.range.live"), el("p", { class: "hint" }, t("traffic.usage.live")), place));
+  const draw = () => {
+    const { points, sessions, total } = minutes.points(Date.now());
+    const before = place.querySelector("details");
+    const [isOpen, hasFocus] = [before?.open, before?.contains(document.activeElement)];
+    const said = points.map((point) => ({ ...point, label: time(point.at) }));
+    const series = sessions.map((id) => ({ id, label: short(id) }));
+    replace(place, el("p", { class: "is-live", data: { total } }, t("traffic.usage.since", { total: bytes(total) })), chart({ title: t("traffic.range.live"), summary: t("traffic.usage.since", { total: bytes(total) }), points: said, series, amount: bytes, labels: labels() }));
+    const after = place.querySelector("details");
+    if (isOpen) after.open = true;
+    if (hasFocus) after.querySelector("summary").focus();
+  };
+  draw();
+  const timer = setInterval(draw, 1_000);
+  page.signal.addEventListener("abort", () => clearInterval(timer));
+  follow({
+    types: [],
+    onUsage: (frame) => minutes.moved(frame, Date.now()),
+    onState: async (state) => {
+      minutes.turned(state === "live", Date.now());
+      if (state !== "live") return;
+      try {
+        const sessions = [];
+        for await (const part of pages("/api/bandwidth/sessions", "sessions", { status: "active" }, { signal: page.signal })) sessions.push(...part);
+        minutes.begin(sessions, Date.now());
+      } catch (error) {
+        minutes.turned(false, Date.now()); // a gap, then
+        unlessRefused(error);
+      }
+    },
+    signal: page.signal,
+  });
+}

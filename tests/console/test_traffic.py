@@ -1,0 +1,142 @@
+"""The pages of sessions, usage and the wallet: what they show is what the API says, and works."""
+
+import asyncio
+import subprocess
+
+from support.browser import Tab, Visit
+from support.buyer import client_environment, program
+from support.console import opened
+from support.service import Service
+from support.story import reached, used
+from support.targets import echo
+from support.threads import web
+
+USED = "Number(document.querySelector('[data-session]')?.dataset.used)"
+LIVE = "document.documentElement.dataset.live === 'live'"
+COST = "document.querySelector('[data-cost]').textContent"
+LINE = "document.querySelector('[data-line=\"%s\"] code').textContent"
+SECONDS_MAX = 30
+
+
+async def shell(line: str) -> bytes:
+    """Run a line as a reader of the page does, and return what it prints."""
+    program("curl")
+
+    def ran() -> bytes:
+        return subprocess.run(
+            ["bash", "-c", line],
+            env=client_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SECONDS_MAX,
+            check=True,
+        ).stdout
+
+    return await asyncio.to_thread(ran)
+
+
+async def bought_by_page(tab: Tab, service: Service) -> str:
+    """Buy 0.5 GB for 0.7 USD a GB, and return the identifier of the session."""
+    await tab.goto(f"{service.url}/console/sessions/new")
+    await tab.until_text("In your wallet")
+    await tab.fill("How many GB", "0.5")
+    await tab.fill("Price per GB", "0.7")
+    await tab.until(f"{COST} === '$0.35'")
+    await tab.until_text("$9.65", ".bill")
+    await tab.click("Buy")
+    await tab.until_text("This is shown only once", "dialog")
+    await tab.click("I have stored it")
+    await tab.until(f"{USED} === 0")
+    return str(await tab.run("location.pathname.split('/').at(-1)"))
+
+
+async def test_a_line_of_the_page_works_and_its_bytes_are_seen(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person(usd="10")
+    tab = await opened(visit, service, person, "/console/sessions")
+    await tab.until_text("There is no such session")
+    session_id = await bought_by_page(tab, service)
+    with web() as target:
+        url = f"http://127.0.0.1:{target.port}/bytes/250000"
+        await tab.fill("Address to fetch", url)
+        await tab.until(f"{LIVE} && {LINE % 'curl'}.includes({url!r})")
+        assert len(await shell(f"{await tab.run(LINE % 'curl')} --silent")) == 250_000
+        # Programs are told to reach their own machine directly; here the target is there.
+        variables = await tab.run(LINE % "env")
+        assert len(await shell(f"{variables}\nunset NO_PROXY\ncurl --silent {url}")) == 250_000
+        moved = target.received + target.sent
+    await tab.until(f"{USED} === {moved}")
+    (session,) = await service.sessions(person)
+    assert (session["id"], session["bytes_used"]) == (session_id, moved)
+    for name in ("requests", "httpx"):
+        compile(await tab.run(LINE % name), name, "exec")
+
+
+async def test_a_session_is_ended_after_its_price_was_said(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="10")
+    bought = await service.buy(person, quota=10**6, price=1_000)
+    async with echo() as target:
+        client = await reached(service, bought, target)
+        await client.send(b"x" * 50_000)
+        await client.receive(50_000)
+        await client.close()
+    tab = await opened(visit, service, person, f"/console/sessions/{bought.id}")
+    await tab.until(f"{USED} === 100000")
+    assert "PASSWORD" in await tab.run(LINE % "curl")
+    await tab.until_text("$1.00 held = $0.10 to pay if it ended now + $0.90 that would come back")
+    await tab.click("End the session")
+    await tab.until_text("$0.10 will be paid, and $0.90 will be released", "dialog")
+    await tab.click("Cancel")
+    assert (await service.session(person, bought))["status"] == "active"
+    await tab.click("End the session")
+    await tab.until_text("Its connections are cut at once", "dialog")
+    await tab.click("End the session")
+    await tab.until_text("$1.00 held = $0.10 paid + $0.90 released")
+    session = await service.session(person, bought)
+    assert (session["status"], session["paid"]) == ("ended", 0.1)
+    await tab.goto(f"{service.url}/console/wallet")
+    await tab.until("document.querySelector('[data-usd]')?.dataset.usd === '9.9'")
+    await tab.until_text("$9.90 in all = $9.90 available + $0.00 held")
+    await tab.until(f"document.querySelector('.table a[href$=\"{bought.id}\"]') !== null")
+
+
+async def test_the_list_of_sessions_follows(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="10")
+    first, second = [await service.buy(person) for _ in range(2)]
+    await service.end(person, second)
+    tab = await opened(visit, service, person, "/console/sessions")
+    await tab.until(f"{LIVE} && document.querySelectorAll('tbody tr').length === 1")
+    row = f"Number(document.querySelector('[data-row=\"{first.id}\"]')?.dataset.used)"
+    async with echo() as target:
+        client = await reached(service, first, target)
+        await client.send(b"x" * 70_000)
+        await client.receive(70_000)
+        await tab.until(f"{row} === 140000")
+        await client.close()
+    await tab.fill("Status", "All")
+    await tab.until("document.querySelectorAll('tbody tr').length === 2")
+
+
+async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="10")
+    sessions = [await service.buy(person) for _ in range(2)]
+    tab = await opened(visit, service, person, "/console/usage?range=live")
+    await tab.until(LIVE)
+    async with echo() as target:
+        for bought, size in zip(sessions, (30_000, 10_000), strict=True):
+            client = await reached(service, bought, target)
+            await client.send(b"x" * size)
+            await client.receive(size)
+            await client.close()
+            assert await used(service, person, bought) == 2 * size
+    total = "Number(document.querySelector('[data-total]')?.dataset.total)"
+    await tab.until(f"{total} === 80000")
+    for name in ("today", "7d", "30d"):
+        await tab.goto(f"{service.url}/console/usage?range={name}")
+        await tab.until(f"{total} === 80000")
+        assert await tab.run("document.querySelectorAll('.chart rect.series-0').length") == 1
+        assert await tab.run("document.querySelectorAll('.chart rect.series-1').length") == 1
+        await tab.click("As a table")
+        await tab.until_text("80 kB", ".chart-table table")
+        await tab.until_text("60 kB", ".chart-table table")
