@@ -62,6 +62,7 @@ class Tour:
         """Leave a picture, in few colours, as small as they compress."""
         if not SCREENSHOTS:
             return
+        await self.tab.run("scrollTo(0, 0)")
         await self.tab.settled()
         raw = self.folder / f"{name}.png"
         await self.tab.screenshot(raw)
@@ -156,8 +157,8 @@ async def bought(tour: Tour) -> str:
     return str(await tab.run("location.pathname.split('/').at(-1)"))
 
 
-async def fetched(tour: Tour, session_id: str) -> int:
-    """Run the shown curl line for real; the page follows, and equals the API. Return the bytes."""
+async def fetched(tour: Tour, session_id: str) -> None:
+    """Run the shown curl line for real; the page follows, and equals the API."""
     tab, shown = tour.tab, f"document.querySelector('[data-session=\"{session_id}\"]').dataset.used"
     with web() as target:
         await tab.fill("#target", f"http://127.0.0.1:{target.port}/bytes/{SIZE}")
@@ -172,23 +173,30 @@ async def fetched(tour: Tour, session_id: str) -> int:
         answer = await tour.ask(f"/api/bandwidth/sessions/{session_id}")
         assert answer["session"]["bytes_used"] == moved
         await tour.shoot("session")
-        return moved
 
 
-async def ended(tour: Tour, moved: int) -> None:
+def dollars(usd: float) -> str:
+    """Return an amount as the page writes it: to the micro-dollar, of cents at the least."""
+    whole, _, part = f"{usd:.6f}".rstrip("0").partition(".")
+    return f"${whole}.{part:0<2}"
+
+
+async def ended(tour: Tour, session_id: str) -> None:
     """End the session after its cost was said; what the wallet shows adds up to the last digit."""
     tab = tour.tab
-    cost = -(-moved // 1_000) / 1_000_000  # a dollar a GB, in whole micro-dollars
+    due = (await tour.ask(f"/api/bandwidth/sessions/{session_id}"))["due_usd"]
     await tab.click("main .button.danger")
-    await tab.until_text(f"${cost:.6f}".rstrip("0"), "dialog")
+    await tab.until_text(dollars(due), "dialog")
     await tab.click("dialog button[value=yes]")
-    left = f"${10 - cost:.6f}".rstrip("0")
-    await tab.until_text(left, "#balance")
+    await tab.until_text(dollars(10 - due), "#balance")
     await tour.go("/console/wallet")
-    await tab.until_text(left, "main")
+    await tab.until_text(dollars(10 - due), "main")
     await tour.shoot("wallet")
     wallet = await tour.ask("/api/wallet")
-    assert (wallet["usd_balance"], wallet["usd_held"]) == (round(10 - cost, 6), 0)
+    assert (wallet["usd_balance"], wallet["usd_held"]) == (round(10 - due, 6), 0)
+    moved = await tour.ask("/api/wallet/transactions")
+    usd = [each["amount"] for each in moved["transactions"] if each["currency"] == "usd"]
+    assert round(sum(usd), 6) == wallet["usd_balance"]
 
 
 async def worked(tour: Tour) -> None:
@@ -239,7 +247,8 @@ async def test_from_a_friends_link_to_money_that_adds_up(tour: Tour, visit: Visi
     await registered(tour)
     await paid(tour)
     session_id = await bought(tour)
-    await ended(tour, await fetched(tour, session_id))
+    await fetched(tour, session_id)
+    await ended(tour, session_id)
     await worked(tour)
     await looked_around(tour)
     known = await paths(tour.service)
