@@ -122,6 +122,9 @@ async def test_a_device_is_told_what_keeps_each_job_from_it(service: Service) ->
     await post(service, buyer, price_credit=200)
     await waiting(service, 4)
     assert (await device.device())["suitability"]["suitable"] == 1
+    await device.ask(capacity={**CAPACITY, "slots": 0})  # it rests: jobs are no less for it
+    seen = await device.device()
+    assert (seen["work"], seen["suitability"]["suitable"]) == ("wants_none", 1)
 
 
 async def test_an_owner_sees_the_jobs_and_the_earnings_of_a_device(service: Service) -> None:

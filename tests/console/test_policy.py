@@ -32,7 +32,8 @@ def test_a_module_stays_small_and_reads_no_text_as_code(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_a_module_imports_by_relative_addresses_that_are_there(path: Path) -> None:
     text = path.read_text()
-    for name in re.findall(r'(?:from|import) "([^"]+)"', text):
+    imported = r'^(?:import |\} from |import \{[^"]*\} from |export [^"=]* from )"([^"]+)";$'
+    for name in re.findall(imported, text, re.MULTILINE):
         assert name.startswith(("./", "../")), name
         assert (path.parent / name).exists(), name
 

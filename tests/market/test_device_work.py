@@ -40,6 +40,8 @@ async def test_earnings_of_jobs_and_of_time_are_summed_by_day(market: Market) ->
         EarnedDay(first, 18 * MICRO, 0, 0),
     ]
     assert await market.device_work.earned(owner, device.id, 1) == days[:1]
+    market.clock.now += DAY
+    assert await market.device_work.earned(owner, device.id, 1) == []
     newest, *rest = await market.device_work.jobs(owner, device.id, before="", limit=10)
     assert (newest.id, newest.earned, newest.outcome) == (replica, 135 * MICRO, "cancelled")
     assert [row.earned for row in rest] == [9 * MICRO, 9 * MICRO]

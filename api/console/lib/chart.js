@@ -3,7 +3,8 @@
 import { el, replace, svg } from "./dom.js";
 import { table } from "./view.js";
 
-const WIDTH = 720;
+const WIDE = 720;
+const NARROW = 340; // its texts are as large as others, on a telephone, too
 const HEIGHT = 220;
 const LEFT = 64;
 const BOTTOM = 24;
@@ -16,23 +17,24 @@ const COLOURS = 6; // as many as the styles have; the rest are one
 //   series   [{id, label}], the first at the bottom
 //   amount   writes a figure; labels: {when, total, unknown, open, asTable}
 export function chart({ title, summary, points, series, amount, labels }) {
+  const wide = matchMedia("(max-width: 40rem)").matches ? NARROW : WIDE;
   const most = ceiling(Math.max(0, ...points.map(total)));
   const told = el("p", { class: "chart-told", "aria-hidden": "true" }, summary);
   const cursor = svg("line", { class: "chart-cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   const drawing = svg(
     "svg",
-    { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}. ${summary}`, on: { pointermove: pointed, pointerleave: left } },
+    { class: "chart", viewBox: `0 0 ${wide} ${HEIGHT}`, role: "img", "aria-label": `${title}. ${summary}`, on: { pointermove: pointed, pointerleave: left } },
     hatching(),
-    scale(most, amount),
-    bars(points, series, most),
-    days(points),
+    scale(most, amount, wide),
+    bars(points, series, most, wide),
+    days(points, wide),
     cursor,
   );
-  const step = (WIDTH - LEFT) / Math.max(1, points.length);
+  const step = (wide - LEFT) / Math.max(1, points.length);
 
   function pointed(event) {
     const box = drawing.getBoundingClientRect();
-    const at = Math.floor((((event.clientX - box.left) / box.width) * WIDTH - LEFT) / step);
+    const at = Math.floor((((event.clientX - box.left) / box.width) * wide - LEFT) / step);
     if (!points[at]) return left();
     const middle = LEFT + (at + 0.5) * step;
     cursor.setAttribute("x1", middle);
@@ -70,15 +72,15 @@ function hatching() {
   return svg("defs", null, svg("pattern", { id: "open-hours", width: 6, height: 6, patternUnits: "userSpaceOnUse" }, line));
 }
 
-function scale(most, amount) {
+function scale(most, amount, wide) {
   return [0, 0.5, 1].map((share) => {
     const y = HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP);
-    return [svg("line", { class: "chart-grid", x1: LEFT, x2: WIDTH, y1: y, y2: y }), svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, amount(share * most))];
+    return [svg("line", { class: "chart-grid", x1: LEFT, x2: wide, y1: y, y2: y }), svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, amount(share * most))];
   });
 }
 
-function bars(points, series, most) {
-  const step = (WIDTH - LEFT) / Math.max(1, points.length);
+function bars(points, series, most, wide) {
+  const step = (wide - LEFT) / Math.max(1, points.length);
   const high = HEIGHT - BOTTOM - TOP;
   return points.map((point, at) => {
     if (!point.parts) return null;
@@ -95,12 +97,12 @@ function bars(points, series, most) {
 }
 
 // When it begins, is half over, and ends.
-function days(points) {
+function days(points, wide) {
   if (!points.length) return null;
   const places = [
     [0, LEFT, "start"],
-    [Math.floor((points.length - 1) / 2), LEFT + (WIDTH - LEFT) / 2, "middle"],
-    [points.length - 1, WIDTH, "end"],
+    [Math.floor((points.length - 1) / 2), LEFT + (wide - LEFT) / 2, "middle"],
+    [points.length - 1, wide, "end"],
   ];
   return places.slice(points.length > 2 ? 0 : 2).map(([at, x, anchor]) => svg("text", { x, y: HEIGHT - 6, "text-anchor": anchor }, points[at].label));
 }
