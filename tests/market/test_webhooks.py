@@ -220,7 +220,11 @@ async def test_an_endpoint_that_is_gone_is_disabled_at_once(market: Market) -> N
     await market.webhooks.settle(attempts[0], Outcome(410, "status 410", 1))
     [shown, _] = await market.webhooks.all_of(me)
     assert shown.disabled_reason == "gone"
-    assert {row.status for row in await listed(market, me, made)} == {"failed"}
+    rows = await listed(market, me, made)
+    assert {(row.status, row.last_error) for row in rows} == {
+        ("failed", "status 410"),
+        ("failed", "disabled"),
+    }
     # What was under way changes nothing any more, and what happens now is not for it.
     await market.webhooks.settle(attempts[1], OK)
     await happen(market, me, "third")

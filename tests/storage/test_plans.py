@@ -36,7 +36,7 @@ from market.specs import NewSpec, understand
 from market.states import JobStatus, SessionStatus
 from market.usage_range import UTC, Step, range_of
 from proxyctl.protocol.jobspec import Payload
-from storage import bandwidth, idempotency, ledger, logs, nodes, users
+from storage import bandwidth, idempotency, ledger, logs, nodes, users, webhooks
 from storage import claims as claim_queries
 from storage import devices as device_queries
 from storage import events as event_queries
@@ -45,6 +45,7 @@ from storage import jobs as job_queries
 from storage import usage as usage_queries
 from storage.blobs.local import LocalBlobs
 from storage.claims import GivenRow, PairRow
+from storage.events import EventRow
 from storage.open import open_store
 from storage.store import Transaction
 
@@ -476,6 +477,16 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "advances of exits": advances,
     "replicas that are to be replaced": lambda market, _: market.rollouts.sweep(),
     "hours that are old": rolled_up,
+    "webhooks that are due": lambda market, _: market.webhooks.due(but={"w"}, limit=64),
+    "endpoints that want an event": lambda market, buyer: market.store.write(
+        webhooks.schedule, [EventRow("e", buyer, "test.ping", None, "{}", 0)], str
+    ),
+    "deliveries to an endpoint": lambda market, _: market.store.read(
+        webhooks.page, "w", status="failed", before="", limit=100
+    ),
+    "deliveries that are old": lambda market, _: market.store.write(
+        webhooks.delete_before, "0", limit=100
+    ),
     "devices that are silent": lambda market, _: market.store.write(
         device_queries.mark_silent, before=grown.NOW - 200, limit=100
     ),
