@@ -13,7 +13,7 @@ ASKS = {
     "created_at": "2026-11-23T02:00:00Z",
     "scopes": ["sessions:read", "made:up"],
 }
-NOT_THERE = {"ok": False, "error": {"code": "device_code_not_found", "message": "No such code."}}
+NOT_THERE = {"ok": False, "error": {"code": "user_code_not_found", "message": "No such code."}}
 STALE = {"ok": False, "error": {"code": "fresh_login_needed", "message": "Log in again."}}
 
 
