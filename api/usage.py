@@ -14,7 +14,7 @@ from api.routes import Auth, Call, Csv, Nothing, Reply, Route
 from market.errors import Code, MarketError
 from market.money import GB
 from market.scopes import Scope
-from market.usage import Point, Series, Sum, UsageHistory
+from market.usage import FORECAST_HOURS, Forecast, Point, Series, Sum, UsageHistory
 from market.usage_range import Range, Step, range_of, zone_of
 
 StepWord = Literal["hour", "day"]
@@ -103,8 +103,21 @@ class UsageReply(Reply, kw_only=True, rename={"begins": "from", "ends": "to"}):
     series: list[UsageItem]
 
 
+class ForecastSum(BilledSum):
+    """What the next 24 hours use, if they are like the last `window_hours` whole ones.
+
+    In `hours_used` of those something was used: with fewer than 6 there is no forecast.
+    """
+
+    window_hours: int
+    hours_used: int
+
+
 class SummaryReply(Reply, kw_only=True):
-    """What was used today, in 7 and in 30 days including today, and ever; as of `at`."""
+    """What was used today, in 7 and in 30 days including today, and ever; as of `at`.
+
+    `forecast` is null when too little was used lately to say anything.
+    """
 
     at: Timestamp
     tz: str
@@ -112,6 +125,7 @@ class SummaryReply(Reply, kw_only=True):
     last_7_days: UsageSum
     last_30_days: UsageSum
     all: BilledSum
+    forecast: ForecastSum | None
 
 
 class UsageRoutes:
@@ -191,6 +205,7 @@ class UsageRoutes:
             last_7_days=_sum(summary.week),
             last_30_days=_sum(summary.month),
             all=_billed(summary.ever),
+            forecast=None if summary.forecast is None else _expected(summary.forecast),
         )
 
     async def _series(self, call: Call[Nothing, UsageQuery]) -> Series:
@@ -251,6 +266,17 @@ def _sum(total: Sum) -> UsageSum:
 def _billed(total: Sum) -> BilledSum:
     return BilledSum(
         bytes=total.used_bytes, gb=total.used_bytes / GB, cost_usd=total.cost / 10**COST_DIGITS
+    )
+
+
+def _expected(forecast: Forecast) -> ForecastSum:
+    billed = _billed(forecast.sum)
+    return ForecastSum(
+        bytes=billed.bytes,
+        gb=billed.gb,
+        cost_usd=billed.cost_usd,
+        window_hours=FORECAST_HOURS,
+        hours_used=forecast.hours,
     )
 
 

@@ -24,6 +24,10 @@ from storage.usage import HOUR_SECONDS, Bucket, PriceRow, RefusedRow, UsedRow
 FINAL_AFTER_SECONDS = 300
 # Prices, or reasons, of one bucket: far more of either than a buyer meets.
 KINDS_MAX = 20
+# A day, so that nights count as much as they last.
+FORECAST_HOURS = 24
+# Fewer hours of use say nothing of a day.
+FORECAST_LEAST_HOURS = 6
 # Bounds a transaction of the sweep; there are as many rows in an hour as sessions that were used.
 ROLLED_MAX_ROWS = 2_000
 ROLLED_MAX_BATCHES = 50
@@ -76,13 +80,27 @@ class Series(Struct, frozen=True):
     complete_until: int
 
 
+class Forecast(Struct, frozen=True):
+    """What the next 24 hours use if they are like the last `FORECAST_HOURS` whole ones.
+
+    In `hours` of those something was used.
+    """
+
+    sum: Sum
+    hours: int
+
+
 class Summary(Struct, frozen=True):
-    """What was used today, in the last 7 and 30 days including it, and ever; as of `now`."""
+    """What was used today, in the last 7 and 30 days including it, and ever; as of `now`.
+
+    Without a `forecast` too little was used lately for one.
+    """
 
     today: Sum
     week: Sum
     month: Sum
     ever: Sum
+    forecast: Forecast | None
     now: int
 
 
@@ -155,11 +173,28 @@ class UsageHistory:
             MarketError: `too_many_rows`.
         """
         now = self._now()
-        spans = [last_days(count, zone, now=now) for count in (1, 7, 30)]
-        used, refused, ever = await self._store.read(_summary, user_id, spans)
+        day, days, more = (last_days(count, zone, now=now) for count in (1, 7, 30))
+        # Each after the other, so that no row is read twice.
+        spans = [
+            day,
+            Bucket(days.begins_at, day.begins_at),
+            Bucket(more.begins_at, days.begins_at),
+        ]
+        hour = now - now % HOUR_SECONDS
+        first = hour - FORECAST_HOURS * HOUR_SECONDS
+        hours = [Bucket(at, at + HOUR_SECONDS) for at in range(first, hour, HOUR_SECONDS)]
+        used, refused, lately, ever = await self._store.read(_summary, user_id, spans, hours)
         sums = _sums(used, refused)
-        today, week, month = (sums.get((span.begins_at, ""), Sum()) for span in spans)
-        return Summary(today=today, week=week, month=month, ever=_priced(ever), now=now)
+        today, before, long_before = (sums.get((span.begins_at, ""), Sum()) for span in spans)
+        week = today + before
+        return Summary(
+            today=today,
+            week=week,
+            month=week + long_before,
+            ever=_priced(ever),
+            forecast=_forecast(lately),
+            now=now,
+        )
 
     async def roll_up(self) -> int:
         """Add hours that are no longer kept to their days; return how many rows there were.
@@ -191,10 +226,27 @@ async def _series(
 
 
 async def _summary(
-    tx: Transaction, user_id: str, spans: Sequence[Bucket]
-) -> tuple[list[UsedRow], list[RefusedRow], list[PriceRow]]:
+    tx: Transaction, user_id: str, spans: Sequence[Bucket], hours: Sequence[Bucket]
+) -> tuple[list[UsedRow], list[RefusedRow], list[UsedRow], list[PriceRow]]:
     used, refused = await _rows(tx, user_id, spans, session_id=None, by_session=False)
-    return used, refused, await queries.used_ever(tx, user_id)
+    lately = await queries.used(
+        tx,
+        user_id,
+        hours,
+        session_id=None,
+        by_session=False,
+        limit=FORECAST_HOURS * KINDS_MAX + 1,
+    )
+    if len(lately) > FORECAST_HOURS * KINDS_MAX:
+        raise MarketError(Code.TOO_MANY_ROWS)
+    return used, refused, lately, await queries.used_ever(tx, user_id)
+
+
+def _forecast(lately: Sequence[UsedRow]) -> Forecast | None:
+    sums = [each for each in _sums(lately, ()).values() if each.used_bytes]
+    if len(sums) < FORECAST_LEAST_HOURS:
+        return None
+    return Forecast(sum(sums, Sum()), len(sums))
 
 
 async def _rows(

@@ -93,6 +93,7 @@ async def test_the_rows_of_a_session_are_its_bill_to_the_byte(service: Service) 
     summary = await asked(service, person, "/api/usage/summary", tz="Asia/Seoul")
     for period in ("today", "last_7_days", "last_30_days", "all"):
         assert summary[period]["bytes"] == 8 * SIZE
+    assert summary["forecast"] is None, "one hour says nothing of a day"
     rows = await table(service, person, "by=session")
     assert sum(int(row["bytes"]) for row in rows) == 8 * SIZE
     assert {row["session_id"] for row in rows} == {bought.id, other.id}

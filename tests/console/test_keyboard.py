@@ -34,7 +34,7 @@ async def test_everything_is_reached_without_a_mouse(service: Service, visit: Vi
     await tab.until("location.pathname === '/console'")
     await tab.settled()
     assert await tab.focused() == "Overview", "the heading of the new page"
-    for entry, path in (("Devices", "/console/devices"), ("API keys", "/console/keys")):
+    for entry, path in (("Devices", "/console/devices"), ("Wallet", "/console/wallet")):
         await tab.run("document.activeElement.blur()")
         await tab.run("document.querySelector('.skip').focus()")
         await tab_to(tab, entry)

@@ -211,6 +211,31 @@ async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_pat
         await tab.until_text("Agree to the terms")
 
 
+# Breaks the first stream of a log once it has said something, as a network does.
+BREAK_ONCE = """
+const before = window.fetch;
+let isBroken = false;
+window.fetch = async (path, options) => {
+  const isLog = String(path).endsWith("/log");
+  if (!isLog || isBroken) return before(path, options);
+  isBroken = true;
+  const answer = await before(path, options);
+  const reader = answer.body.getReader();
+  const body = new ReadableStream({
+    async pull(controller) {
+      const { value } = await reader.read();
+      controller.enqueue(value);
+      if (!new TextDecoder().decode(value).includes("one")) return;
+      controller.error(new TypeError("cut"));
+      await reader.cancel();
+    },
+  });
+  return new Response(body, { headers: answer.headers });
+};
+0
+"""
+
+
 class Runner:
     """A device that does by hand what it is told, for a page to be seen meanwhile."""
 
@@ -254,7 +279,9 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
     posted = await service.call("POST", "/api/jobs", job, token=buyer.token)
     job_id = str(posted.body["job_id"])
     runner = Runner(service, str(made.body["token"]), job_id)
-    tab = await opened(visit, service, buyer, f"/console/jobs/{job_id}")
+    tab = await opened(visit, service, buyer, "/console/jobs")
+    await tab.run(BREAK_ONCE)
+    await tab.click("slow")
     await tab.until_text("No device has taken it yet")
     await runner.begin()
     await tab.until_text("Running", ".facts")
@@ -262,6 +289,8 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
     await tab.until_text("one", ".log")
     await runner.write(b"two <b>bold</b>\n")
     await tab.until_text("two <b>bold</b>", ".log")
+    # The stream was cut in between, and went on where it was.
+    assert (await tab.text(".log")).splitlines() == ["— attempt 1 —", "one", "two <b>bold</b>"]
     await runner.complete()
     await tab.until_text("Complete")
     await tab.until_text("42")

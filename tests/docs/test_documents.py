@@ -180,3 +180,129 @@ def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> Non
     assert not is_genuine(secret, headers(signature), body + b" ")
     old = now - timedelta(hours=1)
     assert not is_genuine(secret, headers(Webhook(secret).sign("e", old, body.decode()), old), body)
+
+
+def test_the_walk_through_of_device_authorisation_runs(tmp_path: Path) -> None:
+    printed = walk_through("device-login.md", tmp_path)
+    assert '"code":"authorization_pending"' in printed
+    assert '"client_name":"proxyd on attic"' in printed
+    assert '"sessions":[]' in printed
+
+
+def test_the_page_of_events_has_every_event_with_what_it_says() -> None:
+    page = (ROOT / "docs" / "events.md").read_text()
+    rows = re.findall(r"^\| `(\w+\.\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
+    assert [name for name, _ in rows] == list(CATALOGUE)
+    for name, listed in rows:
+        assert re.findall(r"`(\w+)`", listed) == list(CATALOGUE[name].__struct_fields__)
+
+
+def test_the_walk_through_of_the_assistant_runs(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    printed = walk_through("assistant.md", tmp_path, times=2)
+    assert "POST /api/bandwidth/create" in printed
+    assert "Bu otomatik bir" in printed
+    assert "Your balance: 0.00 credits and 0.00 USD." in printed
+    assert "event: delta\ndata: " in printed
+    assert 'event: done\ndata: {"ok":true,"reply":' in printed
+    assert '"goodness_type":"unverified"' in printed
+
+
+def test_the_table_of_errors_is_the_code() -> None:
+    rows = {
+        (code, int(status), meaning)
+        for code, status, meaning in re.findall(
+            r"^\| `(\w+)` \| (\d+) \| (.*) \|$",
+            (ROOT / "docs" / "errors.md").read_text(),
+            re.MULTILINE,
+        )
+    }
+    market = {(code.word, STATUS_OF_KIND[code.kind], code.meaning) for code in Code}
+    transport = {(each.word, each.status, each.meaning) for each in Transport}
+    assert rows == market | transport
+
+
+def test_the_table_of_http_answers_is_the_code() -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| `(\w+)` \| (.*) \|$",
+        (ROOT / "docs" / "errors.md").read_text(),
+        re.MULTILINE,
+    )
+    told = [
+        *(each for each in vars(http_refusals).values() if isinstance(each, http_refusals.Answer)),
+        *http_refusals.ANSWER_OF_REFUSAL.values(),
+        *http_refusals.ANSWER_OF_FAILURE.values(),
+    ]
+    in_code = {(str(each.status.value), each.error, each.words) for each in told}
+    assert sorted(rows) == sorted(in_code)
+
+
+def anchors(document: Path) -> set[str]:
+    """Return what a link can name within a document: its headings, as forges write them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    missing = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link)
+    assert missing == []
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    text = (ROOT / "README.md").read_text()
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)}
+    documents = {str(path.relative_to(ROOT)) for path in DOCUMENTS} - {"README.md"}
+    assert documents <= links
+
+
+def test_the_readme_names_every_target() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text()))
+    assert targets - named == {"clean"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_target_that_is_named_exists(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z][a-z-]*)", document.read_text())) <= targets
+
+
+def test_the_architecture_says_why_each_dependency_is_there() -> None:
+    _, _, table = (ROOT / "ARCHITECTURE.md").read_text().partition("## What it stands on")
+    named = re.findall(r"^\| ([\w, -]+) \| \w", table, re.MULTILINE)[1:]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {name for row in named for name in row.split(", ")} == set(project["dependencies"])
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    listed = re.findall(r"^\| `proxyd (\w+(?: \w+)?)", text, re.MULTILINE)
+    for command in listed:
+        done = process.run("sqlite:///unused.db", *command.split(), "--help")
+        assert done.returncode == 0, command
+    done = process.run("sqlite:///unused.db", "--help")
+    topics = re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE)
+    assert {command.split()[0] for command in listed} == set(topics)
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_files_that_are_named_exist(name: str) -> None:
+    rooms = ("proxyd", "api", "market", "storage", "config", "client", "tests")
+    files = [str(path.relative_to(ROOT)) for room in rooms for path in (ROOT / room).rglob("*.py")]
+    mentions = re.findall(r"`([\w/]+\.py)`", (ROOT / name).read_text())
+    missing = [
+        mention
+        for mention in mentions
+        if not any(f"/{file}".endswith(f"/{mention}") for file in files)
+    ]
+    assert missing == []

@@ -94,7 +94,7 @@ async def test_a_key_is_used_from_its_addresses_alone(market: Market) -> None:
 async def test_its_owner_sees_when_and_whence_it_was_used_to_the_hour(market: Market) -> None:
     ada = await market.person()
     issued = await made(market, ada)
-    began = market.clock()
+    began = market.clock.seconds()
 
     async def last() -> int | None:
         return (await market.keys.one(ada, issued.row.id)).row.last_used_at

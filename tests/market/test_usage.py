@@ -14,7 +14,7 @@ from market.errors import Code
 from market.leases import Ask, Leases, LeaseState, Tally, Usage
 from market.money import GB, MICRO
 from market.states import SessionStatus
-from market.usage import FINAL_AFTER_SECONDS, Series
+from market.usage import FINAL_AFTER_SECONDS, FORECAST_HOURS, FORECAST_LEAST_HOURS, Series
 from market.usage_range import HOURS_KEPT_DAYS, UTC, Step, range_of, zone_of
 from storage import bandwidth
 from storage import usage as queries
@@ -131,6 +131,31 @@ async def test_days_are_of_the_zone_that_is_asked_for(market: Market) -> None:
     assert [each.sum.used_bytes for each in istanbul.points] == [10, 20]
     summary = await market.usage.summary(user, zone_of("Europe/Istanbul"))
     assert [each.used_bytes for each in (summary.today, summary.week, summary.ever)] == [20, 30, 30]
+
+
+async def test_a_summary_has_each_hour_once_and_a_forecast_of_enough(market: Market) -> None:
+    user = await market.person("10")
+    usage = await leased(market, await bought(market, user))
+    noon = market.clock.now - market.clock.now % DAY + 30 * DAY + 12 * HOUR
+    used = 0
+    for moment in (noon - 20 * DAY, noon - 3 * DAY):
+        market.clock.now, used = moment, used + 100
+        await report(market, usage, used)
+    for number in range(1, FORECAST_LEAST_HOURS + 1):
+        market.clock.now = noon + number * HOUR
+        shown = await market.usage.summary(user, UTC)
+        assert shown.forecast is None, "the present hour, and so the last one, is not over"
+        used += 10
+        await report(market, usage, used)
+    market.clock.now += HOUR
+    shown = await market.usage.summary(user, UTC)
+    sums = (shown.today, shown.week, shown.month, shown.ever)
+    assert [each.used_bytes for each in sums] == [60, 160, 260, 260]
+    assert shown.forecast is not None
+    assert (shown.forecast.sum.used_bytes, shown.forecast.hours) == (60, FORECAST_LEAST_HOURS)
+    assert shown.forecast.sum.cost == 60 * MICRO
+    market.clock.now += FORECAST_HOURS * HOUR
+    assert (await market.usage.summary(user, UTC)).forecast is None
 
 
 async def test_connections_and_refusals_stand_beside_the_bytes(market: Market) -> None:

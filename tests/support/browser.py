@@ -323,16 +323,20 @@ class Tab:
             raise AssertionError(f"{error}; {await self._condition()}") from None
 
     async def settled(self) -> None:
-        """Wait until the page is drawn, nothing that it asked for is under way, and none waits."""
+        """Wait until the page is drawn, and nothing that it asked for is under way."""
+        rounds = 0
 
         async def is_settled() -> bool:
-            await self.run("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
-            return not self._under_way and not await self.run(
-                "document.querySelector('.busy, [aria-busy=true]')"
+            nonlocal rounds
+            is_drawn = await self.run(
+                "new Promise((drawn) => requestAnimationFrame(() => setTimeout(() => drawn("
+                "!document.querySelector('.busy, [aria-busy=true]')))))"
             )
+            rounds = rounds + 1 if is_drawn and not self._under_way else 0
+            return rounds == SETTLED_ROUNDS
 
         await self.until("document.querySelector('h1') !== null")
-        await until(is_settled, f"{self._under_way} end")
+        await until(is_settled, "the page is settled", seconds=20)
 
     async def until_text(self, text: str, selector: str = "body") -> None:
         """Wait until a text can be read in an element."""

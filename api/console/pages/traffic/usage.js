@@ -81,7 +81,11 @@ function dayOf(offset) {
 
 // All of it, hours of nothing too, and what is of which session.
 async function drawn(query, signal) {
-  const [all, each] = await Promise.all([get("/api/usage", query, { signal }), get("/api/usage", { ...query, by: "session" }, { signal })]);
+  const [all, each, { forecast }] = await Promise.all([
+    get("/api/usage", query, { signal }),
+    get("/api/usage", { ...query, by: "session" }, { signal }),
+    get("/api/usage/summary", { tz: ZONE }, { signal }),
+  ]);
   const sessions = summed(each.series);
   const own = new Set(sessions.slice(0, SERIES).map((one) => one.id));
   const seriesOf = (id) => (own.has(id) ? id : "others");
@@ -107,6 +111,7 @@ async function drawn(query, signal) {
         [t("traffic.cost"), money(rounded(all.total.cost_usd))],
         [t("traffic.connections"), count(all.total.connections)],
         [t("traffic.complete"), date(all.complete_until)],
+        [t("traffic.forecast"), forecast ? t("traffic.forecast.of", { bytes: bytes(forecast.bytes), cost: money(rounded(forecast.cost_usd)), n: forecast.hours_used, window: forecast.window_hours }) : t("traffic.forecast.none")],
         all.undated ? [t("traffic.undated"), `${bytes(all.undated.bytes)} · ${money(rounded(all.undated.cost_usd))}`] : null,
       ]),
       chart({ title: t("traffic.usage.chart"), summary: summaryOf(all, points), points, series, amount: bytes, labels: labels() }),
