@@ -10,6 +10,7 @@ from api.routes import Auth, Call, Nothing, Reply, Route, WithCookie
 from market.accounts import Accounts, Login
 from market.errors import Code, MarketError
 from market.recovery import Recovery
+from market.scopes import Scope
 from market.user_fields import (
     EMAIL_MAX_CHARACTERS,
     PASSWORD_MAX_CHARACTERS,
@@ -164,7 +165,15 @@ class AccountRoutes:
                 example={"email": "ada@example.com", "password": "correct horse"},
                 errors=(Code.INVALID_CREDENTIALS, Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
             ),
-            Route("GET", "/auth/me", "Who am I", self.me, ProfileReply, auth=Auth.JWT),
+            Route(
+                "GET",
+                "/auth/me",
+                "Who am I",
+                self.me,
+                ProfileReply,
+                auth=Auth.JWT,
+                scope=Scope.ACCOUNT_READ,
+            ),
             Route("POST", "/auth/logout", "Log out", self.logout, Reply, auth=Auth.JWT),
             Route(
                 "POST",

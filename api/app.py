@@ -17,6 +17,7 @@ from api.exits import ExitRoutes
 from api.health import HealthRoutes
 from api.ip import IpRoutes
 from api.jobs import JobRoutes
+from api.keys import KeyRoutes
 from api.logs import LogRoutes
 from api.referrals import ReferralRoutes
 from api.response_cache import Answers
@@ -54,6 +55,7 @@ def routes(
     return [
         *HealthRoutes(ready).table(),
         *AccountRoutes(market.accounts, market.recovery, cookies).table(),
+        *KeyRoutes(market.keys).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
         *WebhookRoutes(market.webhooks).table(),

@@ -10,6 +10,7 @@ from api.reverse.server import AppServer
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.apps import Apps, Opened
 from market.errors import Code, MarketError
+from market.scopes import Scope
 
 
 class AppPort(Struct):
@@ -77,6 +78,7 @@ class AppRoutes:
                 self.of_job,
                 AppReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 errors=of_job,
             ),
             Route(
@@ -86,6 +88,7 @@ class AppRoutes:
                 self.new_job_key,
                 AppReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 errors=of_job,
             ),
             Route(
@@ -95,6 +98,7 @@ class AppRoutes:
                 self.of_deploy,
                 DeployAppsReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 errors=of_deploy,
             ),
             Route(
@@ -104,6 +108,7 @@ class AppRoutes:
                 self.new_deploy_key,
                 AppReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 errors=of_deploy,
             ),
         ]

@@ -11,6 +11,7 @@ from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Download, Nothing, Redirect, Reply, Route
 from market.artifacts import Announced, Artifacts, NewArtifact
 from market.errors import Code
+from market.scopes import Scope
 from storage.artifacts import ArtifactRow
 
 # What the largest file may be where the operator has set no limit; any disk is smaller.
@@ -141,6 +142,7 @@ class ArtifactRoutes:
                 self.announce,
                 AnnounceReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 body=AnnounceRequest,
                 example={"name": "data.tar", "size_bytes": 10_240, "sha256": NO_EXAMPLE},
                 errors=(Code.ARTIFACT_TOO_LARGE, Code.ARTIFACT_QUOTA_EXCEEDED),
@@ -153,6 +155,7 @@ class ArtifactRoutes:
                 self.receive,
                 ReceiveReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 query=ReceiveQuery,
                 raw_max_bytes=self._most,
                 errors=(*missing, Code.ARTIFACT_MISMATCH, Code.TOO_BUSY),
@@ -165,6 +168,7 @@ class ArtifactRoutes:
                 self.finish,
                 ArtifactReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 body=FinishRequest,
                 body_optional=True,
                 errors=(*missing, Code.ARTIFACT_MISMATCH, Code.TOO_BUSY),
@@ -177,6 +181,7 @@ class ArtifactRoutes:
                 self.mine,
                 ArtifactsReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 query=Page,
             ),
             Route(
@@ -186,6 +191,7 @@ class ArtifactRoutes:
                 self.download,
                 Redirect,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 errors=(*missing, Code.TOO_BUSY),
                 has_file=True,
             ),
@@ -196,6 +202,7 @@ class ArtifactRoutes:
                 self.delete,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 errors=(*missing, Code.ARTIFACT_NEEDED),
                 unavailable=(Transport.FILES_UNAVAILABLE,),
             ),
@@ -206,6 +213,7 @@ class ArtifactRoutes:
                 self.of_job,
                 ArtifactsReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 query=Page,
                 errors=(Code.JOB_NOT_FOUND,),
             ),

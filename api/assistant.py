@@ -16,6 +16,7 @@ from market.assistant.model import Turn
 from market.errors import Code
 from market.money import MICRO
 from market.photos.decoding import Photos
+from market.scopes import Scope
 from market.throttle import Throttle
 
 FORM_FIELDS_MAX_BYTES = 64 * 1024
@@ -128,6 +129,7 @@ class AssistantRoutes:
                 self.chat,
                 ChatReply,
                 auth=Auth.OPTIONAL_JWT,
+                scope=Scope.ASSISTANT_USE,
                 body=ChatRequest,
                 example={
                     "message": "What can I do for my street today?",
@@ -147,6 +149,7 @@ class AssistantRoutes:
                 self.analyze,
                 AnalyzeReply,
                 auth=Auth.OPTIONAL_JWT,
+                scope=Scope.ASSISTANT_USE,
                 body=AnalyzeForm,
                 form_max_bytes=self._form_max_bytes,
                 ends_with_client=True,

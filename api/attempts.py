@@ -14,6 +14,7 @@ from api.workers import HeartbeatRequest, report_of
 from market.attempt_reports import AttemptReports, Named, Past
 from market.attempts import NAMED_MAX, Action
 from market.errors import Code
+from market.scopes import Scope
 
 AttemptNumber = Annotated[int, Meta(ge=1, le=1_000)]
 # How far the device is, in its program's words; "preparing" is waited for longer.
@@ -164,6 +165,7 @@ class AttemptRoutes:
                 self.attempts,
                 AttemptsReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 errors=(Code.JOB_NOT_FOUND,),
             ),
         ]

@@ -21,6 +21,7 @@ from market.exit_wishes import (
     ExitWishes,
 )
 from market.money import GB
+from market.scopes import Scope
 from market.states import SessionStatus
 
 ExitText = Annotated[str, Meta(min_length=1, max_length=100)]
@@ -197,11 +198,13 @@ class BandwidthRoutes:
                 self.create,
                 BuyReply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_WRITE,
                 body=BuyRequest,
                 example={"gb": 0.5, "price_per_gb": 2},
                 idempotent=True,
                 errors=(
                     Code.INSUFFICIENT_FUNDS,
+                    Code.SPEND_LIMIT_REACHED,
                     Code.PRICE_BELOW_FLOOR,
                     Code.SESSION_TOO_SMALL,
                     Code.TOO_MANY_SESSIONS,
@@ -225,6 +228,7 @@ class BandwidthRoutes:
                 self.sessions,
                 ListReply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_READ,
                 query=ListQuery,
             ),
             Route(
@@ -234,6 +238,7 @@ class BandwidthRoutes:
                 self.one,
                 OneReply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_READ,
                 errors=(Code.SESSION_NOT_FOUND,),
             ),
             Route(
@@ -243,6 +248,7 @@ class BandwidthRoutes:
                 self.end,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_WRITE,
                 body=EndRequest,
                 errors=(Code.SESSION_NOT_FOUND,),
             ),
@@ -253,6 +259,7 @@ class BandwidthRoutes:
                 self.allow,
                 AllowReply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_WRITE,
                 body=AllowRequest,
                 errors=(
                     Code.SESSION_NOT_FOUND,
@@ -271,6 +278,7 @@ class BandwidthRoutes:
             allow_ips=call.body.allow_ips or (),
             client=call.address,
             exit_wishes=None if call.body.exit is None else _wishes(call.body.exit),
+            spender=call.spender,
             receipt=call.receipt(_bought),
         )
         return _bought(bought)

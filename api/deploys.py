@@ -37,6 +37,7 @@ from market.postings import DURATION_MAX_HOURS
 from market.reputation import WHOLE
 from market.rollout import Strategy
 from market.rollouts import Rollouts
+from market.scopes import Scope
 from market.templates import Change, Interpreter, Template, template_of
 from proxyctl.protocol.jobspec import Port, Ready, Resources
 from storage.deploys import DeployRow
@@ -59,6 +60,7 @@ FIXED = {
 }
 COST_ERRORS = (
     Code.INSUFFICIENT_FUNDS,
+    Code.SPEND_LIMIT_REACHED,
     Code.TOO_MANY_JOBS,
     Code.TOO_MANY_FREE_JOBS,
     Code.TOO_MUCH_JOB_TEXT,
@@ -302,6 +304,7 @@ class DeployRoutes:
                 self.create,
                 DeployReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 body=DeployRequest,
                 example={
                     "job_name": "notebook",
@@ -313,6 +316,7 @@ class DeployRoutes:
                 idempotent=True,
                 errors=(
                     Code.INSUFFICIENT_FUNDS,
+                    Code.SPEND_LIMIT_REACHED,
                     Code.PAYLOAD_INVALID,
                     Code.TOO_MANY_JOBS,
                     Code.TOO_MANY_FREE_JOBS,
@@ -328,6 +332,7 @@ class DeployRoutes:
                 self.own,
                 ListReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 query=Page,
             ),
             Route(
@@ -337,6 +342,7 @@ class DeployRoutes:
                 self.one,
                 OneReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 errors=(Code.DEPLOY_NOT_FOUND,),
             ),
             Route(
@@ -346,6 +352,7 @@ class DeployRoutes:
                 self.cancel,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 errors=(Code.DEPLOY_NOT_FOUND,),
             ),
         ]
@@ -359,6 +366,7 @@ class DeployRoutes:
                 self.revise,
                 RevisionReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 body=RevisionRequest,
                 fixed=FIXED,
                 example={"image": "jupyter/scipy-notebook:2026-11-01"},
@@ -372,6 +380,7 @@ class DeployRoutes:
                 self.rollback,
                 RevisionReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 body=RollbackRequest,
                 body_optional=True,
                 idempotent=True,
@@ -389,6 +398,7 @@ class DeployRoutes:
                 self.restart,
                 RevisionReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 idempotent=True,
                 errors=(*CHANGE_ERRORS, Code.PAYLOAD_INVALID, Code.TOO_MUCH_JOB_TEXT),
             ),
@@ -399,6 +409,7 @@ class DeployRoutes:
                 self.revisions,
                 RevisionsReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 errors=(Code.DEPLOY_NOT_FOUND, Code.DEPLOY_HAS_NO_REVISIONS),
             ),
         ]
@@ -412,6 +423,7 @@ class DeployRoutes:
                 self.scale,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 body=ScaleRequest,
                 example={"replicas": 3},
                 errors=(*CHANGE_ERRORS, *COST_ERRORS),
@@ -423,6 +435,7 @@ class DeployRoutes:
                 self.pause,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 errors=CHANGE_ERRORS,
             ),
             Route(
@@ -432,6 +445,7 @@ class DeployRoutes:
                 self.resume,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 errors=CHANGE_ERRORS,
             ),
         ]
@@ -465,7 +479,8 @@ class DeployRoutes:
                 queued.warnings = lacks_in_words(self._dispatch.lacks(needs))
             return queued
 
-        return reply(await self._deploys.create(call.user_id, new, call.receipt(reply)))
+        receipt = call.receipt(reply)
+        return reply(await self._deploys.create(call.user_id, new, receipt, call.spender))
 
     async def rates(self, _: Call[Any, Any]) -> RatesReply:
         """Return what GPUs cost."""
@@ -506,13 +521,18 @@ class DeployRoutes:
         """Have something else run, and perhaps more or fewer of it."""
         deploy_id, body = _deploy_id(call), call.body
         revision = await self._rollouts.revise(
-            call.user_id, deploy_id, body.change(), call.receipt(_revised), replicas=body.replicas
+            call.user_id,
+            deploy_id,
+            body.change(),
+            call.receipt(_revised),
+            replicas=body.replicas,
+            spender=call.spender,
         )
         return _revised(revision)
 
     async def scale(self, call: Call[ScaleRequest, Any]) -> Reply:
         """Have more or fewer replicas."""
-        await self._rollouts.scale(call.user_id, _deploy_id(call), call.body.replicas)
+        await self._rollouts.scale(call.user_id, _deploy_id(call), call.body.replicas, call.spender)
         return Reply()
 
     async def rollback(self, call: Call[RollbackRequest, Any]) -> RevisionReply:

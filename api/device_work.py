@@ -28,6 +28,7 @@ from market.devices import Devices
 from market.dispatch import Standing
 from market.errors import Code
 from market.matching import MILLION
+from market.scopes import Scope
 from storage.device_work import DoneRow
 
 ONE = "/api/worker/devices/{device_id}"
@@ -175,6 +176,7 @@ class DeviceRoutes:
                 self.one,
                 DeviceReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_READ,
                 errors=errors,
             ),
             Route(
@@ -184,6 +186,7 @@ class DeviceRoutes:
                 self.jobs,
                 DoneReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_READ,
                 query=Page,
                 errors=errors,
             ),
@@ -194,6 +197,7 @@ class DeviceRoutes:
                 self.earnings,
                 EarnedReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_READ,
                 query=DaysQuery,
                 errors=errors,
             ),

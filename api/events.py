@@ -16,6 +16,7 @@ from market.errors import Code, MarketError
 from market.event_feed import Bye, EventFeed, Idle, Item, Wanted
 from market.events import CATALOGUE
 from market.live_usage import UsageFrame
+from market.scopes import Scope
 from storage.errors import StoreError
 from storage.events import EventRow
 
@@ -100,6 +101,7 @@ class EventRoutes:
                 self.page,
                 EventsReply,
                 auth=Auth.JWT,
+                scope=Scope.EVENTS_READ,
                 query=EventsQuery,
             ),
             Route(
@@ -109,6 +111,7 @@ class EventRoutes:
                 self.stream,
                 Streamed,
                 auth=Auth.JWT,
+                scope=Scope.EVENTS_READ,
                 query=StreamQuery,
                 errors=(Code.TOO_BUSY,),
                 events={

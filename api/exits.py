@@ -20,6 +20,7 @@ from market.exits import (
     MyExit,
     limits_of,
 )
+from market.scopes import Scope
 from storage.exits import CountryRow, EarnedDayRow
 
 PORTS_MAX = 100
@@ -213,6 +214,7 @@ class ExitRoutes:
                 self.consent,
                 ConsentReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_WRITE,
                 body=ConsentRequest,
                 errors=(
                     Code.EXITS_NOT_OFFERED,
@@ -228,6 +230,7 @@ class ExitRoutes:
                 self.limits,
                 ConsentReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_WRITE,
                 body=LimitsRequest,
                 errors=of_device,
             ),
@@ -238,6 +241,7 @@ class ExitRoutes:
                 self.pause,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_WRITE,
                 body=DeviceRequest,
                 errors=of_device,
             ),
@@ -248,6 +252,7 @@ class ExitRoutes:
                 self.resume,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_WRITE,
                 body=DeviceRequest,
                 errors=of_device,
             ),
@@ -258,6 +263,7 @@ class ExitRoutes:
                 self.revoke,
                 Reply,
                 auth=Auth.OPTIONAL_EITHER,
+                scope=Scope.DEVICES_WRITE,
                 body=RevokeExitRequest,
                 body_optional=True,
                 errors=(Code.TOKEN_NOT_FOUND, Code.UNAUTHORIZED),
@@ -269,6 +275,7 @@ class ExitRoutes:
                 self.mine,
                 MyExitsReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_READ,
                 query=Page,
             ),
             Route(
@@ -278,6 +285,7 @@ class ExitRoutes:
                 self.earnings,
                 EarningsReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_READ,
                 query=EarningsQuery,
             ),
         ]
@@ -298,6 +306,7 @@ class ExitRoutes:
                 self.of_session,
                 SessionExitsReply,
                 auth=Auth.JWT,
+                scope=Scope.SESSIONS_READ,
                 errors=(Code.SESSION_NOT_FOUND,),
             ),
         ]

@@ -39,6 +39,7 @@ from market.postings import (
     NewJob,
 )
 from market.reputation import WHOLE
+from market.scopes import Scope
 from market.specs import REVIEW_MAX_HOURS, NewSpec, Spec, understand
 from market.states import JobStatus
 from proxyctl.protocol.jobspec import Payload, Resources
@@ -404,6 +405,7 @@ class JobRoutes:
                 self.open_job,
                 OpenJobReply,
                 auth=Auth.OPTIONAL_EITHER,
+                scope=Scope.JOBS_READ,
                 errors=(Code.JOB_NOT_FOUND,),
             ),
             Route(
@@ -413,6 +415,7 @@ class JobRoutes:
                 self.create,
                 CreateReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 body=CreateRequest,
                 example={
                     "title": "Fine-tune a small model",
@@ -428,6 +431,7 @@ class JobRoutes:
                 idempotent=True,
                 errors=(
                     Code.INSUFFICIENT_FUNDS,
+                    Code.SPEND_LIMIT_REACHED,
                     Code.PAYLOAD_INVALID,
                     Code.TOO_MANY_JOBS,
                     Code.TOO_MANY_FREE_JOBS,
@@ -442,6 +446,7 @@ class JobRoutes:
                 self.own,
                 OwnReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 query=OwnQuery,
             ),
             Route(
@@ -451,6 +456,7 @@ class JobRoutes:
                 self.one,
                 JobReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 errors=(Code.JOB_NOT_FOUND,),
             ),
             Route(
@@ -460,6 +466,7 @@ class JobRoutes:
                 self.cancel,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 errors=(Code.JOB_NOT_FOUND, Code.JOB_OVER),
             ),
             Route(
@@ -469,6 +476,7 @@ class JobRoutes:
                 self.cancelling_costs,
                 CancelCostReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 errors=(Code.JOB_NOT_FOUND, Code.JOB_OVER),
             ),
         ]
@@ -595,9 +603,11 @@ class JobRoutes:
             return made
 
         if copying is None:
-            return reply(await self._jobs.create(call.user_id, new, call.receipt(reply)))
+            once = call.receipt(reply)
+            return reply(await self._jobs.create(call.user_id, new, once, call.spender))
         receipt = call.receipt(reply_to_all)
-        return reply_to_all(await self._jobs.create_copies(call.user_id, new, copying, receipt))
+        job_ids = await self._jobs.create_copies(call.user_id, new, copying, receipt, call.spender)
+        return reply_to_all(job_ids)
 
     def _warnings(self, spec: Spec | None, job_type: str) -> list[str]:
         """Return what its buyer should know of a job that waits, as far as it is known now."""

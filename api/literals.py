@@ -22,6 +22,23 @@ RolloutState = Literal["progressing", "available", "stuck", "paused", "over"]
 RevisionState = Literal["progressing", "available", "stuck"]
 Network = Literal["none", "egress"]
 DeviceType = Literal["desktop", "mini_pc", "server", "phone"]
+KeyScope = Literal[
+    "account:read",
+    "sessions:read",
+    "sessions:write",
+    "usage:read",
+    "jobs:read",
+    "jobs:write",
+    "devices:read",
+    "devices:write",
+    "wallet:read",
+    "webhooks:write",
+    "events:read",
+    "assistant:use",
+]
+KeyStatus = Literal["active", "expired", "revoked"]
+KeyPeriod = Literal["day", "month", "lifetime"]
+KeySource = Literal["login", "device"]
 TransactionKind = Literal[
     "deposit", "hold", "release", "earning", "referral", "reward", "refund", "other"
 ]
@@ -64,6 +81,10 @@ DEVICE_TYPES: Mapping[str, DeviceType] = {each: each for each in get_args(Device
 EXIT_STATES: Mapping[str, ExitState] = {each: each for each in get_args(ExitState)}
 WORK_STATES: Mapping[str, WorkState] = {each: each for each in get_args(WorkState)}
 HINDRANCES: Mapping[str, Hindrance] = {each: each for each in get_args(Hindrance)}
+KEY_SCOPES: Mapping[str, KeyScope] = {each: each for each in get_args(KeyScope)}
+KEY_STATUSES: Mapping[str, KeyStatus] = {each: each for each in get_args(KeyStatus)}
+KEY_PERIODS: Mapping[str, KeyPeriod] = {each: each for each in get_args(KeyPeriod)}
+KEY_SOURCES: Mapping[str, KeySource] = {each: each for each in get_args(KeySource)}
 TRANSACTION_KINDS: Mapping[str, TransactionKind] = {
     each: each for each in get_args(TransactionKind)
 }

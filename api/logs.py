@@ -18,6 +18,7 @@ from api.routes import Auth, Call, Download, Event, Reply, Route, Streamed
 from market.errors import Code, MarketError
 from market.logs import CHUNK_MAX_BYTES, Began, Cut, Idle, Logs, Over, Position, Wrote
 from market.logs import Event as LogEvent
+from market.scopes import Scope
 from storage.log_files import Attempt
 
 MILLISECONDS = 1_000
@@ -149,6 +150,7 @@ class LogRoutes:
                 self.read,
                 LogReply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 query=LogQuery,
                 errors=(*errors, Code.TOO_BUSY),
                 events={
@@ -166,6 +168,7 @@ class LogRoutes:
                 self.download,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
                 query=WholeQuery,
                 errors=(*errors, Code.TOO_BUSY),
                 has_file=True,

@@ -31,6 +31,12 @@ SECURITY_SCHEMES = {
         "bearerFormat": "JWT",
         "description": "The `token` that logging in or registering returns.",
     },
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "pxd_...",
+        "description": "An API key; what each operation needs of its scopes stands there.",
+    },
     "worker": {
         "type": "apiKey",
         "in": "header",
@@ -45,11 +51,12 @@ SECURITY_OF_AUTH: dict[Auth, list[dict[str, list[str]]]] = {
     Auth.OPTIONAL_EITHER: [{}, {"session": []}, {"worker": []}],
     Auth.WORKER: [{"worker": []}],
 }
+REFUSALS_OF_KEYS = (Code.SCOPE_MISSING, Code.KEY_ADDRESS)
 REFUSALS_OF_AUTH: dict[Auth, tuple[Code, ...]] = {
     Auth.NONE: (),
-    Auth.JWT: (Code.UNAUTHORIZED,),
-    Auth.OPTIONAL_JWT: (Code.UNAUTHORIZED,),
-    Auth.OPTIONAL_EITHER: (Code.UNAUTHORIZED, Code.WORKER_UNAUTHORIZED),
+    Auth.JWT: (Code.UNAUTHORIZED, *REFUSALS_OF_KEYS),
+    Auth.OPTIONAL_JWT: (Code.UNAUTHORIZED, *REFUSALS_OF_KEYS),
+    Auth.OPTIONAL_EITHER: (Code.UNAUTHORIZED, *REFUSALS_OF_KEYS, Code.WORKER_UNAUTHORIZED),
     Auth.WORKER: (Code.WORKER_UNAUTHORIZED,),
 }
 
@@ -154,7 +161,7 @@ def _operation(
         "summary": route.summary,
         "operationId": _operation_id(route),
         "tags": [_tag(route)],
-        "security": SECURITY_OF_AUTH[route.auth],
+        "security": _security(route),
         "responses": _responses(route, refs),
     }
     parameters = [*_path_parameters(route), *_query_parameters(route, refs, components)]
@@ -174,6 +181,12 @@ def _operation(
     if route.raw_max_bytes:
         operation["requestBody"] = {"required": True, "content": {BYTES: {}}}
     return operation
+
+
+def _security(route: Route) -> list[dict[str, list[str]]]:
+    """Return which of these a request may show: {} is nothing."""
+    ways = SECURITY_OF_AUTH[route.auth]
+    return ways if route.scope is None else [*ways, {"key": [route.scope.value]}]
 
 
 def _operation_id(route: Route) -> str:

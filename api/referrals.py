@@ -10,6 +10,7 @@ from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
 from market.money import MICRO
 from market.referrals import CODE_CHARACTERS, Applied, Payment, Referrals
+from market.scopes import Scope
 
 WELCOME = {
     Payment.NOW: "Welcome: {credits} credits are yours.",
@@ -69,6 +70,7 @@ class ReferralRoutes:
                 self.info,
                 InfoReply,
                 auth=Auth.JWT,
+                scope=Scope.ACCOUNT_READ,
             ),
             Route(
                 "POST",

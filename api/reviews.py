@@ -8,6 +8,7 @@ from api.identifiers import in_path
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
 from market.reviews import REASON_MAX_CHARACTERS, Reviews
+from market.scopes import Scope
 
 
 class DisputeRequest(Struct):
@@ -33,6 +34,7 @@ class ReviewRoutes:
                 self.confirm,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 errors=errors,
             ),
             Route(
@@ -42,6 +44,7 @@ class ReviewRoutes:
                 self.dispute,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.JOBS_WRITE,
                 body=DisputeRequest,
                 example={"reason": "The file is empty."},
                 errors=errors,

@@ -11,6 +11,8 @@ from api.errors import Transport
 from market.accounts import Caller
 from market.errors import Code
 from market.idempotency import KeyedRequest, Receipt
+from market.scopes import Scope
+from market.spending import Spender
 from storage.blobs.base import Content
 from storage.devices import DeviceRow
 
@@ -160,6 +162,12 @@ class Call(Struct, Generic[Body, Query], frozen=True):
         return self.login
 
     @property
+    def spender(self) -> Spender | None:
+        """The API key that pays, within its limits; None where people pay by hand."""
+        key = self.login.key if self.login is not None else None
+        return key.spender if key is not None else None
+
+    @property
     def user_id(self) -> str:
         """The identifier of the user who calls."""
         return self.caller.profile.user_id
@@ -167,6 +175,8 @@ class Call(Struct, Generic[Body, Query], frozen=True):
 
 class Route(Struct, frozen=True):
     """One endpoint. `path` may hold `{names}`; `errors` are the refusals of its own.
+
+    An API key with `scope` does where a login is wanted; without a scope, none does.
 
     With `body_optional`, a request without a body is one with an empty object. An `idempotent` one
     honours an Idempotency-Key. `example` is a body that works; `unavailable` are refusals of the
@@ -197,6 +207,7 @@ class Route(Struct, frozen=True):
     handler: Callable[[Call[Any, Any]], Awaitable[Reply]]
     response: type[Reply]
     auth: Auth = Auth.NONE
+    scope: Scope | None = None
     body: type[Struct] = Nothing
     query: type[Struct] = Nothing
     errors: tuple[Code, ...] = field(default=())

@@ -14,7 +14,7 @@ from msgspec import structs
 from api import downloads, errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
 from api.bodies import RawBody, unsupported_media_type, whole
-from api.callers import Authenticate, AuthenticateWorker, Callers
+from api.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
 from api.codec import Decoder, convert_query
 from api.connections import (
     KEEPALIVE_SECONDS,
@@ -73,6 +73,7 @@ class HttpServer(Front):
     Args:
         routes: the table.
         authenticate: returns the login of a session token, or raises `MarketError`.
+        authenticate_key: the same for an API key, and the address that it is shown from.
         authenticate_worker: the same for the tokens of worker devices.
         body_max_bytes: the largest request body; a route takes less if its type is smaller.
         seal: seals the answers that are stored for requests with an Idempotency-Key.
@@ -91,6 +92,7 @@ class HttpServer(Front):
         routes: Iterable[Route],
         *,
         authenticate: Authenticate,
+        authenticate_key: AuthenticateKey,
         authenticate_worker: AuthenticateWorker,
         body_max_bytes: int,
         seal: Seal,
@@ -121,7 +123,11 @@ class HttpServer(Front):
         self._wall_clock = now
         self._limits = limits or Limits()
         self._callers = Callers(
-            authenticate, authenticate_worker, Rates(self._limits, monotonic), cookies
+            authenticate,
+            authenticate_key,
+            authenticate_worker,
+            Rates(self._limits, monotonic),
+            cookies,
         )
         self._request_ids = request_id.RequestIds()
         self._uploads = Uploads()
@@ -236,7 +242,7 @@ class HttpServer(Front):
         client: str,
         address: str,
     ) -> Call[Any, Any]:
-        login, worker = await self._callers.identify(request, route, client)
+        login, worker = await self._callers.identify(request, route, client, address)
         is_strict = request.handling is Handling.STRICT
         if is_strict:
             prefer.check_names(request.query, route.query)

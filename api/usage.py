@@ -13,6 +13,7 @@ from api.listing import Timestamp, timestamp
 from api.routes import Auth, Call, Csv, Nothing, Reply, Route
 from market.errors import Code, MarketError
 from market.money import GB
+from market.scopes import Scope
 from market.usage import FORECAST_HOURS, Forecast, Point, Series, Sum, UsageHistory
 from market.usage_range import Range, Step, range_of, zone_of
 
@@ -143,6 +144,7 @@ class UsageRoutes:
                 self.series,
                 UsageReply,
                 auth=Auth.JWT,
+                scope=Scope.USAGE_READ,
                 query=UsageQuery,
                 errors=(Code.TOO_MANY_ROWS, Code.SESSION_NOT_FOUND),
             ),
@@ -153,6 +155,7 @@ class UsageRoutes:
                 self.csv,
                 Csv,
                 auth=Auth.JWT,
+                scope=Scope.USAGE_READ,
                 query=UsageQuery,
                 errors=(Code.TOO_MANY_ROWS, Code.SESSION_NOT_FOUND),
             ),
@@ -163,6 +166,7 @@ class UsageRoutes:
                 self.summary,
                 SummaryReply,
                 auth=Auth.JWT,
+                scope=Scope.USAGE_READ,
                 query=SummaryQuery,
                 errors=(Code.TOO_MANY_ROWS,),
             ),

@@ -10,6 +10,7 @@ from api.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKin
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.exits import Exits
 from market.reviews import Reviews
+from market.scopes import Scope
 from market.wallet import Change, Wallet
 
 
@@ -71,6 +72,7 @@ class WalletRoutes:
                 self.balances,
                 WalletReply,
                 auth=Auth.JWT,
+                scope=Scope.WALLET_READ,
             ),
             Route(
                 "GET",
@@ -79,6 +81,7 @@ class WalletRoutes:
                 self.transactions,
                 TransactionsReply,
                 auth=Auth.JWT,
+                scope=Scope.WALLET_READ,
                 query=Page,
             ),
         ]

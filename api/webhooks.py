@@ -9,6 +9,7 @@ from api.identifiers import in_path
 from api.listing import Limit, Page, Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code, MarketError
+from market.scopes import Scope
 from market.webhooks import (
     DESCRIPTION_MAX_CHARACTERS,
     URL_MAX_CHARACTERS,
@@ -187,11 +188,20 @@ class WebhookRoutes:
                 self.create,
                 NewWebhookReply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 body=NewWebhook,
                 errors=(Code.TOO_MANY_WEBHOOKS,),
                 example={"url": "https://example.com/hooks", "types": ["job.completed"]},
             ),
-            Route("GET", ALL, "My endpoints", self.all, WebhooksReply, auth=Auth.JWT),
+            Route(
+                "GET",
+                ALL,
+                "My endpoints",
+                self.all,
+                WebhooksReply,
+                auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
+            ),
             Route(
                 "PATCH",
                 ONE,
@@ -199,6 +209,7 @@ class WebhookRoutes:
                 self.change,
                 WebhookReply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 body=WebhookChange,
                 errors=ENDPOINT_ERRORS,
                 example={"types": ["*"]},
@@ -210,6 +221,7 @@ class WebhookRoutes:
                 self.delete,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 errors=ENDPOINT_ERRORS,
             ),
             Route(
@@ -219,6 +231,7 @@ class WebhookRoutes:
                 self.roll,
                 SecretReply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 body_optional=True,
                 errors=ENDPOINT_ERRORS,
             ),
@@ -229,6 +242,7 @@ class WebhookRoutes:
                 self.test,
                 TestReply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 body_optional=True,
                 errors=ENDPOINT_ERRORS + BY_HAND_ERRORS,
             ),
@@ -243,6 +257,7 @@ class WebhookRoutes:
                 self.recover,
                 RecoverReply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 body=RecoverRequest,
                 errors=ENDPOINT_ERRORS + BY_HAND_ERRORS,
                 example={"since": "2026-01-31T00:00:00Z"},
@@ -254,6 +269,7 @@ class WebhookRoutes:
                 self.deliveries,
                 DeliveriesReply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 query=DeliveriesQuery,
                 errors=ENDPOINT_ERRORS,
             ),
@@ -264,6 +280,7 @@ class WebhookRoutes:
                 self.delivery,
                 DeliveryDetailReply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 errors=(Code.DELIVERY_NOT_FOUND,),
             ),
             Route(
@@ -273,6 +290,7 @@ class WebhookRoutes:
                 self.retry,
                 DeliveryReply,
                 auth=Auth.JWT,
+                scope=Scope.WEBHOOKS_WRITE,
                 body_optional=True,
                 errors=(Code.DELIVERY_NOT_FOUND, *BY_HAND_ERRORS),
             ),

@@ -17,6 +17,7 @@ from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
 from market.errors import Code, MarketError
 from market.exits import Exits
 from market.jobs import Jobs
+from market.scopes import Scope
 from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
 from storage.exits import DayRow
@@ -157,6 +158,7 @@ class WorkerRoutes:
                 self.create_token,
                 CreateTokenReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_WRITE,
                 body=CreateTokenRequest,
                 example={"name": "rig-1", "device_type": "server", "min_price_usd": 0.2},
                 idempotent=True,
@@ -169,6 +171,7 @@ class WorkerRoutes:
                 self.tokens,
                 TokensReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_READ,
                 query=Page,
             ),
             Route(
@@ -178,6 +181,7 @@ class WorkerRoutes:
                 self.revoke_token,
                 Reply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_WRITE,
                 body=RevokeRequest,
                 errors=(Code.TOKEN_NOT_FOUND,),
             ),
@@ -216,6 +220,7 @@ class WorkerRoutes:
                 self.list_devices,
                 DevicesReply,
                 auth=Auth.JWT,
+                scope=Scope.DEVICES_READ,
                 query=Page,
             ),
         ]

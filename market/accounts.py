@@ -20,6 +20,7 @@ from market.networks import site
 from market.passwords import Passwords
 from market.proofs import Proof, Proofs, keep
 from market.referrals import Rewards, parse_code, refer
+from market.scopes import Grant
 from market.throttle import Throttle
 from market.tokens import Claims, Tokens
 from market.user_fields import (
@@ -30,6 +31,7 @@ from market.user_fields import (
     email_key,
     username_key,
 )
+from storage import keys as key_queries
 from storage import ledger as ledger_queries
 from storage import users as queries
 from storage.store import Transaction
@@ -54,10 +56,15 @@ class Login(Struct, frozen=True):
 
 
 class Caller(Struct, frozen=True):
-    """Whoever shows a valid session token, and the login session it belongs to."""
+    """Whoever shows a valid session token, and the login session it belongs to.
+
+    With an API key in the token's place, `session_id` is the key's identifier, and `key` says what
+    it is for.
+    """
 
     profile: LoginRow
     session_id: str
+    key: Grant | None = None
 
 
 class _Known(Struct, frozen=True):
@@ -261,16 +268,19 @@ class Accounts:
         return caller
 
     async def is_current(self, caller: Caller) -> bool:
-        """Say whether the login of somebody who was let in before has neither ended nor expired.
+        """Say whether the login, or key, of a caller who was let in has neither ended nor expired.
 
         Raises:
             StoreError: it cannot be said now.
         """
+        now = self._now()
+        if caller.key is not None:
+            return await self._store.read(key_queries.is_live, caller.key.key_id, now)
         login = await self._store.read(
             queries.profile_by_login,
             session_id=caller.session_id,
             user_id=caller.profile.user_id,
-            now=self._now(),
+            now=now,
         )
         return login is not None
 

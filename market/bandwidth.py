@@ -21,6 +21,7 @@ from market.exits import NO_EXITS, ExitTerms
 from market.idempotency import Receipt
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, as_decimal, cost, earned
+from market.spending import Spender, spend, written
 from market.states import SessionStatus
 from market.sweeping import Sweep
 from storage import allowlist as address_queries
@@ -144,6 +145,19 @@ class Door(Struct, frozen=True):
     port: int | None
 
 
+class _TakenError(Exception):
+    """On this port one of the addresses opens another active session."""
+
+
+class _Sale(Struct, frozen=True):
+    """A session to be stored, the addresses that open it, what its buyer gets, and who pays."""
+
+    session: SessionRow
+    addresses: Sequence[AddressRow]
+    purchase: Purchase
+    spender: Spender | None
+
+
 class Bandwidth:
     """Sells sessions.
 
@@ -193,6 +207,7 @@ class Bandwidth:
         client: str = "",
         exit_wishes: ExitWishes | None = None,
         receipt: Receipt[Purchase] | None = None,
+        spender: Spender | None = None,
     ) -> Purchase:
         """Sell a session and hold its price.
 
@@ -205,12 +220,13 @@ class Bandwidth:
             exit_wishes: which exits its connections leave through, unless a client says otherwise;
                 None to leave directly.
             receipt: keeps the reply, if this is to be done once.
+            spender: the API key that pays, if one does.
 
         Raises:
             MarketError: `invalid_field`, `price_below_floor`, `session_too_small`,
                 `insufficient_funds`, `too_many_sessions`, `too_many_addresses`,
                 `passwordless_not_offered`, `addresses_taken`, `exits_not_offered`,
-                `idempotency_key_reused`.
+                `idempotency_key_reused`, `spend_limit_reached`.
             Replayed: this was answered before.
         """
         if allow_ips and not self._terms.passwordless_ports:
@@ -243,14 +259,14 @@ class Bandwidth:
         )
         purchase = self._purchase(session, credentials, cost(quota_bytes, price))
         if not addresses:
-            await self._sell(session, purchase, [], receipt)
+            await self._sell(_Sale(session, (), purchase, spender), receipt)
             return purchase
         for port_index, port in enumerate(self._terms.passwordless_ports):
             pending = tuple(address for address in addresses if address != client)
             with_port = replace(purchase, passwordless_port=port, pending_ips=pending)
             rows = [AddressRow(address, port_index, session.id) for address in addresses]
             try:
-                await self._sell(session, with_port, rows, receipt)
+                await self._sell(_Sale(session, rows, with_port, spender), receipt)
             except _TakenError:
                 continue
             if client in addresses:
@@ -258,18 +274,14 @@ class Bandwidth:
             return with_port
         raise MarketError(Code.ADDRESSES_TAKEN, field="allow_ips")
 
-    async def _sell(
-        self,
-        session: SessionRow,
-        purchase: Purchase,
-        addresses: Sequence[AddressRow],
-        receipt: Receipt[Purchase] | None,
-    ) -> None:
+    async def _sell(self, sale: _Sale, receipt: Receipt[Purchase] | None) -> None:
         try:
-            await self._store.write(
+            await written(
+                self._context,
+                sale.spender,
                 _buy,
                 self._context,
-                _Sale(session, addresses, purchase),
+                sale,
                 self.bounds,
                 receipt,
                 transfer_id=self._identifiers.new(),
@@ -277,7 +289,7 @@ class Bandwidth:
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"This costs {as_decimal(purchase.cost)} USD, more than is available."
+            message = f"This costs {as_decimal(sale.purchase.cost)} USD, more than is available."
             raise MarketError(error.code, message, field="gb") from error
 
     async def allow(self, user_id: str, session_id: str, client: str) -> Door:
@@ -453,18 +465,6 @@ class Bandwidth:
         return ports[port_index] if port_index < len(ports) else None
 
 
-class _TakenError(Exception):
-    """On this port one of the addresses opens another active session."""
-
-
-class _Sale(Struct, frozen=True):
-    """A session to be stored, the addresses that open it, and what its buyer gets for it."""
-
-    session: SessionRow
-    addresses: Sequence[AddressRow]
-    purchase: Purchase
-
-
 async def _buy(
     tx: Transaction,
     context: Context,
@@ -491,6 +491,7 @@ async def _buy(
         leases.hold_of(session.id), session.user_id, Currency.USD, sale.purchase.cost, None
     )
     await ledger.hold(tx, hold, transfer_id=transfer_id, now=session.created_at)
+    await spend(tx, sale.spender, hold.currency, hold.amount, session.created_at)
     data = SessionCreated(
         session.id, session.quota_bytes, amount(sale.purchase.cost), timestamp(session.expires_at)
     )

@@ -17,6 +17,7 @@ from market.money import Currency, as_decimal
 from market.postings import DURATION_MAX_HOURS, PRICE_MAX, NewJob, put_up, waiting
 from market.rollout import Strategy
 from market.rollouts import NO_GPU, Rollouts, description, needs
+from market.spending import Spender, spend, written
 from market.states import JobStatus
 from market.templates import (
     HOUR_SECONDS,
@@ -209,14 +210,18 @@ class Deploys:
         self.rates = rates
 
     async def create(
-        self, user_id: str, new: NewDeploy, receipt: Receipt[DeployRow] | None = None
+        self,
+        user_id: str,
+        new: NewDeploy,
+        receipt: Receipt[DeployRow] | None = None,
+        spender: Spender | None = None,
     ) -> DeployRow:
         """Queue a deploy, hold the price of all its replicas, and return it.
 
         Raises:
             MarketError: `invalid_field`, `insufficient_funds`, `too_many_jobs`,
                 `too_many_free_jobs`, `too_much_job_text`, `too_many_attempts`,
-                `idempotency_key_reused`.
+                `idempotency_key_reused`, `spend_limit_reached`.
             Replayed: this was answered before.
         """
         new = replace(new, job_name=new.job_name.strip(), gpu_model=new.gpu_model.strip())
@@ -246,16 +251,21 @@ class Deploys:
         try:
             with self._jobs.counting_refusals(user_id):
                 if template is None:
-                    await self._store.write(
+                    await written(
+                        self._context,
+                        spender,
                         _create,
                         self._context,
                         deploy,
                         self._replicas(deploy, price_credit, price),
                         self._jobs.bounds,
                         receipt,
+                        spender,
                     )
                 else:
-                    await self._begin(deploy, template, new.strategy, price_credit, receipt)
+                    await self._begin(
+                        deploy, template, new.strategy, price_credit, receipt, spender
+                    )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
@@ -321,6 +331,7 @@ class Deploys:
         strategy: Strategy,
         price_credit: int,
         receipt: Receipt[DeployRow] | None,
+        spender: Spender | None,
     ) -> None:
         """Add a deploy that says what its replicas run."""
         deploy = deploy._replace(image=template.image or None)
@@ -331,9 +342,11 @@ class Deploys:
             if receipt is not None:
                 await receipt.keep(tx, deploy)
             await queries.insert(tx, deploy)
-            return await self._rollouts.begin(tx, deploy, template, strategy, price_credit)
+            begun = await self._rollouts.begin(tx, deploy, template, strategy, price_credit)
+            await spend(tx, spender, deploy.currency, deploy.price, deploy.created_at)
+            return begun
 
-        for job_id in await self._store.write(begin):
+        for job_id in await written(self._context, spender, begin):
             self._rollouts.put_up(job_id)
 
     def _replicas(
@@ -401,11 +414,13 @@ async def _create(
     replicas: Sequence[tuple[JobRow, str]],
     bounds: Bounds,
     receipt: Receipt[DeployRow] | None,
+    spender: Spender | None,
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, deploy)
     await queries.insert(tx, deploy)
     await put_up(tx, context, replicas, bounds)
+    await spend(tx, spender, deploy.currency, deploy.price, deploy.created_at)
 
 
 async def _find(tx: Transaction, user_id: str, deploy_id: str, now: int) -> Deploy:

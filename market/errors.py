@@ -268,6 +268,31 @@ class Code(Enum):
         Kind.INVALID,
         "The endpoint is disabled and is sent nothing; enable it first.",
     )
+    SCOPE_MISSING = (
+        "scope_missing",
+        Kind.UNAUTHENTICATED,
+        "The API key is not for this; use one with the scope, or log in.",
+    )
+    KEY_ADDRESS = (
+        "key_address",
+        Kind.UNAUTHENTICATED,
+        "The API key may not be used from this address; its owner can change where it may.",
+    )
+    KEY_NOT_FOUND = (
+        "key_not_found",
+        Kind.NOT_FOUND,
+        "The caller has no such API key, or it has ended.",
+    )
+    TOO_MANY_KEYS = (
+        "too_many_keys",
+        Kind.INVALID,
+        "The caller has as many valid API keys as anybody may have; revoke one.",
+    )
+    SPEND_LIMIT_REACHED = (
+        "spend_limit_reached",
+        Kind.INVALID,
+        "The API key may not spend as much; its owner can raise the limit.",
+    )
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
     REFERENCE_REUSED = (
         "reference_reused",

@@ -210,7 +210,8 @@ class KeyLimitReached(EventData, frozen=True):
 
     key_id: str
     name: str
-    limit_usd: float
+    limit_usd: float | None = None
+    limit_credit: float | None = None
 
 
 class LoginNewNetwork(EventData, frozen=True):

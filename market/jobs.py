@@ -27,6 +27,7 @@ from market.outcomes import JobTerms, Outcomes, Quote, attempt_outcome
 from market.overdue import Ended, Overdue
 from market.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, hold_of, waiting
 from market.specs import UNREADABLE, Spec, Specs, size_of
+from market.spending import Spender, written
 from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
@@ -155,17 +156,24 @@ class Jobs:
         """For how long a device may be silent about an attempt at a job with a payload."""
         return self._terms.leases.lease_seconds
 
-    async def create(self, user_id: str, new: NewJob, receipt: Receipt[str] | None = None) -> str:
+    async def create(
+        self,
+        user_id: str,
+        new: NewJob,
+        receipt: Receipt[str] | None = None,
+        spender: Spender | None = None,
+    ) -> str:
         """Put a job up, hold its price, and return its identifier.
 
         Raises:
             MarketError: `invalid_field`, `insufficient_funds`, `too_many_jobs`,
                 `too_many_free_jobs`, `too_much_job_text`, `too_many_attempts`,
-                `idempotency_key_reused`.
+                `idempotency_key_reused`, `spend_limit_reached`.
             Replayed: this was answered before.
         """
         job = self._posting(user_id, new)
-        await self._put_up(user_id, new.price, [job], None, _keeping(receipt, job.row.id))
+        keep = _keeping(receipt, job.row.id)
+        await self._put_up(user_id, new.price, [job], None, keep, spender)
         return job.row.id
 
     async def create_copies(
@@ -174,6 +182,7 @@ class Jobs:
         new: NewJob,
         copying: Copying,
         receipt: Receipt[list[str]] | None = None,
+        spender: Spender | None = None,
     ) -> list[str]:
         """Put the same work up several times, for devices of different owners, and compare.
 
@@ -187,7 +196,7 @@ class Jobs:
         seconds = self._terms.review_seconds(None if new.spec is None else new.spec.review_hours)
         group = CopyGroup(copying, seconds)
         price = new.price * copying.copies
-        await self._put_up(user_id, price, posted, group, _keeping(receipt, job_ids))
+        await self._put_up(user_id, price, posted, group, _keeping(receipt, job_ids), spender)
         return job_ids
 
     def _posting(self, user_id: str, new: NewJob) -> Posting:
@@ -211,12 +220,21 @@ class Jobs:
         posted: Sequence[Posting],
         group: CopyGroup | None,
         keep: Callable[[Transaction], Awaitable[None]] | None,
+        spender: Spender | None,
     ) -> None:
         """Put jobs up in one unit of work, which `keep` begins."""
         try:
             with self.counting_refusals(user_id):
-                await self._store.write(
-                    postings.create, self._context, posted, self.bounds, group, keep
+                await written(
+                    self._context,
+                    spender,
+                    postings.create,
+                    self._context,
+                    posted,
+                    self.bounds,
+                    group,
+                    keep,
+                    spender,
                 )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:

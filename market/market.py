@@ -26,6 +26,7 @@ from market.exit_earnings import ExitAdvances
 from market.exit_payouts import ExitPayouts
 from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs
+from market.keys import ApiKeys
 from market.leases import Leases
 from market.live_usage import LiveUsage, LiveUses
 from market.logs import Logs, LogTerms
@@ -123,6 +124,7 @@ class Market:
         proofs = Proofs(context, self.emails, rules.app_url)
         forgotten = Outbox(context, keys.sealing, "forgotten password")
         self.accounts = Accounts(context, passwords, keys.tokens, limits, rules.rewards, proofs)
+        self.keys = ApiKeys(context)
         self.recovery = Recovery(context, passwords, proofs, forgotten, self.accounts, limits)
         self.wallet = Wallet(context)
         self.referrals = Referrals(context, rules.rewards)

@@ -17,6 +17,7 @@ from market.event_log import NewEvent, record_all
 from market.events import JobCreated, amount
 from market.money import MICRO, Currency
 from market.specs import Spec
+from market.spending import Spender, spend
 from market.states import JobStatus
 from storage import job_specs as spec_queries
 from storage import jobs as queries
@@ -137,8 +138,13 @@ async def create(
     bounds: Bounds,
     group: CopyGroup | None,
     keep: Callable[[Transaction], Awaitable[None]] | None,
+    spender: Spender | None = None,
 ) -> None:
-    """Put jobs up, with what they run; `keep` begins the transaction; raises as `put_up`."""
+    """Put jobs up, with what they run; `keep` begins the transaction, `spender` pays.
+
+    Raises:
+        MarketError: as `put_up`; `spend_limit_reached`.
+    """
     if keep is not None:
         await keep(tx)
     await put_up(tx, context, [(each.row, each.transfer_id) for each in posted], bounds)
@@ -149,6 +155,9 @@ async def create(
     if group is not None:
         job_ids = [each.row.id for each in posted]
         await copies.begin(tx, group.copying, job_ids, group.review_seconds)
+    for currency in {each.row.currency for each in posted}:
+        price = sum(each.row.price_held for each in posted if each.row.currency == currency)
+        await spend(tx, spender, currency, price, posted[0].row.created_at)
 
 
 async def put_up(

@@ -17,6 +17,7 @@ from market.accounts import (
 )
 from market.context import Context
 from market.errors import Code, MarketError
+from market.keys import end_all
 from market.mail import mail_share
 from market.outbox import Outbox
 from market.passwords import Passwords
@@ -119,7 +120,9 @@ class Recovery:
             # Looked up before anything is hashed: hashing is dear, and asking is free.
             await self._store.read(_owner, hashed(secret), "reset", self._now())
             encoded = await self._passwords.hash(password, client=client)
-            email = await self._store.write(_reset, hashed(secret), encoded, self._now())
+            email = await self._store.write(
+                _reset, self._context, hashed(secret), encoded, self._now()
+            )
         self._accounts.forgive(email)
 
     async def run(self) -> None:
@@ -184,10 +187,13 @@ async def _verify(tx: Transaction, token_hash: str, now: int) -> None:
     await users.set_email_verified(tx, await _use(tx, token_hash, "verify", now), now)
 
 
-async def _reset(tx: Transaction, token_hash: str, password_hash: str, now: int) -> str:
-    """Replace a password, and return the address that the secret was sent to."""
+async def _reset(
+    tx: Transaction, context: Context, token_hash: str, password_hash: str, now: int
+) -> str:
+    """Replace a password, end all keys, and return the address that the secret was sent to."""
     user_id = await _use(tx, token_hash, "reset", now)
     await replace_password(tx, user_id, password_hash, keep="", now=now)
+    await end_all(tx, context, user_id)  # whoever knew the old one may have made some
     await users.set_email_verified(tx, user_id, now)
     user = await users.find(tx, user_id)
     if user is None:

@@ -27,6 +27,7 @@ from market.money import Currency
 from market.postings import DAY_SECONDS, NewJob, put_up, waiting
 from market.rollout import Goal, Replica, Start, Step, Stop, Strategy, Wait, plan
 from market.specs import Specs, size_of
+from market.spending import Spender, spend, written
 from market.states import JobStatus
 from market.sweeping import PUT_OFF_SECONDS
 from market.templates import Change, Template, job_type_of, spec_of, template_of
@@ -220,6 +221,7 @@ class Rollouts:
         receipt: Receipt[int] | None = None,
         *,
         replicas: int | None = None,
+        spender: Spender | None = None,
     ) -> int:
         """Have something else run from now on; return the number of the revision.
 
@@ -229,6 +231,7 @@ class Rollouts:
             change: what is other.
             receipt: keeps the reply.
             replicas: how many there should be; None for as many as before.
+            spender: the API key that pays for more of them, if one does.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`,
@@ -243,10 +246,10 @@ class Rollouts:
             revision = await self._revise(tx, user_id, deploy_id, change, receipt)
             if replicas is None:
                 return revision, Done()
-            return revision, await self._scale(tx, user_id, deploy_id, replicas)
+            return revision, await self._scale(tx, user_id, deploy_id, replicas, spender)
 
         with self._jobs.counting_refusals(user_id):
-            revision, done = await self._store.write(revise)
+            revision, done = await written(self._context, spender, revise)
         self._tell(done)
         self._hear_deploy(deploy_id)
         return revision
@@ -283,7 +286,9 @@ class Rollouts:
         self._hear_deploy(deploy_id)
         return new
 
-    async def scale(self, user_id: str, deploy_id: str, replicas: int) -> None:
+    async def scale(
+        self, user_id: str, deploy_id: str, replicas: int, spender: Spender | None = None
+    ) -> None:
         """Have so many replicas: hold what more of them cost, and release what fewer do.
 
         A replica that comes back has the hours that it has not used.
@@ -291,10 +296,12 @@ class Rollouts:
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`;
                 `insufficient_funds`, `too_many_jobs`, `too_many_free_jobs`, `too_much_job_text`,
-                `too_many_attempts`, and nothing was changed then.
+                `too_many_attempts`, `spend_limit_reached`, and nothing was changed then.
         """
         with self._jobs.counting_refusals(user_id):
-            done = await self._store.write(self._scale, user_id, deploy_id, replicas)
+            done = await written(
+                self._context, spender, self._scale, user_id, deploy_id, replicas, spender
+            )
         self._tell(done)
         self._hear_deploy(deploy_id)
 
@@ -508,7 +515,14 @@ class Rollouts:
         template = self._template(found)
         return await self._add_revision(tx, deploy, rollout, template, cause, same=found)
 
-    async def _scale(self, tx: Transaction, user_id: str, deploy_id: str, replicas: int) -> Done:
+    async def _scale(
+        self,
+        tx: Transaction,
+        user_id: str,
+        deploy_id: str,
+        replicas: int,
+        spender: Spender | None = None,
+    ) -> Done:
         deploy, rollout = await _own(tx, user_id, deploy_id)
         now = self._now()
         scaled = rollout._replace(desired=replicas, progressed_at=now)
@@ -518,7 +532,10 @@ class Rollouts:
         await queries.set_price(tx, deploy_id, rollout.replica_price * replicas)
         rows = await queries.present(tx, [deploy_id])
         # All of it, so that it is refused here if it costs too much.
-        return await self._carry_out(tx, deploy, judge(scaled, rows, now), rows, most=None)
+        done = await self._carry_out(tx, deploy, judge(scaled, rows, now), rows, most=None)
+        more = max(replicas - rollout.desired, 0) * rollout.replica_price
+        await spend(tx, spender, deploy.currency, more, now)
+        return done
 
     async def _pause(self, tx: Transaction, user_id: str, deploy_id: str, is_paused: bool) -> None:
         _, rollout = await _own(tx, user_id, deploy_id)

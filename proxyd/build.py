@@ -581,6 +581,7 @@ def _http(
             door=door,
         ),
         authenticate=market.accounts.authenticate,
+        authenticate_key=market.keys.authenticate,
         authenticate_worker=market.devices.authenticate,
         body_max_bytes=api.body_max_bytes,
         version=__version__,

@@ -39,6 +39,7 @@ ROLLOUT_LOOK_SECONDS = 5.0
 EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
 EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
 ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
+KEY_CHECK_SECONDS = 600.0  # owners are told a week before, and 500 of them at most each time
 APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
 EVENT_CHECK_SECONDS = 60.0  # 100,000 events at most each time; they are kept for a month
 USAGE_FRAME_SECONDS = 1.0  # what people see move
@@ -150,6 +151,9 @@ class Services:
         tasks.every(WEBHOOK_LOOK_SECONDS, "webhooks", self.webhooks.look, "webhooks that are due")
         tasks.every(
             WEBHOOK_CHECK_SECONDS, "old webhooks", market.webhooks.sweep, "what was delivered"
+        )
+        tasks.every(
+            KEY_CHECK_SECONDS, "API keys", market.keys.warn, "keys that are about to expire"
         )
         tasks.every(APP_KEY_CHECK_SECONDS, "app keys", market.apps.sweep, "keys of apps")
         if self.app_port is not None:

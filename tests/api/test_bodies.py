@@ -100,6 +100,7 @@ async def reader() -> AsyncIterator[Reader]:
             Route("POST", "/unread", "No bytes", reader.leave, Reply, raw_max_bytes=most),
         ],
         authenticate=nobody,
+        authenticate_key=nobody,
         authenticate_worker=nobody,
         body_max_bytes=1024,
         seal=Seal(b"k" * 40),

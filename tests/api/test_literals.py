@@ -11,6 +11,7 @@ from market.device_work import WorkState
 from market.hindrances import Hindrance
 from market.ledger import TransferKind
 from market.money import Currency
+from market.scopes import Scope
 from market.states import CopiesStatus, JobStatus, ReviewStatus, SessionStatus
 from market.wallet import UNSEEN, WORDS
 
@@ -26,6 +27,7 @@ from market.wallet import UNSEEN, WORDS
         (literals.FAILURE_KINDS, FailureKind),
         (literals.WORK_STATES, WorkState),
         (literals.HINDRANCES, Hindrance),
+        (literals.KEY_SCOPES, Scope),
     ],
 )
 def test_each_value_of_an_enumeration_has_its_literal(

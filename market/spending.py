@@ -1,0 +1,130 @@
+"""Spending limits of API keys, kept where money is held.
+
+What is put aside counts, in the transaction that puts it aside: so no number of purchases at the
+same moment gets beyond a limit. What comes back unused is not given back to the limit, which says
+how much a key may commit, not what that cost in the end.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Concatenate, Literal, ParamSpec, TypeVar
+
+from msgspec import Struct
+
+from market.context import Context
+from market.errors import Code, MarketError
+from market.event_log import record
+from market.events import KeyLimitReached, amount
+from market.money import Currency, as_decimal
+from storage import keys as queries
+from storage.store import Transaction
+
+Period = Literal["day", "month", "lifetime"]
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+
+class SpendLimits(Struct, frozen=True):
+    """How much a key may spend within each period, in micro-units; None is no limit."""
+
+    usd: int | None = None
+    credit: int | None = None
+    period: Period = "month"
+
+    def of(self, currency: str) -> int | None:
+        """Return the limit in one currency."""
+        return self.usd if currency == Currency.USD else self.credit
+
+
+NO_LIMITS = SpendLimits()
+
+
+class Spender(Struct, frozen=True):
+    """A key that pays: what is spent counts for its purse, which keys share that succeed it."""
+
+    key_id: str
+    user_id: str
+    name: str
+    purse_id: str
+    limits: SpendLimits
+
+
+def beginning(period: Period, now: int) -> int:
+    """Return when the period began that `now` is in, in UTC seconds; a lifetime began at 0."""
+    if period == "lifetime":
+        return 0
+    moment = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0)
+    if period == "month":
+        moment = moment.replace(day=1)
+    return int(moment.timestamp())
+
+
+async def spend(
+    tx: Transaction, spender: Spender | None, currency: str, micro_units: int, now: int
+) -> None:
+    """Count what a key spends; nothing where its owner does so by hand.
+
+    In the transaction of the hold, after whatever locks the user.
+
+    Raises:
+        MarketError: `spend_limit_reached`.
+    """
+    if spender is None:
+        return
+    limits = spender.limits
+    # The lifetime's sum is kept, too: a limit of a lifetime that is set later counts all of it.
+    bounded: dict[Period, int | None] = {"lifetime": None, limits.period: limits.of(currency)}
+    for period, limit in bounded.items():
+        is_within = await queries.spend(
+            tx,
+            purse_id=spender.purse_id,
+            currency=currency,
+            period=period,
+            begins_at=beginning(period, now),
+            amount=micro_units,
+            limit=limit,
+        )
+        if not is_within:
+            raise MarketError(Code.SPEND_LIMIT_REACHED, _refusal(limits, currency, limit or 0))
+
+
+async def written(
+    context: Context,
+    spender: Spender | None,
+    unit: Callable[Concatenate[Transaction, Arguments], Awaitable[Result]],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Write a unit in which a key may spend; its owner is told, once in a period, that it may not.
+
+    Raises:
+        MarketError: whatever the unit raises.
+    """
+    try:
+        return await context.store.write(unit, *args, **kwargs)  # type: ignore[arg-type]
+    except MarketError as error:
+        if spender is not None and error.code is Code.SPEND_LIMIT_REACHED:
+            await context.store.write(_tell, context, spender)
+        raise
+
+
+async def _tell(tx: Transaction, context: Context, spender: Spender) -> None:
+    begins_at = beginning(spender.limits.period, context.now())
+    if await queries.note_limit_told(tx, spender.key_id, begins_at):
+        limits = spender.limits
+        data = KeyLimitReached(
+            spender.key_id,
+            spender.name,
+            None if limits.usd is None else amount(limits.usd),
+            None if limits.credit is None else amount(limits.credit),
+        )
+        await record(tx, context, spender.user_id, data, subject_id=spender.key_id)
+
+
+def _refusal(limits: SpendLimits, currency: str, limit: int) -> str:
+    of = {"day": "a day (UTC)", "month": "a calendar month (UTC)", "lifetime": "its lifetime"}
+    unit = "USD" if currency == Currency.USD else "credits"
+    return (
+        f"This key may spend {as_decimal(limit)} {unit} in {of[limits.period]}, and this would be "
+        "more; its owner can raise the limit."
+    )

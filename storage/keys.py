@@ -1,0 +1,282 @@
+"""API keys, and what is spent with them."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from storage.store import Transaction, Value
+
+
+class KeyRow(NamedTuple):
+    """A key as it is stored; texts with spaces in between are lists."""
+
+    id: str
+    user_id: str
+    name: str
+    key_hash: str
+    prefix: str
+    scopes: str
+    allow_ips: str
+    limit_usd: int | None
+    limit_credit: int | None
+    limit_period: str
+    purse_id: str
+    created_by: str
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    last_used_at: int | None
+    last_used_network: str | None
+
+
+class SpendRow(NamedTuple):
+    """What was spent from a purse within the period that begins at a time, in micro-units."""
+
+    purse_id: str
+    currency: str
+    period: str
+    begins_at: int
+    spent: int
+
+
+_COLUMNS = ", ".join(KeyRow._fields)
+_KEY = f"SELECT {_COLUMNS} FROM api_keys"
+_LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
+
+
+async def insert(tx: Transaction, row: KeyRow) -> None:
+    """Add a key."""
+    values = ", ".join(f":{name}" for name in KeyRow._fields)
+    await tx.run(
+        f"INSERT INTO api_keys ({_COLUMNS}) VALUES ({values})",
+        **row._asdict(),
+    )
+
+
+async def find_by_hash(tx: Transaction, key_hash: str) -> KeyRow | None:
+    """Return the key with this digest."""
+    return await tx.one(KeyRow, f"{_KEY} WHERE key_hash = :key_hash", key_hash=key_hash)
+
+
+async def find(tx: Transaction, user_id: str, key_id: str) -> KeyRow | None:
+    """Return a key of a user."""
+    return await tx.one(
+        KeyRow, f"{_KEY} WHERE id = :key_id AND user_id = :user_id", key_id=key_id, user_id=user_id
+    )
+
+
+async def all_of(tx: Transaction, user_id: str, *, limit: int) -> list[KeyRow]:
+    """Return the keys of a user, newest first."""
+    return await tx.all(
+        KeyRow,
+        f"{_KEY} WHERE user_id = :user_id ORDER BY id DESC LIMIT :limit",
+        user_id=user_id,
+        limit=limit,
+    )
+
+
+async def is_live(tx: Transaction, key_id: str, now: int) -> bool:
+    """Say whether a key has neither been revoked nor expired."""
+    row = await tx.one(
+        int,
+        f"SELECT 1 FROM api_keys WHERE id = :key_id AND {_LIVE}",
+        key_id=key_id,
+        now=now,
+    )
+    return row is not None
+
+
+async def count_live(tx: Transaction, user_id: str, now: int) -> int:
+    """Return how many keys of a user are valid."""
+    count = await tx.one(
+        int,
+        f"SELECT COUNT(*) FROM api_keys WHERE user_id = :user_id AND {_LIVE}",
+        user_id=user_id,
+        now=now,
+    )
+    return count or 0
+
+
+async def forget_ended(tx: Transaction, user_id: str, *, before: int) -> None:
+    """Delete keys of a user that ended before a time; what they have spent stays."""
+    await tx.run(
+        """
+        DELETE FROM api_keys
+        WHERE user_id = :user_id AND (revoked_at < :before OR expires_at < :before)
+        """,
+        user_id=user_id,
+        before=before,
+    )
+
+
+async def change(
+    tx: Transaction,
+    row: KeyRow,
+    *,
+    now: int,
+) -> bool:
+    """Write a key's name, networks and limits; False when it has ended meanwhile."""
+    count = await tx.run(
+        f"""
+        UPDATE api_keys SET name = :name, allow_ips = :allow_ips, limit_usd = :limit_usd,
+            limit_credit = :limit_credit, limit_period = :limit_period, limit_told_at = -1
+        WHERE id = :id AND {_LIVE}
+        """,
+        id=row.id,
+        name=row.name,
+        allow_ips=row.allow_ips,
+        limit_usd=row.limit_usd,
+        limit_credit=row.limit_credit,
+        limit_period=row.limit_period,
+        now=now,
+    )
+    return count == 1
+
+
+async def revoke(tx: Transaction, key_id: str, now: int) -> bool:
+    """Revoke a key; False when it has ended already."""
+    count = await tx.run(
+        f"UPDATE api_keys SET revoked_at = :now WHERE id = :key_id AND {_LIVE}",
+        key_id=key_id,
+        now=now,
+    )
+    return count == 1
+
+
+async def end_by(tx: Transaction, key_id: str, *, expires_at: int, now: int) -> bool:
+    """Have a key expire no later than at a time; False when it has ended already."""
+    count = await tx.run(
+        f"""
+        UPDATE api_keys SET is_expiry_told = 1, expires_at =
+            CASE WHEN expires_at < :expires_at THEN expires_at ELSE :expires_at END
+        WHERE id = :key_id AND {_LIVE}
+        """,
+        key_id=key_id,
+        expires_at=expires_at,
+        now=now,
+    )
+    return count == 1
+
+
+async def live_of(tx: Transaction, user_id: str, now: int) -> list[KeyRow]:
+    """Return the valid keys of a user."""
+    return await tx.all(
+        KeyRow,
+        f"{_KEY} WHERE user_id = :user_id AND {_LIVE} ORDER BY id",
+        user_id=user_id,
+        now=now,
+    )
+
+
+async def note_used(tx: Transaction, key_id: str, *, network: str, now: int, since: int) -> None:
+    """Note that a key was used, unless that was noted after `since` or by another daemon."""
+    await tx.run(
+        """
+        UPDATE api_keys SET last_used_at = :now, last_used_network = :network
+        WHERE id = :key_id AND (last_used_at IS NULL OR last_used_at <= :since)
+        """,
+        key_id=key_id,
+        network=network,
+        now=now,
+        since=since,
+    )
+
+
+async def expiring(tx: Transaction, *, now: int, before: int, limit: int) -> list[KeyRow]:
+    """Return valid keys that expire before a time, whose owners have not been told."""
+    return await tx.all(
+        KeyRow,
+        f"""
+        {_KEY}
+        WHERE revoked_at IS NULL AND is_expiry_told = 0 AND expires_at IS NOT NULL
+            AND expires_at > :now AND expires_at <= :before
+        ORDER BY expires_at LIMIT :limit
+        """,
+        now=now,
+        before=before,
+        limit=limit,
+    )
+
+
+async def note_expiry_told(tx: Transaction, key_id: str) -> bool:
+    """Note that an owner is told of a key's end; False when they were before."""
+    count = await tx.run(
+        "UPDATE api_keys SET is_expiry_told = 1 WHERE id = :key_id AND is_expiry_told = 0",
+        key_id=key_id,
+    )
+    return count == 1
+
+
+async def note_limit_told(tx: Transaction, key_id: str, begins_at: int) -> bool:
+    """Note that an owner is told of a key's limit in a period; False when they were before."""
+    count = await tx.run(
+        """
+        UPDATE api_keys SET limit_told_at = :begins_at
+        WHERE id = :key_id AND limit_told_at <> :begins_at
+        """,
+        key_id=key_id,
+        begins_at=begins_at,
+    )
+    return count == 1
+
+
+async def spend(  # a field of the row each
+    tx: Transaction,
+    *,
+    purse_id: str,
+    currency: str,
+    period: str,
+    begins_at: int,
+    amount: int,
+    limit: int | None,
+) -> bool:
+    """Add to what was spent in a period; False, and nothing added, where it would exceed the limit.
+
+    The row is locked from then on, so that others who spend at the same time wait.
+    """
+    values: dict[str, Value] = {
+        "purse_id": purse_id,
+        "currency": currency,
+        "period": period,
+        "begins_at": begins_at,
+    }
+    await tx.run(
+        """
+        INSERT INTO key_spends (purse_id, currency, period, begins_at, spent)
+        VALUES (:purse_id, :currency, :period, :begins_at, 0)
+        ON CONFLICT DO NOTHING
+        """,
+        **values,
+    )
+    count = await tx.run(
+        """
+        UPDATE key_spends SET spent = spent + :amount
+        WHERE purse_id = :purse_id AND currency = :currency AND period = :period
+            AND begins_at = :begins_at
+            AND (CAST(:most AS BIGINT) IS NULL OR spent + :amount <= CAST(:most AS BIGINT))
+        """,
+        **values,
+        amount=amount,
+        most=limit,
+    )
+    return count == 1
+
+
+async def spends(
+    tx: Transaction, purse_ids: Collection[str], begins: Collection[int]
+) -> list[SpendRow]:
+    """Return what was spent from purses in the periods that begin at some times."""
+    purses = {f"purse_{index}": purse_id for index, purse_id in enumerate(purse_ids)}
+    times = {f"begin_{index}": moment for index, moment in enumerate(begins)}
+    if not purses or not times:
+        return []
+    of_purses = ", ".join(f":{name}" for name in purses)
+    at_times = ", ".join(f":{name}" for name in times)
+    return await tx.all(
+        SpendRow,
+        f"""
+        SELECT purse_id, currency, period, begins_at, spent FROM key_spends
+        WHERE purse_id IN ({of_purses}) AND begins_at IN ({at_times})
+        """,
+        **purses,
+        **times,
+    )
