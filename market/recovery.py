@@ -61,6 +61,7 @@ class Recovery:
     ) -> None:
         self._accounts = accounts
         self._failures = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, context.now)
+        self._context = context
         self._store = context.store
         self._passwords = passwords
         self._proofs = proofs
