@@ -11,6 +11,7 @@ from api.bandwidth import BandwidthRoutes
 from api.benchmarks import BenchmarkRoutes
 from api.cookies import Cookies
 from api.deploys import DeployRoutes
+from api.device_codes import DeviceCodeRoutes
 from api.device_work import DeviceRoutes
 from api.events import EventRoutes
 from api.exits import ExitRoutes
@@ -59,6 +60,7 @@ def routes(
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
         *WebhookRoutes(market.webhooks).table(),
+        *DeviceCodeRoutes(market.device_codes).table(),
         *WorkerRoutes(market.devices, market.jobs, market.exits, market.device_work).table(),
         *WorkRoutes(market.dispatch).table(),
         *ExitRoutes(market.exits).table(),

@@ -304,6 +304,32 @@ class Code(Enum):
         Kind.INVALID,
         "The link is not valid, was used before, or is too old.",
     )
+    AUTHORIZATION_PENDING = (
+        "authorization_pending",
+        Kind.INVALID,
+        "Nobody has answered yet; ask again after the interval.",
+    )
+    SLOW_DOWN = (
+        "slow_down",
+        Kind.INVALID,
+        "This was asked too soon; wait for 5 s more between requests from now on.",
+    )
+    ACCESS_DENIED = "access_denied", Kind.INVALID, "Somebody has answered no."
+    EXPIRED_TOKEN = (
+        "expired_token",
+        Kind.INVALID,
+        "The code has run out, was used, or is none of this service; begin again.",
+    )
+    USER_CODE_NOT_FOUND = (
+        "user_code_not_found",
+        Kind.NOT_FOUND,
+        "No program waits with this code: it has run out, was answered, or is mistyped.",
+    )
+    FRESH_LOGIN_NEEDED = (
+        "fresh_login_needed",
+        Kind.INVALID,
+        "Log in again first: this wants a login of the last ten minutes.",
+    )
     WRONG_PASSWORD = "wrong_password", Kind.INVALID, "The old password is wrong."
     IDEMPOTENCY_KEY_REUSED = (
         "idempotency_key_reused",

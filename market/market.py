@@ -17,6 +17,7 @@ from market.benchmarks import Benchmarks
 from market.bounds import Bounds
 from market.context import Context
 from market.deploys import Deploys, Rates
+from market.device_codes import DeviceCodes
 from market.device_work import DeviceWork
 from market.devices import Devices
 from market.dispatch import Dispatch, DispatchTerms
@@ -138,6 +139,7 @@ class Market:
         self.webhooks = Webhooks(
             context, keys.webhook_secrets, self.emails, rules.webhooks, rules.app_url
         )
+        self.device_codes = DeviceCodes(context, rules.app_url)
         self.devices = Devices(context, bounds, is_shared=is_shared)
         self.exits = Exits(context, self.devices, rules.exits)
         self.exit_advances = ExitAdvances(context)

@@ -24,8 +24,8 @@ from market.passwords import Passwords
 from market.proofs import RESET_SECONDS, Proof, Proofs, hashed, keep
 from market.throttle import Throttle
 from market.user_fields import check_password, email_key
+from storage import device_codes, users
 from storage import outbox as outbox_queries
-from storage import users
 from storage.errors import StoreError
 from storage.outbox import OutboxRow
 from storage.store import Transaction
@@ -194,6 +194,7 @@ async def _reset(
     """Replace a password, end all keys, and return the address that the secret was sent to."""
     user_id = await _use(tx, token_hash, "reset", now)
     await replace_password(tx, user_id, password_hash, keep="", now=now)
+    await device_codes.deny_approved(tx, user_id)
     await end_all(tx, context, user_id)  # whoever knew the old one may have made some
     await users.set_email_verified(tx, user_id, now)
     user = await users.find(tx, user_id)

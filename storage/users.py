@@ -105,6 +105,19 @@ async def is_live(tx: Transaction, session_id: str, now: int) -> bool:
     return row is not None
 
 
+async def login_began_at(tx: Transaction, session_id: str, now: int) -> int | None:
+    """Return when somebody logged in, in UTC seconds; None once that login session is over."""
+    return await tx.one(
+        int,
+        """
+        SELECT created_at FROM login_sessions
+        WHERE id = :session_id AND ended_at IS NULL AND expires_at > :now
+        """,
+        session_id=session_id,
+        now=now,
+    )
+
+
 async def end_login(tx: Transaction, session_id: str, now: int) -> None:
     """End one login session; ending it again changes nothing."""
     await tx.run(

@@ -204,6 +204,7 @@ TESTED_IN = {
     "storage/claims.py": "tests/market/test_claims.py",
     "storage/copies.py": "tests/market/test_copies.py",
     "storage/deploys.py": "tests/market/test_deploys.py",
+    "storage/device_codes.py": "tests/market/test_device_codes.py",
     "storage/device_work.py": "tests/market/test_device_work.py",
     "storage/devices.py": "tests/market/test_devices.py",
     "storage/draws.py": "tests/market/test_draws.py",

@@ -182,6 +182,13 @@ def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> Non
     assert not is_genuine(secret, headers(Webhook(secret).sign("e", old, body.decode()), old), body)
 
 
+def test_the_walk_through_of_device_authorisation_runs(tmp_path: Path) -> None:
+    printed = walk_through("device-login.md", tmp_path)
+    assert '"code":"authorization_pending"' in printed
+    assert '"client_name":"proxyd on attic"' in printed
+    assert '"sessions":[]' in printed
+
+
 def test_the_page_of_events_has_every_event_with_what_it_says() -> None:
     page = (ROOT / "docs" / "events.md").read_text()
     rows = re.findall(r"^\| `(\w+\.\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)

@@ -15,6 +15,7 @@ from market.errors import Code, MarketError
 from market.mail import Message, decoded
 from market.outbox import Outbox
 from market.recovery import Recovery
+from market.scopes import Scope
 from market.slots import SlotBounds, Slots
 from storage.errors import StoreError
 from storage.store import Transaction
@@ -255,6 +256,16 @@ async def test_a_reset_replaces_the_password_and_ends_every_login(
     login = await market.accounts.login(email=EMAIL, password="another password")
     assert login.profile.email_verified_at is not None
     await fails(recovery.reset(secret, "yet another one"), Code.INVALID_MAIL_TOKEN)
+
+
+async def test_a_reset_takes_back_what_programs_were_promised(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    asked = await market.device_codes.begin("a thief", [Scope.WALLET_READ], client="192.0.2.1")
+    me = await caller(market, token)
+    await market.device_codes.answer(me, asked.user_code, is_approved=True)
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    await fails(market.device_codes.redeem(asked.device_code), Code.ACCESS_DENIED)
 
 
 async def test_a_change_does_not_undo_a_reset_that_was_faster(
