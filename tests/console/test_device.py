@@ -88,3 +88,21 @@ async def test_an_old_login_is_asked_to_be_renewed(service: Service, visit: Visi
     await tab.until_text("Log in again.", ".notice")
     href = await tab.run("document.querySelector('main a.primary').getAttribute('href')")
     assert href == "/login?next=%2Fdevice%3Fuser_code%3DBCDF-GHJK"
+
+
+async def test_a_program_gets_its_key_by_the_page(service: Service, visit: Visit) -> None:
+    asking = {"client_name": "proxyctl on rig", "scopes": ["sessions:read"]}
+    begun = (await service.call("POST", "/auth/device", asking)).body
+    person = await service.person()
+    tab = await visit.open(begun["verification_uri_complete"])
+    await tab.fill("E-mail address", person.email)
+    await tab.fill("Password", "long enough")
+    await tab.click("form [type=submit]")
+    await tab.until_text("proxyctl on rig", "main")
+    await tab.until_text("see your proxy sessions", "main")
+    await tab.click("Allow")
+    await tab.until_text("Go back to the program")
+    wanted = {"device_code": begun["device_code"]}
+    given = (await service.call("POST", "/auth/device/token", wanted)).body
+    answer = await service.call("GET", "/api/bandwidth/sessions", token=given["key"])
+    assert answer.status == 200, answer.body
