@@ -358,12 +358,12 @@ async def test_reports_cost_one_statement_however_many_devices_there_are(
         market.devices.heartbeat(device, {"cpu_cores": 4})
     await market.devices.flush()
     # They are locked first, so that two writers cannot deadlock. Of those that were not there
-    # before, their owner is told, all at once.
-    assert statements == [4]
+    # before, their owner is told, all at once, and so are their webhooks.
+    assert statements == [5]
     for device in devices:
         market.devices.heartbeat(device, {"cpu_cores": 4})
     await market.devices.flush()
-    assert statements == [4, 3]
+    assert statements == [5, 3]
 
 
 async def test_a_report_is_written_as_it_was_said(market: Market) -> None:

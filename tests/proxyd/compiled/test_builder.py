@@ -294,7 +294,7 @@ def make_test(checkout: Checkout, **variables: str) -> subprocess.CompletedProce
     shutil.copy2(ROOT / "Makefile", checkout.root)
     programs = checkout.root / ".venv" / "bin"
     programs.mkdir(parents=True)
-    for name in ("ruff", "mypy", "lint-imports"):
+    for name in ("ruff", "mypy", "lint-imports", "oxlint"):
         (programs / name).symlink_to("/bin/true")
     python = f'#!/bin/sh\ntest "$2" != pytest || exec echo the suite\nexec {sys.executable} "$@"\n'
     version = "from proxyd.compiled import finder; print(f'proxyd ({finder.description()})')"

@@ -353,7 +353,9 @@ async def test_a_link_of_a_node_that_is_not_in_the_database_ends(service: Servic
 async def test_a_node_that_is_silent_loses_its_link(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(
+        module, "BEAT_SECONDS", 0.2
+    )  # a loaded machine stands still for less than three of them
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
         node.send(Exits((announced("theirs"),)))
