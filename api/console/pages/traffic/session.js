@@ -5,7 +5,7 @@ import { el, replace } from "../../lib/dom.js";
 import { lines } from "../../lib/lines.js";
 import { follow } from "../../lib/stream.js";
 import { ask, button, card, copyable, facts, link, notice, tabs } from "../../lib/view.js";
-import { bytes, count, date, money, rate, t } from "../../lib/words.js";
+import { count, date, money, rate, t } from "../../lib/words.js";
 import { OF_SESSIONS, named, paced, refused, remembered, state, unlessRefused, usedBar } from "./shared.js";
 
 export const words = "traffic";
@@ -74,7 +74,7 @@ class Shown {
     replace(
       this.parts.head,
       usedBar(session),
-      el("p", { class: "identity is-live" }, t("traffic.identity.bytes", { bought: bytes(quota), used: bytes(used), left: bytes(quota - used) })),
+      el("p", { class: "identity is-live" }, t("traffic.identity.bytes", { bought: t("traffic.bytes", { n: quota }), used: count(used), left: count(quota - used) })),
       facts([
         [t("traffic.state"), state(session.status)],
         [t("traffic.exact"), el("span", { class: "is-live" }, t("traffic.bytes", { n: used }))],
