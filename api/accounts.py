@@ -6,6 +6,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec import money
 from api.cookies import Cookies
+from api.identifiers import in_path
+from api.listing import Timestamp, timestamp
+from api.programs import program
 from api.routes import Auth, Call, Nothing, Reply, Route, WithCookie
 from market.accounts import Accounts, Login
 from market.errors import Code, MarketError
@@ -118,6 +121,26 @@ class ChangePasswordRequest(Struct):
     new_password: NewPassword
 
 
+class LoginSession(Struct):
+    """A login that is valid; `network` and `user_agent` are empty where they are not known.
+
+    `is_present` marks the one that asks; `expires_at` is when it ends by itself.
+    """
+
+    id: str
+    created_at: Timestamp
+    expires_at: Timestamp
+    network: str
+    user_agent: str
+    is_present: bool
+
+
+class LoginsReply(Reply, kw_only=True):
+    """The caller's logins, newest first; a hundred at most."""
+
+    logins: list[LoginSession]
+
+
 class AccountRoutes:
     """The routes of accounts.
 
@@ -181,6 +204,24 @@ class AccountRoutes:
                 "Get a new token for this login",
                 self.refresh,
                 TokenReply,
+                auth=Auth.JWT,
+            ),
+            Route("GET", "/auth/logins", "My logins", self.logins, LoginsReply, auth=Auth.JWT),
+            Route(
+                "POST",
+                "/auth/logins/{login_id}/end",
+                "End one of my logins",
+                self.end_login,
+                Reply,
+                auth=Auth.JWT,
+                errors=(Code.LOGIN_NOT_FOUND,),
+            ),
+            Route(
+                "POST",
+                "/auth/logins/end-others",
+                "End all my logins but this one",
+                self.end_other_logins,
+                Reply,
                 auth=Auth.JWT,
             ),
             Route(
@@ -249,6 +290,7 @@ class AccountRoutes:
             password=body.password,
             ref=body.ref or "",
             client=call.client,
+            user_agent=program(call.user_agent),
             receipt=call.receipt(reply),
         )
         made = reply(registered)
@@ -259,7 +301,10 @@ class AccountRoutes:
         body = call.body
         _check_keep(call.is_console, body.keep)
         login = await self._accounts.login(
-            email=body.email, password=body.password, client=call.client
+            email=body.email,
+            password=body.password,
+            client=call.client,
+            user_agent=program(call.user_agent),
         )
         user = _login_user(login)
         if body.keep:
@@ -291,6 +336,35 @@ class AccountRoutes:
         """Return a new token of this login session, or keep it where the present one is kept."""
         token = await self._accounts.refresh(call.caller)
         return self._kept(TokenReply(), token) if call.is_console else TokenReply(token=token)
+
+    async def logins(self, call: Call[Nothing, Any]) -> LoginsReply:
+        """Return the caller's logins."""
+        rows = await self._accounts.logins(call.caller)
+        return LoginsReply(
+            logins=[
+                LoginSession(
+                    id=row.id,
+                    created_at=timestamp(row.created_at),
+                    expires_at=timestamp(row.expires_at),
+                    network=row.network,
+                    user_agent=row.user_agent,
+                    is_present=row.id == call.caller.session_id,
+                )
+                for row in rows
+            ]
+        )
+
+    async def end_login(self, call: Call[Nothing, Any]) -> Reply:
+        """End one login of the caller."""
+        await self._accounts.end_login(
+            call.caller, in_path(call.path["login_id"], Code.LOGIN_NOT_FOUND)
+        )
+        return Reply()
+
+    async def end_other_logins(self, call: Call[Nothing, Any]) -> Reply:
+        """End every login of the caller but this one."""
+        await self._accounts.end_other_logins(call.caller)
+        return Reply()
 
     async def verify(self, call: Call[VerifyRequest, Any]) -> Reply:
         """Confirm an e-mail address."""

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from api.codec import File
+from api.codec import File, money
 from api.forms import Form
-from api.routes import Auth, Call, Event, Reply, Route, Streamed
+from api.listing import Timestamp, timestamp
+from api.routes import Auth, Call, Event, Nothing, Reply, Route, Streamed
 from market.assistant.chat import Chat, Message
 from market.assistant.goodness import Goodness, Submission
 from market.assistant.languages import Language, language_of
@@ -93,6 +94,26 @@ class AnalyzeReply(Reply, kw_only=True):
     model: str
 
 
+class PhotoReward(Struct):
+    """What a photo earned, in credits."""
+
+    id: str
+    goodness_type: str
+    credit_reward: float
+    created_at: Timestamp
+
+
+class RewardsReply(Reply, kw_only=True):
+    """The caller's rewards for photos, newest first, a hundred at most; amounts in credits.
+
+    `daily` is what one user can earn in a day (UTC), `left_today` what can still be paid today.
+    """
+
+    daily: float
+    left_today: float
+    rewards: list[PhotoReward]
+
+
 class AssistantRoutes:
     """The routes of the assistant.
 
@@ -167,6 +188,15 @@ class AssistantRoutes:
                     Code.TOO_BUSY,
                 ),
             ),
+            Route(
+                "GET",
+                "/api/assistant/rewards",
+                "What my photos of good deeds have earned, and what is left today",
+                self.rewards,
+                RewardsReply,
+                auth=Auth.JWT,
+                scope=Scope.ASSISTANT_USE,
+            ),
         ]
 
     async def chat(self, call: Call[ChatRequest, Any]) -> Reply:
@@ -201,6 +231,23 @@ class AssistantRoutes:
             credit_reward=verdict.reward // MICRO,
             message=verdict.message,
             model=verdict.model,
+        )
+
+    async def rewards(self, call: Call[Nothing, Any]) -> RewardsReply:
+        """Return the caller's rewards."""
+        found = await self._goodness.rewards(call.user_id)
+        return RewardsReply(
+            daily=money(found.daily),
+            left_today=money(found.left),
+            rewards=[
+                PhotoReward(
+                    id=row.id,
+                    goodness_type=row.category,
+                    credit_reward=money(row.amount),
+                    created_at=timestamp(row.created_at),
+                )
+                for row in found.rows
+            ],
         )
 
     async def _events(

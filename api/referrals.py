@@ -1,11 +1,12 @@
 """Routes of the referral programme (specification 4.15 and 4.16)."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from msgspec import Meta, Struct
 
 from api.codec import money
+from api.listing import Timestamp, timestamp
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.errors import Code
 from market.money import MICRO
@@ -33,6 +34,23 @@ class InfoReply(Reply, kw_only=True):
     total_bonus: float
     reward_per_referral: int
     referred_reward: int
+
+
+class ReferredUser(Struct):
+    """Somebody who came by the caller's code, without their name.
+
+    `bonus` is the caller's, in credits: paid, pending, or lapsed after thirty days.
+    """
+
+    created_at: Timestamp
+    state: Literal["paid", "pending", "lapsed"]
+    bonus: float
+
+
+class ReferralsReply(Reply, kw_only=True):
+    """Who came by the caller's code, newest first; a hundred at most."""
+
+    referrals: list[ReferredUser]
 
 
 class ApplyRequest(Struct):
@@ -73,6 +91,15 @@ class ReferralRoutes:
                 scope=Scope.ACCOUNT_READ,
             ),
             Route(
+                "GET",
+                "/api/referral/list",
+                "Who came by my code, and what that brought me",
+                self.referred,
+                ReferralsReply,
+                auth=Auth.JWT,
+                scope=Scope.ACCOUNT_READ,
+            ),
+            Route(
                 "POST",
                 "/api/referral/apply",
                 "Apply the code of the user who sent me",
@@ -104,6 +131,20 @@ class ReferralRoutes:
             total_bonus=money(standing.totals.bonus),
             reward_per_referral=rewards.referrer // MICRO,
             referred_reward=rewards.referred // MICRO,
+        )
+
+    async def referred(self, call: Call[Nothing, Any]) -> ReferralsReply:
+        """Return who came by the caller's code."""
+        rows = await self._referrals.referred(call.user_id)
+        return ReferralsReply(
+            referrals=[
+                ReferredUser(
+                    created_at=timestamp(row.created_at),
+                    state=row.state.value,
+                    bonus=money(row.bonus),
+                )
+                for row in rows
+            ]
         )
 
     async def apply(self, call: Call[ApplyRequest, Any]) -> ApplyReply:

@@ -118,9 +118,9 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     """A request that was read and checked.
 
     `client` is the network that it is counted by, `address` the exact address; `login` is the
-    caller where the route authenticates; `accept_language`, `accept` and `last_event_id` are the
-    headers of these names. With `is_console`, a page of this origin asks. `send_space` is there
-    where the answer may be held.
+    caller where the route authenticates; `accept_language`, `accept`, `last_event_id` and
+    `user_agent` are the headers of these names. With `is_console`, a page of this origin asks.
+    `send_space` is there where the answer may be held.
     """
 
     body: Body
@@ -136,6 +136,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
     last_event_id: str = ""
     is_console: bool = False
     send_space: Callable[[], Awaitable[None]] | None = None
+    user_agent: str = ""
 
     @property
     def device(self) -> DeviceRow:

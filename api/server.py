@@ -297,6 +297,7 @@ class HttpServer(Front):
             accept,
             last_id,
             is_console(request.headers),
+            user_agent=request.headers.get(hdrs.USER_AGENT, ""),
         )
 
     async def _body(self, request: Request, route: Route, client: str) -> bytes:

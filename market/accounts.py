@@ -35,7 +35,7 @@ from storage import keys as key_queries
 from storage import ledger as ledger_queries
 from storage import users as queries
 from storage.store import Transaction
-from storage.users import LoginRow, UserRow
+from storage.users import LoginRow, LoginSessionRow, UserRow
 
 LOGIN_MAX_SECONDS = 30 * 86_400
 LOGIN_WINDOW_SECONDS = 15 * 60
@@ -43,6 +43,7 @@ HOUR_SECONDS = 3_600
 KNOWN_MAX = 10_000
 # Networks of a user that are known. Who moves about more than that is told again.
 NETWORKS_MAX = 50
+LOGINS_MAX = 100  # that are listed; older ones are ended with "all others"
 ENDED = "The login session has ended; log in again."
 TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_REUSED})
 WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
@@ -142,6 +143,7 @@ class Accounts:
         password: str,
         ref: str = "",
         client: str = "",
+        user_agent: str = "",
         receipt: Receipt[tuple[Login, bool]] | None = None,
     ) -> tuple[Login, bool]:
         """Open an account and log its owner in; say too whether the referral code was applied.
@@ -154,6 +156,7 @@ class Accounts:
             password: what they prove it with.
             ref: a referral code; a wrong one does not stop the registration.
             client: the network that they are counted by.
+            user_agent: the program that they use, in a few words.
             receipt: keeps the reply, if this is to be done once.
 
         Raises:
@@ -176,12 +179,14 @@ class Accounts:
                     now=self._now(),
                     client=client,
                 )
-                return await self._add(user, ref, receipt, client)
+                return await self._add(user, ref, receipt, _Origin(client, user_agent))
         except Exception:
             self._throttles.registrations.take_back(client)
             raise
 
-    async def login(self, *, email: str, password: str, client: str = "") -> Login:
+    async def login(
+        self, *, email: str, password: str, client: str = "", user_agent: str = ""
+    ) -> Login:
         """Log a user in; `client` is the network that their failures are counted by.
 
         An unknown e-mail address is answered like a wrong password, and takes as long.
@@ -201,13 +206,35 @@ class Accounts:
             )
             if user is None or not right:
                 raise MarketError(Code.INVALID_CREDENTIALS)
-            login = await self._logged_in(user, client)
+            login = await self._logged_in(user, _Origin(client, user_agent))
         self._throttles.failures_by_email.forget(key)
         return login
 
     async def logout(self, caller: Caller) -> None:
         """End the caller's login session; its tokens are void at once."""
         await self._store.write(queries.end_login, caller.session_id, self._now())
+
+    async def logins(self, caller: Caller) -> list[LoginSessionRow]:
+        """Return the caller's login sessions that are valid, newest first, a hundred at most."""
+        return await self._store.read(
+            queries.logins, caller.profile.user_id, now=self._now(), limit=LOGINS_MAX
+        )
+
+    async def end_login(self, caller: Caller, session_id: str) -> None:
+        """End a login session of the caller; its tokens are void at once.
+
+        Raises:
+            MarketError: `login_not_found`.
+        """
+        user_id, now = caller.profile.user_id, self._now()
+        if not await self._store.write(queries.end_login_of, session_id, user_id=user_id, now=now):
+            raise MarketError(Code.LOGIN_NOT_FOUND)
+
+    async def end_other_logins(self, caller: Caller) -> None:
+        """End every login session of the caller but the one that asks."""
+        await self._store.write(
+            queries.end_logins, caller.profile.user_id, but=caller.session_id, now=self._now()
+        )
 
     async def refresh(self, caller: Caller) -> str:
         """Return a new token of the same login session; the old one lives out its time.
@@ -295,14 +322,18 @@ class Accounts:
             raise MarketError(refusal, field="email" if refusal is Code.EMAIL_TAKEN else "username")
 
     async def _add(
-        self, user: UserRow, ref: str, receipt: Receipt[tuple[Login, bool]] | None, client: str
+        self,
+        user: UserRow,
+        ref: str,
+        receipt: Receipt[tuple[Login, bool]] | None,
+        origin: "_Origin",
     ) -> tuple[Login, bool]:
         """Store a user who is logged in, and say whether the referral code was applied."""
         claims = Claims(user.id, self._identifiers.new(), user.created_at)
         token = self._tokens.sign(claims, token_id=self._identifiers.new())
         proof = self._proofs.of_address(user.id, user.email)
         new = _Registration(
-            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, receipt, client
+            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, receipt, origin
         )
         try:
             try:
@@ -316,11 +347,11 @@ class Accounts:
         self._proofs.wake()
         return added
 
-    async def _logged_in(self, user: UserRow, client: str) -> Login:
+    async def _logged_in(self, user: UserRow, origin: "_Origin") -> Login:
         """Begin a login session of a user whose password was verified, as long as it is theirs."""
         claims = Claims(user.id, self._identifiers.new(), self._now())
         profile = await self._store.write(
-            _begin_login, self._context, claims, user.password_hash, client
+            _begin_login, self._context, claims, user.password_hash, origin
         )
         return Login(self._tokens.sign(claims, token_id=self._identifiers.new()), profile)
 
@@ -474,6 +505,13 @@ class _NotReferredError(Exception):
     """The referral code is no good; all of it is rolled back, and done again without."""
 
 
+class _Origin(Struct, frozen=True):
+    """Where a login comes from: the network, and the program in a few words; "" if not known."""
+
+    client: str
+    user_agent: str
+
+
 class _Registration(Struct, frozen=True):
     """A user to be stored, and everything that is stored with them."""
 
@@ -485,7 +523,7 @@ class _Registration(Struct, frozen=True):
     transfer_id: str
     proof: Proof
     receipt: Receipt[tuple[Login, bool]] | None
-    client: str
+    origin: _Origin
 
 
 async def _register(tx: Transaction, context: Context, new: _Registration) -> tuple[Login, bool]:
@@ -505,7 +543,7 @@ async def _register(tx: Transaction, context: Context, new: _Registration) -> tu
             )
         except MarketError as error:
             raise _NotReferredError from error
-    profile = await _begin_login(tx, context, new.claims, user.password_hash, new.client)
+    profile = await _begin_login(tx, context, new.claims, user.password_hash, new.origin)
     login = Login(new.token, profile)
     await keep(tx, new.proof)
     if new.receipt is not None:
@@ -514,7 +552,7 @@ async def _register(tx: Transaction, context: Context, new: _Registration) -> tu
 
 
 async def _begin_login(
-    tx: Transaction, context: Context, claims: Claims, verified: str, client: str
+    tx: Transaction, context: Context, claims: Claims, verified: str, origin: _Origin
 ) -> LoginRow:
     await queries.lock(tx, claims.user_id)
     user = await queries.find(tx, claims.user_id)
@@ -526,8 +564,10 @@ async def _begin_login(
         user_id=claims.user_id,
         created_at=claims.issued_at,
         expires_at=claims.issued_at + LOGIN_MAX_SECONDS,
+        network=site(origin.client) or origin.client,
+        user_agent=origin.user_agent,
     )
-    await _note_network(tx, context, claims.user_id, client)
+    await _note_network(tx, context, claims.user_id, origin.client)
     profile = await queries.profile(tx, claims.user_id)
     if profile is None:
         raise MarketError(Code.UNAUTHORIZED)

@@ -293,6 +293,11 @@ class Code(Enum):
         Kind.INVALID,
         "The API key may not spend as much; its owner can raise the limit.",
     )
+    LOGIN_NOT_FOUND = (
+        "login_not_found",
+        Kind.NOT_FOUND,
+        "The caller has no such login, or it has ended.",
+    )
     USER_NOT_FOUND = "user_not_found", Kind.NOT_FOUND, "There is no such user."
     REFERENCE_REUSED = (
         "reference_reused",

@@ -7,7 +7,7 @@ bonus that is not paid at once is pending, and `pay_due` pays it as soon as it m
 
 import logging
 import secrets
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 
 from msgspec import Struct
 
@@ -29,6 +29,7 @@ CODE_CHARACTERS = 8
 APPLY_SECONDS = 30 * 86_400
 # A bonus that cannot be paid within this lapses: what waits is bounded.
 PENDING_SECONDS = 30 * 86_400
+REFERRALS_MAX = 100  # that are listed
 DAY_SECONDS = 86_400
 ATTEMPTS = 5
 # A longer circle is not found. It takes as many accounts, and pays no more than a line of them.
@@ -90,6 +91,25 @@ class Standing(Struct, frozen=True):
     totals: TotalsRow
 
 
+class ReferralState(StrEnum):
+    """Whether a bonus is paid, waits until it may be, or has waited too long."""
+
+    PAID = "paid"
+    PENDING = "pending"
+    LAPSED = "lapsed"
+
+
+class Referred(Struct, frozen=True):
+    """Somebody who came by a user's code: when (UTC seconds), and the user's bonus for it.
+
+    Who it is stays theirs. `bonus` is in micro-credits, and is paid where the state says so.
+    """
+
+    created_at: int
+    state: ReferralState
+    bonus: int
+
+
 class Referrals:
     """The referral programme.
 
@@ -115,6 +135,12 @@ class Referrals:
                 # Somebody else has that code.
                 continue
         return await self._store.write(_standing, user_id, _new_code())
+
+    async def referred(self, user_id: str) -> list[Referred]:
+        """Return who came by a user's code, the latest hundred, newest first."""
+        rows = await self._store.read(queries.of_referrer, user_id, limit=REFERRALS_MAX)
+        now = self._now()
+        return [Referred(row.created_at, _state(row, now), row.referrer_bonus) for row in rows]
 
     async def apply(
         self, user_id: str, text: str, receipt: Receipt[Applied] | None = None
@@ -155,6 +181,13 @@ class Referrals:
             except MarketError as error:
                 _logger.warning("the referral of %s is not paid: %s", referral.user_id, error)
         return paid
+
+
+def _state(row: ReferralRow, now: int) -> ReferralState:
+    if row.paid_at is not None:
+        return ReferralState.PAID
+    is_over = row.created_at < now - PENDING_SECONDS
+    return ReferralState.LAPSED if is_over else ReferralState.PENDING
 
 
 def parse_code(text: str) -> str:

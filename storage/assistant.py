@@ -66,6 +66,19 @@ async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
     return paid or PaidRow(0, 0)
 
 
+async def rewards_of(tx: Transaction, user_id: str, *, limit: int) -> list[RewardRow]:
+    """Return what a user was paid for photos, newest first."""
+    return await tx.all(
+        RewardRow,
+        """
+        SELECT id, user_id, day, category, confidence, model, amount, file_hash, created_at
+        FROM goodness_rewards WHERE user_id = :user_id ORDER BY id DESC LIMIT :limit
+        """,
+        user_id=user_id,
+        limit=limit,
+    )
+
+
 async def reward_of_file(tx: Transaction, file_hash: str) -> PayeeRow | None:
     """Return the reward for the very same file, if there was one."""
     return await tx.one(

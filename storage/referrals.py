@@ -189,6 +189,20 @@ async def insert(tx: Transaction, referral: ReferralRow) -> bool:
     return row_count == 1
 
 
+async def of_referrer(tx: Transaction, referrer_id: str, *, limit: int) -> list[ReferralRow]:
+    """Return who applied a user's code, newest first."""
+    return await tx.all(
+        ReferralRow,
+        """
+        SELECT user_id, referrer_id, referrer_bonus, referred_bonus, created_at, paid_at
+        FROM referrals WHERE referrer_id = :referrer_id
+        ORDER BY created_at DESC, user_id LIMIT :limit
+        """,
+        referrer_id=referrer_id,
+        limit=limit,
+    )
+
+
 async def totals(tx: Transaction, referrer_id: str) -> TotalsRow:
     """Return the totals of a user's code; a referral that is not paid has earned nothing."""
     row = await tx.one(

@@ -33,6 +33,16 @@ class LoginRow(NamedTuple):
     credit_held: int
 
 
+class LoginSessionRow(NamedTuple):
+    """A login session that is valid; times in UTC seconds, "" for what is not known of it."""
+
+    id: str
+    created_at: int
+    expires_at: int
+    network: str
+    user_agent: str
+
+
 _USER = "SELECT id, username, email, password_hash, email_verified_at, created_at FROM users"
 
 _LOGIN = """u.id, u.username, u.email, u.email_verified_at, usd.balance, credit.balance,
@@ -71,7 +81,14 @@ async def find_by_email(tx: Transaction, email_key: str) -> UserRow | None:
 
 
 async def insert_login(
-    tx: Transaction, *, session_id: str, user_id: str, created_at: int, expires_at: int
+    tx: Transaction,
+    *,
+    session_id: str,
+    user_id: str,
+    created_at: int,
+    expires_at: int,
+    network: str = "",
+    user_agent: str = "",
 ) -> None:
     """Add a login session; delete those of the user that ran out `KEPT_SECONDS` ago."""
     await tx.run(
@@ -81,13 +98,15 @@ async def insert_login(
     )
     await tx.run(
         """
-        INSERT INTO login_sessions (id, user_id, created_at, expires_at)
-        VALUES (:session_id, :user_id, :created_at, :expires_at)
+        INSERT INTO login_sessions (id, user_id, created_at, expires_at, network, user_agent)
+        VALUES (:session_id, :user_id, :created_at, :expires_at, :network, :user_agent)
         """,
         session_id=session_id,
         user_id=user_id,
         created_at=created_at,
         expires_at=expires_at,
+        network=network,
+        user_agent=user_agent,
     )
 
 
@@ -125,6 +144,35 @@ async def end_login(tx: Transaction, session_id: str, now: int) -> None:
         id=session_id,
         now=now,
     )
+
+
+async def logins(tx: Transaction, user_id: str, *, now: int, limit: int) -> list[LoginSessionRow]:
+    """Return the login sessions of a user that are valid, newest first."""
+    return await tx.all(
+        LoginSessionRow,
+        """
+        SELECT id, created_at, expires_at, network, user_agent FROM login_sessions
+        WHERE user_id = :user_id AND ended_at IS NULL AND expires_at > :now
+        ORDER BY created_at DESC, id DESC LIMIT :limit
+        """,
+        user_id=user_id,
+        now=now,
+        limit=limit,
+    )
+
+
+async def end_login_of(tx: Transaction, session_id: str, *, user_id: str, now: int) -> bool:
+    """End a login session of a user; False when they have no such one that is valid."""
+    row_count = await tx.run(
+        """
+        UPDATE login_sessions SET ended_at = :now
+        WHERE id = :id AND user_id = :user_id AND ended_at IS NULL AND expires_at > :now
+        """,
+        id=session_id,
+        user_id=user_id,
+        now=now,
+    )
+    return row_count == 1
 
 
 async def end_logins(tx: Transaction, user_id: str, *, but: str, now: int) -> None:

@@ -32,6 +32,7 @@ from storage.assistant import PROBES, PayeeRow, PrintRow, RewardRow
 from storage.store import Transaction
 
 DAY_SECONDS = 86_400
+REWARDS_MAX = 100  # that are listed
 DESCRIPTION_MAX_CHARACTERS = 1_000
 NO_DEED = "none"
 UNVERIFIED = "unverified"
@@ -86,6 +87,17 @@ class Finding(Struct, frozen=True):
     reward: int
     message: str
     model: str
+
+
+class Rewarded(Struct, frozen=True):
+    """What a user was paid for photos, newest first, and what may be paid today (UTC).
+
+    Amounts are in micro-credits; `left` is what no cap stands in the way of, theirs or that of all.
+    """
+
+    daily: int
+    left: int
+    rows: list[RewardRow]
 
 
 class Verdict(Struct, frozen=True):
@@ -172,6 +184,11 @@ class Goodness:
             model=model,
         )
 
+    async def rewards(self, user_id: str) -> Rewarded:
+        """Return the rewards of a user, the latest hundred, and what is left of today's."""
+        day = self._now() // DAY_SECONDS
+        return await self._store.read(_rewarded, user_id, day, self._terms)
+
     def _read(self, text: str) -> Verdict:
         """Return the verdict in an answer; servers that ignore schemas wrap it in other text."""
         try:
@@ -226,6 +243,13 @@ class Goodness:
             self._terms,
             transfer_id=self._identifiers.new(),
         )
+
+
+async def _rewarded(tx: Transaction, user_id: str, day: int, terms: RewardTerms) -> Rewarded:
+    paid = await queries.paid_on(tx, day=day, user_id=user_id)
+    left = min(terms.user_daily - paid.to_user, terms.total_daily - paid.to_all)
+    rows = await queries.rewards_of(tx, user_id, limit=REWARDS_MAX)
+    return Rewarded(terms.user_daily, max(0, left), rows)
 
 
 async def refusal(

@@ -456,3 +456,36 @@ async def test_a_token_is_good_for_its_own_login_session_alone(service: Service)
     unknown = {**claims_of(person), "sid": str(uuid.uuid4())}
     for claims in (crossed, unknown):
         unauthorized(await service.call("GET", "/auth/me", token=signed(claims)))
+
+
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+
+
+async def test_logins_are_listed_with_where_they_came_from_and_ended(service: Service) -> None:
+    me, other = await service.person(), await service.person()
+    body = {"email": me.email, "password": "long enough"}
+    told = {"User-Agent": FIREFOX}
+    second = (await service.call("POST", "/auth/login", body, headers=told)).body["token"]
+    third = (await service.call("POST", "/auth/login", body)).body["token"]
+    answer = await service.call("GET", "/auth/logins", token=second)
+    listed = answer.body["logins"]
+    assert len(listed) == 3
+    (present,) = [each for each in listed if each["is_present"]]
+    assert present["user_agent"] == "Firefox, Linux"
+    assert present["network"]
+    last = next(each for each in listed if not each["is_present"])
+    path = f"/auth/logins/{last['id']}/end"
+    refused = await service.call("POST", path, token=other.token)
+    assert (refused.status, refused.code) == (404, "login_not_found")
+    nobody = await service.call("POST", "/auth/logins/none/end", token=second)
+    assert nobody.code == "login_not_found"
+    tokens = [me.token, third]
+    assert (await service.call("POST", path, token=second)).status == 200
+    assert (await service.call("POST", path, token=second)).code == "login_not_found"
+    valid = [(await service.call("GET", "/auth/me", token=each)).status for each in tokens]
+    assert sorted(valid) == [200, 401]
+    assert (await service.call("POST", "/auth/logins/end-others", token=second)).status == 200
+    for token in tokens:
+        assert (await service.call("GET", "/auth/me", token=token)).status == 401
+    assert len((await service.call("GET", "/auth/logins", token=second)).body["logins"]) == 1
+    assert (await service.call("GET", "/auth/me", token=other.token)).status == 200

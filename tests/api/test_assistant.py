@@ -22,6 +22,7 @@ from market.assistant import asking
 
 CHAT = "/api/assistant/chat"
 ANALYZE = "/api/assistant/analyze-image"
+REWARDS = "/api/assistant/rewards"
 HELLO = {"message": "hello"}
 PHOTO = jpeg(natural(1))
 
@@ -486,3 +487,20 @@ async def test_whatever_is_sent_as_a_photo_is_never_a_500(tmp_path: Path) -> Non
                 file[at : at + random.randrange(9)] = random.randbytes(random.randrange(9))
             answer = await service.upload(ANALYZE, bytes(file))
             assert answer.status in (200, 400), bytes(file)
+
+
+async def test_rewards_are_listed_with_what_is_left_today(
+    modelled: Service, upstream: Upstream
+) -> None:
+    person = await modelled.person()
+    before = (await modelled.call("GET", REWARDS, token=person.token)).body
+    assert (before["rewards"], before["left_today"]) == ([], before["daily"])
+    upstream.will(stand_in.says(json.dumps(stand_in.VERDICT)))
+    paid = (await modelled.upload(ANALYZE, PHOTO, token=person.token)).body["credit_reward"]
+    assert paid > 0
+    after = (await modelled.call("GET", REWARDS, token=person.token)).body
+    assert after["left_today"] == before["daily"] - paid
+    (listed,) = after["rewards"]
+    assert (listed["goodness_type"], listed["credit_reward"]) == ("giving", paid)
+    other = await modelled.person()
+    assert (await modelled.call("GET", REWARDS, token=other.token)).body["rewards"] == []

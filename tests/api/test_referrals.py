@@ -14,6 +14,7 @@ from storage.store import Transaction
 from storage.users import set_email_verified
 
 INFO = "/api/referral/info"
+LIST = "/api/referral/list"
 APPLY = "/api/referral/apply"
 REGISTER = "/auth/register"
 DAY = 86_400
@@ -240,3 +241,14 @@ async def test_a_bonus_that_waits_for_another_day_says_so(tmp_path: Path) -> Non
         assert (later.status, later.body["bonus"]) == (200, 25)
         assert "next days" in later.body["message"]
         assert [await credits_of(service, each) for each in (first, second)] == [25, 0]
+
+
+async def test_who_came_is_listed_without_names(service: Service) -> None:
+    person = await service.person()
+    assert (await service.call("GET", LIST, token=person.token)).body["referrals"] == []
+    await register(service, "newcomer", ref=await code_of(service, person))
+    answer = await service.call("GET", LIST, token=person.token)
+    (listed,) = answer.body["referrals"]
+    reward = (await info(service, person))["reward_per_referral"]
+    assert (listed["state"], listed["bonus"]) == ("paid", reward)
+    assert listed.keys() == {"created_at", "state", "bonus"}

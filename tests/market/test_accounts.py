@@ -226,3 +226,24 @@ async def test_networks_that_are_known_are_bounded(
         return await tx.one(int, "SELECT COUNT(*) FROM login_networks")
 
     assert await market.store.read(count) == 3
+
+
+async def test_logins_are_told_apart_and_ended(market: Market) -> None:
+    await register(market)
+    who = {"email": "ada@example.com", "password": "long enough"}
+    token = (
+        await market.accounts.login(**who, client="192.0.2.1", user_agent="Firefox, Linux")
+    ).token
+    caller = await market.accounts.authenticate(token)
+    first, *others = sorted(
+        await market.accounts.logins(caller), key=lambda row: row.id != caller.session_id
+    )
+    assert (first.user_agent, bool(first.network)) == ("Firefox, Linux", True)
+    assert len(others) == 1
+    await market.accounts.end_login(caller, others[0].id)
+    with pytest.raises(MarketError) as failure:
+        await market.accounts.end_login(caller, others[0].id)
+    assert failure.value.code is Code.LOGIN_NOT_FOUND
+    await market.accounts.login(**who)
+    await market.accounts.end_other_logins(caller)
+    assert [row.id for row in await market.accounts.logins(caller)] == [caller.session_id]

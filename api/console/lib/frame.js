@@ -17,7 +17,7 @@ const MENU = [
 const BAR = ["/console/sessions", "/console/usage", "/console/wallet"];
 const BALANCE_MS = 300; // several events of one cause are one question
 const SCHEME = "proxyd.scheme";
-const SCHEMES = ["auto", "light", "dark"];
+export const SCHEMES = ["auto", "light", "dark"];
 
 dressed(scheme());
 
@@ -124,13 +124,15 @@ function logout() {
   );
 }
 
-function dressed(chosen) {
+// Shows the console in these colours from now on.
+export function dressed(chosen) {
   if (chosen === "auto") delete document.documentElement.dataset.scheme;
   else document.documentElement.dataset.scheme = chosen;
   keep(SCHEME, chosen);
 }
 
-function scheme() {
+// The colours that are chosen.
+export function scheme() {
   const before = kept(SCHEME);
   return SCHEMES.includes(before) ? before : "auto";
 }
