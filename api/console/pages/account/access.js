@@ -1,9 +1,9 @@
 // What the pages of keys, webhooks and events share.
 
 import { ApiError } from "../../lib/api.js";
-import { el } from "../../lib/dom.js";
+import { el, replace } from "../../lib/dom.js";
 import { refusal } from "../../lib/forms.js";
-import { notice } from "../../lib/view.js";
+import { button, card, notice } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 
 // The types of events that the server tells of, as its catalogue has them.
@@ -65,11 +65,20 @@ export function grouped(form, names, legend, hint) {
 // A refusal of the page's own: what is missing is known without asking the server.
 export const incomplete = (text) => new ApiError(400, { code: "invalid_field", message: "" }, text);
 
-// Where something is filled in that was not there before: its first field has the focus.
-export function unfolded(node) {
-  node.querySelector("input, select, textarea")?.focus();
-  node.scrollIntoView({ block: "nearest" });
-  return node;
+// Shows a card in `place`, with its first field focused, or its heading. Returns what closes it: whoever opened it
+// goes on where they were.
+export function unfold(place, heading, content, { label, onClose }) {
+  const before = document.activeElement;
+  const close = () => {
+    place.replaceChildren();
+    onClose?.();
+    if (before.isConnected) before.focus();
+  };
+  replace(place, card(heading, content, el("div", { class: "actions" }, button(label, close, { kind: "quiet" }))));
+  const head = place.querySelector("h2");
+  head.tabIndex = -1;
+  (place.querySelector("input, select, textarea") ?? head).focus();
+  return close;
 }
 
 // Calls `load()` again; what cannot be had is said in `place`, and what is shown stays.

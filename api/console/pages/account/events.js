@@ -12,6 +12,7 @@ export const words = "access";
 export const title = "access.events.title";
 
 const LIMIT = 50;
+const AGES_MS = 10_000; // how old an event is changes by itself
 const MOST = 1_000; // that are kept while the page is open
 
 export async function render(main, page) {
@@ -19,6 +20,8 @@ export async function render(main, page) {
   const feed = new Feed(page);
   await feed.load();
   main.append(feed.node);
+  const timer = setInterval(() => feed.draw(), AGES_MS);
+  page.signal.addEventListener("abort", () => clearInterval(timer));
   follow({ onEvent: (event) => feed.heard([event]), refresh: () => feed.refresh(), signal: page.signal });
 }
 

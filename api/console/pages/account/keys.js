@@ -1,13 +1,13 @@
 // API keys: what programs may do in my place, until when, from where and for how much.
 
 import { get, patch, post } from "../../lib/api.js";
-import { el, replace } from "../../lib/dom.js";
+import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { follow } from "../../lib/stream.js";
 import { ask, badge, button, card, meter, secret } from "../../lib/view.js";
 import { ago, credits, date, money, t } from "../../lib/words.js";
 import { list } from "../work/shared.js";
-import { again, boxes, grouped, incomplete, ticked, unfolded, worded } from "./access.js";
+import { again, boxes, grouped, incomplete, ticked, unfold, worded } from "./access.js";
 
 export const words = "access";
 export const title = "access.keys.title";
@@ -93,11 +93,11 @@ class Keys {
       submit: t("common.save"),
       send: async (values) => {
         await patch(`/api/keys/${row.id}`, { name: values.name, ...bounded(values) });
-        this.place.replaceChildren();
+        close();
         await this.refresh();
       },
     });
-    this.unfold(t("access.act_on.edit", { name: row.name }), editing);
+    const close = unfold(this.place, t("access.act_on.edit", { name: row.name }), editing, { label: t("common.cancel") });
   }
 
   roll(row) {
@@ -106,17 +106,12 @@ class Keys {
       submit: t("access.act.roll"),
       send: async ({ overlap_hours: hours }) => {
         const made = await post(`/api/keys/${row.id}/roll`, { overlap_hours: Number(hours) }, { once: true });
-        this.place.replaceChildren();
+        close();
         await shownOnce(made, row.scopes);
         await this.refresh();
       },
     });
-    this.unfold(t("access.act_on.roll", { name: row.name }), rolling);
-  }
-
-  unfold(heading, content) {
-    replace(this.place, card(heading, content, button(t("common.cancel"), () => this.place.replaceChildren(), { kind: "quiet" })));
-    unfolded(this.place);
+    const close = unfold(this.place, t("access.act_on.roll", { name: row.name }), rolling, { label: t("common.cancel") });
   }
 
   async revoke({ id, name }) {

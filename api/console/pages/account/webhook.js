@@ -8,7 +8,7 @@ import { follow } from "../../lib/stream.js";
 import { ask, badge, button, card, facts, more, table, toast } from "../../lib/view.js";
 import { ago, count, date, t } from "../../lib/words.js";
 import { list, place } from "../work/shared.js";
-import { again, typed, unfolded } from "./access.js";
+import { again, typed, unfold } from "./access.js";
 import { hookForm, signing, state, told } from "./webhooks.js";
 
 export const words = "access";
@@ -32,7 +32,7 @@ export async function render(main, page) {
 
 class Hook {
   constructor({ params, signal }) {
-    Object.assign(this, { id: params.id, path: `/api/webhooks/${encodeURIComponent(params.id)}`, signal, status: "", length: LIMIT });
+    Object.assign(this, { id: params.id, path: `/api/webhooks/${encodeURIComponent(params.id)}`, signal, status: "", length: LIMIT, shown: null });
     this.problem = el("div");
     this.head = place();
     this.editing = place();
@@ -60,6 +60,7 @@ class Hook {
     this.editing.showOf({ url, types, description }, () => this.changing());
     this.isWaiting = found.some((each) => each.status === "pending");
     this.deliveries.show(found);
+    if (this.shown) await this.details(this.shown);
     replace(this.next, after ? more(() => this.longer()) : null);
   }
 
@@ -186,19 +187,20 @@ class Hook {
   async retry(id) {
     await post(`/api/webhooks/deliveries/${id}/retry`);
     await this.refresh();
-    if (this.shown === id) await this.look(id);
   }
 
   async look(id) {
+    const content = place();
+    const { type, created_at: at } = await this.details({ id, content });
+    this.shown = { id, content };
+    const heading = t("access.hook.delivery", { what: typed(type), when: date(at) });
+    unfold(this.detail, heading, content.node, { label: t("common.close"), onClose: () => (this.shown = null) });
+  }
+
+  async details({ id, content }) {
     const { delivery } = await get(`/api/webhooks/deliveries/${id}`, null, { signal: this.signal });
-    this.shown = id;
-    const heading = t("access.hook.delivery", { what: typed(delivery.type), when: date(delivery.created_at) });
-    const close = button(t("common.close"), () => this.detail.replaceChildren(), { kind: "quiet" });
-    replace(this.detail, card(heading, attempts(delivery), body(delivery), close));
-    const head = this.detail.querySelector("h2");
-    head.tabIndex = -1;
-    head.focus();
-    unfolded(this.detail);
+    content.showOf(delivery, () => [attempts(delivery), body(delivery)]);
+    return delivery;
   }
 }
 

@@ -6,7 +6,7 @@ import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { follow } from "../../lib/stream.js";
 import { badge, card, link, secret } from "../../lib/view.js";
-import { ago, date, t } from "../../lib/words.js";
+import { date, t } from "../../lib/words.js";
 import { list } from "../work/shared.js";
 import { EVERY, TYPES, again, boxes, grouped, incomplete, ticked, typed } from "./access.js";
 
@@ -39,7 +39,7 @@ export const told = ({ types }) => (types.includes(EVERY) ? t("access.hooks.ever
 // Whether it is sent anything, and why not; or since when nothing has arrived there.
 export function state({ status, disabled_reason: reason, failing_since: since }) {
   if (status === "disabled") return [badge("bad", t("access.hooks.disabled")), el("span", { class: "hint block" }, t(`access.hooks.because.${reason}`))];
-  if (since) return [badge("warn", t("access.hooks.failing")), el("span", { class: "hint block" }, t("access.hooks.failing_since", { ago: ago(since) }))];
+  if (since) return [badge("warn", t("access.hooks.failing")), el("span", { class: "hint block" }, t("access.hooks.failing_since", { date: date(since) }))];
   return badge("good", t("access.hooks.enabled"));
 }
 
