@@ -93,6 +93,9 @@ async def test_a_key_is_made_used_changed_replaced_and_revoked(
     await tab.until_text("from 127.0.0.", ".table")
 
     await tab.click("Edit: ci")
+    await tab.click("Cancel")
+    assert "Edit" in await tab.focused()
+    await tab.click("Edit: ci")
     await tab.fill("Only from these addresses", "10.0.0.0/8 nowhere")
     visit.expect("400")
     await tab.click("Save")
@@ -155,6 +158,9 @@ async def test_a_webhook_is_made_tried_broken_and_told_again(
     receiver.status = 200
     await tab.click("Send again: API key made")
     await tab.until("document.querySelectorAll('.table .badge.good').length === 2")
+    await tab.until_text("answered 200", ".card:has(pre)")  # what is looked at stays current
+    await tab.click("Close")
+    assert "Details" in await tab.focused()
     same = {headers["webhook-id"] for headers, _ in receiver.got[1:]}
     assert len(same) == 1
     await tab.fill("Show", "failed")

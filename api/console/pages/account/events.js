@@ -28,7 +28,7 @@ export async function render(main, page) {
 class Feed {
   constructor({ query, signal }) {
     const type = TYPES.includes(query.get("type")) ? query.get("type") : "";
-    Object.assign(this, { signal, type, rows: [], after: undefined });
+    Object.assign(this, { signal, type, rows: [], after: undefined, isLoaded: false });
     this.problem = el("div");
     this.empty = el("div", { class: "empty", hidden: true });
     this.list = el("ul", { class: "happenings" });
@@ -46,7 +46,11 @@ class Feed {
     const { events, next } = await this.get();
     if (type !== this.type) return; // another one was chosen meanwhile
     const known = new Set(this.rows.map((row) => row.id));
-    if (!next || !events.some((event) => known.has(event.id))) Object.assign(this, { rows: [], after: next });
+    const isJoined = this.isLoaded && events.some((event) => known.has(event.id));
+    // What is older than a gap goes, and is asked for again; what was heard meanwhile stays.
+    if (next && !isJoined) this.rows = this.rows.filter((row) => row.id > events[0].id);
+    if (!next || !isJoined) this.after = next;
+    this.isLoaded = true;
     this.heard(events);
   }
 
@@ -66,7 +70,8 @@ class Feed {
     keyed(this.list, this.rows, (event) => event.id, line, aged);
     this.empty.hidden = this.rows.length > 0;
     replace(this.empty, el("p", null, t(this.type ? "access.events.none_of_type" : "access.events.empty")));
-    replace(this.next, this.after && this.rows.length < MOST ? more(() => this.older()) : null);
+    const isFull = this.rows.length >= MOST;
+    replace(this.next, isFull ? el("p", { class: "hint" }, t("access.events.most", { n: MOST })) : this.after ? more(() => this.older()) : null);
   }
 
   async older() {
@@ -79,7 +84,7 @@ class Feed {
   filter() {
     const all = [["", t("access.events.all")], ...TYPES.map((each) => [each, typed(each)])];
     const chosen = async (event) => {
-      Object.assign(this, { type: event.target.value, rows: [], after: undefined });
+      Object.assign(this, { type: event.target.value, rows: [], after: undefined, isLoaded: false });
       history.replaceState(history.state, "", this.type ? `?type=${this.type}` : location.pathname);
       await this.refresh();
     };

@@ -6,12 +6,14 @@ import { form } from "../../lib/forms.js";
 import { follow } from "../../lib/stream.js";
 import { ask, badge, button, card, meter, secret } from "../../lib/view.js";
 import { ago, credits, date, money, t } from "../../lib/words.js";
+import { paced } from "../traffic/shared.js";
 import { list } from "../work/shared.js";
 import { again, boxes, grouped, incomplete, ticked, unfold, worded } from "./access.js";
 
 export const words = "access";
 export const title = "access.keys.title";
 
+const PACE_MS = 1_000; // however many events come
 const OF_KEYS = ["key.created", "key.revoked", "key.expiring", "key.limit_reached"];
 const SCOPES = [
   "account:read",
@@ -49,7 +51,7 @@ export async function render(main, page) {
   await keys.load();
   const creating = grouped(form(creatingOf(keys)), SCOPES, t("access.keys.scopes"), t("access.keys.scopes.hint"));
   main.append(el("p", null, t("access.keys.text")), keys.node, card(t("access.keys.new"), creating));
-  follow({ types: OF_KEYS, onEvent: () => keys.refresh(), refresh: () => keys.refresh(), signal: page.signal });
+  follow({ types: OF_KEYS, onEvent: paced(() => keys.refresh(), PACE_MS, page.signal), refresh: () => keys.refresh(), signal: page.signal });
 }
 
 class Keys {

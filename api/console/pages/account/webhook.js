@@ -7,6 +7,7 @@ import { go } from "../../lib/router.js";
 import { follow } from "../../lib/stream.js";
 import { ask, badge, button, card, facts, more, table, toast } from "../../lib/view.js";
 import { ago, count, date, t } from "../../lib/words.js";
+import { paced } from "../traffic/shared.js";
 import { list, place } from "../work/shared.js";
 import { again, typed, unfold } from "./access.js";
 import { hookForm, signing, state, told } from "./webhooks.js";
@@ -15,6 +16,8 @@ export const words = "access";
 export const title = "access.hook.title";
 
 const LIMIT = 25;
+const MOST = 500; // that are asked for again while one waits
+const PACE_MS = 1_000; // however many events come
 const EVERY_MS = 3_000; // a delivery has no event of its own: while one waits, it is asked for
 const STATUSES = ["pending", "delivered", "failed"];
 const KIND_OF_STATUS = { pending: "info", delivered: "good", failed: "bad" };
@@ -27,7 +30,7 @@ export async function render(main, page) {
   const refresh = () => hook.refresh();
   const timer = setInterval(() => document.hidden || !hook.isWaiting || refresh(), EVERY_MS);
   page.signal.addEventListener("abort", () => clearInterval(timer));
-  follow({ onEvent: refresh, refresh, signal: page.signal });
+  follow({ onEvent: paced(refresh, PACE_MS, page.signal), refresh, signal: page.signal });
 }
 
 class Hook {
@@ -53,26 +56,17 @@ class Hook {
 
   async load() {
     const asked = { signal: this.signal };
-    const [{ webhooks }, { found, after }] = await Promise.all([get("/api/webhooks", null, asked), this.rows(asked)]);
+    const wanted = { status: this.status, limit: this.length };
+    const [{ webhooks }, { deliveries, next }] = await Promise.all([get("/api/webhooks", null, asked), get(`${this.path}/deliveries`, wanted, asked)]);
     this.row = webhooks.find((each) => each.id === this.id) ?? this.row;
     this.head.showOf(this.row, () => this.heading());
     const { url, types, description } = this.row;
     this.editing.showOf({ url, types, description }, () => this.changing());
-    this.isWaiting = found.some((each) => each.status === "pending");
-    this.deliveries.show(found);
+    this.isWaiting = deliveries.some((each) => each.status === "pending");
+    this.deliveries.show(deliveries);
     if (this.shown) await this.details(this.shown);
-    replace(this.next, after ? more(() => this.longer()) : null);
-  }
-
-  async rows(asked) {
-    const found = [];
-    let after;
-    do {
-      const part = await get(`${this.path}/deliveries`, { status: this.status, limit: LIMIT, after }, asked);
-      found.push(...part.deliveries);
-      after = part.next;
-    } while (after && found.length < this.length);
-    return { found, after };
+    const isFull = next && deliveries.length >= MOST;
+    replace(this.next, isFull ? el("p", { class: "hint" }, t("access.hook.most", { n: MOST })) : next ? more(() => this.longer()) : null);
   }
 
   refresh() {
