@@ -4,6 +4,8 @@ import asyncio
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -194,9 +196,21 @@ async def test_a_webhook_is_changed_switched_off_and_deleted(
     await tab.until_text("It is sent nothing until you switch it on.")
     await tab.click("Switch on")
     await tab.until_text("On", ".facts .badge.good")
-    await tab.fill("Since", "2026-01-01T00:00")
-    await tab.click("form button[type=submit]")
-    await tab.until_text("0 events are sent again.")
+    receiver.status = 410
+    await tab.click("Send a test")
+    await tab.until_text("It answered 410: gone for good.", ".facts")
+    await tab.until_text("Failed", ".table")
+    receiver.status = 200
+    await tab.click("Switch on")
+    await tab.until_text("On", ".facts .badge.good")
+    # East of Greenwich the day has been longer: what is filled in is this place's own time.
+    await tab.ask("Emulation.setTimezoneOverride", timezoneId="Asia/Seoul")
+    for minutes, said in ((1, "0 events are sent again."), (-60, "1 event is sent again.")):
+        moment = datetime.now(ZoneInfo("Asia/Seoul")) + timedelta(minutes=minutes)
+        await tab.fill("Since", f"{moment:%Y-%m-%dT%H:%M}")
+        await tab.click("form button[type=submit]")
+        await tab.until_text(said)
+    await tab.until_text("Delivered", ".table")
     await tab.click("Delete the webhook")
     await tab.click("dialog button[value=yes]")
     await tab.until_text("No server of yours is told")
@@ -209,6 +223,8 @@ async def test_events_come_by_themselves_and_are_filtered(service: Service, visi
     person = await service.person()
     tab = await opened(visit, service, person, "/console/events")
     await tab.until_text("Nothing has happened yet")
+    await service.fund(person.email, "10")
+    await tab.until_text("$10.00 came into your wallet", ".happenings")
     await tab.until("document.documentElement.dataset.live === 'live'")
     ids = []
     for number in range(50):
@@ -222,6 +238,11 @@ async def test_events_come_by_themselves_and_are_filtered(service: Service, visi
     await tab.fill("Show", "API key revoked")
     await tab.until("document.querySelectorAll('.happenings li').length === 1")
     await tab.until("location.search === '?type=key.revoked'")
+    # It is older than what the page has had of all types.
+    await tab.goto(f"{service.url}/console/events")
+    await tab.until("document.querySelectorAll('.happenings li').length === 50")
+    await tab.fill("Show", "Money came in")
+    await tab.until_text("$10.00 came into your wallet", ".happenings")
     await tab.fill("Show", "Job done")
     await tab.until_text("Nothing of this kind has happened")
     await tab.goto(f"{service.url}/console/events")
