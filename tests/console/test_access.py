@@ -1,0 +1,281 @@
+"""API keys, webhooks and events in a browser: a key that curl uses, a server that is told."""
+
+import asyncio
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from standardwebhooks.webhooks import Webhook
+from support.axe import faults, needs_axe
+from support.browser import Tab, Visit
+from support.console import opened
+from support.receiver import Receiver, receiving
+from support.service import Service
+from support.waiting import until
+
+from api.console import FOLDER
+from market.events import CATALOGUE
+from market.scopes import Scope
+
+SHOWN = "document.querySelectorAll('dialog .copy-text')"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+async def curl(line: str) -> tuple[int, dict[str, object]]:
+    """Run a line that the page showed, as its reader would; return the status and the answer."""
+    program, *rest = shlex.split(line)
+    run = await asyncio.create_subprocess_exec(
+        program, "-sS", "-w", "\n%{http_code}", *rest, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await run.communicate()
+    body, _, status = said.decode().rpartition("\n")
+    return int(status), msgspec.json.decode(body)
+
+
+async def shown(tab: Tab, count: int) -> list[str]:
+    """Return what a dialog shows once, and say that it is stored."""
+    await tab.until(f"{SHOWN}.length === {count}")
+    texts = await tab.run(f"[...{SHOWN}].map((each) => each.textContent)")
+    await tab.click("I have stored it")
+    await tab.until("!document.querySelector('dialog')")
+    return [str(text) for text in texts]
+
+
+async def kept_nowhere(tab: Tab, secret: str) -> bool:
+    """Say that a secret is in no place of the page that outlives the dialog."""
+    places = "location.href + JSON.stringify([localStorage, sessionStorage, history.state])"
+    return secret not in await tab.run(f"{places} + document.documentElement.outerHTML")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "stem", "all_there_is"),
+    [("access", "TYPES", "type", CATALOGUE), ("keys", "SCOPES", "scope", Scope)],
+)
+def test_the_pages_offer_all_that_there_is(
+    module: str, name: str, stem: str, all_there_is: Iterable[str]
+) -> None:
+    text = (FOLDER / "pages" / "account" / f"{module}.js").read_text()
+    found = re.search(rf"const {name} = \[([^\]]*)\];", text)
+    assert found is not None
+    assert re.findall('"([^"]+)"', found[1]) == list(all_there_is)
+    sentences = msgspec.json.decode((FOLDER / "words" / "access.en.json").read_bytes())
+    assert {f"access.{stem}.{each}" for each in all_there_is} <= set(sentences)
+
+
+async def test_a_key_is_made_used_changed_replaced_and_revoked(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person()
+    tab = await opened(visit, service, person, "/console/keys")
+    await tab.until_text("You have no key yet")
+    await tab.fill("Name", "ci")
+    await tab.click("Make the key")
+    await tab.until_text("Tick at least one thing", ".problem:not([hidden])")
+    await tab.fill("See what was used", value=True)
+    await tab.fill("May spend, in USD", "5")
+    await tab.click("Make the key")
+    key, line = await shown(tab, 2)
+    assert key.startswith("pxd_")
+    assert await kept_nowhere(tab, key)
+    await tab.until_text("Never used", ".table")
+    await tab.until_text("$0.00 of $5.00", ".table")
+    summary = await service.call("GET", "/api/usage/summary", token=person.token)
+    assert await curl(line) == (200, summary.body)
+    status, body = await curl(line.replace("/api/usage/summary", "/api/wallet"))
+    assert (status, body["error"]["code"]) == (401, "scope_missing")  # type: ignore[index]
+    await tab.goto(f"{service.url}/console/keys")
+    await tab.until_text("from 127.0.0.", ".table")
+
+    await tab.click("Edit: ci")
+    await tab.click("Cancel")
+    assert "Edit" in await tab.focused()
+    await tab.click("Edit: ci")
+    await tab.fill("Only from these addresses", "10.0.0.0/8 nowhere")
+    visit.expect("400")
+    await tab.click("Save")
+    await tab.until_text("allow_ips takes addresses", ".problem:not([hidden])")
+    await tab.fill("Only from these addresses", "10.0.0.0/8")
+    await tab.click("Save")
+    await tab.until_text("from 10.0.0.0/8 only", ".table")
+    assert (await curl(line))[0] == 401
+    await tab.click("Edit: ci")
+    await tab.fill("Only from these addresses", "")
+    await tab.click("Save")
+    await tab.until("!document.querySelector('.table').textContent.includes('10.0.0.0/8')")
+
+    await tab.click("Replace: ci")
+    await tab.fill("The old key goes on for", "1")
+    await tab.click("form button[type=submit]")
+    other, other_line = await shown(tab, 2)
+    assert other != key
+    assert [(await curl(each))[0] for each in (line, other_line)] == [200, 200]
+    await tab.until("document.querySelectorAll('.table tbody tr').length === 2")
+    await tab.click("Revoke: ci")
+    await tab.click("dialog button[value=yes]")
+    await tab.until_text("Revoked", ".table")
+    assert sorted([(await curl(each))[0] for each in (line, other_line)]) == [200, 401]
+
+
+async def test_a_webhook_is_made_tried_broken_and_told_again(
+    service: Service, visit: Visit, receiver: Receiver
+) -> None:
+    person = await service.person()
+    tab = await opened(visit, service, person, "/console/webhooks")
+    await tab.until_text("No server of yours is told")
+    await tab.fill("Address", receiver.url)
+    await tab.click("Add the webhook")
+    await tab.until_text("Tick at least one thing to be told of", ".problem:not([hidden])")
+    await tab.fill("API key made", value=True)
+    await tab.click("Add the webhook")
+    [secret] = await shown(tab, 1)
+    await tab.until("location.pathname.startsWith('/console/webhooks/')")
+    assert await kept_nowhere(tab, secret)
+    await tab.until_text(receiver.url, ".address")
+    await tab.until_text("Nothing of this kind was sent yet")
+
+    await tab.click("Send a test")
+    await tab.until_text("Delivered", ".table")
+    await tab.until_text("answered 200", ".table")
+    [(headers, body)] = receiver.got
+    assert Webhook(secret).verify(body, headers)["type"] == "test.ping"
+
+    receiver.status = 500
+    await service.call(
+        "POST", "/api/keys", {"name": "ci", "scopes": ["usage:read"]}, token=person.token
+    )
+    # Twice, seconds apart: the third attempt by itself is minutes away.
+    await until(lambda: len(receiver.got) == 3, "the broken receiver is told")
+    await tab.until_text("minutes", ".table")
+    await tab.until_text("answered 500", ".table")
+    await tab.click("Details: API key made")
+    await tab.until_text("taken", ".card .card, .card:has(pre)")
+    await tab.until_text("key.created", "pre")
+    receiver.status = 200
+    await tab.click("Send again: API key made")
+    await tab.until("document.querySelectorAll('.table .badge.good').length === 2")
+    await tab.until_text("answered 200", ".card:has(pre)")  # what is looked at stays current
+    await tab.click("Close")
+    assert "Details" in await tab.focused()
+    same = {headers["webhook-id"] for headers, _ in receiver.got[1:]}
+    assert len(same) == 1
+    await tab.fill("Show", "failed")
+    await tab.until_text("Nothing of this kind was sent yet")
+
+
+async def test_a_webhook_is_changed_switched_off_and_deleted(
+    service: Service, visit: Visit, receiver: Receiver
+) -> None:
+    person = await service.person()
+    hook = {"url": receiver.url, "types": ["job.completed"]}
+    made = await service.call("POST", "/api/webhooks", hook, token=person.token)
+    path = f"/console/webhooks/{made.body['webhook']['id']}"
+    tab = await opened(visit, service, person, path)
+    await tab.fill("Everything", value=True)
+    visit.expect("400")
+    await tab.fill("Address", "ftp://example.com/")
+    await tab.click("Save")
+    await tab.until_text("does not begin with https://", ".problem:not([hidden])")
+    await tab.fill("Address", receiver.url)
+    await tab.click("Save")
+    await tab.until_text("Everything", ".facts")
+    await tab.click("New secret")
+    await tab.click("dialog button[value=yes]")
+    [secret] = await shown(tab, 1)
+    assert secret != made.body["secret"]
+    await tab.click("Switch off")
+    await tab.until_text("You have switched it off.", ".facts")
+    await tab.until_text("It is sent nothing until you switch it on.")
+    await tab.click("Switch on")
+    await tab.until_text("On", ".facts .badge.good")
+    receiver.status = 410
+    await tab.click("Send a test")
+    await tab.until_text("It answered 410: gone for good.", ".facts")
+    await tab.until_text("Failed", ".table")
+    receiver.status = 200
+    await tab.click("Switch on")
+    await tab.until_text("On", ".facts .badge.good")
+    # East of Greenwich the day has been longer: what is filled in is this place's own time.
+    await tab.ask("Emulation.setTimezoneOverride", timezoneId="Asia/Seoul")
+    for minutes, said in ((1, "0 events are sent again."), (-60, "1 event is sent again.")):
+        moment = datetime.now(ZoneInfo("Asia/Seoul")) + timedelta(minutes=minutes)
+        await tab.fill("Since", f"{moment:%Y-%m-%dT%H:%M}")
+        await tab.click("form button[type=submit]")
+        await tab.until_text(said)
+    await tab.until_text("Delivered", ".table")
+    await tab.click("Delete the webhook")
+    await tab.click("dialog button[value=yes]")
+    await tab.until_text("No server of yours is told")
+    visit.expect("404")
+    await tab.goto(service.url + path)
+    await tab.until("document.querySelector('.failed .notice.bad')?.textContent.length > 5")
+
+
+async def test_events_come_by_themselves_and_are_filtered(service: Service, visit: Visit) -> None:
+    person = await service.person()
+    tab = await opened(visit, service, person, "/console/events")
+    await tab.until_text("Nothing has happened yet")
+    await service.fund(person.email, "10")
+    await tab.until_text("$10.00 came into your wallet", ".happenings")
+    await tab.until("document.documentElement.dataset.live === 'live'")
+    ids = []
+    for number in range(50):
+        body = {"name": f"key {number}", "scopes": ["usage:read"]}
+        made = await service.call("POST", "/api/keys", body, token=person.token)
+        assert made.status == 200, made.body
+        ids.append(made.body["key_id"])
+    await tab.until_text("The API key “key 0” was made", ".happenings")
+    await service.call("POST", f"/api/keys/{ids[0]}/revoke", token=person.token)
+    await tab.until_text("The API key “key 0” was revoked", ".happenings")
+    await tab.fill("Show", "API key revoked")
+    await tab.until("document.querySelectorAll('.happenings li').length === 1")
+    await tab.until("location.search === '?type=key.revoked'")
+    # It is older than what the page has had of all types.
+    await tab.goto(f"{service.url}/console/events")
+    await tab.until("document.querySelectorAll('.happenings li').length === 50")
+    await tab.fill("Show", "Money came in")
+    await tab.until_text("$10.00 came into your wallet", ".happenings")
+    await tab.fill("Show", "Job done")
+    await tab.until_text("Nothing of this kind has happened")
+    await tab.goto(f"{service.url}/console/events")
+    await tab.until("document.querySelectorAll('.happenings li').length === 50")
+    await tab.click("Load more")
+    await tab.until("document.querySelectorAll('.happenings li').length > 50")
+    await tab.until_text("The API key “key 0” was made", ".happenings")
+    await tab.click("The API key “key 0” was revoked")
+    await tab.until("location.pathname === '/console/keys'")
+
+
+@needs_axe
+async def test_what_is_unfolded_is_clean_by_axe(
+    service: Service, visit: Visit, receiver: Receiver
+) -> None:
+    person = await service.person()
+    key = {"name": "ci", "scopes": ["usage:read"], "spend_limit_usd": 5}
+    hook = {"url": receiver.url, "types": ["*"]}
+    made = {}
+    for path, body in (("/api/keys", key), ("/api/webhooks", hook)):
+        made[path] = await service.call("POST", path, body, token=person.token)
+        assert made[path].status == 200, made[path].body
+    place = f"/webhooks/{made['/api/webhooks'].body['webhook']['id']}"
+    await service.call("POST", f"/api{place}/test", token=person.token)
+    tab = await opened(visit, service, person, "/console/keys")
+    await tab.click("Edit: ci")
+    await tab.settled()
+    wrong = await faults(tab)
+    await tab.goto(f"{service.url}/console{place}")
+    await tab.until_text("answered 200", ".table")
+    await tab.click("Details: Test")
+    await tab.until_text("test.ping", "pre")
+    await tab.settled()
+    assert wrong + await faults(tab) == []
+    await tab.emulate(width=360)
+    assert await faults(tab) == []
