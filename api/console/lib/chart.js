@@ -99,9 +99,10 @@ function bars(points, series, most, wide) {
 // When it begins, is half over, and ends.
 function days(points, wide) {
   if (!points.length) return null;
+  const half = Math.floor((points.length - 1) / 2);
   const places = [
     [0, LEFT, "start"],
-    [Math.floor((points.length - 1) / 2), LEFT + (wide - LEFT) / 2, "middle"],
+    [half, LEFT + ((half + 0.5) * (wide - LEFT)) / points.length, "middle"],
     [points.length - 1, wide, "end"],
   ];
   return places.slice(points.length > 2 ? 0 : 2).map(([at, x, anchor]) => svg("text", { x, y: HEIGHT - 6, "text-anchor": anchor }, points[at].label));
