@@ -141,3 +141,13 @@ async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visi
         await tab.click("As a table")
         await tab.until_text("80 kB", ".chart-table table")
         await tab.until_text("60 kB", ".chart-table table")
+
+
+async def test_money_that_comes_while_one_buys_is_counted(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="0.5")
+    tab = await opened(visit, service, person, "/console/sessions/new")
+    await tab.until_text("$0.50 is missing in your wallet", ".bill")
+    await tab.until(LIVE)
+    await service.fund(person.email, "10")
+    await tab.until_text("$10.50", ".bill")
+    assert "missing" not in await tab.text(".bill")
