@@ -1,6 +1,6 @@
 // How much was used when, by session: as a picture, as a table, to take along; and as it happens.
 
-import { get, pages } from "../../lib/api.js";
+import { ApiError, get, pages } from "../../lib/api.js";
 import { chart } from "../../lib/chart.js";
 import { el, replace } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
@@ -56,7 +56,10 @@ function custom(query) {
       { name: "to", type: "date", label: t("traffic.usage.to"), value: query.get("to") ?? today, max: today, required: true, hint: t("traffic.usage.to_hint") },
     ],
     submit: t("traffic.usage.show"),
-    send: ({ from, to }) => go(`/console/usage?${new URLSearchParams({ range: "custom", from, to })}`, { replace: true }),
+    send: ({ from, to }) => {
+      if (from > to) throw new ApiError(0, { code: "invalid_field", message: "", field: "to" }, t("traffic.usage.order"));
+      return go(`/console/usage?${new URLSearchParams({ range: "custom", from, to })}`, { replace: true });
+    },
   });
 }
 
