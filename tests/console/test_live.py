@@ -52,6 +52,56 @@ async def test_what_happens_is_told_at_once(service: Service, visit: Visit) -> N
     await tab.until_text("No session is active")
 
 
+GATED = """
+{
+const asked = (window.ungated ??= window.fetch);
+window.isAsked = false;
+const gate = new Promise((resolve) => { window.release = resolve; });
+window.fetch = async (path, ...rest) => {
+  const answer = await asked(path, ...rest);
+  if (String(path).startsWith("/api/bandwidth/sessions")) {
+    window.isAsked = true;
+    await gate;
+  }
+  return answer;
+};
+}
+"""
+
+
+async def test_what_happens_while_a_page_is_made_is_on_it(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="10")
+    tab = await opened(visit, service, person, "/console/wallet")
+    await tab.until(LIVE)
+    pages = (("/console/sessions", "Sessions", "$9.00"), ("/console", "Overview", "$8.00"))
+    for path, menu, left in pages:
+        await tab.run(GATED)
+        await tab.click(menu)
+        await tab.until(f"location.pathname === '{path}'")
+        await tab.until("window.isAsked")
+        bought = await service.buy(person)
+        await tab.until_text(left, "#balance")
+        await tab.run("window.release()")
+        shown = f"[data-row='{bought.id}'], [data-session='{bought.id}']"
+        await tab.until(f'document.querySelector("{shown}") !== null')
+
+
+async def test_what_was_shown_stays_while_the_server_is_away(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person(usd="10")
+    first = await service.buy(person)
+    tab = await opened(visit, service, person, "/console")
+    await tab.until(f"{LIVE} && {USED % first.id} === 0")
+    await tab.settled()
+    await tab.run("window.fetch = () => Promise.reject(new TypeError('away')); 0")
+    await service.buy(person)  # the stream that is open still tells of it
+    await tab.until("document.querySelectorAll('.overview-events li').length === 3")
+    await tab.until("document.querySelector('#state p') !== null")
+    assert await tab.run(f"{USED % first.id} === 0")
+    assert await tab.run("document.querySelector('.overview .failed') === null")
+
+
 async def test_steps_are_ticked_and_warnings_come(service: Service, visit: Visit) -> None:
     person = await service.person()
     tab = await opened(visit, service, person, "/console")

@@ -180,3 +180,18 @@ async def test_a_login_that_is_over_is_not_asked_for_again(visit: Visit, server:
     await until(lambda: len(server.resumed) == 2, "it has tried")
     # Whoever reads has the lock; nobody does when nobody tries any more.
     await tab.until("navigator.locks.query().then(({ held }) => held.length === 0)")
+
+
+async def test_who_logs_in_again_at_once_is_heard(visit: Visit, server: Server) -> None:
+    tab = await followed(visit, server)
+    server.refusal = 401
+    server.cut()
+    await until(lambda: len(server.resumed) == 2, "it has tried")
+    await tab.until("navigator.locks.query().then(({ held }) => held.length === 0)")
+    server.refusal = 0
+    await tab.run(
+        "window.page.abort();"
+        "import('/console/lib/stream.js').then(({ follow }) => follow({"
+        " signal: new AbortController().signal, onState: (state) => window.states.push(state) }))"
+    )
+    await tab.until("window.states.at(-1) === 'live'")

@@ -141,3 +141,50 @@ async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visi
         await tab.click("As a table")
         await tab.until_text("80 kB", ".chart-table table")
         await tab.until_text("60 kB", ".chart-table table")
+
+
+async def test_money_that_comes_while_one_buys_is_counted(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="0.5")
+    tab = await opened(visit, service, person, "/console/sessions/new")
+    await tab.until_text("$0.50 is missing in your wallet", ".bill")
+    await tab.until(LIVE)
+    await service.fund(person.email, "10")
+    await tab.until_text("$10.50", ".bill")
+    assert "missing" not in await tab.text(".bill")
+
+
+LOST = """
+const asked = window.fetch;
+let isLost = false;
+window.fetch = async (path, ...rest) => {
+  const answer = await asked(path, ...rest);
+  if (path !== "/api/bandwidth/create" || isLost) return answer;
+  isLost = true;
+  throw new TypeError("the answer did not come");
+};
+document.querySelector("main form .primary").click();
+document.querySelector("main form .primary").click();
+document.querySelector("main form").requestSubmit();
+"""
+
+
+async def test_a_purchase_whose_answer_is_lost_is_one(service: Service, visit: Visit) -> None:
+    person = await service.person(usd="10")
+    tab = await opened(visit, service, person, "/console/sessions/new")
+    await tab.until_text("$9.00", ".bill")
+    await tab.run(LOST)
+    await tab.click("I have stored it")
+    await tab.until(f"{USED} === 0")
+    assert len(await service.sessions(person)) == 1
+
+
+async def test_a_range_that_ends_before_it_begins_is_refused_beside_its_field(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person()
+    tab = await opened(visit, service, person, "/console/usage?range=custom&from=no&to=day")
+    await tab.fill("First day", "2026-03-02")
+    await tab.fill("Last day", "2026-03-01")
+    await tab.click("Show")
+    await tab.until_text("choose a later one", "[name=to] ~ .problem")
+    assert await tab.focused() == "Last day"

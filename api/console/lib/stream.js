@@ -57,7 +57,11 @@ function begin() {
 
 // Nobody follows: another tab may read.
 function rest() {
-  if (followers.size || !tab.reading) return;
+  if (!followers.size && tab.reading) ended();
+}
+
+// Who follows next begins anew.
+function ended() {
   tab.reading.abort();
   clearInterval(tab.ticking);
   tab.channel?.close();
@@ -89,7 +93,7 @@ async function read(signal) {
     failures += 1;
     await paused(Math.max(pause, backedOff(failures)), signal);
   }
-  tab.isHolder = false;
+  if (!signal.aborted) ended();
 }
 
 // One connection. It is given up when nothing is heard for longer than the server is ever silent.

@@ -8,6 +8,7 @@ import { busy, card, facts, failure, link, meter, table } from "../lib/view.js";
 import { ago, bytes, credits, date, money, percent, rate, t } from "../lib/words.js";
 import { steps } from "./overview/steps.js";
 import { keyWarnings, warnings } from "./overview/warnings.js";
+import { paced } from "./traffic/shared.js";
 
 export const words = "overview";
 export const title = "overview.title";
@@ -20,19 +21,22 @@ export async function render(main, page) {
   await ready();
   const board = new Board(page);
   main.append(board.node);
-  await board.all();
+  // Before anything is asked for: what happens while the answers are on their way is not in them.
   follow({
     signal: page.signal,
     refresh: () => board.all(),
     onUsage: (frame) => board.moved(frame),
+    onState: (state) => state === "live" && board.frames.clear(),
     onEvent: (event) => board.told(event),
   });
+  await board.all();
 }
 
 // The parts of the page, each asked for on its own: one that fails says so, and the others stand.
 class Board {
   constructor({ me, signal }) {
-    Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, askedAt: 0 });
+    Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, filled: new Set() });
+    this.summed = paced(() => this.use(), SUMMARY_MS, signal);
     this.parts = Object.fromEntries(["head", "keys", "use", "sessions", "devices", "events", "system"].map((name) => [name, el("div", null, busy())]));
     this.rows = el("ul", { class: "overview-sessions" });
     const { head, keys, use, sessions, devices, events, system } = this.parts;
@@ -55,16 +59,20 @@ class Board {
   }
 
   // Fills a part with what `make` finds, unless it was asked for again meanwhile; a refusal stands in its place, and
-  // is thrown on by nobody.
+  // is thrown on by nobody. While the server is away, what it said before stays: the top bar says how old it is.
   async fill(name, make) {
     const turn = (this.turns[name] ?? 0) + 1;
     this.turns[name] = turn;
     try {
       const found = await make();
-      if (this.turns[name] === turn) replace(this.parts[name], found);
+      if (this.turns[name] !== turn) return;
+      replace(this.parts[name], found);
+      this.filled.add(name);
     } catch (error) {
       if (this.signal.aborted || this.turns[name] !== turn) return;
       if (!(error instanceof ApiError)) throw error;
+      const isAway = error.status === 0 || error.status >= 500;
+      if (isAway && this.filled.has(name)) return;
       replace(this.parts[name], failure(error, () => this.fill(name, make)));
     }
   }
@@ -87,7 +95,6 @@ class Board {
   }
 
   use() {
-    this.askedAt = Date.now();
     return this.fill("use", async () => {
       const summary = await this.get("/api/usage/summary", { tz: ZONE });
       this.known.summary = summary;
@@ -98,7 +105,7 @@ class Board {
         ["overview.ever", summary.all],
       ];
       return [
-        facts(sums.map(([key, sum]) => [t(key), el("span", { class: "is-live" }, el("strong", null, bytes(sum.bytes)), ` · ${money(sum.cost_usd)}`)])),
+        facts(sums.map(([key, sum]) => [t(key), el("span", { class: "is-live" }, el("strong", null, bytes(sum.bytes)), " ", money(sum.cost_usd))])),
         link("/console/usage", t("overview.to_usage")),
       ];
     });
@@ -114,7 +121,8 @@ class Board {
     });
   }
 
-  // What the stream has said of a session since it was listed is newer than the list.
+  // What the stream has said of a session since it was listed is newer than the list; what it said before it was
+  // away is not (`onState`).
   draw() {
     const lines = this.sessions.map((each) => ({ ...each, ...this.frames.get(each.id) }));
     keyed(this.rows, lines, (each) => each.id, (each) => this.row(el("li"), each), (node, each) => this.row(node, each));
@@ -137,7 +145,7 @@ class Board {
   moved(frame) {
     this.frames.set(frame.session_id, { bytes_used: frame.bytes_used, bytes_left: frame.bytes_left, bytes_per_second: frame.bytes_per_second });
     this.draw();
-    if (Date.now() - this.askedAt > SUMMARY_MS) this.use();
+    this.summed();
   }
 
   earned() {

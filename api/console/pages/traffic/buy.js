@@ -4,9 +4,10 @@ import { get, post } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
+import { follow } from "../../lib/stream.js";
 import { button, card, facts, live, notice, secret } from "../../lib/view.js";
 import { language, money, t } from "../../lib/words.js";
-import { remember } from "./shared.js";
+import { remember, unlessRefused } from "./shared.js";
 
 export const words = "traffic";
 export const title = "traffic.buy";
@@ -21,18 +22,20 @@ export async function render(main, page) {
   const node = form({ fields: fields(terms, countries), submit: t("traffic.buy.submit"), send: buy, note: t("traffic.buy.note", { days: Math.round(terms.lifetime_seconds / 86_400) }) });
   const input = (name) => node.querySelector(`[name=${name}]`);
 
+  let balance = page.me.usd_balance;
+
   function reckoned() {
     const floor = floorOf(input("country")?.value, terms, countries);
     const price = input("price_per_gb").value === "" ? Math.max(terms.price_per_gb, floor) : Number(input("price_per_gb").value);
     const gb = Number(input("gb").value);
     const cost = gb > 0 && price >= 0 ? costOf(gb, price) : null;
-    const left = cost === null ? null : (Math.round(page.me.usd_balance * MICRO) - cost) / MICRO;
+    const left = cost === null ? null : (Math.round(balance * MICRO) - cost) / MICRO;
     replace(
       bill,
       facts([
         [t("traffic.price_per_gb"), money(price)],
         [t("traffic.buy.cost"), el("strong", { data: { cost: cost ?? "" } }, money(cost === null ? null : cost / MICRO))],
-        [t("traffic.buy.available"), money(page.me.usd_balance)],
+        [t("traffic.buy.available"), money(balance)],
         [t("traffic.buy.left"), money(left !== null && left < 0 ? null : left)],
       ]),
       price < floor ? notice("warn", t("traffic.buy.floor", { price: money(floor) })) : null,
@@ -41,11 +44,17 @@ export async function render(main, page) {
     );
   }
 
+  async function refresh() {
+    balance = (await get("/auth/me", null, asked)).usd_balance;
+    reckoned();
+  }
+
   node.addEventListener("input", reckoned);
   node.querySelector(".actions").before(bill);
   if (terms.has_passwordless) input("allow_ips").after(mine(input("allow_ips")));
   main.append(card(null, node));
   reckoned();
+  follow({ onEvent: () => refresh().catch(unlessRefused), refresh, signal: page.signal });
 }
 
 function fields(terms, countries) {

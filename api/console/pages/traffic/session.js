@@ -16,21 +16,22 @@ const TARGET = "https://example.com/";
 
 export async function render(main, page) {
   const shown = new Shown(page.params.id, page.signal);
-  await shown.refresh();
-  main.querySelector("h1").textContent = named(shown.found.session);
-  main.append(shown.node);
   follow({
     types: OF_SESSIONS,
     onEvent: (event) => event.subject_id === shown.id && shown.refresh().catch(unlessRefused),
     onUsage: (frame) => frame.session_id === shown.id && shown.moved(frame),
+    onState: (state) => state === "live" && shown.forget(),
     refresh: () => shown.refresh(),
     signal: page.signal,
   });
+  await shown.refresh();
+  main.querySelector("h1").textContent = named(shown.found.session);
+  main.append(shown.node);
 }
 
 class Shown {
   constructor(id, signal) {
-    Object.assign(this, { id, signal, found: null, frame: null, dialled: null });
+    Object.assign(this, { id, signal, found: null, frame: null, dialled: null, turn: 0 });
     this.parts = Object.fromEntries(["head", "bill", "why", "dial", "end"].map((name) => [name, el("div")]));
     const { head, bill, why, dial, end } = this.parts;
     this.node = el("div", { class: "session" }, card(t("traffic.use"), head), card(t("traffic.bill"), bill), dial, card(t("traffic.refused"), why), end);
@@ -38,20 +39,30 @@ class Shown {
   }
 
   async refresh() {
+    this.turn += 1;
+    const { turn } = this;
     const asked = { signal: this.signal };
-    this.found = await get(`/api/bandwidth/sessions/${this.id}`, null, asked);
+    const found = await get(`/api/bandwidth/sessions/${this.id}`, null, asked);
     // The whole life of a session in days: there are as many as it lives.
-    const query = { session_id: this.id, step: "day", from: this.found.session.created_at };
-    this.total = (await get("/api/usage", query, asked)).total;
+    const query = { session_id: this.id, step: "day", from: found.session.created_at };
+    const { total } = await get("/api/usage", query, asked);
+    if (this.found && turn !== this.turn) return; // what was asked for later is newer
+    Object.assign(this, { found, total });
     this.draw();
   }
 
   // Bytes are told at once; what they cost follows.
   moved(frame) {
     this.frame = frame;
+    if (!this.found) return; // it is on its way
     this.found.session.bytes_used = frame.bytes_used;
     this.head();
     this.again();
+  }
+
+  // How fast it was before the stream was away is not how fast it is.
+  forget() {
+    this.frame = null;
   }
 
   draw() {

@@ -21,8 +21,8 @@ export async function render(main, page) {
     el("div", { class: "actions above" }, link("/console/sessions/new", t("traffic.buy"), { kind: "primary" }), filter(list.status)),
     list.node,
   );
+  follow({ types: OF_SESSIONS, onEvent: () => list.refresh().catch(unlessRefused), onUsage: (frame) => list.moved(frame), onState: (state) => state === "live" && list.frames.clear(), refresh: () => list.refresh(), signal: page.signal });
   await list.refresh();
-  follow({ types: OF_SESSIONS, onEvent: () => list.refresh().catch(unlessRefused), onUsage: (frame) => list.moved(frame), refresh: () => list.refresh(), signal: page.signal });
 }
 
 function filter(status) {
@@ -37,11 +37,13 @@ function filter(status) {
 // `length` is how many are shown; what is asked for again has as many.
 class List {
   constructor(status, signal) {
-    Object.assign(this, { status, signal, rows: [], frames: new Map(), next: null, length: LIMIT });
+    Object.assign(this, { status, signal, rows: [], frames: new Map(), next: null, length: LIMIT, turn: 0 });
     this.node = el("div");
   }
 
   async refresh() {
+    this.turn += 1;
+    const { turn } = this;
     const found = [];
     let cursor = null;
     do {
@@ -49,6 +51,7 @@ class List {
       found.push(...part.sessions);
       cursor = part.next_cursor;
     } while (cursor && found.length < this.length);
+    if (turn !== this.turn) return; // what was asked for later is newer
     Object.assign(this, { rows: found, next: cursor });
     this.draw();
   }

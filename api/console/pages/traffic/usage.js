@@ -1,6 +1,6 @@
 // How much was used when, by session: as a picture, as a table, to take along; and as it happens.
 
-import { get, pages } from "../../lib/api.js";
+import { ApiError, get, pages } from "../../lib/api.js";
 import { chart } from "../../lib/chart.js";
 import { el, replace } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
@@ -18,6 +18,7 @@ export const title = "traffic.usage.title";
 const AGAIN_MS = 5_000;
 const RANGES = ["live", "today", "7d", "30d", "custom"];
 const SERIES = 5; // sessions that have a colour of their own; the others share one
+const DAY = /^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$/;
 const LONGEST_OF_HOURS = 3; // days that are shown by the hour
 
 export async function render(main, page) {
@@ -26,12 +27,12 @@ export async function render(main, page) {
   main.append(choice(range));
   if (range === "live") return lived(main, page);
   if (range === "custom") main.append(card(null, custom(page.query)));
-  const query = queryOf(range, page.query);
-  if (!query) return;
+  const queried = () => queryOf(range, page.query); // of today: at midnight it is another one
+  if (!queried()) return;
   const node = el("div");
-  const csv = button(t("traffic.usage.csv"), () => save(`/api/usage.csv?${new URLSearchParams({ ...query, by: "session" })}`, `usage-${query.from}.csv`), { kind: "quiet" });
+  const csv = button(t("traffic.usage.csv"), () => save(`/api/usage.csv?${new URLSearchParams({ ...queried(), by: "session" })}`, `usage-${queried().from}.csv`), { kind: "quiet" });
   main.append(node, el("div", { class: "actions" }, csv));
-  const load = () => drawn(query, page.signal);
+  const load = () => drawn(queried(), page.signal);
   await shown(node, load);
   const again = paced(async () => {
     const next = await load();
@@ -55,7 +56,10 @@ function custom(query) {
       { name: "to", type: "date", label: t("traffic.usage.to"), value: query.get("to") ?? today, max: today, required: true, hint: t("traffic.usage.to_hint") },
     ],
     submit: t("traffic.usage.show"),
-    send: ({ from, to }) => go(`/console/usage?${new URLSearchParams({ range: "custom", from, to })}`, { replace: true }),
+    send: ({ from, to }) => {
+      if (from > to) throw new ApiError(0, { code: "invalid_field", message: "", field: "to" }, t("traffic.usage.order"));
+      return go(`/console/usage?${new URLSearchParams({ range: "custom", from, to })}`, { replace: true });
+    },
   });
 }
 
@@ -64,7 +68,7 @@ function queryOf(range, query) {
   if (range === "today") return { step: "hour", from: dayOf(0), tz: ZONE };
   if (range !== "custom") return { step: "day", from: dayOf(range === "7d" ? -6 : -29), tz: ZONE };
   const [from, to] = [query.get("from"), query.get("to")];
-  if (!from || !to) return null;
+  if (!DAY.test(from) || !DAY.test(to) || from > to) return null; // an address that somebody wrote
   const after = new Date(`${to}T12:00:00Z`);
   after.setUTCDate(after.getUTCDate() + 1);
   const days = (after - new Date(`${from}T12:00:00Z`)) / 86_400_000;

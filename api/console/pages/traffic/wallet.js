@@ -22,21 +22,24 @@ const SUBJECTS = [
 export async function render(main, page) {
   const wallet = new Balance(page.signal);
   main.append(wallet.node);
-  await wallet.refresh();
   follow({ onEvent: () => wallet.refresh().catch(unlessRefused), refresh: () => wallet.refresh(), signal: page.signal });
+  await wallet.refresh();
 }
 
 class Balance {
   constructor(signal) {
-    Object.assign(this, { signal, length: LIMIT });
+    Object.assign(this, { signal, length: LIMIT, turn: 0 });
     this.sums = el("div", { class: "sums" });
     this.list = el("div");
     this.node = el("div", null, this.sums, card(t("traffic.wallet.moves"), this.list));
   }
 
   async refresh() {
+    this.turn += 1;
+    const { turn } = this;
     const asked = { signal: this.signal };
     const [sums, rows] = await Promise.all([get("/api/wallet", null, asked), this.rows(asked)]);
+    if (turn !== this.turn) return; // what was asked for later is newer
     replace(this.sums, usd(sums), credit(sums));
     replace(this.list, moves(rows.found), rows.cursor ? more(() => this.longer(rows.found.length)) : null);
   }
