@@ -121,6 +121,12 @@ class ArtifactsReply(Reply, kw_only=True):
     next_cursor: str | UnsetType = UNSET
 
 
+class AddressReply(Reply, kw_only=True):
+    """Where an artifact is downloaded: a path here, or the address of an S3 store, for a while."""
+
+    url: str
+
+
 class ArtifactRoutes:
     """The routes of artifacts."""
 
@@ -194,6 +200,16 @@ class ArtifactRoutes:
                 scope=Scope.JOBS_READ,
                 errors=(*missing, Code.TOO_BUSY),
                 has_file=True,
+            ),
+            Route(
+                "GET",
+                "/api/artifacts/{artifact_id}/address",
+                "Say where one of my files is downloaded",
+                self.address,
+                AddressReply,
+                auth=Auth.JWT,
+                scope=Scope.JOBS_READ,
+                errors=missing,
             ),
             Route(
                 "DELETE",
@@ -350,6 +366,12 @@ class ArtifactRoutes:
         """Return one of the caller's files."""
         artifact = await self._artifacts.find(call.user_id, _artifact_id(call))
         return await self._download(artifact)
+
+    async def address(self, call: Call[Nothing, Any]) -> AddressReply:
+        """Say where one of the caller's files is, for who cannot follow a redirect to elsewhere."""
+        artifact = await self._artifacts.find(call.user_id, _artifact_id(call))
+        url = self._artifacts.address(artifact)
+        return AddressReply(url=url or f"/api/artifacts/{artifact.id}")
 
     async def download_to_device(self, call: Call[Nothing, Any]) -> Reply:
         """Return a file to a device that needs it."""

@@ -343,15 +343,25 @@ class Artifacts:
             MarketError: `artifact_not_found`, when it is not whole, or its bytes are lost.
             BlobError: it cannot be read now.
         """
-        if artifact.content_id is None:
-            raise MarketError(Code.ARTIFACT_NOT_FOUND, NOT_WHOLE)
-        if self._blobs.is_elsewhere:
-            return self._blobs.address(artifact.content_id, artifact.name.rpartition("/")[2])
+        address = self.address(artifact)
+        if address is not None:
+            return address
         try:
-            return _Counted(await self._blobs.open(artifact.content_id), self.traffic)
+            return _Counted(await self._blobs.open(_content_id(artifact)), self.traffic)
         except MissingError as error:
             _logger.error("artifact %s: its content is lost: %s", artifact.id, error)
             raise MarketError(Code.ARTIFACT_NOT_FOUND, "Its content is lost.") from error
+
+    def address(self, artifact: ArtifactRow) -> str | None:
+        """Return the address where an artifact can be fetched for a while; None when it is here.
+
+        Raises:
+            MarketError: `artifact_not_found`, when it is not whole.
+        """
+        content_id = _content_id(artifact)
+        if not self._blobs.is_elsewhere:
+            return None
+        return self._blobs.address(content_id, artifact.name.rpartition("/")[2])
 
     async def delete(self, user_id: str, artifact_id: str) -> None:
         """Delete a buyer's artifact.
@@ -808,6 +818,13 @@ def _row(artifact_id: str, user_id: str, kind: Kind, new: NewArtifact, now: int)
 
 def _upload(row: ArtifactRow) -> Upload:
     return Upload(row.id, row.digest, row.size_bytes, row.reference)
+
+
+def _content_id(artifact: ArtifactRow) -> str:
+    """Return the identifier of the content of an artifact that is whole."""
+    if artifact.content_id is None:
+        raise MarketError(Code.ARTIFACT_NOT_FOUND, NOT_WHOLE)
+    return artifact.content_id
 
 
 def _longer(artifact: ArtifactRow) -> MarketError:

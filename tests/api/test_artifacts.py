@@ -95,13 +95,15 @@ async def test_a_file_is_sent_listed_fetched_and_deleted(service: Service) -> No
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Content-Type"] == "application/octet-stream"
     assert "sandbox" in headers["Content-Security-Policy"]
+    where = await service.call("GET", f"/api/artifacts/{artifact_id}/address", headers=who)
+    assert where.body["url"] == f"/api/artifacts/{artifact_id}"
     traffic = service.daemon.market.artifacts.traffic
     assert traffic.received_bytes == traffic.sent_bytes == len(CONTENT)
     assert (traffic.finished, traffic.mismatches) == (1, 0)
     deleted = await service.call("DELETE", f"/api/artifacts/{artifact_id}", headers=who)
     assert deleted.status == 200
-    status, _, _ = await fetch(service, f"/api/artifacts/{artifact_id}", who)
-    assert status == 404
+    for path in (f"/api/artifacts/{artifact_id}", f"/api/artifacts/{artifact_id}/address"):
+        assert (await fetch(service, path, who))[0] == 404
 
 
 async def test_ranges_are_answered_as_http_says(service: Service) -> None:

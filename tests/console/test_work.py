@@ -1,13 +1,19 @@
 """Devices, jobs, the market and deploys in a browser, and an agent that runs the shown lines."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from support.browser import Visit
 from support.console import agent, opened
 from support.service import Person, Service, running_in
 from support.waiting import until
 from support.worker_process import require_sandbox
+
+from market.artifacts import Artifacts
 
 LINES = "document.querySelectorAll('dialog .copy-text')"
 
@@ -258,6 +264,17 @@ class Runner:
         await self.say(f"{self._job}/log?attempt=1&offset={self._written}", raw=text)
         self._written += len(text)
 
+    async def leave(self, name: str, content: bytes) -> None:
+        """Send a file that the job has left."""
+        digest = hashlib.sha256(content).hexdigest()
+        new = {"kind": "output", "name": name, "size_bytes": len(content), "sha256": digest}
+        announced = await self._service.call(
+            "POST", f"{self._job}/artifacts", {"attempt": 1, **new}, headers=self._headers
+        )
+        where = f"/api/worker/artifacts/{announced.body['artifact_id']}"
+        await self._service.call("PUT", f"{where}/content", raw=content, headers=self._headers)
+        await self.say(f"{where}/done")
+
     async def complete(self) -> None:
         await self.say(f"{self._job}/complete", {"result": "42"})
 
@@ -298,3 +315,36 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
     await tab.until_text("You have confirmed the result; it is paid.")
     wallet = await service.call("GET", "/api/wallet", token=owner.token)
     assert wallet.body["credit_balance"] == 9
+
+
+async def handed_over(request: web.Request) -> web.Response:
+    """Answer as an object store does: without a word that lets pages of others read it."""
+    headers = {"Content-Disposition": "attachment; filename*=UTF-8''answer.txt"}
+    return web.Response(body=b"from the store", headers=headers)
+
+
+async def test_a_file_that_an_object_store_has_is_saved_from_there(
+    service: Service, visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer, owner = await service.person(credit="10"), await service.person()
+    body = {"name": "box"}
+    made = await service.call("POST", "/api/worker/token/create", body, token=owner.token)
+    job = {"title": "slow", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
+    posted = await service.call("POST", "/api/jobs", job, token=buyer.token)
+    job_id = str(posted.body["job_id"])
+    runner = Runner(service, str(made.body["token"]), job_id)
+    await runner.begin()
+    await runner.leave("answer.txt", b"from here")
+    await runner.complete()
+    app = web.Application()
+    app.router.add_get("/bucket/{key}", handed_over)
+    async with TestServer(app) as store:
+        url = str(store.make_url("/bucket/x"))
+        monkeypatch.setattr(Artifacts, "address", lambda _self, _artifact: url)
+        tab = await opened(visit, service, buyer, f"/console/jobs/{job_id}")
+        await tab.ask("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+        await tab.click("Download: answer.txt")
+        saved = tmp_path / "answer.txt"
+        await until(saved.exists, "the file is saved")
+    assert saved.read_bytes() == b"from the store"
+    assert await tab.run("location.pathname") == f"/console/jobs/{job_id}"

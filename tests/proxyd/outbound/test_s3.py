@@ -270,4 +270,6 @@ async def _download(service: Service, token: str, artifact_id: str) -> bytes:
         assert response.status == 302
         where = response.headers["Location"]
         assert (await response.json())["url"] == where
+    answer = await service.call("GET", f"/api/artifacts/{artifact_id}/address", token=token)
+    assert answer.body["url"].partition("?")[0] == where.partition("?")[0]
     return (await fetched(where))[1]

@@ -6,7 +6,7 @@ import { form } from "../../lib/forms.js";
 import { ask, badge, button, card, copyable, facts, link, meter, notice, table } from "../../lib/view.js";
 import { bytes, count, date, percent, t } from "../../lib/words.js";
 import { logOf } from "./log.js";
-import { OF_JOBS, cancelling, current, jobType, paid, place, save, state } from "./shared.js";
+import { OF_JOBS, cancelling, current, jobType, paid, place, save, saveArtifact, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.job";
@@ -140,7 +140,7 @@ function resultOf(job, artifacts) {
 function download(file) {
   if (!file.is_whole) return t("work.arriving");
   if (file.size_bytes > BROWSER_BYTES) return copyable(`curl -L -OJ -H "Authorization: Bearer $TOKEN" ${location.origin}/api/artifacts/${file.id}`, t("work.download"));
-  return button(t("work.download"), () => save(`/api/artifacts/${file.id}`, file.name), { kind: "quiet", "aria-label": t("work.download_of", { name: file.name }) });
+  return button(t("work.download"), () => saveArtifact(file), { kind: "quiet", "aria-label": t("work.download_of", { name: file.name }) });
 }
 
 // What its buyer can do about it now.
