@@ -359,6 +359,7 @@ async def _listed(tx: Transaction, user_id: str, now: int) -> list[ListedKey]:
 
 
 async def _change(tx: Transaction, user_id: str, key_id: str, change: KeyChange, now: int) -> None:
+    await lock_user(tx, user_id)  # of two changes at once, the second is of what the first has left
     row = await _own(tx, user_id, key_id)
     if change.name is not None:
         _check_name(change.name)
@@ -387,6 +388,7 @@ async def _roll(
     tx: Transaction, context: Context, user_id: str, key_id: str, *, overlap_seconds: int
 ) -> IssuedKey:
     now = context.now()
+    await lock_user(tx, user_id)  # first, as by all who change what a user has
     row = await _own(tx, user_id, key_id)
     if overlap_seconds:
         has_ended = not await queries.end_by(tx, key_id, expires_at=now + overlap_seconds, now=now)

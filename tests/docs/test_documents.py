@@ -20,6 +20,8 @@ from support.worker_process import require_sandbox
 from api.errors import STATUS_OF_KIND, Transport
 from market.errors import Code
 from market.events import CATALOGUE
+from market.keys import new_text
+from market.scopes import Scope
 from proxyctl.protocol.jobspec import (
     Checkpoint,
     Input,
@@ -187,6 +189,24 @@ def test_the_walk_through_of_device_authorisation_runs(tmp_path: Path) -> None:
     assert '"code":"authorization_pending"' in printed
     assert '"client_name":"proxyd on attic"' in printed
     assert '"sessions":[]' in printed
+
+
+def test_the_walk_through_of_keys_runs(tmp_path: Path) -> None:
+    printed = walk_through("keys.md", tmp_path)
+    assert '"session_id":"' in printed
+    for code in ("scope_missing", "spend_limit_reached", "unauthorized"):
+        assert f'"code":"{code}"' in printed
+    assert '"spent_usd":1.0,' in printed
+    assert '"spend_limit_usd":15.0,' in printed
+
+
+def test_the_page_of_keys_has_every_scope_and_finds_keys() -> None:
+    page = (ROOT / "docs" / "keys.md").read_text()
+    assert re.findall(r"^\| `(\w+:\w+)` \|", page, re.MULTILINE) == list(Scope)
+    [pattern] = re.findall(r"```\n(.*?)\n```", page)
+    key = new_text()
+    assert re.findall(pattern, f"token = '{key}'") == [key]
+    assert not re.findall(pattern, f"token = '{key}0'")
 
 
 def test_the_page_of_events_has_every_event_with_what_it_says() -> None:

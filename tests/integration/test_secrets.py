@@ -70,9 +70,29 @@ class Conversation:
         keep["worker token"] = worker["token"]
         await self.call("/api/worker/heartbeat", {}, **{"X-Worker-Token": worker["token"]})
         await self.run(token, worker["token"])
+        await self.have_keys(token)
         await self.call("/api/assistant/chat", {"message": "How much have I left?"}, token)
         keep |= {f"password {number}": each for number, each in enumerate(PASSWORDS)}
         keep |= {"mail password": MAIL_PASSWORD, "model key": MODEL_KEY}
+
+    async def have_keys(self, token: str) -> None:
+        """Make an API key, use it, mistype it and replace it; let a program in; make a webhook."""
+        made = await self.call("/api/keys", {"name": "k", "scopes": ["sessions:read"]}, token)
+        key = self.secrets["API key"] = made["key"]
+        for shown in (key, key[:-1]):
+            path = "/api/bandwidth/sessions"
+            await asyncio.to_thread(self.daemon.call, "GET", path, None, shown)
+        rolled = await self.call(f"/api/keys/{made['key_id']}/roll", {}, token)
+        self.secrets["replaced API key"] = rolled["key"]
+        asking = {"client_name": "attic", "scopes": ["usage:read"]}
+        codes = await self.call("/auth/device", asking)
+        self.secrets["device code"] = codes["device_code"]
+        await self.call(f"/auth/device/{codes['user_code']}/approve", token=token)
+        let_in = await self.call("/auth/device/token", {"device_code": codes["device_code"]})
+        self.secrets["key of a program"] = let_in["key"]
+        endpoint = {"url": "https://webhooks.example.com/", "types": ["*"]}
+        webhook = await self.call("/api/webhooks", endpoint, token)
+        self.secrets["secret of a webhook"] = webhook["secret"]
 
     async def run(self, token: str, worker: str) -> None:
         """Put up a job with a secret, rightly and wrongly, and take it."""
