@@ -19,6 +19,7 @@ from market.exit_wishes import ExitWishes, countries_in
 from market.exit_wishes import canonical as exit_text
 from market.exits import NO_EXITS, ExitTerms
 from market.idempotency import Receipt
+from market.lease_transactions import tell_expiring
 from market.leases import Leases, Usage
 from market.money import GB, MICRO, Currency, as_decimal, cost, earned
 from market.spending import Spender, spend, written
@@ -380,6 +381,14 @@ class Bandwidth:
         return await self._expiring.run(
             self._leases.due_to_expire, end, most=EXPIRE_MAX_SESSIONS, now=self._now()
         )
+
+    async def warn(self) -> int:
+        """Tell buyers of sessions whose time is over within a day, once; return of how many.
+
+        Raises:
+            StoreError: not all were told.
+        """
+        return await self._store.write(tell_expiring, self._context)
 
     async def _leave_active(self, session_id: str, status: SessionStatus) -> None:
         usage = self._traffic.cut(session_id, status)

@@ -55,6 +55,14 @@ class SessionEnded(EventData, frozen=True):
     cost_usd: float
 
 
+class SessionExpiring(EventData, frozen=True):
+    """A session is over within a day. It is said once, of a session of more than two days."""
+
+    session_id: str
+    bytes_left: int
+    expires_at: Timestamp
+
+
 class SessionExpired(EventData, frozen=True):
     """The time of a session is over; what it had not used is not paid."""
 
@@ -239,6 +247,7 @@ CATALOGUE: dict[str, type[EventData]] = {
     "session.low": SessionLow,
     "session.exhausted": SessionExhausted,
     "session.ended": SessionEnded,
+    "session.expiring": SessionExpiring,
     "session.expired": SessionExpired,
     "wallet.deposited": WalletDeposited,
     "job.created": JobCreated,

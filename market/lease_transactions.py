@@ -12,8 +12,10 @@ from market.events import (
     SessionEnded,
     SessionExhausted,
     SessionExpired,
+    SessionExpiring,
     SessionLow,
     amount,
+    timestamp,
 )
 from market.lease_book import (
     SLICE_FIRST_BYTES,
@@ -41,6 +43,9 @@ from storage.store import Transaction
 from storage.usage import CountsRow, RefusalRow
 
 DAY_SECONDS = 86_400
+# A buyer is told so long before a session is over.
+WARNED_SECONDS = DAY_SECONDS
+TOLD_MAX_SESSIONS = 500  # in one transaction of the sweep
 
 
 def hold_of(session_id: str) -> str:
@@ -171,6 +176,28 @@ async def _tell_low(tx: Transaction, context: Context, session_ids: Sequence[str
         for row in low
     ]
     await record_all(tx, context, events)
+
+
+async def tell_expiring(tx: Transaction, context: Context) -> int:
+    """Tell buyers of sessions whose time is nearly over; return how many sessions were looked at.
+
+    Of a session that was not sold for much longer than that, its buyer knows.
+    """
+    now = context.now()
+    rows = await queries.mark_expiring(
+        tx, now=now, before=now + WARNED_SECONDS, limit=TOLD_MAX_SESSIONS
+    )
+    events = [
+        NewEvent(
+            row.user_id,
+            SessionExpiring(row.id, row.bytes_left, timestamp(row.expires_at)),
+            row.id,
+        )
+        for row in rows
+        if row.expires_at - row.created_at > 2 * WARNED_SECONDS
+    ]
+    await record_all(tx, context, events)
+    return len(rows)
 
 
 async def release(tx: Transaction, context: Context, usages: Sequence[Usage], *, now: int) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from proxyd.outbound.chat_model import OpenAiModel
 
 EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
+WARN_CHECK_SECONDS = 60.0  # buyers are told a day before, and of 500 sessions at most each time
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
 SILENT_DEVICE_CHECK_SECONDS = 15.0  # owners are told of a device that is away two minutes
 JOB_EXPIRY_CHECK_SECONDS = 15.0
@@ -101,6 +102,9 @@ class Services:
         tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)
         tasks.every(EXPIRY_CHECK_SECONDS, "expiry", market.bandwidth.expire, "expired sessions")
+        tasks.every(
+            WARN_CHECK_SECONDS, "sessions", market.bandwidth.warn, "sessions that are about to end"
+        )
         tasks.every(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
         tasks.every(
             SILENT_DEVICE_CHECK_SECONDS, "silent devices", self.tell_silent, "silent devices"

@@ -94,6 +94,16 @@ class LowRow(NamedTuple):
     bytes_left: int
 
 
+class ExpiringRow(NamedTuple):
+    """A session whose time is nearly over, and whose it is; times in UTC seconds."""
+
+    id: str
+    user_id: str
+    bytes_left: int
+    created_at: int
+    expires_at: int
+
+
 class IdRow(NamedTuple):
     """An identifier alone."""
 
@@ -402,6 +412,26 @@ async def mark_low(tx: Transaction, session_ids: Sequence[str]) -> list[LowRow]:
         RETURNING id, user_id, quota_bytes, quota_bytes - bytes_used
         """,
         asked=json.dumps([{"id": each} for each in session_ids]),
+    )
+
+
+async def mark_expiring(tx: Transaction, *, now: int, before: int, limit: int) -> list[ExpiringRow]:
+    """Note that the buyers of sessions that expire before a time are told; return those to tell."""
+    return await tx.all(
+        ExpiringRow,
+        """
+        UPDATE bandwidth_sessions SET is_expiry_told = 1
+        WHERE is_expiry_told = 0 AND id IN (
+            SELECT id FROM bandwidth_sessions
+            WHERE status = 'active' AND is_expiry_told = 0 AND expires_at > :now
+                AND expires_at <= :before
+            ORDER BY expires_at LIMIT :limit
+        )
+        RETURNING id, user_id, quota_bytes - bytes_used, created_at, expires_at
+        """,
+        now=now,
+        before=before,
+        limit=limit,
     )
 
 

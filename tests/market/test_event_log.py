@@ -16,7 +16,7 @@ from market.claims import Claims, Pair
 from market.context import Context
 from market.errors import MarketError
 from market.event_log import EventHub, NewEvent
-from market.events import DeployCancelled, Ping
+from market.events import DeployCancelled, Ping, timestamp
 from market.leases import Leases, Usage
 from market.matching import Needs, WaitingJob
 from market.money import GB, MICRO
@@ -180,6 +180,31 @@ async def test_a_session_whose_time_is_over_says_so(market: Market) -> None:
     assert await market.bandwidth.expire() == 1
     [over] = await said(market, user, "session.expired")
     assert (over["bytes_used"], over["cost_usd"]) == (0, 0)
+
+
+async def test_a_session_that_expires_within_a_day_says_so_once(market: Market) -> None:
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    assert await market.bandwidth.warn() == 0
+    market.clock.now += 29 * 86_400
+    assert [await market.bandwidth.warn(), await market.bandwidth.warn()] == [1, 0]
+    [told] = await said(market, user, "session.expiring")
+    expires_at = timestamp(market.clock.seconds() + 86_400)
+    assert told == {"session_id": bought.session_id, "bytes_left": GB, "expires_at": expires_at}
+
+
+async def test_the_buyer_of_a_short_session_knows_when_it_ends(market: Market) -> None:
+    user = await market.person("10")
+    await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    ends_at = market.clock.seconds() + 2 * 86_400
+
+    async def shorten(tx: Transaction) -> None:
+        await tx.run("UPDATE bandwidth_sessions SET expires_at = :ends_at", ends_at=ends_at)
+
+    await market.store.write(shorten)
+    market.clock.now += 86_400
+    assert await market.bandwidth.warn() == 1
+    assert await rows_of(market, user, "session.expiring") == []
 
 
 async def test_of_two_who_end_a_session_one_tells_it(market: Market) -> None:

@@ -12,6 +12,7 @@ export const TYPES = [
   "session.low",
   "session.exhausted",
   "session.ended",
+  "session.expiring",
   "session.expired",
   "wallet.deposited",
   "job.created",
