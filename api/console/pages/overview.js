@@ -8,7 +8,7 @@ import { busy, card, facts, failure, link, meter, table } from "../lib/view.js";
 import { ago, bytes, credits, date, money, percent, rate, t } from "../lib/words.js";
 import { steps } from "./overview/steps.js";
 import { keyWarnings, warnings } from "./overview/warnings.js";
-import { paced } from "./traffic/shared.js";
+import { chasing } from "./traffic/shared.js";
 
 export const words = "overview";
 export const title = "overview.title";
@@ -36,7 +36,7 @@ export async function render(main, page) {
 class Board {
   constructor({ me, signal }) {
     Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, filled: new Set() });
-    this.summed = paced(() => this.use(), SUMMARY_MS, signal);
+    this.summed = chasing(() => this.use(), SUMMARY_MS, signal);
     this.parts = Object.fromEntries(["head", "keys", "use", "sessions", "devices", "events", "system"].map((name) => [name, el("div", null, busy())]));
     this.rows = el("ul", { class: "overview-sessions" });
     const { head, keys, use, sessions, devices, events, system } = this.parts;
