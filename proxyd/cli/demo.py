@@ -47,9 +47,10 @@ NOWHERE = "xx"
 TEXT = """
 proxyd runs. Stop it with Ctrl-C.
 
-  API     {api}
-  docs    {api}/docs
-  login   {email} / {password}
+  API      {api}
+  docs     {api}/docs
+  console  {api}/console
+  login    {email} / {password}
 
 Fetch a page through the proxy, with a session of 1 GB that was bought for you (any address on the
 internet will do; this one works offline):

@@ -1,7 +1,11 @@
 """What stands around the pages: the menu on every screen, the address, the focus."""
 
+import asyncio
+
 from support.browser import Tab, Visit
 from support.service import Service
+
+NOTICED_SECONDS = 8  # far from the next beat of the stream, which would show it, too
 
 
 async def entered(service: Service, visit: Visit, path: str = "/console", **emulated: int) -> Tab:
@@ -106,3 +110,14 @@ async def test_another_language_is_that_of_everything(service: Service, visit: V
         await tab.until_text(wallet, ".menu")
         assert await tab.run("document.documentElement.lang") == language
         await tab.until("document.activeElement.id === 'language'")
+
+
+async def test_who_logs_out_in_one_tab_is_logged_out_in_all(service: Service, visit: Visit) -> None:
+    tab = await entered(service, visit, "/console/wallet")
+    other = await visit.open(f"{service.url}/console/account")
+    await other.settled()
+    await other.click("Log out")
+    await other.until("location.pathname === '/login'")
+    started = asyncio.get_running_loop().time()
+    await tab.until("location.pathname + location.search === '/login?next=%2Fconsole%2Fwallet'")
+    assert asyncio.get_running_loop().time() - started < NOTICED_SECONDS

@@ -110,6 +110,11 @@ async def test_steps_are_ticked_and_warnings_come(service: Service, visit: Visit
     bought = await service.buy(person, quota=10**9)
     await tab.until("document.querySelectorAll('[data-step][data-done=true]').length === 2")
     await tab.until("document.querySelector('[data-warning=low]') !== null")
+    async with echo() as target:
+        client = await reached(service, bought, target)
+        await exchange(client, 1_000)
+        await client.close()
+    await tab.until("document.querySelector('[data-step=line]').dataset.done === 'true'")
     await service.call("POST", "/api/bandwidth/end", {"session_id": bought.id}, token=person.token)
     await tab.until("document.querySelector('[data-warning]') === null")
     await worker_token(service, person, "rig")

@@ -124,6 +124,11 @@ async def test_a_micro_dollar_is_money_too(service: Service, visit: Visit) -> No
         "$0.10",
         "$3.00",
     ]
+    assert await tab.run("[credits(1), credits(2), credits(1.5)]") == [
+        "1 credit",
+        "2 credits",
+        "1.5 credits",
+    ]
     assert await tab.run("[bytes(999), bytes(1000), bytes(999_600), bytes(12_345_678_901)]") == [
         "999 bytes",
         "1 kB",

@@ -55,7 +55,7 @@ async def test_a_line_of_the_page_works_and_its_bytes_are_seen(
 ) -> None:
     person = await service.person(usd="10")
     tab = await opened(visit, service, person, "/console/sessions")
-    await tab.until_text("There is no such session")
+    await tab.until_text("No session is in this list")
     session_id = await bought_by_page(tab, service)
     with web() as target:
         url = f"http://127.0.0.1:{target.port}/bytes/250000"
@@ -99,6 +99,28 @@ async def test_a_session_is_ended_after_its_price_was_said(service: Service, vis
     await tab.until("document.querySelector('[data-usd]')?.dataset.usd === '9.9'")
     await tab.until_text("$9.90 in all = $9.90 available + $0.00 held")
     await tab.until(f"document.querySelector('.table a[href$=\"{bought.id}\"]') !== null")
+
+
+async def test_one_short_connection_is_counted_on_the_open_page(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person(usd="10")
+    bought = await service.buy(person, quota=10**6, price=1_000)
+    tab = await opened(visit, service, person, f"/console/sessions/{bought.id}")
+    await tab.until(LIVE)
+    async with echo() as target:
+        client = await reached(service, bought, target)
+        await client.send(b"x" * 5_000)
+        await client.receive(5_000)
+        await client.close()
+    await tab.until(f"{USED} === 10000")
+    await tab.until_text("Connections\n1\n", "main")
+
+
+async def test_what_there_is_not_leads_onward(service: Service, visit: Visit) -> None:
+    tab = await opened(visit, service, await service.person(), "/console/sessions/nonsense")
+    await tab.until_text("To the overview", ".failed")
+    assert "Try again" not in await tab.text(".failed")
 
 
 async def test_the_list_of_sessions_follows(service: Service, visit: Visit) -> None:

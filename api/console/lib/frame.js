@@ -19,7 +19,10 @@ const BALANCE_MS = 300; // several events of one cause are one question
 const SCHEME = "proxyd.scheme";
 export const SCHEMES = ["auto", "light", "dark"];
 
+const logins = new BroadcastChannel("proxyd.logins"); // who is logged out in one tab is so in all
+
 dressed(scheme());
+logins.addEventListener("message", () => get("/auth/me").catch(unlessRefused));
 
 // A page with what stands around it, as nodes of the document.
 export function frame(main, { isBare, me, path }) {
@@ -118,6 +121,7 @@ function logout() {
     t("frame.logout"),
     async () => {
       await post("/auth/logout");
+      logins.postMessage("out");
       await go("/login");
     },
     { kind: "quiet" },

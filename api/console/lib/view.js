@@ -193,10 +193,11 @@ export function toast(kind, text) {
   setTimeout(() => node.remove(), 6000);
 }
 
-// What a page shows instead of what could not be had, with a button to try again.
+// What a page shows instead of what could not be had, with a button to try again; what there is not, no trying brings.
 export function failure(error, retry) {
   const text = error instanceof ApiError ? refusal(error) : t("common.failed");
-  return el("div", { class: "empty failed" }, notice("bad", text), retry ? button(t("common.retry"), retry) : null);
+  const onward = error.status === 404 ? link("/console", t("missing.home")) : button(t("common.retry"), retry);
+  return el("div", { class: "empty failed" }, notice("bad", text), onward);
 }
 
 // A node that says that something is being fetched.

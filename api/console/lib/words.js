@@ -66,7 +66,7 @@ export async function errorText(code, message) {
 }
 
 export const money = (usd) => known(usd, (x) => exact("USD", x));
-export const credits = (n) => known(n, (x) => t("common.credits", { amount: number(x, { maximumFractionDigits: 6 }) }));
+export const credits = (n) => known(n, (x) => t("common.credits", { n: x, amount: number(x, { maximumFractionDigits: 6 }) }));
 export const count = (n) => known(n, (x) => number(x, {}));
 export const percent = (x) => known(x, (y) => number(y, { style: "percent", maximumFractionDigits: 1 }));
 export const bytes = (n) => known(n, (x) => sized(x));

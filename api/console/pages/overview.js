@@ -8,7 +8,7 @@ import { busy, card, facts, failure, link, meter, table } from "../lib/view.js";
 import { ago, bytes, credits, date, money, percent, rate, t } from "../lib/words.js";
 import { steps } from "./overview/steps.js";
 import { keyWarnings, warnings } from "./overview/warnings.js";
-import { paced } from "./traffic/shared.js";
+import { chasing } from "./traffic/shared.js";
 
 export const words = "overview";
 export const title = "overview.title";
@@ -36,7 +36,7 @@ export async function render(main, page) {
 class Board {
   constructor({ me, signal }) {
     Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, filled: new Set() });
-    this.summed = paced(() => this.use(), SUMMARY_MS, signal);
+    this.summed = chasing(() => this.reckoned(), SUMMARY_MS, signal);
     this.parts = Object.fromEntries(["head", "keys", "use", "sessions", "devices", "events", "system"].map((name) => [name, el("div", null, busy())]));
     this.rows = el("ul", { class: "overview-sessions" });
     const { head, keys, use, sessions, devices, events, system } = this.parts;
@@ -84,10 +84,18 @@ class Board {
   headed() {
     return this.fill("head", async () => {
       const [me, ever] = await Promise.all([this.get("/auth/me"), this.get("/api/bandwidth/sessions", { status: "all", limit: 1 })]);
-      const used = this.known.summary?.all.bytes ?? 0;
-      const first = steps({ me, hasBought: ever.sessions.length > 0, hasUsed: used > 0 });
-      return [warnings({ me, sessions: this.sessions }), first];
+      this.known.head = { me, hasBought: ever.sessions.length > 0 };
+      return this.heading();
     });
+  }
+
+  heading() {
+    const { me, hasBought } = this.known.head;
+    return [warnings({ me, sessions: this.sessions }), steps({ me, hasBought, hasUsed: this.hasUsed() })];
+  }
+
+  hasUsed() {
+    return (this.known.summary?.all.bytes ?? 0) > 0;
   }
 
   expiring() {
@@ -109,6 +117,13 @@ class Board {
         link("/console/usage", t("overview.to_usage")),
       ];
     });
+  }
+
+  // The first bytes are a step done, which nothing else tells.
+  async reckoned() {
+    const hadUsed = this.hasUsed();
+    await this.use();
+    if (!hadUsed && this.hasUsed() && this.known.head) replace(this.parts.head, this.heading());
   }
 
   listed() {

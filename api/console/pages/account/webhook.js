@@ -198,7 +198,10 @@ class Hook {
   }
 }
 
-const reached = ({ status, next_at: next }) => [badge(KIND_OF_STATUS[status], t(`access.delivery.${status}`)), next ? el("span", { class: "hint block" }, t("access.hook.next", { when: ago(next) })) : null];
+const reached = ({ status, next_at: next }) => [badge(KIND_OF_STATUS[status], t(`access.delivery.${status}`)), next ? el("span", { class: "hint block" }, upcoming(next)) : null];
+
+// What is due is not yet done: it is never said to have been a while ago.
+const upcoming = (next) => (Date.parse(next) <= Date.now() ? t("access.hook.next_now") : t("access.hook.next", { when: ago(next) }));
 
 const attempts = ({ tries }) =>
   table({

@@ -6,7 +6,7 @@ import { lines } from "../../lib/lines.js";
 import { follow } from "../../lib/stream.js";
 import { ask, button, card, copyable, facts, link, notice, tabs } from "../../lib/view.js";
 import { count, date, money, rate, t } from "../../lib/words.js";
-import { OF_SESSIONS, named, paced, refused, remembered, state, unlessRefused, usedBar } from "./shared.js";
+import { OF_SESSIONS, chasing, named, refused, remembered, state, unlessRefused, usedBar } from "./shared.js";
 
 export const words = "traffic";
 export const title = "traffic.session";
@@ -35,7 +35,7 @@ class Shown {
     this.parts = Object.fromEntries(["head", "bill", "why", "dial", "end"].map((name) => [name, el("div")]));
     const { head, bill, why, dial, end } = this.parts;
     this.node = el("div", { class: "session" }, card(t("traffic.use"), head), card(t("traffic.bill"), bill), dial, card(t("traffic.refused"), why), end);
-    this.again = paced(() => this.refresh(), AGAIN_MS, signal);
+    this.again = chasing(() => this.refresh(), AGAIN_MS, signal);
   }
 
   async refresh() {

@@ -66,3 +66,12 @@ export function paced(act, milliseconds, signal) {
     act().catch(unlessRefused);
   };
 }
+
+// The same for what a frame changes: it comes before the sums hold what it tells, and may be the last for long.
+export function chasing(act, milliseconds, signal) {
+  const again = paced(act, milliseconds, signal);
+  return function call() {
+    again();
+    again();
+  };
+}

@@ -10,7 +10,7 @@ import { button, card, facts, link, shown, table } from "../../lib/view.js";
 import { bytes, count, date, day, money, t, time } from "../../lib/words.js";
 import { save } from "../work/shared.js";
 import { Minutes } from "./minutes.js";
-import { ZONE, paced, refused, unlessRefused } from "./shared.js";
+import { ZONE, chasing, refused, unlessRefused } from "./shared.js";
 
 export const words = "traffic";
 export const title = "traffic.usage.title";
@@ -34,7 +34,7 @@ export async function render(main, page) {
   main.append(node, el("div", { class: "actions" }, csv));
   const load = () => drawn(queried(), page.signal);
   await shown(node, load);
-  const again = paced(async () => {
+  const again = chasing(async () => {
     const next = await load();
     const isOpen = node.querySelector("details")?.open;
     replace(node, next);

@@ -72,7 +72,7 @@ function usd({ usd_balance: free, usd_held: held, usd_pending: pending }) {
       [t("traffic.wallet.total"), money(added(free, held))],
       pending ? [t("traffic.wallet.pending"), link("/console/devices", money(pending))] : null,
     ]),
-    el("p", { class: "hint" }, t("traffic.wallet.usd_hint")),
+    el("p", { class: "hint" }, `${t("traffic.wallet.usd_hint")} ${t("traffic.wallet.pay_in")}`),
   );
 }
 

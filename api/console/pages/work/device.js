@@ -54,7 +54,7 @@ export async function render(main, page) {
     card(t("work.device.earnings"), earnings.node),
     card(t("work.device.jobs"), jobs.node),
     card(t("work.exit"), exit.node, exitActions.node),
-    card(t("work.device.run"), el("p", null, t("work.device.run.text")), copyable(commands("").worker, t("work.devices.line.worker"))),
+    card(t("work.device.run"), el("p", null, t("work.device.run.text")), copyable(commands("").worker, t("work.devices.line.worker")), el("p", { class: "hint" }, t("work.proxyctl"))),
     card(t("work.device.revoke"), el("p", null, t("work.device.revoke.text")), button(t("work.device.revoke"), () => revoke(page), { kind: "danger" })),
   );
 }

@@ -92,7 +92,7 @@ function registering() {
           [t("work.devices.line.worker"), lines.worker],
           [t("work.devices.line.exit"), lines.exit],
         ],
-        note: t("work.devices.line.note"),
+        note: `${t("work.devices.line.note")} ${t("work.proxyctl")}`,
       });
       await go(`/console/devices/${made.token_id}`);
     },

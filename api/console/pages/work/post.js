@@ -11,6 +11,7 @@ import { JOB_TYPES, jobType, some } from "./shared.js";
 export const words = "work";
 export const title = "work.post.title";
 
+const PRICE_MAX = 1_000_000; // credits, as the API has it
 const HELLO = { title: "hello", price_credit: 2, duration_hrs: 1, script: "print('hello')\n" };
 const ADVANCED = {
   title: "hello",
@@ -57,7 +58,7 @@ function prices(rows, type) {
 
 const shared = () => [
   { name: "title", label: t("work.post.name"), required: true, maxlength: 200, value: HELLO.title },
-  { name: "price_credit", label: t("work.post.price"), type: "number", required: true, min: 0, step: "any", value: HELLO.price_credit, hint: t("work.post.price.hint") },
+  { name: "price_credit", label: t("work.post.price"), type: "number", required: true, min: 0, max: PRICE_MAX, step: "any", value: HELLO.price_credit, hint: t("work.post.price.hint") },
   { name: "duration_hrs", label: t("work.post.hours"), type: "number", required: true, min: 1, max: 8760, step: 1, value: HELLO.duration_hrs, hint: t("work.post.hours.hint") },
 ];
 const needs = () => [
