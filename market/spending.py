@@ -69,23 +69,21 @@ async def spend(
     Raises:
         MarketError: `spend_limit_reached`.
     """
-    if spender is None:
-        return
+    if spender is None or not micro_units:
+        return  # what costs nothing goes on beyond a limit, too, as having fewer replicas
     limits = spender.limits
-    # The lifetime's sum is kept, too: a limit of a lifetime that is set later counts all of it.
-    bounded: dict[Period, int | None] = {"lifetime": None, limits.period: limits.of(currency)}
-    for period, limit in bounded.items():
-        is_within = await queries.spend(
-            tx,
-            purse_id=spender.purse_id,
-            currency=currency,
-            period=period,
-            begins_at=beginning(period, now),
-            amount=micro_units,
-            limit=limit,
-        )
-        if not is_within:
-            raise MarketError(Code.SPEND_LIMIT_REACHED, _refusal(limits, currency, limit or 0))
+    # Each period's sum is kept: a limit of another period that is set later counts all of it.
+    spent = await queries.spend(
+        tx,
+        purse_id=spender.purse_id,
+        currency=currency,
+        amount=micro_units,
+        day=beginning("day", now),
+        month=beginning("month", now),
+    )
+    limit = limits.of(currency)
+    if limit is not None and spent[limits.period] > limit:
+        raise MarketError(Code.SPEND_LIMIT_REACHED, _refusal(limits, currency, limit))
 
 
 async def written(

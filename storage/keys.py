@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection
 from typing import NamedTuple
 
-from storage.store import Transaction, Value
+from storage.store import Transaction
 
 
 class KeyRow(NamedTuple):
@@ -220,46 +220,32 @@ async def note_limit_told(tx: Transaction, key_id: str, begins_at: int) -> bool:
     return count == 1
 
 
-async def spend(  # a field of the row each
-    tx: Transaction,
-    *,
-    purse_id: str,
-    currency: str,
-    period: str,
-    begins_at: int,
-    amount: int,
-    limit: int | None,
-) -> bool:
-    """Add to what was spent in a period; False, and nothing added, where it would exceed the limit.
+async def spend(
+    tx: Transaction, *, purse_id: str, currency: str, amount: int, day: int, month: int
+) -> dict[str, int]:
+    """Add to what was spent in a day, a month and for ever; return what it is in each period now.
 
-    The row is locked from then on, so that others who spend at the same time wait.
+    The rows are locked from then on, so that others who spend at the same time wait.
     """
-    values: dict[str, Value] = {
-        "purse_id": purse_id,
-        "currency": currency,
-        "period": period,
-        "begins_at": begins_at,
-    }
-    await tx.run(
+    found = await tx.all(
+        SpendRow,
         """
         INSERT INTO key_spends (purse_id, currency, period, begins_at, spent)
-        VALUES (:purse_id, :currency, :period, :begins_at, 0)
-        ON CONFLICT DO NOTHING
+        VALUES
+            (:purse_id, :currency, 'day', :day, CAST(:amount AS BIGINT)),
+            (:purse_id, :currency, 'lifetime', 0, CAST(:amount AS BIGINT)),
+            (:purse_id, :currency, 'month', :month, CAST(:amount AS BIGINT))
+        ON CONFLICT (purse_id, currency, period, begins_at)
+            DO UPDATE SET spent = key_spends.spent + excluded.spent
+        RETURNING purse_id, currency, period, begins_at, spent
         """,
-        **values,
-    )
-    count = await tx.run(
-        """
-        UPDATE key_spends SET spent = spent + :amount
-        WHERE purse_id = :purse_id AND currency = :currency AND period = :period
-            AND begins_at = :begins_at
-            AND (CAST(:most AS BIGINT) IS NULL OR spent + :amount <= CAST(:most AS BIGINT))
-        """,
-        **values,
+        purse_id=purse_id,
+        currency=currency,
         amount=amount,
-        most=limit,
+        day=day,
+        month=month,
     )
-    return count == 1
+    return {row.period: row.spent for row in found}
 
 
 async def spends(

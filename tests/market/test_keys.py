@@ -18,6 +18,7 @@ from market.keys import (
     new_text,
 )
 from market.scopes import Scope
+from market.spending import SpendLimits, spend
 
 DAY = 86_400
 HERE = "192.0.2.7"
@@ -176,3 +177,28 @@ async def test_a_caller_by_login_has_no_key(market: Market) -> None:
     login = await market.accounts.login(email="ada@example.com", password="12345678")
     caller = await market.accounts.authenticate(login.token)
     assert caller.key is None
+
+
+async def test_what_a_key_spends_counts_for_whichever_period_is_limited_later(
+    market: Market,
+) -> None:
+    ada = await market.person()
+    issued = await made(market, ada, spend_limits=SpendLimits(usd=5, period="month"))
+
+    async def pay(micro_units: int) -> None:
+        caller = await market.keys.authenticate(issued.key, HERE)
+        assert caller.key is not None
+        now = market.clock.seconds()
+        await market.store.write(spend, caller.key.spender, "usd", micro_units, now)
+
+    await pay(4)
+    for period in ("day", "lifetime", "month"):
+        limits = SpendLimits(usd=5, period=period)
+        change = KeyChange(spend_limits=limits)
+        assert (await market.keys.change(ada, issued.row.id, change)).spent_usd == 4
+        with pytest.raises(MarketError) as raised:
+            await pay(2)
+        assert raised.value.code is Code.SPEND_LIMIT_REACHED
+    await market.keys.change(ada, issued.row.id, KeyChange(spend_limits=SpendLimits(usd=1)))
+    await pay(0)
+    assert (await market.keys.one(ada, issued.row.id)).spent_usd == 4
