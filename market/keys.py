@@ -359,7 +359,7 @@ async def _listed(tx: Transaction, user_id: str, now: int) -> list[ListedKey]:
 
 
 async def _change(tx: Transaction, user_id: str, key_id: str, change: KeyChange, now: int) -> None:
-    await lock_user(tx, user_id)  # of two changes at once, the second is of what the first has left
+    await lock_user(tx, user_id)  # the whole row is written
     row = await _own(tx, user_id, key_id)
     if change.name is not None:
         _check_name(change.name)
@@ -379,22 +379,24 @@ async def _revoke(tx: Transaction, context: Context, user_id: str, key_id: str) 
     await _end(tx, context, await _own(tx, user_id, key_id), context.now())
 
 
-async def _end(tx: Transaction, context: Context, row: KeyRow, now: int) -> None:
-    if await queries.revoke(tx, row.id, now):
-        await record(tx, context, row.user_id, KeyRevoked(row.id, row.name), subject_id=row.id)
+async def _end(tx: Transaction, context: Context, row: KeyRow, now: int) -> bool:
+    """Revoke a key; False when it has ended already."""
+    if not await queries.revoke(tx, row.id, now):
+        return False
+    await record(tx, context, row.user_id, KeyRevoked(row.id, row.name), subject_id=row.id)
+    return True
 
 
 async def _roll(
     tx: Transaction, context: Context, user_id: str, key_id: str, *, overlap_seconds: int
 ) -> IssuedKey:
     now = context.now()
-    await lock_user(tx, user_id)  # first, as by all who change what a user has
+    await lock_user(tx, user_id)  # whoever else rolls or changes it waits
     row = await _own(tx, user_id, key_id)
     if overlap_seconds:
         has_ended = not await queries.end_by(tx, key_id, expires_at=now + overlap_seconds, now=now)
     else:
-        has_ended = status_of(row, now) != "active"
-        await _end(tx, context, row, now)
+        has_ended = not await _end(tx, context, row, now)
     if has_ended:
         raise MarketError(Code.KEY_NOT_FOUND)
     lifetime = None if row.expires_at is None else row.expires_at - row.created_at
@@ -449,6 +451,8 @@ def _networks(texts: Sequence[str]) -> str:
         raise MarketError(Code.INVALID_FIELD, message, field="allow_ips")
     try:
         networks = [ip_network(text.strip(), strict=False) for text in texts]
+        if any("%" in text for text in texts):  # a zone, which may have spaces in it
+            raise ValueError
     except ValueError:
         message = "allow_ips takes addresses, as 192.0.2.1, and networks, as 192.0.2.0/24."
         raise MarketError(Code.INVALID_FIELD, message, field="allow_ips") from None

@@ -1,5 +1,7 @@
 """API keys: who calls with one, from where, until when, and how they end."""
 
+import asyncio
+
 import pytest
 from support.events import types_of
 from support.market import Market
@@ -162,6 +164,7 @@ async def test_its_owner_is_told_once_before_a_key_expires(market: Market) -> No
         ("expires_in_days", {"expires_in_days": 366}),
         ("allow_ips", {"allow_ips": ("example.com",)}),
         ("allow_ips", {"allow_ips": ("192.0.2.1",) * 21}),
+        ("allow_ips", {"allow_ips": ("fe80::1%a b",)}),
     ],
 )
 async def test_what_no_key_can_be_is_refused(
@@ -202,3 +205,21 @@ async def test_what_a_key_spends_counts_for_whichever_period_is_limited_later(
     await market.keys.change(ada, issued.row.id, KeyChange(spend_limits=SpendLimits(usd=1)))
     await pay(0)
     assert (await market.keys.one(ada, issued.row.id)).spent_usd == 4
+
+
+async def test_a_key_that_is_rolled_twice_at_once_has_one_successor(market: Market) -> None:
+    ada = await market.person()
+    issued = await made(market, ada)
+    rolls = (market.keys.roll(ada, issued.row.id, overlap_hours=0) for _ in range(4))
+    done = await asyncio.gather(*rolls, return_exceptions=True)
+    assert sum(isinstance(each, IssuedKey) for each in done) == 1
+
+
+async def test_changes_at_the_same_moment_are_both_made(market: Market) -> None:
+    ada = await market.person()
+    issued = await made(market, ada)
+    changes = [KeyChange(spend_limits=SpendLimits(usd=1))]
+    changes += [KeyChange(name=f"script {number}") for number in range(8)]
+    await asyncio.gather(*(market.keys.change(ada, issued.row.id, each) for each in changes))
+    row = (await market.keys.one(ada, issued.row.id)).row
+    assert (row.limit_usd, row.name == "script") == (1, False)
