@@ -29,10 +29,9 @@ from market.keys import (
     KeyChange,
     ListedKey,
     NewKey,
-    limits_of,
 )
 from market.scopes import Scope
-from market.spending import SpendLimits
+from market.spending import SpendLimits, limits_of
 from storage.keys import KeyRow
 
 ALL = "/api/keys"

@@ -302,7 +302,8 @@ class Accounts:
         """
         now = self._now()
         if caller.key is not None:
-            return await self._store.read(key_queries.is_live, caller.key.key_id, now)
+            key = await self._store.read(key_queries.find_live, caller.key.key_id, now)
+            return key is not None
         login = await self._store.read(
             queries.profile_by_login,
             session_id=caller.session_id,

@@ -22,7 +22,7 @@ from market.event_log import record
 from market.events import KeyCreated, KeyExpiring, KeyRevoked, timestamp
 from market.networks import counted_network
 from market.scopes import Grant, Scope
-from market.spending import NO_LIMITS, Spender, SpendLimits, beginning
+from market.spending import NO_LIMITS, Spender, SpendLimits, beginning, limits_of
 from storage import keys as queries
 from storage import users
 from storage.keys import KeyRow
@@ -307,16 +307,8 @@ def status_of(row: KeyRow, now: int) -> str:
     return "expired" if row.expires_at is not None and row.expires_at <= now else "active"
 
 
-def limits_of(row: KeyRow) -> SpendLimits:
-    """Return how much may be spent with a key."""
-    period = row.limit_period
-    assert period in ("day", "month", "lifetime")  # noqa: S101 - the schema's own check
-    return SpendLimits(row.limit_usd, row.limit_credit, period)  # type: ignore[arg-type]
-
-
 def _grant(row: KeyRow) -> Grant:
-    spender = Spender(row.id, row.user_id, row.name, row.purse_id, limits_of(row))
-    return Grant(row.id, frozenset(row.scopes.split()), spender)
+    return Grant(row.id, frozenset(row.scopes.split()), Spender(row.id, row.user_id))
 
 
 async def _with_owner(tx: Transaction, key_hash: str) -> tuple[KeyRow, LoginRow] | None:
@@ -337,7 +329,7 @@ async def _add(tx: Transaction, context: Context, row: KeyRow) -> None:
 
 
 async def _listed(tx: Transaction, user_id: str, now: int) -> list[ListedKey]:
-    rows = await queries.all_of(tx, user_id, limit=LISTED_MAX)
+    rows = await queries.all_of(tx, user_id, now=now, limit=LISTED_MAX)
     purses = {row.purse_id for row in rows}
     begins = {beginning(limits_of(row).period, now) for row in rows}
     spent = {

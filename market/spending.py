@@ -17,9 +17,11 @@ from market.event_log import record
 from market.events import KeyLimitReached, amount
 from market.money import Currency, as_decimal
 from storage import keys as queries
+from storage.keys import KeyRow
 from storage.store import Transaction
 
 Period = Literal["day", "month", "lifetime"]
+ENDED = "The API key has ended meanwhile."
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
@@ -40,13 +42,17 @@ NO_LIMITS = SpendLimits()
 
 
 class Spender(Struct, frozen=True):
-    """A key that pays: what is spent counts for its purse, which keys share that succeed it."""
+    """A key that pays; how much it may is read when it does, as the owner says by then."""
 
     key_id: str
     user_id: str
-    name: str
-    purse_id: str
-    limits: SpendLimits
+
+
+def limits_of(row: KeyRow) -> SpendLimits:
+    """Return how much may be spent with a key."""
+    period = row.limit_period
+    assert period in ("day", "month", "lifetime")  # noqa: S101 - the schema's own check
+    return SpendLimits(row.limit_usd, row.limit_credit, period)  # type: ignore[arg-type]
 
 
 def beginning(period: Period, now: int) -> int:
@@ -64,18 +70,23 @@ async def spend(
 ) -> None:
     """Count what a key spends; nothing where its owner does so by hand.
 
-    In the transaction of the hold, after whatever locks the user.
+    In the transaction of the hold, after whatever locks the user. What keys spend that succeed each
+    other counts for the purse that they share.
 
     Raises:
-        MarketError: `spend_limit_reached`.
+        MarketError: `spend_limit_reached`; `unauthorized` once the key has ended, which may be
+            after the request began.
     """
     if spender is None or not micro_units:
         return  # what costs nothing goes on beyond a limit, too, as having fewer replicas
-    limits = spender.limits
+    row = await queries.find_live(tx, spender.key_id, now)
+    if row is None:
+        raise MarketError(Code.UNAUTHORIZED, ENDED)
+    limits = limits_of(row)
     # Each period's sum is kept: a limit of another period that is set later counts all of it.
     spent = await queries.spend(
         tx,
-        purse_id=spender.purse_id,
+        purse_id=row.purse_id,
         currency=currency,
         amount=micro_units,
         day=beginning("day", now),
@@ -107,12 +118,15 @@ async def written(
 
 
 async def _tell(tx: Transaction, context: Context, spender: Spender) -> None:
-    begins_at = beginning(spender.limits.period, context.now())
+    row = await queries.find_live(tx, spender.key_id, context.now())
+    if row is None:
+        return
+    limits = limits_of(row)
+    begins_at = beginning(limits.period, context.now())
     if await queries.note_limit_told(tx, spender.key_id, begins_at):
-        limits = spender.limits
         data = KeyLimitReached(
-            spender.key_id,
-            spender.name,
+            row.id,
+            row.name,
             None if limits.usd is None else amount(limits.usd),
             None if limits.credit is None else amount(limits.credit),
         )

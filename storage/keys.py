@@ -65,25 +65,29 @@ async def find(tx: Transaction, user_id: str, key_id: str) -> KeyRow | None:
     )
 
 
-async def all_of(tx: Transaction, user_id: str, *, limit: int) -> list[KeyRow]:
-    """Return the keys of a user, newest first."""
-    return await tx.all(
+async def all_of(tx: Transaction, user_id: str, *, now: int, limit: int) -> list[KeyRow]:
+    """Return the keys of a user, newest first; of too many the valid ones."""
+    found = await tx.all(
         KeyRow,
-        f"{_KEY} WHERE user_id = :user_id ORDER BY id DESC LIMIT :limit",
+        f"""
+        {_KEY} WHERE user_id = :user_id
+        ORDER BY CASE WHEN {_LIVE} THEN 0 ELSE 1 END, id DESC LIMIT :limit
+        """,
         user_id=user_id,
+        now=now,
         limit=limit,
     )
+    return sorted(found, key=lambda row: row.id, reverse=True)
 
 
-async def is_live(tx: Transaction, key_id: str, now: int) -> bool:
-    """Say whether a key has neither been revoked nor expired."""
-    row = await tx.one(
-        int,
-        f"SELECT 1 FROM api_keys WHERE id = :key_id AND {_LIVE}",
+async def find_live(tx: Transaction, key_id: str, now: int) -> KeyRow | None:
+    """Return a key, unless it has been revoked or has expired."""
+    return await tx.one(
+        KeyRow,
+        f"{_KEY} WHERE id = :key_id AND {_LIVE}",
         key_id=key_id,
         now=now,
     )
-    return row is not None
 
 
 async def count_live(tx: Transaction, user_id: str, now: int) -> int:

@@ -143,6 +143,19 @@ async def test_nobody_has_more_keys_than_the_bound(market: Market) -> None:
     await made(market, ada)
 
 
+async def test_ended_keys_hide_none_that_is_valid(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("market.keys.LISTED_MAX", 3)
+    ada = await market.person()
+    valid = (await made(market, ada)).row.id
+    ended = [(await made(market, ada)).row.id for _ in range(3)]
+    for each in ended:
+        await market.keys.revoke(ada, each)
+    listed = [each.row.id for each in await market.keys.all_of(ada)]
+    assert listed == [ended[2], ended[1], valid]
+
+
 async def test_its_owner_is_told_once_before_a_key_expires(market: Market) -> None:
     ada = await market.person()
     await made(market, ada)

@@ -82,6 +82,17 @@ async def test_a_key_that_succeeds_another_spends_from_the_same_purse(market: Ma
     assert await buy(market, ada, await spender(market, rolled)) is Code.SPEND_LIMIT_REACHED
 
 
+async def test_a_request_that_goes_on_beyond_its_key_spends_nothing(market: Market) -> None:
+    ada = await market.person(usd="100")
+    issued = await key(market, ada, SpendLimits())
+    pays = await spender(market, issued)
+    lower = KeyChange(spend_limits=SpendLimits(usd=2 * MICRO))
+    await market.keys.change(ada, issued.row.id, lower)
+    assert await buy(market, ada, pays, 3) is Code.SPEND_LIMIT_REACHED
+    await market.keys.revoke(ada, issued.row.id)
+    assert await buy(market, ada, pays) is Code.UNAUTHORIZED
+
+
 async def test_jobs_count_in_credits(market: Market) -> None:
     ada = await market.person(credit="100")
     issued = await key(market, ada, SpendLimits(usd=0, credit=5 * MICRO))
