@@ -186,7 +186,7 @@ class KeyRoutes:
                 body.spend_limit_usd, body.spend_limit_credit, body.spend_period
             ),
         )
-        issued = await self._keys.create(call.user_id, new)
+        issued = await self._keys.create(call.user_id, new, login_id=call.caller.session_id)
         return new_key_reply(issued.key, issued.row)
 
     async def all(self, call: Call[Nothing, Any]) -> KeysReply:
@@ -220,7 +220,10 @@ class KeyRoutes:
     async def roll(self, call: Call[RollRequest, Any]) -> NewKeyReply:
         """Replace a key."""
         issued = await self._keys.roll(
-            call.user_id, _place(call.path), overlap_hours=call.body.overlap_hours
+            call.user_id,
+            _place(call.path),
+            overlap_hours=call.body.overlap_hours,
+            login_id=call.caller.session_id,
         )
         return new_key_reply(issued.key, issued.row)
 

@@ -14,6 +14,7 @@ from ipaddress import ip_address, ip_network
 
 from msgspec import Struct
 
+from market.accounts import ENDED as LOGIN_ENDED
 from market.accounts import Caller
 from market.bounds import lock_user, require
 from market.context import Context
@@ -150,13 +151,18 @@ class ApiKeys:
             self._known[key_hash] = _Known(version, *found)
         return found
 
-    async def create(self, user_id: str, new: NewKey) -> IssuedKey:
-        """Make a key.
+    async def create(self, user_id: str, new: NewKey, *, login_id: str | None = None) -> IssuedKey:
+        """Make a key, unless the login that asks for it has ended since the request began.
 
         Raises:
-            MarketError: `invalid_field`, `too_many_keys`.
+            MarketError: `invalid_field`, `too_many_keys`, `unauthorized`.
         """
-        return await self._store.write(issue, self._context, user_id, new, "login")
+
+        async def unit(tx: Transaction) -> IssuedKey:
+            await _require_login(tx, login_id, self._now())
+            return await issue(tx, self._context, user_id, new, "login")
+
+        return await self._store.write(unit)
 
     async def all_of(self, user_id: str) -> list[ListedKey]:
         """Return the keys of a user, newest first; ended ones for a while."""
@@ -190,17 +196,23 @@ class ApiKeys:
         """
         await self._store.write(_revoke, self._context, user_id, key_id)
 
-    async def roll(self, user_id: str, key_id: str, *, overlap_hours: int) -> IssuedKey:
+    async def roll(
+        self, user_id: str, key_id: str, *, overlap_hours: int, login_id: str | None = None
+    ) -> IssuedKey:
         """Make a key like another one, which ends `overlap_hours` later.
 
         What both spend counts for one limit. The new one lives as long as the old one was to.
 
         Raises:
-            MarketError: `key_not_found`.
+            MarketError: `key_not_found`; `unauthorized`, if the login has ended meanwhile.
         """
-        return await self._store.write(
-            _roll, self._context, user_id, key_id, overlap_seconds=overlap_hours * 3_600
-        )
+        overlap_seconds = overlap_hours * 3_600
+
+        async def unit(tx: Transaction) -> IssuedKey:
+            await _require_login(tx, login_id, self._now())
+            return await _roll(tx, self._context, user_id, key_id, overlap_seconds=overlap_seconds)
+
+        return await self._store.write(unit)
 
     async def warn(self) -> int:
         """Tell owners of keys that are about to expire; return how many were told.
@@ -309,6 +321,15 @@ def status_of(row: KeyRow, now: int) -> str:
 
 def _grant(row: KeyRow) -> Grant:
     return Grant(row.id, frozenset(row.scopes.split()), Spender(row.id, row.user_id))
+
+
+async def _require_login(tx: Transaction, login_id: str | None, now: int) -> None:
+    """Refuse a login that has ended; none is asked for where a program of this machine makes keys.
+
+    A request whose body is slow must not leave a key behind for a thief who was logged out.
+    """
+    if login_id is not None and await users.login_began_at(tx, login_id, now) is None:
+        raise MarketError(Code.UNAUTHORIZED, LOGIN_ENDED)
 
 
 async def _with_owner(tx: Transaction, key_hash: str) -> tuple[KeyRow, LoginRow] | None:

@@ -236,3 +236,21 @@ async def test_changes_at_the_same_moment_are_both_made(market: Market) -> None:
     await asyncio.gather(*(market.keys.change(ada, issued.row.id, each) for each in changes))
     row = (await market.keys.one(ada, issued.row.id)).row
     assert (row.limit_usd, row.name == "script") == (1, False)
+
+
+async def test_a_login_that_has_ended_meanwhile_makes_no_key(market: Market) -> None:
+    await market.accounts.register(username="ada", email="ada@example.com", password="12345678")
+    login = await market.accounts.login(email="ada@example.com", password="12345678")
+    caller = await market.accounts.authenticate(login.token)
+    ada, login_id = caller.profile.user_id, caller.session_id
+    new = NewKey(name="script", scopes=(Scope.USAGE_READ,))
+    issued = await market.keys.create(ada, new, login_id=login_id)
+    await market.accounts.logout(caller)
+    for late in (
+        market.keys.create(ada, new, login_id=login_id),
+        market.keys.roll(ada, issued.row.id, overlap_hours=0, login_id=login_id),
+    ):
+        with pytest.raises(MarketError) as raised:
+            await late
+        assert raised.value.code is Code.UNAUTHORIZED
+    assert [each.status for each in await market.keys.all_of(ada)] == ["active"]
