@@ -49,6 +49,9 @@ USED_SECONDS = 3_600
 WARNED_SECONDS = 7 * 86_400
 TOLD_MAX = 500  # in one transaction of the sweep
 KNOWN_MAX = 10_000
+# A month is over by then, whatever the clock of another daemon says.
+SPENT_KEPT_SECONDS = 62 * 86_400
+FORGET_MAX = 5_000
 
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 INVALID = "The API key is malformed, or was not issued by this service."
@@ -217,9 +220,13 @@ class ApiKeys:
     async def warn(self) -> int:
         """Tell owners of keys that are about to expire; return how many were told.
 
+        What was spent in days and months that are long over is forgotten.
+
         Raises:
             StoreError: not all were.
         """
+        before = self._now() - SPENT_KEPT_SECONDS
+        await self._store.write(queries.forget_spent, before=before, limit=FORGET_MAX)
         return await self._store.write(_warn, self._context)
 
 

@@ -252,6 +252,21 @@ async def spend(
     return {row.period: row.spent for row in found}
 
 
+async def forget_spent(tx: Transaction, *, before: int, limit: int) -> int:
+    """Delete what was spent in days and months that began before a time; return of how many."""
+    return await tx.run(
+        """
+        DELETE FROM key_spends WHERE (purse_id, currency, period, begins_at) IN (
+            SELECT purse_id, currency, period, begins_at FROM key_spends
+            WHERE begins_at < :before AND period <> 'lifetime'
+            ORDER BY begins_at LIMIT :limit
+        )
+        """,
+        before=before,
+        limit=limit,
+    )
+
+
 async def spends(
     tx: Transaction, purse_ids: Collection[str], begins: Collection[int]
 ) -> list[SpendRow]:

@@ -9,10 +9,11 @@ from support.jobs import wanted
 from support.market import Market
 
 from market.errors import Code, MarketError
-from market.keys import IssuedKey, KeyChange, NewKey
+from market.keys import SPENT_KEPT_SECONDS, IssuedKey, KeyChange, NewKey
 from market.money import GB, MICRO
 from market.scopes import Scope
 from market.spending import Spender, SpendLimits, beginning
+from storage.store import Transaction
 
 
 async def key(market: Market, user_id: str, limits: SpendLimits) -> IssuedKey:
@@ -103,6 +104,28 @@ async def test_jobs_count_in_credits(market: Market) -> None:
     assert raised.value.code is Code.SPEND_LIMIT_REACHED
     await market.jobs.create(ada, wanted(price=2 * MICRO), spender=pays)
     assert (await market.keys.one(ada, issued.row.id)).spent_credit == 5 * MICRO
+
+
+async def test_days_and_months_that_are_over_are_forgotten_and_a_lifetime_is_not(
+    market: Market,
+) -> None:
+    ada = await market.person(usd="100")
+    issued = await key(market, ada, SpendLimits(usd=5 * MICRO, period="lifetime"))
+    assert await buy(market, ada, await spender(market, issued), 3) is None
+
+    async def periods() -> list[str]:
+        found = await market.store.read(_periods)
+        return sorted(found)
+
+    await market.keys.warn()
+    assert await periods() == ["day", "lifetime", "month"]
+    market.clock.jump(SPENT_KEPT_SECONDS + 31 * 86_400)
+    await market.keys.warn()
+    assert await periods() == ["lifetime"]
+
+
+async def _periods(tx: Transaction) -> list[str]:
+    return await tx.all(str, "SELECT period FROM key_spends")
 
 
 def test_periods_begin_with_the_day_and_the_month_in_utc() -> None:
