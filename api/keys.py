@@ -31,7 +31,7 @@ from market.keys import (
     NewKey,
 )
 from market.scopes import Scope
-from market.spending import SpendLimits, limits_of
+from market.spending import LimitsChange, SpendLimits
 from storage.keys import KeyRow
 
 ALL = "/api/keys"
@@ -196,19 +196,12 @@ class KeyRoutes:
     async def change(self, call: Call[KeyChangeRequest, Any]) -> KeyReply:
         """Change a key."""
         body, key_id = call.body, _place(call.path)
-        limits = None
-        sent = (body.spend_limit_usd, body.spend_limit_credit, body.spend_period)
-        if any(each is not UNSET for each in sent):
-            before = limits_of((await self._keys.one(call.user_id, key_id)).row)
-            limits = SpendLimits(
-                before.usd if isinstance(sent[0], UnsetType) else sent[0],
-                before.credit if isinstance(sent[1], UnsetType) else sent[1],
-                before.period if isinstance(sent[2], UnsetType) else sent[2],
-            )
         change = KeyChange(
             name=None if isinstance(body.name, UnsetType) else body.name,
             allow_ips=None if isinstance(body.allow_ips, UnsetType) else tuple(body.allow_ips),
-            spend_limits=limits,
+            spend_limits=LimitsChange(
+                body.spend_limit_usd, body.spend_limit_credit, body.spend_period
+            ),
         )
         return KeyReply(key=_key(await self._keys.change(call.user_id, key_id, change)))
 

@@ -23,7 +23,7 @@ from market.event_log import record
 from market.events import KeyCreated, KeyExpiring, KeyRevoked, timestamp
 from market.networks import counted_network
 from market.scopes import Grant, Scope
-from market.spending import NO_LIMITS, Spender, SpendLimits, beginning, limits_of
+from market.spending import NO_LIMITS, LimitsChange, Spender, SpendLimits, beginning, limits_of
 from storage import keys as queries
 from storage import users
 from storage.keys import KeyRow
@@ -90,7 +90,7 @@ class KeyChange(Struct, frozen=True, kw_only=True):
 
     name: str | None = None
     allow_ips: tuple[str, ...] | None = None
-    spend_limits: SpendLimits | None = None
+    spend_limits: LimitsChange | None = None
 
 
 class _Known(Struct, frozen=True):
@@ -387,7 +387,7 @@ async def _change(tx: Transaction, user_id: str, key_id: str, change: KeyChange,
     if change.allow_ips is not None:
         row = row._replace(allow_ips=_networks(change.allow_ips))
     if change.spend_limits is not None:
-        limits = change.spend_limits
+        limits = change.spend_limits.of(limits_of(row))
         row = row._replace(
             limit_usd=limits.usd, limit_credit=limits.credit, limit_period=limits.period
         )

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from market.context import Context
 from market.errors import Code, MarketError
@@ -39,6 +39,22 @@ class SpendLimits(Struct, frozen=True):
 
 
 NO_LIMITS = SpendLimits()
+
+
+class LimitsChange(Struct, frozen=True):
+    """What of a key's limits is to be another; what is unset stays."""
+
+    usd: int | UnsetType | None = UNSET
+    credit: int | UnsetType | None = UNSET
+    period: Period | UnsetType = UNSET
+
+    def of(self, before: SpendLimits) -> SpendLimits:
+        """Return the limits after the change."""
+        return SpendLimits(
+            before.usd if isinstance(self.usd, UnsetType) else self.usd,
+            before.credit if isinstance(self.credit, UnsetType) else self.credit,
+            before.period if isinstance(self.period, UnsetType) else self.period,
+        )
 
 
 class Spender(Struct, frozen=True):

@@ -36,5 +36,3 @@ CREATE TABLE key_spends (
     PRIMARY KEY (purse_id, currency, period, begins_at),
     CONSTRAINT key_spends_spent CHECK (spent >= 0)
 );
--- Days and months that are over are deleted.
-CREATE INDEX key_spends_old ON key_spends (begins_at) WHERE period <> 'lifetime';

@@ -20,7 +20,7 @@ from market.keys import (
     new_text,
 )
 from market.scopes import Scope
-from market.spending import SpendLimits, spend
+from market.spending import LimitsChange, SpendLimits, spend
 
 DAY = 86_400
 HERE = "192.0.2.7"
@@ -210,12 +210,12 @@ async def test_what_a_key_spends_counts_for_whichever_period_is_limited_later(
     await pay(4)
     for period in ("day", "lifetime", "month"):
         limits = SpendLimits(usd=5, period=period)
-        change = KeyChange(spend_limits=limits)
+        change = KeyChange(spend_limits=LimitsChange(limits.usd, limits.credit, limits.period))
         assert (await market.keys.change(ada, issued.row.id, change)).spent_usd == 4
         with pytest.raises(MarketError) as raised:
             await pay(2)
         assert raised.value.code is Code.SPEND_LIMIT_REACHED
-    await market.keys.change(ada, issued.row.id, KeyChange(spend_limits=SpendLimits(usd=1)))
+    await market.keys.change(ada, issued.row.id, KeyChange(spend_limits=LimitsChange(usd=1)))
     await pay(0)
     assert (await market.keys.one(ada, issued.row.id)).spent_usd == 4
 
@@ -231,7 +231,7 @@ async def test_a_key_that_is_rolled_twice_at_once_has_one_successor(market: Mark
 async def test_changes_at_the_same_moment_are_both_made(market: Market) -> None:
     ada = await market.person()
     issued = await made(market, ada)
-    changes = [KeyChange(spend_limits=SpendLimits(usd=1))]
+    changes = [KeyChange(spend_limits=LimitsChange(usd=1))]
     changes += [KeyChange(name=f"script {number}") for number in range(8)]
     await asyncio.gather(*(market.keys.change(ada, issued.row.id, each) for each in changes))
     row = (await market.keys.one(ada, issued.row.id)).row

@@ -12,7 +12,7 @@ from market.errors import Code, MarketError
 from market.keys import SPENT_KEPT_SECONDS, IssuedKey, KeyChange, NewKey
 from market.money import GB, MICRO
 from market.scopes import Scope
-from market.spending import Spender, SpendLimits, beginning
+from market.spending import LimitsChange, Spender, SpendLimits, beginning
 from storage.store import Transaction
 
 
@@ -61,7 +61,11 @@ async def test_each_period_has_the_whole_limit(market: Market) -> None:
     assert await buy(market, ada, pays, 2) is None
     # Of a lifetime it counts from the beginning, also when it is said later.
     whole = SpendLimits(usd=5 * MICRO, period="lifetime")
-    await market.keys.change(ada, issued.row.id, KeyChange(spend_limits=whole))
+    await market.keys.change(
+        ada,
+        issued.row.id,
+        KeyChange(spend_limits=LimitsChange(whole.usd, whole.credit, whole.period)),
+    )
     pays = await spender(market, issued)
     assert await buy(market, ada, pays, 2) is Code.SPEND_LIMIT_REACHED
     assert await buy(market, ada, pays, 1) is None
@@ -87,7 +91,7 @@ async def test_a_request_that_goes_on_beyond_its_key_spends_nothing(market: Mark
     ada = await market.person(usd="100")
     issued = await key(market, ada, SpendLimits())
     pays = await spender(market, issued)
-    lower = KeyChange(spend_limits=SpendLimits(usd=2 * MICRO))
+    lower = KeyChange(spend_limits=LimitsChange(usd=2 * MICRO))
     await market.keys.change(ada, issued.row.id, lower)
     assert await buy(market, ada, pays, 3) is Code.SPEND_LIMIT_REACHED
     await market.keys.revoke(ada, issued.row.id)
