@@ -40,8 +40,9 @@ PAGE_MAX_EVENTS = 100
 QUEUED_MAX_EVENTS = 100
 # Sessions of which a frame waits for a reader.
 QUEUED_MAX_FRAMES = 1_000
-# Events that a reader was just sent, so that it is not sent them twice when it looks by itself.
-SENT_MAX_EVENTS = 500
+# Events that a reader was just sent, so that it is not sent them twice when it looks by itself:
+# those of 45 seconds, of a user to whom a hundred happen in each.
+SENT_MAX_EVENTS = 5_000
 # Events of other daemons that are looked up together, and how many may wait for that.
 FETCH_MAX_EVENTS = 500
 UNFETCHED_MAX_EVENTS = 20_000
@@ -82,8 +83,9 @@ class Wanted(Struct, frozen=True):
 class _Reader:
     """One who follows: what waits for it, within bounds.
 
-    `behind` is the first event that did not fit; from there on it is read from the store. Once it
-    `has_been_shown` how all sessions are, it hears of those that move.
+    `behind` is the first event that did not fit; from there on it is read from the store, where it
+    has looked by itself at `looked_at` (UTC seconds). Once it `has_been_shown` how all sessions
+    are, it hears of those that move.
     """
 
     __slots__ = (
@@ -93,13 +95,15 @@ class _Reader:
         "behind",
         "end",
         "has_been_shown",
+        "looked_at",
         "must_look",
         "wanted",
         "woken",
     )
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, now: int) -> None:
         self.wanted = wanted
+        self.looked_at = now
         self.woken = asyncio.Event()
         self.behind: str | None = None
         self.must_look = False
@@ -247,7 +251,7 @@ class EventFeed:
             login_id: of which no more than a few streams may be open.
             wanted: which of them.
             since: an event; those after it come first, and some before it. None for what is new.
-            is_valid: says whether the login may still read; asked at each heartbeat.
+            is_valid: says whether the login may still read; asked as often as there are heartbeats.
 
         Raises:
             MarketError: `too_busy`, at the first item, when too many follow.
@@ -255,25 +259,36 @@ class EventFeed:
         """
         with self._reading(user_id, login_id, wanted) as reader:
             yield Idle()
-            if since is not None:
-                async for row in self._missed(user_id, reader, _overlapping(since)):
-                    yield row
-            heartbeat_at = _loop_time() + HEARTBEAT_SECONDS
-            while True:
-                async for item in self._due(user_id, reader):
-                    yield item
-                if reader.end is not None:
-                    yield reader.end
-                    return
-                if _loop_time() >= heartbeat_at:
+            check_at = _loop_time() + HEARTBEAT_SECONDS
+            async for item in self._items(user_id, reader, since):
+                # Also among the events that were missed: a slow reader may take hours for them.
+                if _loop_time() >= check_at:
                     if not await is_valid():
                         yield Bye.LOGGED_OUT
                         return
-                    yield Idle()
-                    reader.must_look = True
-                    heartbeat_at = _loop_time() + HEARTBEAT_SECONDS
-                    continue
-                await _woken(reader.woken, heartbeat_at - _loop_time())
+                    check_at = _loop_time() + HEARTBEAT_SECONDS
+                yield item
+
+    async def _items(
+        self, user_id: str, reader: _Reader, since: str | None
+    ) -> AsyncGenerator[Item, None]:
+        """Yield what `follow` does, whoever may read it."""
+        if since is not None:
+            async for row in self._missed(user_id, reader, _overlapping(since)):
+                yield row
+        heartbeat_at = _loop_time() + HEARTBEAT_SECONDS
+        while True:
+            async for item in self._due(user_id, reader):
+                yield item
+            if reader.end is not None:
+                yield reader.end
+                return
+            if _loop_time() >= heartbeat_at:
+                yield Idle()
+                reader.must_look = True
+                heartbeat_at = _loop_time() + HEARTBEAT_SECONDS
+                continue
+            await _woken(reader.woken, heartbeat_at - _loop_time())
 
     async def _due(
         self, user_id: str, reader: _Reader
@@ -283,12 +298,17 @@ class EventFeed:
         for item in reader.take():
             yield item
         while reader.behind is not None or reader.must_look:
-            start = reader.behind
-            if start is None or reader.must_look:
-                start = min(beginning_of(self._now() - OVERLAP_SECONDS), start or "g")
+            start, now = reader.behind, self._now()
+            looks = start is None or reader.must_look
+            if looks:
+                # From where it looked last: this process may have stood still for a while.
+                start = min(beginning_of(reader.looked_at - OVERLAP_SECONDS), start or "g")
+            assert start is not None  # noqa: S101 - one of both was there
             reader.behind, reader.must_look = None, False
             async for row in self._missed(user_id, reader, start[:-1]):
                 yield row
+            if looks:
+                reader.looked_at = now
 
     async def _missed(
         self, user_id: str, reader: _Reader, after: str
@@ -300,6 +320,8 @@ class EventFeed:
                 queries.page_on, user_id, types=types, after=after, limit=PAGE_MAX_EVENTS
             )
             for row in rows:
+                if reader.end is not None:
+                    return
                 if reader.is_new(row):
                     yield row
             if len(rows) < PAGE_MAX_EVENTS:
@@ -309,10 +331,12 @@ class EventFeed:
     @contextmanager
     def _reading(self, user_id: str, login_id: str, wanted: Wanted) -> Iterator[_Reader]:
         readers = self._by_user.get(user_id, set())
-        is_full = self._count >= self.terms.streams or len(readers) >= STREAMS_PER_USER_MAX
+        # As with other slots, nobody has more of them than are left for the others.
+        left = min(STREAMS_PER_USER_MAX, self.terms.streams - self._count)
+        is_full = len(readers) >= left
         if is_full or self._by_login.get(login_id, 0) >= STREAMS_PER_LOGIN_MAX:
             raise MarketError(Code.TOO_BUSY)
-        reader = _Reader(wanted)
+        reader = _Reader(wanted, self._now())
         if self._has_ended:
             reader.finish(Bye.DRAINING)
         self._by_user.setdefault(user_id, readers).add(reader)

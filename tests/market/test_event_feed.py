@@ -10,7 +10,8 @@ from support.waiting import until
 
 from market import event_feed, event_log
 from market.context import Context
-from market.event_feed import EventFeed, EventFeedTerms, Idle, Item, Wanted, beginning_of
+from market.errors import MarketError
+from market.event_feed import Bye, EventFeed, EventFeedTerms, Idle, Item, Wanted, beginning_of
 from market.event_log import NewEvent
 from market.events import Ping
 from market.ids import Identifiers
@@ -126,6 +127,53 @@ async def test_an_event_that_is_committed_late_is_replayed(market: Market) -> No
     items = following(feed_of(market, market.context), since=seen.id)
     assert [(await next_row(items)).id for _ in range(2)] == [late_id, seen.id]
     await items.aclose()
+
+
+async def test_what_was_missed_while_the_process_stood_still_is_made_up_for(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0.05)
+    other = Context(market.store, market.identifiers, market.clock.seconds)
+    items = following(feed_of(market, market.context))
+    await anext(items)
+    row = await ping(market, other, "u")
+    market.clock.now += 10 * event_feed.OVERLAP_SECONDS
+    assert await next_row(items) == row
+    await items.aclose()
+
+
+async def test_a_login_that_ends_is_told_nothing_more_of_what_was_missed(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0)
+    first, second = [await ping(market, market.context, "u") for _ in range(2)]
+    answers = iter([True, False])
+
+    async def is_valid() -> bool:
+        return next(answers)
+
+    feed = feed_of(market, market.context)
+    items = feed.follow("u", "login", Wanted(), since=first.id, is_valid=is_valid)
+    assert second.id > first.id
+    assert [item async for item in items] == [Idle(), first, Bye.LOGGED_OUT]
+
+
+async def test_nobody_has_more_streams_than_are_left_for_the_others(market: Market) -> None:
+    feed = feed_of(market, market.context)
+    feed.terms = EventFeedTerms(streams=4)
+
+    def opened(user_id: str) -> AsyncGenerator[Item, None]:
+        return feed.follow(user_id, user_id, Wanted(), since=None, is_valid=always)
+
+    mine = [opened("u") for _ in range(2)]
+    for items in mine:
+        await anext(items)
+    with pytest.raises(MarketError):
+        await anext(opened("u"))
+    others = opened("v")
+    await anext(others)
+    for items in (*mine, others):
+        await items.aclose()
 
 
 async def test_a_user_may_not_have_every_stream(
