@@ -361,13 +361,17 @@ class Webhooks:
 
     # --- sending -----------------------------------------------------------------------------
 
-    async def due(self, *, but: Collection[str], limit: int) -> list[DueRow]:
-        """Return deliveries whose time has come, but those to some endpoints.
+    async def due(
+        self, *, but: Collection[str], but_users: Collection[str] = (), limit: int
+    ) -> list[DueRow]:
+        """Return deliveries whose time has come, but those to some endpoints or of some users.
 
         Raises:
             StoreError: it cannot be said now.
         """
-        return await self._store.read(queries.due, but=but, now=self._now(), limit=limit)
+        return await self._store.read(
+            queries.due, but=but, but_users=but_users, now=self._now(), limit=limit
+        )
 
     async def begin(self, delivery_id: str) -> Attempt | None:
         """Return the request for a delivery; None when nothing is to be attempted any more.

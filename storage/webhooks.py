@@ -282,12 +282,20 @@ async def end_failing(tx: Transaction, endpoint_id: str) -> None:
 # --- deliveries ------------------------------------------------------------------------------
 
 
-async def due(tx: Transaction, *, but: Collection[str], now: int, limit: int) -> list[DueRow]:
+async def due(
+    tx: Transaction,
+    *,
+    but: Collection[str],
+    but_users: Collection[str],
+    now: int,
+    limit: int,
+) -> list[DueRow]:
     """Return deliveries whose time has come, their endpoints taking turns.
 
     Args:
         tx: the transaction.
         but: endpoints to leave out.
+        but_users: users all of whose endpoints to leave out.
         now: UTC seconds.
         limit: how many at most.
     """
@@ -296,6 +304,9 @@ async def due(tx: Transaction, *, but: Collection[str], now: int, limit: int) ->
     if but:
         left_out = f"AND endpoint_id NOT IN (SELECT id FROM {tx.table('busy', id='TEXT')})"
         values["busy"] = json.dumps([{"id": each} for each in sorted(but)])
+    if but_users:
+        left_out += f" AND user_id NOT IN (SELECT id FROM {tx.table('users', id='TEXT')})"
+        values["users"] = json.dumps([{"id": each} for each in sorted(but_users)])
     return await tx.all(
         DueRow,
         f"""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # All attempts of this process; one user may have no more of them than are left for the others.
 ATTEMPTS_MAX = 64
 ATTEMPTS_PER_ENDPOINT = 4
+# Questions of one look for what is due: each leaves out whoever has had all of theirs by then.
+ROUNDS_MAX = 16
 # How long attempts may take that are under way when the daemon stops.
 GRACE_SECONDS = 1.0
 # Between two tries to write an outcome down. If it is not, the attempt is made again.
@@ -56,6 +58,7 @@ class WebhookSender:
         self._poster: Poster | None = None
         self._slots = FairSlots(ATTEMPTS_MAX)
         self._of_endpoint: Counter[str] = Counter()
+        self._of_user: Counter[str] = Counter()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._is_closing = False
 
@@ -65,19 +68,36 @@ class WebhookSender:
         Raises:
             StoreError: what is due cannot be said now.
         """
+        for _ in range(ROUNDS_MAX):
+            if self._is_closing or not await self._begin_some():
+                return
+
+    async def _begin_some(self) -> bool:
+        """Begin some attempts; return whether there were any.
+
+        Endpoints and users that have all of their attempts are left out of the query, so that what
+        waits for them cannot fill the query's limit and hide the others.
+        """
         room = ATTEMPTS_MAX - self._slots.taken
-        if room <= 0 or self._is_closing:
-            return
+        if room <= 0:
+            return False
         full = {each for each, n in self._of_endpoint.items() if n >= ATTEMPTS_PER_ENDPOINT}
+        users = {each for each in self._of_user if not self._slots.has_room(each)}
         # Those that are under way still look due.
         limit = room + len(self._sending)
-        for row in await self._webhooks.due(but=full, limit=limit):
+        due = await self._webhooks.due(but=full, but_users=users, limit=limit)
+        if self._is_closing:  # meanwhile: what begins now would have no end
+            return False
+        begun = 0
+        for row in due:
             if row.id in self._sending:
                 continue
             if self._of_endpoint[row.endpoint_id] >= ATTEMPTS_PER_ENDPOINT:
                 continue
             if self._slots.take(row.user_id):
                 self._begin(row.id, row.endpoint_id, row.user_id)
+                begun += 1
+        return begun > 0
 
     async def settled(self) -> None:
         """Wait until every attempt that is under way is over."""
@@ -101,11 +121,15 @@ class WebhookSender:
             self._of_endpoint[endpoint_id] -= 1
             if not self._of_endpoint[endpoint_id]:
                 del self._of_endpoint[endpoint_id]
+            self._of_user[user_id] -= 1
+            if not self._of_user[user_id]:
+                del self._of_user[user_id]
             self._slots.give(user_id)
             if not task.cancelled() and task.exception() is not None:
                 _logger.error("a delivery failed in proxyd", exc_info=task.exception())
 
         self._of_endpoint[endpoint_id] += 1
+        self._of_user[user_id] += 1
         task = asyncio.get_running_loop().create_task(self._send(delivery_id))
         self._sending[delivery_id] = task
         task.add_done_callback(over)

@@ -24,6 +24,7 @@ from proxyd.outbound import posting
 from proxyd.outbound import webhooks as outbound
 from proxyd.outbound.posting import retry_after
 from proxyd.outbound.webhooks import ATTEMPTS_PER_ENDPOINT, WebhookSender
+from storage import webhooks as webhook_queries
 from storage.webhooks import DeliveryRow
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -429,6 +430,27 @@ async def test_an_endpoint_has_a_bound_and_others_are_told_meanwhile(market: Mar
         await sender.look()
         await sender.settled()
         assert len(slow.requests) == ATTEMPTS_PER_ENDPOINT + 3
+
+
+async def test_who_fills_the_window_of_what_is_due_hides_nobody(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_queries, "TURNS_MAX_ROWS", 10)
+    monkeypatch.setattr(outbound, "ATTEMPTS_MAX", 8)
+    me, other = await market.person(), await market.person()
+    sender = sender_of(market)
+    async with receiving(is_held=True) as slow, receiving() as quick:
+        for _ in range(3):
+            mine = await endpoint(market, me, slow.url)
+            for _ in range(5):
+                await market.webhooks.test(me, mine.endpoint.id)
+        market.clock.now += 1
+        theirs = await endpoint(market, other, quick.url)
+        await market.webhooks.test(other, theirs.endpoint.id)
+        await sender.look()
+        await reached(lambda: len(quick.requests) == 1)
+        slow.released.set()
+        await sender.settled()
 
 
 def market_time(market: Market) -> datetime:
