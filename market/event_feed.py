@@ -298,8 +298,7 @@ class EventFeed:
         for item in reader.take():
             yield item
         while reader.behind is not None or reader.must_look:
-            start, now = reader.behind, self._now()
-            looks = start is None or reader.must_look
+            start, looks, now = reader.behind, reader.must_look, self._now()
             if looks:
                 # From where it looked last: this process may have stood still for a while.
                 start = min(beginning_of(reader.looked_at - OVERLAP_SECONDS), start or "g")
