@@ -71,6 +71,9 @@ PATIENCE_MOST_SECONDS: Final = 1.2
 # on within 1.5 seconds.
 SILENCE_SECONDS: Final = 0.8
 ASK_AGAIN_SECONDS: Final = 0.3  # while an exit that is there has not said how it went
+# A timer that is so late tells of this process, which stood still or has much to do: what the exit
+# has said meanwhile is not read yet.
+LATE_SECONDS: Final = 0.1
 # For one dial: an exit that was agreed on may be away here, and the next one has to be agreed on.
 QUESTIONS_MAX: Final = 3
 TLS_PORT: Final = 443
@@ -322,6 +325,7 @@ class ExitDial(Cancellable, Expiring):
         "_began",
         "_done",
         "_doubted",
+        "_due",
         "_exits",
         "_failure",
         "_has_hedged",
@@ -348,6 +352,7 @@ class ExitDial(Cancellable, Expiring):
         self._tried: list[Attached] = []
         self._failure: Failure | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when that timer should ring (loop time, seconds)
         self._began = 0.0
         self._asked_at = 0.0  # when the exit was asked last whether it is there
         self._has_hedged = False
@@ -588,6 +593,9 @@ class ExitDial(Cancellable, Expiring):
     def _look(self) -> None:
         """Look whether the exit has said anything since it was asked."""
         attached = self._tried[-1]
+        if attached.now() >= self._due + LATE_SECONDS:
+            self._wait(LATE_SECONDS, self._look)
+            return
         if attached.heard_at < self._asked_at:
             self._silent(attached)
             return
@@ -670,7 +678,9 @@ class ExitDial(Cancellable, Expiring):
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         self._stop_timer()
-        self._timer = self._exits.reactor.loop.call_later(seconds, then)
+        loop = self._exits.reactor.loop
+        self._due = loop.time() + seconds
+        self._timer = loop.call_later(seconds, then)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -22,7 +23,7 @@ from support.names import Slow
 from support.ports import silent_port
 from support.waiting import until
 
-from proxyctl.protocol.frames import Dial, Dialled, Limits, Outcome
+from proxyctl.protocol.frames import Dial, Dialled, Limits, Outcome, Pong
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exits import dial as module
 from proxyd.exits.dial import Via
@@ -386,6 +387,33 @@ async def test_an_exit_that_is_silent_is_passed_over(port: Port) -> None:
     assert (await dialled(port)).failure is Failure.REFUSED
     assert (len(first.dials), len(second.dials)) == (1, 1)
     assert port.counters.hedges == 0
+
+
+async def test_an_exit_is_not_silent_whose_daemon_stood_still(port: Port) -> None:
+    device = await port.parked()
+    attached = port.directory.exits["device"]
+    await until(lambda: attached._ping is None, "it has answered")
+    device.answers_pings = False
+    device.obey = ignore
+    call = Call(port, LOOPBACK, 80)
+    await until(lambda: attached._ping is not None, "it is asked")
+    loop, (here, there) = asyncio.get_running_loop(), socket.socketpair()
+
+    def stand_still() -> None:
+        """Be late as a loop is that serves its sockets: timers are looked at before the next."""
+        loop.remove_reader(here)
+        assert attached._ping is not None
+        device.send(Pong(attached._ping))
+        device.answers_pings = True
+        device.obey = answering(Outcome.REFUSED)  # of the second order
+        time.sleep(1.0)  # longer than an exit may be silent
+
+    with here, there:
+        loop.add_reader(here, stand_still)
+        there.send(b"now")
+        assert (await call.end()).failure is Failure.REFUSED
+    assert len(device.dials) == 2
+    assert port.counters.dials == {"refused": 1}
 
 
 async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_answer_counts(
