@@ -79,8 +79,8 @@ class ConnectionServices:
     public_address: Address | None
     counters: Counters
     tallies: Tallies
-    dials: FairSlots
-    associations: FairSlots
+    dials: FairSlots[str]
+    associations: FairSlots[str]
     over: Callable[["ClientConnection"], None]
     record: Callable[[Access], None] | None = None
     exits: Ways | None = None
@@ -197,7 +197,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._dial: Cancellable | None = None
         self._dial_began = 0.0
         self._transfer: Transfer | None = None
-        self._slots: FairSlots | None = None
+        self._slots: FairSlots[str] | None = None
         self._ending: Ending | None = None
         self._via: Via | None = None  # through which exit it has reached its target
         self.client = client
@@ -506,7 +506,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             )
         )
 
-    def _take(self, slots: FairSlots) -> bool:
+    def _take(self, slots: FairSlots[str]) -> bool:
         """Take one of the slots for this connection; False when there is none for its session."""
         if not slots.take(self._session.id):
             return False

@@ -102,7 +102,7 @@ class DnsResolver:
     ) -> None:
         self._nameservers = nameservers
         self._lookup_seconds = lookup_seconds
-        self._slots = FairSlots(lookups_max)
+        self._slots = FairSlots[Hashable](lookups_max)
         self._cache = DnsCache(names_max, now)
         self._lookups: dict[str, _Lookup] = {}
         self._channel: _Channel | None = None

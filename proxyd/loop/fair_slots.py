@@ -5,9 +5,12 @@ proxy has no coroutine per connection that could, so a refused holder tries agai
 """
 
 from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Holder = TypeVar("Holder", bound=Hashable)
 
 
-class FairSlots:
+class FairSlots(Generic[Holder]):
     """Slots that holders compete for: none may have more of them than are left for the others.
 
     So one that takes all it can get has half, two have a third each, and there is one left for the
@@ -20,9 +23,9 @@ class FairSlots:
     def __init__(self, most: int) -> None:
         self.most = most
         self.taken = 0
-        self._theirs: dict[Hashable, int] = {}
+        self._theirs: dict[Holder, int] = {}
 
-    def take(self, holder: Hashable) -> bool:
+    def take(self, holder: Holder) -> bool:
         """Take one; False when there is none for this holder."""
         theirs = self._theirs.get(holder, 0)
         if theirs >= self.most - self.taken:
@@ -31,11 +34,12 @@ class FairSlots:
         self.taken += 1
         return True
 
-    def has_room(self, holder: Hashable) -> bool:
-        """Say whether this holder may take one."""
-        return self._theirs.get(holder, 0) < self.most - self.taken
+    def full(self) -> list[Holder]:
+        """Return those who have some and may take no more."""
+        left = self.most - self.taken
+        return [holder for holder, theirs in self._theirs.items() if theirs >= left]
 
-    def give(self, holder: Hashable) -> None:
+    def give(self, holder: Holder) -> None:
         """Give one back."""
         self.taken -= 1
         left = self._theirs[holder] - 1

@@ -69,7 +69,7 @@ class SingleFlight(Generic[Key, Value]):
     def __init__(self, find: Callable[[Key], Coroutine[Any, Any, Value | Refusal]]) -> None:
         self._find = find
         self._callbacks: dict[Key, list[Callable[[Value | Refusal], None]]] = {}
-        self._places = FairSlots(LOOKUPS_MAX)
+        self._places = FairSlots[Hashable](LOOKUPS_MAX)
         # The questions that wait, by asker; the first asker here is next.
         self._waiting: dict[Hashable, deque[Key]] = {}
         self._running: set[asyncio.Task[None]] = set()

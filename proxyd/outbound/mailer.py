@@ -92,7 +92,7 @@ class Mailer:
         self._is_alone = is_alone
         self._sending: dict[str, _Sending] = {}
         # One domain, whose server may be slow on purpose, never has all senders.
-        self._slots = FairSlots(SENDERS)
+        self._slots = FairSlots[str](SENDERS)
         self._tidy_at = 0.0
         self._store_is_failing = False
         # Consecutive attempts that found the server unavailable, and when the next one may be made
@@ -142,8 +142,7 @@ class Mailer:
         room = self._room(again=again)
         if room <= 0:
             return False
-        shares = {each.row.share for each in self._sending.values()}
-        full = [share for share in shares if not self._slots.has_room(share)]
+        full = self._slots.full()
         limit = room + len(self._sending)  # those not yet claimed by their task still look due
         begun = 0
         for row in await self._outbox.due(again=again, limit=limit, but=full):

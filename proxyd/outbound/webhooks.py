@@ -24,6 +24,13 @@ ATTEMPTS_MAX = 64
 ATTEMPTS_PER_ENDPOINT = 4
 # Questions of one look for what is due: each leaves out whoever has had all of theirs by then.
 ROUNDS_MAX = 16
+# One look goes on so long, while attempts end that others wait for. After it the daemon asks again
+# whether it is the one that sends.
+LOOK_MAX_SECONDS = 5.0
+# How long to wait for one to end: what is due meanwhile at another endpoint waits for that, too.
+ROOM_SECONDS = 0.5
+# Attempts that end within it are followed by as many after one question to the database.
+GATHERED_SECONDS = 0.05
 # How long attempts may take that are under way when the daemon stops.
 GRACE_SECONDS = 1.0
 # Between two tries to write an outcome down. If it is not, the attempt is made again.
@@ -56,21 +63,39 @@ class WebhookSender:
         self._webhooks = webhooks
         self._to_poster = resolver, policy, agent, tls
         self._poster: Poster | None = None
-        self._slots = FairSlots(ATTEMPTS_MAX)
+        self._slots = FairSlots[str](ATTEMPTS_MAX)
         self._of_endpoint: Counter[str] = Counter()
-        self._of_user: Counter[str] = Counter()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._is_closing = False
+        self._room = asyncio.Event()  # set when an attempt is over
 
     async def look(self) -> None:
-        """Begin as many of the attempts that are due as there is room for.
+        """Begin the attempts that are due; where there is no room for more, as soon as there is.
+
+        It goes on while attempts end that others may wait for, but for no longer than a bound.
 
         Raises:
             StoreError: what is due cannot be said now.
         """
-        for _ in range(ROUNDS_MAX):
-            if self._is_closing or not await self._begin_some():
+        end_at = monotonic() + LOOK_MAX_SECONDS
+        while True:
+            self._room.clear()
+            for _ in range(ROUNDS_MAX):
+                if self._is_closing or not await self._begin_some():
+                    break
+            is_full = self._full_endpoints() or self._slots.full()
+            if not is_full or monotonic() >= end_at or not await self._has_room():
                 return
+
+    async def _has_room(self) -> bool:
+        """Wait for attempts to end; False when none does for a while, or the daemon stops."""
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self._room.wait()
+        except TimeoutError:
+            return False
+        await asyncio.sleep(GATHERED_SECONDS)
+        return not self._is_closing
 
     async def _begin_some(self) -> bool:
         """Begin some attempts; return whether there were any.
@@ -81,11 +106,11 @@ class WebhookSender:
         room = ATTEMPTS_MAX - self._slots.taken
         if room <= 0:
             return False
-        full = {each for each, n in self._of_endpoint.items() if n >= ATTEMPTS_PER_ENDPOINT}
-        users = {each for each in self._of_user if not self._slots.has_room(each)}
         # Those that are under way still look due.
         limit = room + len(self._sending)
-        due = await self._webhooks.due(but=full, but_users=users, limit=limit)
+        due = await self._webhooks.due(
+            but=self._full_endpoints(), but_users=self._slots.full(), limit=limit
+        )
         if self._is_closing:  # meanwhile: what begins now would have no end
             return False
         begun = 0
@@ -99,6 +124,9 @@ class WebhookSender:
                 begun += 1
         return begun > 0
 
+    def _full_endpoints(self) -> list[str]:
+        return [each for each, n in self._of_endpoint.items() if n >= ATTEMPTS_PER_ENDPOINT]
+
     async def settled(self) -> None:
         """Wait until every attempt that is under way is over."""
         while self._sending:
@@ -107,6 +135,7 @@ class WebhookSender:
     async def close(self) -> None:
         """Begin nothing more, and end what is under way; it is attempted again another time."""
         self._is_closing = True
+        self._room.set()
         tasks = list(self._sending.values())
         if not tasks:
             return
@@ -121,15 +150,12 @@ class WebhookSender:
             self._of_endpoint[endpoint_id] -= 1
             if not self._of_endpoint[endpoint_id]:
                 del self._of_endpoint[endpoint_id]
-            self._of_user[user_id] -= 1
-            if not self._of_user[user_id]:
-                del self._of_user[user_id]
             self._slots.give(user_id)
+            self._room.set()
             if not task.cancelled() and task.exception() is not None:
                 _logger.error("a delivery failed in proxyd", exc_info=task.exception())
 
         self._of_endpoint[endpoint_id] += 1
-        self._of_user[user_id] += 1
         task = asyncio.get_running_loop().create_task(self._send(delivery_id))
         self._sending[delivery_id] = task
         task.add_done_callback(over)

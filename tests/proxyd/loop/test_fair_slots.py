@@ -3,7 +3,7 @@
 from proxyd.loop.fair_slots import FairSlots
 
 
-def all_that_can_be_had(places: FairSlots, holder: str) -> int:
+def all_that_can_be_had(places: FairSlots[str], holder: str) -> int:
     taken = 0
     while places.take(holder):
         taken += 1
@@ -11,8 +11,9 @@ def all_that_can_be_had(places: FairSlots, holder: str) -> int:
 
 
 def test_nobody_may_have_more_places_than_are_left() -> None:
-    places = FairSlots(100)
+    places = FairSlots[str](100)
     assert [all_that_can_be_had(places, name) for name in "abcd"] == [50, 25, 13, 6]
+    assert places.full() == ["a", "b", "c", "d"]
     for _ in range(50):
         places.give("a")
     assert places.taken == 44
@@ -21,7 +22,7 @@ def test_nobody_may_have_more_places_than_are_left() -> None:
 
 
 def test_the_only_place_can_be_had_and_is_had_once() -> None:
-    places = FairSlots(1)
+    places = FairSlots[str](1)
     assert all_that_can_be_had(places, "a") == 1
     assert not places.take("b")
     places.give("a")
@@ -29,7 +30,7 @@ def test_the_only_place_can_be_had_and_is_had_once() -> None:
 
 
 def test_fewer_places_than_are_taken_are_none() -> None:
-    places = FairSlots(10)
+    places = FairSlots[str](10)
     assert all_that_can_be_had(places, "a") == 5
     places.most = 3
     assert not places.take("b")

@@ -432,6 +432,20 @@ async def test_an_endpoint_has_a_bound_and_others_are_told_meanwhile(market: Mar
         assert len(slow.requests) == ATTEMPTS_PER_ENDPOINT + 3
 
 
+async def test_what_waits_for_an_attempt_to_end_does_not_wait_for_the_next_look(
+    market: Market,
+) -> None:
+    me = await market.person()
+    sender = sender_of(market)
+    async with receiving() as receiver:
+        mine = await endpoint(market, me, receiver.url)
+        for _ in range(5 * ATTEMPTS_PER_ENDPOINT):
+            await market.webhooks.test(me, mine.endpoint.id)
+        await sender.look()
+        await sender.settled()
+    assert len(receiver.requests) == 5 * ATTEMPTS_PER_ENDPOINT
+
+
 async def test_who_fills_the_window_of_what_is_due_hides_nobody(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
