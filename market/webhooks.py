@@ -16,6 +16,7 @@ import hmac
 import random
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from enum import Enum, auto
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
@@ -128,6 +129,14 @@ class Shown(Struct, frozen=True):
     row: DeliveryRow
     attempts: list[AttemptRow]
     body: str | None
+
+
+class _Written(Enum):
+    """What the end of an attempt has written down: it was written before, or with an e-mail."""
+
+    NOTHING = auto()
+    OUTCOME = auto()
+    WITH_LETTER = auto()
 
 
 class _Body(Struct):
@@ -399,8 +408,10 @@ class Webhooks:
         Raises:
             StoreError: nothing was written; it may be tried again.
         """
-        if await self._store.write(self._settle, attempt, outcome):
+        written = await self._store.write(self._settle, attempt, outcome)
+        if written is not _Written.NOTHING:
             self.ends["failed" if outcome.error else "delivered"] += 1
+        if written is _Written.WITH_LETTER:
             self._emails.wake()
 
     async def sweep(self) -> None:
@@ -430,7 +441,7 @@ class Webhooks:
         old = self._sealing.open(place.sealed_old_secret)
         return [newest] if old is None else [newest, old]
 
-    async def _settle(self, tx: Transaction, attempt: Attempt, outcome: Outcome) -> bool:
+    async def _settle(self, tx: Transaction, attempt: Attempt, outcome: Outcome) -> "_Written":
         row, now = attempt.row, self._now()
         # The endpoint first, as everybody does who changes both.
         await tx.lock("webhook_endpoints", [row.endpoint_id])
@@ -450,33 +461,35 @@ class Webhooks:
         if not await queries.record_attempt(
             tx, row, done, status=status, next_at=next_at, kept=ATTEMPTS_KEPT
         ):
-            return False
+            return _Written.NOTHING
         if not outcome.error:
             await queries.end_failing(tx, row.endpoint_id)
-            return True
+            return _Written.OUTCOME
         place = await queries.begin_failing(tx, row.endpoint_id, now)
         if place is None:
-            return True
+            return _Written.OUTCOME
         if outcome.status == GONE_STATUS:
-            await self._disable(tx, place, GONE, now)
-        elif now - (place.failing_since or now) >= FAILING_MAX_SECONDS:
-            await self._disable(tx, place, FAILING, now)
-        return True
+            return await self._disable(tx, place, GONE, now)
+        if now - (place.failing_since or now) >= FAILING_MAX_SECONDS:
+            return await self._disable(tx, place, FAILING, now)
+        return _Written.OUTCOME
 
     def _pause(self, tries: int, outcome: Outcome) -> int:
         """Return for how many seconds to wait before the attempt after so many."""
         pause = round(SCHEDULE[tries] * self._jitter())
         return max(pause, min(outcome.retry_after_seconds, RETRY_AFTER_MAX_SECONDS))
 
-    async def _disable(self, tx: Transaction, place: EndpointRow, reason: str, now: int) -> None:
+    async def _disable(
+        self, tx: Transaction, place: EndpointRow, reason: str, now: int
+    ) -> "_Written":
         """Disable an endpoint, and tell its user: by an event, and by an e-mail."""
         if not await queries.disable(tx, place.id, reason, now):
-            return
+            return _Written.OUTCOME
         data = WebhookDisabled(place.id, place.url, reason)
         await event_log.record(tx, self._context, place.user_id, data, subject_id=place.id)
         user = await users.find(tx, place.user_id)
         if user is None or user.email_verified_at is None:
-            return
+            return _Written.OUTCOME
         message = webhook_disabled(user.email, self._app_url, place.url, _REASONS[reason])
         letter = self._emails.item(
             f"webhook disabled:{place.id}",
@@ -485,6 +498,7 @@ class Webhooks:
             lifetime_seconds=MAIL_LIFETIME_SECONDS,
         )
         await outbox_queries.put(tx, letter)
+        return _Written.WITH_LETTER
 
 
 def body_of(event: EventRow) -> bytes:

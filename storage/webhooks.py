@@ -371,7 +371,9 @@ async def record_attempt(
     next_at: int,
     kept: int,
 ) -> bool:
-    """Write down how an attempt went; False when somebody else has changed the delivery since.
+    """Write down how an attempt went; False when somebody else has written down another since.
+
+    Who has asked meanwhile for the whole schedule again (`retry`) gets it, unless it is delivered.
 
     Args:
         tx: the transaction.
@@ -384,14 +386,17 @@ async def record_attempt(
     changed = await tx.run(
         """
         UPDATE webhook_deliveries
-        SET status = :status, attempts = attempts + 1, tries = :tries, next_at = :next_at,
+        SET status = CASE WHEN tries = :tries OR :status = 'delivered' THEN :status ELSE status END,
+            next_at = CASE WHEN tries = :tries THEN :next_at ELSE next_at END,
+            tries = CASE WHEN tries = :tries THEN tries + 1 ELSE tries END,
+            attempts = attempts + 1,
             last_status = :last_status, last_error = :last_error, last_ms = :last_ms
         WHERE id = :id AND status = 'pending' AND attempts = :attempts
         """,
         id=row.id,
         attempts=row.attempts,
+        tries=row.tries,
         status=status,
-        tries=row.tries + 1,
         next_at=next_at,
         last_status=attempt.status,
         last_error=attempt.error or None,

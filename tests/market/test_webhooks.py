@@ -363,6 +363,28 @@ async def test_one_is_sent_again_by_hand_also_what_was_delivered(market: Market)
     assert refused.value.code is Code.DELIVERY_NOT_FOUND
 
 
+@pytest.mark.parametrize("outcome", [OK, DOWN])
+async def test_who_asks_during_the_last_attempt_gets_the_whole_schedule_again(
+    market: Market, outcome: Outcome
+) -> None:
+    me = await market.person()
+    made = await endpoint(market, me)
+    await happen(market, me)
+    for pause in SCHEDULE[1:]:
+        assert await deliver(market, DOWN) == 1
+        market.clock.now += round(1.2 * pause) + 1
+    [last] = await begun(market)
+    await market.webhooks.retry(me, last.row.id)
+    await market.webhooks.settle(last, outcome)
+    [row] = await listed(market, me, made)
+    assert row.attempts == len(SCHEDULE)
+    if outcome is OK:
+        assert row.status == "delivered"
+    else:
+        [again] = await begun(market)
+        assert again.row.tries == 0
+
+
 async def test_a_test_goes_the_way_of_every_other_delivery(market: Market) -> None:
     me = await market.person()
     made, other = await endpoint(market, me, "job.created"), await endpoint(market, me)
