@@ -58,7 +58,10 @@ class EventItem(Struct):
 
 
 class EventsReply(Reply, kw_only=True):
-    """Events; `next` is there when there are more."""
+    """Events; `next` is there when there are more.
+
+    Of types that are rare a part may have few, or none, and yet a `next`.
+    """
 
     events: list[EventItem]
     next: str | UnsetType = UNSET
@@ -126,18 +129,14 @@ class EventRoutes:
     async def page(self, call: Call[Any, EventsQuery]) -> EventsReply:
         """Return a part of the caller's events."""
         query = call.query
-        rows = await self._feed.page(
+        rows, behind = await self._feed.page(
             call.user_id,
             types=_types(query.types, frozenset(CATALOGUE)),
             after=in_body(query.after, "after") if query.after else "",
-            limit=query.limit + 1,
+            limit=query.limit,
             order=query.order,
         )
-        part = rows[: query.limit]
-        return EventsReply(
-            events=[_item(row) for row in part],
-            next=part[-1].id if len(rows) > query.limit else UNSET,
-        )
+        return EventsReply(events=[_item(row) for row in rows], next=behind or UNSET)
 
     async def stream(self, call: Call[Any, StreamQuery]) -> Streamed:
         """Return what happens to the caller, as it happens."""
@@ -179,7 +178,7 @@ async def _sent(items: AsyncGenerator[Item, None]) -> AsyncGenerator[Event, None
 def _event(item: Item) -> Event:
     match item:
         case Idle():
-            return Event("", None)
+            return Event("", None, item.id)
         case Bye():
             return Event(BYE, ByeEvent(item.value))
         case UsageFrame():

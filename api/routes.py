@@ -58,8 +58,8 @@ class Csv(Reply):
 class Event(NamedTuple):
     """An event of a response: its name and its data.
 
-    Without data it is nothing, which keeps the connection in use. A client that comes again says
-    the `id` that it got last, in the header Last-Event-ID; "" for none.
+    Without data it is nothing, which keeps the connection in use, and may say an `id`. A client
+    that comes again says the `id` that it got last, in the header Last-Event-ID; "" for none.
     """
 
     name: str

@@ -55,7 +55,7 @@ async def send(
 def encoded(event: Event) -> bytes:
     """Return an event as it is sent; JSON has no line breaks of its own."""
     if event.data is None:
-        return b":\n\n"
+        return b"id: " + event.id.encode() + b"\n\n" if event.id else b":\n\n"
     name = b"event: " + event.name.encode() + b"\n"
     if event.id:
         name += b"id: " + event.id.encode() + b"\n"

@@ -67,7 +67,12 @@ class Bye(Enum):
 
 
 class Idle(Struct, frozen=True):
-    """Nothing has happened for a while."""
+    """Nothing has happened for a while.
+
+    `id` is where to go on from, as if it were an event, for whoever has heard of none; or "".
+    """
+
+    id: str = ""
 
 
 Item = EventRow | UsageFrame | Idle | Bye
@@ -174,6 +179,7 @@ class EventFeed:
         self.terms = terms
         self._store = context.store
         self._now = context.now
+        self._identifiers = context.identifiers
         self._usage = usage
         self._by_user: dict[str, set[_Reader]] = {}
         self._by_login: dict[str, int] = {}
@@ -197,13 +203,16 @@ class EventFeed:
         after: str = "",
         limit: int,
         order: Literal["newest", "oldest"] = "newest",
-    ) -> list[EventRow]:
-        """Return a part of a user's events.
+    ) -> tuple[list[EventRow], str]:
+        """Return a part of a user's events, and the `after` of the next part; "" where none is.
+
+        A part has fewer than `limit`, perhaps none, where a bounded number was looked at and few
+        of them are of these types.
 
         Args:
             user_id: whose.
             types: only these; all of them if it is empty.
-            after: the last identifier of the part before; "" to begin.
+            after: what the part before gave; "" to begin.
             limit: how many at most.
             order: the newest first, or the oldest.
         """
@@ -244,7 +253,8 @@ class EventFeed:
     ) -> AsyncGenerator[Item, None]:
         """Yield what happens to a user, until the reader goes, the login ends or the daemon stops.
 
-        The first item comes at once, and one at least every `HEARTBEAT_SECONDS`.
+        The first item comes at once, and one at least every `HEARTBEAT_SECONDS`. To whom nothing
+        was missed it says where to go on from if the stream breaks before there is an event.
 
         Args:
             user_id: whose events.
@@ -258,7 +268,7 @@ class EventFeed:
             StoreError: it cannot be said now what was missed.
         """
         with self._reading(user_id, login_id, wanted) as reader:
-            yield Idle()
+            yield Idle(self._identifiers.new() if since is None else "")
             check_at = _loop_time() + HEARTBEAT_SECONDS
             async for item in self._items(user_id, reader, since):
                 # Also among the events that were missed: a slow reader may take hours for them.
@@ -315,7 +325,7 @@ class EventFeed:
         """Yield the events in the store behind an identifier that were not just sent."""
         types = reader.wanted.types
         while True:
-            rows = await self._store.read(
+            rows, after = await self._store.read(
                 queries.page_on, user_id, types=types, after=after, limit=PAGE_MAX_EVENTS
             )
             for row in rows:
@@ -323,9 +333,8 @@ class EventFeed:
                     return
                 if reader.is_new(row):
                     yield row
-            if len(rows) < PAGE_MAX_EVENTS:
+            if not after:
                 return
-            after = rows[-1].id
 
     @contextmanager
     def _reading(self, user_id: str, login_id: str, wanted: Wanted) -> Iterator[_Reader]:

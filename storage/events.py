@@ -19,6 +19,9 @@ class EventRow(NamedTuple):
     created_at: int
 
 
+# Of one page: the index of a user's events has no types in it.
+LOOKED_AT_MAX = 5_000
+
 _TYPES = {
     "id": "TEXT",
     "user_id": "TEXT",
@@ -43,8 +46,11 @@ async def insert(tx: Transaction, rows: Sequence[EventRow]) -> None:
 
 async def page_back(
     tx: Transaction, user_id: str, *, types: Collection[str], before: str, limit: int
-) -> list[EventRow]:
-    """Return a user's events, newest first.
+) -> tuple[list[EventRow], str]:
+    """Return a user's events, newest first, and the `before` of those that follow.
+
+    That is "" when there are none. Of `LOOKED_AT_MAX` events those that are wanted are returned,
+    so that a type that is rare costs no more than one that is frequent.
 
     Args:
         tx: the transaction.
@@ -53,38 +59,55 @@ async def page_back(
         before: only those that are older than this identifier; "" for the newest.
         limit: how many at most.
     """
-    return await tx.all(
-        EventRow,
-        f"""
-        SELECT {_COLUMNS} FROM events
-        WHERE user_id = :user_id AND id < :before {_only(tx, types)}
-        ORDER BY id {NEWEST_FIRST}
-        LIMIT :limit
-        """,
-        user_id=user_id,
-        before=behind(before),
-        limit=limit,
-        **_wanted(types),
-    )
+    order = f"id {NEWEST_FIRST}"
+    return await _page(tx, user_id, "<", behind(before), types=types, order=order, limit=limit)
 
 
 async def page_on(
     tx: Transaction, user_id: str, *, types: Collection[str], after: str, limit: int
-) -> list[EventRow]:
+) -> tuple[list[EventRow], str]:
     """Return a user's events behind an identifier, oldest first; otherwise as `page_back`."""
-    return await tx.all(
-        EventRow,
-        f"""
-        SELECT {_COLUMNS} FROM events
-        WHERE user_id = :user_id AND id > :after {_only(tx, types)}
-        ORDER BY user_id, id
-        LIMIT :limit
-        """,
-        user_id=user_id,
-        after=after,
-        limit=limit,
-        **_wanted(types),
-    )
+    order = "user_id, id"
+    return await _page(tx, user_id, ">", after, types=types, order=order, limit=limit)
+
+
+async def _page(
+    tx: Transaction,
+    user_id: str,
+    beyond: str,
+    place: str,
+    *,
+    types: Collection[str],
+    order: str,
+    limit: int,
+) -> tuple[list[EventRow], str]:
+    """Return what `page_back` does of the events that are beyond a place, in an order."""
+    theirs = f"FROM events WHERE user_id = :user_id AND id {beyond} :place ORDER BY {order}"
+    values = {"user_id": user_id, "place": place}
+    if not types:
+        rows = await tx.all(
+            EventRow, f"SELECT {_COLUMNS} {theirs} LIMIT :most", most=limit + 1, **values
+        )
+    else:
+        rows = await tx.all(
+            EventRow,
+            f"""
+            SELECT {_COLUMNS}
+            FROM (SELECT {_COLUMNS} {theirs} LIMIT {LOOKED_AT_MAX}) AS looked_at
+            WHERE type IN (SELECT type FROM {tx.table("wanted", type="TEXT")})
+            ORDER BY {order}
+            LIMIT :most
+            """,
+            most=limit + 1,
+            wanted=json.dumps([{"type": each} for each in types]),
+            **values,
+        )
+    if len(rows) > limit:
+        return rows[:limit], rows[limit - 1].id
+    if not types:
+        return rows, ""
+    edge = await tx.all(str, f"SELECT id {theirs} LIMIT 2 OFFSET {LOOKED_AT_MAX - 1}", **values)
+    return rows, edge[0] if len(edge) > 1 else ""
 
 
 async def find(tx: Transaction, event_ids: Sequence[str]) -> list[EventRow]:
@@ -111,14 +134,3 @@ async def delete_before(tx: Transaction, event_id: str, *, limit: int) -> int:
         event_id=event_id,
         limit=limit,
     )
-
-
-def _only(tx: Transaction, types: Collection[str]) -> str:
-    if not types:
-        return ""
-    return f"AND type IN (SELECT type FROM {tx.table('wanted', type='TEXT')})"
-
-
-def _wanted(types: Collection[str]) -> dict[str, str]:
-    """Return the values that `_only` needs."""
-    return {"wanted": json.dumps([{"type": each} for each in types])} if types else {}

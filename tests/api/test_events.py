@@ -15,7 +15,8 @@ from support.waiting import until
 
 from api import sse
 from market import event_feed, event_log
-from market.events import Ping
+from market.events import DeployFinished, Ping
+from storage import events as event_queries
 from storage.store import Transaction
 
 PATH = "/api/events/stream"
@@ -36,6 +37,7 @@ class Reader:
         self._service = service
         self._response = response
         self.heartbeats = 0
+        self.place = ""  # where to go on from, said without an event
 
     async def next(self) -> Heard | None:
         """Return the next event, None at the end."""
@@ -51,7 +53,9 @@ class Reader:
                     event_id = value
                 elif key == "data":
                     data = value
-                elif not text and name:
+                elif not text and not name:
+                    self.place, event_id = event_id or self.place, ""
+                elif not text:
                     heard = Heard(name, event_id, msgspec.json.decode(data))
                     self._service._declared.check_event(PATH, name, heard.data, "GET")
                     return heard
@@ -98,6 +102,13 @@ async def pings(service: Service, person: Person, count: int, *, size: int = 1) 
     return [row.id for row in rows]
 
 
+async def frequent(service: Service, person: Person, count: int) -> None:
+    """Record things of another type that happened to somebody."""
+    news = [event_log.NewEvent(person.user_id, DeployFinished("d")) for _ in range(count)]
+    context = service.daemon.market.context
+    await service.daemon.store.write(event_log.record_all, context, news)
+
+
 async def page(service: Service, person: Person, query: str = "") -> Any:
     answer = await service.call("GET", f"/api/events{query}", token=person.token)
     assert answer.status == 200, answer.body
@@ -120,6 +131,27 @@ async def test_events_are_listed_newest_first_in_parts(service: Service) -> None
     assert newest["type"] == "test.ping"
     assert (newest["subject_id"], newest["data"]) == ("4", {"webhook_id": "4"})
     assert newest["created_at"].endswith("Z")
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+async def test_of_a_rare_type_all_are_found_part_by_part(
+    service: Service, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    monkeypatch.setattr(event_queries, "LOOKED_AT_MAX", 4)
+    me = await service.person()
+    rare = [await ping(service, me)]
+    for count in (9, 0, 4):
+        await frequent(service, me, count)
+        rare.append(await ping(service, me))
+    found: list[str] = []
+    query = f"?types=test.ping&order={order}&limit=2"
+    part = await page(service, me, query)
+    for _ in range(20):
+        found += [each["id"] for each in part["events"]]
+        if "next" not in part:
+            break
+        part = await page(service, me, f"{query}&after={part['next']}")
+    assert found == (rare if order == "oldest" else rare[::-1])
 
 
 async def test_events_are_listed_oldest_first_behind_one(service: Service) -> None:
@@ -186,12 +218,28 @@ async def test_what_was_missed_comes_first(service: Service, named: str) -> None
         assert (await reader.until("test.ping")).id == new
 
 
+async def test_a_stream_that_breaks_before_there_is_an_event_misses_none(service: Service) -> None:
+    me = await service.person()
+    async with following(service, me, "?types=test.ping") as reader:
+        first = await ping(service, me)
+        assert (await reader.until("test.ping")).id == first
+        place = reader.place
+    assert place < first
+    missed = await ping(service, me)
+    async with following(service, me, "?types=test.ping", place) as reader:
+        assert [(await reader.until("test.ping")).id for _ in range(2)] == [first, missed]
+        assert not reader.place
+
+
 async def test_many_that_were_missed_come_in_parts(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_feed, "PAGE_MAX_EVENTS", 7)
+    monkeypatch.setattr(event_queries, "LOOKED_AT_MAX", 10)
     me = await service.person()
-    ids = [await ping(service, me) for _ in range(50)]
+    ids = [await ping(service, me) for _ in range(25)]
+    await frequent(service, me, 40)
+    ids += [await ping(service, me) for _ in range(25)]
     async with following(service, me, "?types=test.ping", ids[0]) as reader:
         assert [(await reader.until("test.ping")).id for _ in ids] == ids
 

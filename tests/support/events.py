@@ -12,7 +12,11 @@ MOST = 1_000
 
 async def rows_of(market: Market, user_id: str, *types: str) -> list[EventRow]:
     """Return the events of a user, the oldest first."""
-    return await market.store.read(queries.page_on, user_id, types=types, after="", limit=MOST)
+    rows, behind = await market.store.read(
+        queries.page_on, user_id, types=types, after="", limit=MOST
+    )
+    assert not behind
+    return rows
 
 
 async def types_of(market: Market, user_id: str) -> list[str]:

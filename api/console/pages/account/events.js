@@ -36,8 +36,10 @@ class Feed {
     this.node = el("div", null, el("p", null, t("access.events.text")), el("div", { class: "filters" }, this.filter()), this.problem, this.empty, this.list, this.next);
   }
 
-  get(after) {
-    return get("/api/events", { types: this.type, limit: LIMIT, after }, { signal: this.signal });
+  async get(after) {
+    const part = await get("/api/events", { types: this.type, limit: LIMIT, after }, { signal: this.signal });
+    // Of a type that is rare a part may be empty, and not be the last.
+    return part.next && !part.events.length ? this.get(part.next) : part;
   }
 
   // The newest ones, beside those that are there already, so far as these reach back to them.
