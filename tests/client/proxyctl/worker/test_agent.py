@@ -523,8 +523,7 @@ def test_what_the_daemon_is_told(agent: WorkerAgent, market: WorkerMarket) -> No
     assert question["capacity"]["cores"] == 0.5
     assert question["capabilities"]["executors"] == ["bwrap"]
     assert question["capabilities"]["ports"] == ["bwrap"]
-    until(lambda: market.syncs[-1]["attempts"], agent)
-    assert market.syncs[-1]["attempts"][0]["state"] == "running"
+    until(lambda: {"running"} == {each["state"] for each in market.syncs[-1]["attempts"]}, agent)
     shown = agent.command("jobs").stdout
     assert job.id in shown
     assert "running" in shown
