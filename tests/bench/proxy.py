@@ -20,6 +20,7 @@ from bench import (
     buffers,
     bulk,
     connections,
+    console,
     exits,
     flush,
     latency,
@@ -48,6 +49,7 @@ PARTS = (
     "flush",
     "longpath",
     "exits",
+    "console",
 )
 
 
@@ -87,6 +89,7 @@ def main() -> None:
             "flush": lambda: flush.measure(rounds),
             "longpath": lambda: longpath.measure(kinds, rounds, folder),
             "exits": lambda: exits.measure(ours[0], tunnels, rounds, folder),
+            "console": lambda: console.measure(rounds, folder),
         }
         report.rewrite("bench-proxy-machine", report.machine())
         way = "compiled" if bought.is_compiled() else "interpreted"
