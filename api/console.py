@@ -1,8 +1,8 @@
 """The console: pages of plain files, served from memory, which use the public API and no more.
 
 Every asset is under a digest of them all, so that a browser may keep it for ever, and imports
-between them stay relative; the address of a page is a shell that names the digest. Assets are
-compressed once.
+between them stay relative; the address of a page is a shell that names the digest. Each asset is
+compressed once, when it is asked for: all of them would be most of what a start takes.
 """
 
 import gzip
@@ -73,10 +73,8 @@ class Console:
         self.digest = _digest([*files.items(), ("shell.html", shell.encode())])
         base = f"{PREFIX}/{self.digest}/"
         self._shell = _page("text/html; charset=utf-8", _filled(shell, base, files), "no-cache")
-        self._assets = {
-            base + name: _page(KINDS[Path(name).suffix], body, FOREVER)
-            for name, body in files.items()
-        }
+        self._files = {base + name: body for name, body in files.items()}
+        self._assets: dict[str, Page] = {}  # those that were asked for
 
     def page(self, path: str) -> Page | None:
         """Return what is at a path; None where it is nothing of the console's.
@@ -88,7 +86,16 @@ class Console:
             return self._shell
         if not path.startswith(f"{PREFIX}/"):
             return None
-        return self._assets.get(path) or (None if _DIGEST.match(path) else self._shell)
+        if path in self._files:
+            return self._asset(path)
+        return None if _DIGEST.match(path) else self._shell
+
+    def _asset(self, path: str) -> Page:
+        asset = self._assets.get(path)
+        if asset is None:
+            asset = _page(KINDS[Path(path).suffix], self._files[path], FOREVER)
+            self._assets[path] = asset
+        return asset
 
 
 def _digest(files: list[tuple[str, bytes]]) -> str:
