@@ -101,13 +101,17 @@ IS_COMPILED = $(VENV)/bin/proxyd --version | grep -q '(compiled)'
 # Fails where a C compiler is, and what `make setup` compiles with it is not what runs.
 MUST_BE_COMPILED = $(VENV)/bin/python -m proxyd.compiled.builder --must
 
-# As `make setup` left it, compiled mostly; and if so, some of it interpreted. The last line says which it was.
-# Before that what `make lint` checks, which keeps one core busy and leaves the others to something else.
+# What `make lint` checks, and if the data path is compiled, some of it interpreted.
+ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
+	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal $(BRIEFLY); }; }
+
+# As `make setup` left it, compiled mostly. The last line says which it was. Beside it goes what is in ASIDE, which is
+# printed in the end: the tests wait for half of their time, and a core that waits with them is lost.
 test: setup
-	@$(REWRITE) & $(CHECKS); status=$$?; wait; exit $$status
 	@$(MUST_BE_COMPILED)
-	$(TESTS)
-	@! $(IS_COMPILED) || { echo "interpreted:"; PROXYD_INTERPRETED=1 $(TESTS) $(BRIEFLY); }
+	@mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
+	$(REWRITE); echo "$(TESTS)"; $(TESTS); status=$$?; \
+	wait $$aside || status=$$?; trap - EXIT; cat build/aside.log; exit $$status
 	@$(MUST_BE_COMPILED)
 	@echo "make test: every test that ran passed, of $$($(VENV)/bin/proxyd --version)"
 
