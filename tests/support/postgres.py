@@ -22,6 +22,15 @@ from support.waiting import until_true
 
 # PostgreSQL copies what is empty from here, where nothing else is said.
 EMPTY = "template0"
+# Of a server whose data nobody needs: nothing is made durable, and nobody tidies up meanwhile.
+RELAXED = (
+    "fsync = off",
+    "full_page_writes = off",
+    "synchronous_commit = off",
+    "max_wal_size = '256MB'",
+    "checkpoint_timeout = '1h'",
+    "autovacuum = off",
+)
 
 
 @contextmanager
@@ -92,7 +101,7 @@ def _room(*, is_durable: bool) -> Path:
 
 
 async def _relax(url: str) -> None:
-    for setting in ("fsync = off", "full_page_writes = off", "max_wal_size = '256MB'"):
+    for setting in RELAXED:
         await execute(url, f"ALTER SYSTEM SET {setting}")
     await execute(url, "SELECT pg_reload_conf()")
 
