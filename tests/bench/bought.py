@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support import process
+from support.ports import free_port
 
-from bench.servers import Kind, free_port
+from bench.servers import Kind
 
 SESSION_GB = 10_000
 PROXYD, INTERPRETED = "proxyd", "proxyd interpreted"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.ports import free_port
+
 from bench import usage
 from bench.bought import INTERPRETED, PROXYD, several
 from bench.native import compiled
@@ -21,7 +23,6 @@ from bench.servers import (
     ServerError,
     accepts,
     all_started,
-    free_port,
 )
 
 AT_ONCE, SECONDS = 32, 2.0

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from support import process
+from support.ports import free_port
 
 from bench import bought
-from bench.servers import HERE, LOOPBACK, Kind, Place, free_port
+from bench.servers import HERE, LOOPBACK, Kind, Place
 
 EXIT, PORTABLE, SSH = "proxyd, exit", "proxyd, exit by asyncio", "ssh -R"
 WITHOUT_SPLICE = {"PROXYCTL_RELAY": "asyncio"}

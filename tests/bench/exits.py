@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from support.ports import free_port
+
 from bench import bulk, connections, exits_attached, first_byte, longpath, streams
 from bench.bought import PROXYD, Bought
 from bench.exit_ways import EXIT, PORTABLE, SSH, named_way, proxyd_ways, ssh_way
 from bench.native import compiled
 from bench.report import Bound, Part, progress
-from bench.servers import HERE, LOOPBACK, Kind, Place, free_port, started
+from bench.servers import HERE, LOOPBACK, Kind, Place, started
 
 ROUND_TRIP_MS = 2 * longpath.DELAY_MS
 RATE, COST = connections.RATE, connections.COST

@@ -23,11 +23,12 @@ from typing import Any
 
 import uvloop
 from support import process
+from support.ports import free_port
 
 from bench import usage
 from bench.exit_ways import exits_environment
 from bench.report import Bound, Part, progress
-from bench.servers import LOOPBACK, ROOT, free_port
+from bench.servers import LOOPBACK, ROOT
 from proxyctl.protocol.frames import (
     VERSION,
     Dial,

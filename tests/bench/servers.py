@@ -1,7 +1,6 @@
 """Starts and stops the servers that are measured, each a process of its own with a password on."""
 
 import os
-import random
 import shlex
 import signal
 import socket
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import socks
+from support.ports import free_port
 
 from bench import usage
 
@@ -85,16 +85,6 @@ class Server:
 
 
 NO_PROXY = Server("no proxy")
-
-
-def free_port() -> int:
-    """Return a port to listen on that no outgoing connection will be given meanwhile (ip(7))."""
-    outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(min(10_000, outgoing - 1000), outgoing)
-        with socket.socket() as sock, suppress(OSError):
-            sock.bind((LOOPBACK, port))
-            return port
 
 
 @contextmanager

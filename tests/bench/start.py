@@ -14,10 +14,11 @@ from pathlib import Path
 
 import psutil
 from support import postgres
+from support.ports import free_port
 
 from bench import report
 from bench.report import Bound, Part, progress
-from bench.servers import PATIENCE_SECONDS, ROOT, free_port
+from bench.servers import PATIENCE_SECONDS, ROOT
 from bench.startup import wait_ready
 
 ROUNDS = 15

@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench.servers import HERE, ROOT, Place, Server, free_port
+from support.ports import free_port
+
+from bench.servers import HERE, ROOT, Place, Server
 
 FILE_BYTES = 4 * 1024 * 1024
 CALL_BYTES = 1024 * 1024

@@ -3,10 +3,9 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +13,7 @@ import pytest
 from support import targets
 from support.exit_device import EXITS, NO_LIMITS, Consented, consented, listener_of
 from support.forwarder import Forwarder
+from support.ports import free_port
 from support.service import Service, running_in
 from support.socks import Client, request
 from support.story import buy, reached
@@ -28,14 +28,6 @@ HOST_UNREACHABLE = 4
 FOLDER = Path(__file__).parents[1]
 # In which a label has to be elsewhere; a dial that takes longer is over.
 DIAL = {"dial_seconds": 1.5}
-
-
-@contextmanager
-def free_port() -> Iterator[int]:
-    """Yield a port that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-    yield port
 
 
 @asynccontextmanager
@@ -136,24 +128,24 @@ async def test_a_label_whose_exit_dies(tmp_path: Path, end: str, wishes: str) ->
 
 
 async def test_a_label_goes_on_after_the_daemon_was_started_again(tmp_path: Path) -> None:
-    with free_port() as port:
-        exits = EXITS | {"exits": EXITS["exits"] | {"port": port}}
-        async with running_in(tmp_path, **exits) as service, targets.echo() as target:
-            device = await consented(service)
-            running = agent_of(service, device, tmp_path / "agent", port)
-            await running.__aenter__()
-            service.wishes = "-country-xx-session-label-strict"
-            person, bought = await buy(service)
-            client = await reached(service, bought, target)
-            await client.send(b"words")
-            assert await client.receive(5) == b"words"
-            await client.close()
-        async with running_in(tmp_path, **exits) as service, targets.echo() as target:
-            await attached(service, device)
-            client = await reached(service, bought, target)
-            await client.send(b"words")
-            assert await client.receive(5) == b"words"
-            await client.close()
-            await service.end(person, bought)
-            await service.assert_audit()
-            await running.__aexit__(None, None, None)
+    port = free_port()
+    exits = EXITS | {"exits": EXITS["exits"] | {"port": port}}
+    async with running_in(tmp_path, **exits) as service, targets.echo() as target:
+        device = await consented(service)
+        running = agent_of(service, device, tmp_path / "agent", port)
+        await running.__aenter__()
+        service.wishes = "-country-xx-session-label-strict"
+        person, bought = await buy(service)
+        client = await reached(service, bought, target)
+        await client.send(b"words")
+        assert await client.receive(5) == b"words"
+        await client.close()
+    async with running_in(tmp_path, **exits) as service, targets.echo() as target:
+        await attached(service, device)
+        client = await reached(service, bought, target)
+        await client.send(b"words")
+        assert await client.receive(5) == b"words"
+        await client.close()
+        await service.end(person, bought)
+        await service.assert_audit()
+        await running.__aexit__(None, None, None)

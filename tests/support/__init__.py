@@ -59,7 +59,7 @@ Clients and targets
     targets: servers on the test's event loop that count bytes
     threads: servers in threads, for clients that have no event loop
     keyed: a target and a client that count each transfer at both ends
-    ports: ports at which nobody answers
+    ports: ports at which nobody answers, and such as a program may listen on
     tls: certificates, and connections over TLS whose bytes are counted
     browser: a Chromium, driven by its DevTools protocol
     axe: what is wrong with a page for who cannot see, hear or point well

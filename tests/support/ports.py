@@ -1,8 +1,25 @@
-"""Ports at which nobody answers."""
+"""Ports at which nobody answers, and such as a program may listen on."""
 
+import random
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+
+def free_port(count: int = 1) -> int:
+    """Return a port to listen on that no outgoing connection will be given meanwhile (ip(7)).
+
+    Args:
+        count: how many ports in a row are free, of which it is the first.
+    """
+    outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(min(10_000, outgoing - 1000), outgoing - count)
+        with ExitStack() as stack, suppress(OSError):
+            for each in range(port, port + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            return port
 
 
 @contextmanager

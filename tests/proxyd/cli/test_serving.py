@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.pictures import jpeg, natural
+from support.ports import free_port
 from support.service import settings_for
 from support.upstream import judges
 from support.upstream import upstream as served_model
@@ -504,8 +505,7 @@ def test_a_device_carries_what_the_demonstration_says(
     tmp_path: Path,
     database: Path,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     url = until_ready(daemon, err)
     until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
@@ -547,8 +547,7 @@ def test_a_device_works_as_the_demonstration_says(
     database: Path,
 ) -> None:
     require_sandbox(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     url = until_ready(daemon, err)
     until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
@@ -595,8 +594,7 @@ def test_a_device_of_the_demonstration_may_reach_the_port_that_the_api_has_now(
     until_ready(daemon, err)
     until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
     stopped(daemon, err)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     until_ready(daemon, err)
     until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told again")

@@ -1,7 +1,6 @@
 """Listening sockets and TLS: what works, and what an operator is told when it does not."""
 
 import asyncio
-import random
 import socket
 import ssl
 from contextlib import ExitStack
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from support.ports import free_port
 from support.service import settings_for
 
 from proxyd.listeners import Listeners
@@ -184,24 +184,8 @@ def test_a_port_in_use_is_told_with_the_setting_that_changes_it(
     assert str(caught.value).endswith(f"with {variable} (the setting {setting})")
 
 
-def three_free_ports() -> int:
-    """Return the first of three ports in a row that nobody has.
-
-    They are of those that the kernel gives to nobody by itself: other tests ask it for free ones.
-    """
-    while True:
-        first = random.randrange(10_000, 32_000)
-        with ExitStack() as held:
-            try:
-                for port in (first, first + 1, first + 2):
-                    held.enter_context(listen("127.0.0.1", port, "API"))
-            except CannotListenError:
-                continue
-            return first
-
-
 def test_a_port_without_passwords_stays_the_same_as_long_as_it_is_free() -> None:
-    first = three_free_ports()
+    first = free_port(3)
     settings = settings_for("", proxy={"port": first, "passwordless_ports": [0, first + 1]})
     for _ in range(2):
         listeners = Listeners.open(settings, {})
