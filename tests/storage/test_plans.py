@@ -28,11 +28,14 @@ from market.copies import Copying
 from market.errors import MarketError
 from market.exit_payouts import claw_back
 from market.exit_wishes import ExitWishes
+from market.keys import KeyChange, NewKey
 from market.leases import Usage
 from market.money import GB, MICRO
 from market.postings import NewJob
 from market.reviews import disputes
+from market.scopes import Scope
 from market.specs import NewSpec, understand
+from market.spending import SpendLimits
 from market.states import JobStatus, SessionStatus
 from market.usage_range import UTC, Step, range_of
 from proxyctl.protocol.jobspec import Payload
@@ -42,6 +45,7 @@ from storage import devices as device_queries
 from storage import events as event_queries
 from storage import exits as exit_queries
 from storage import jobs as job_queries
+from storage import keys as key_queries
 from storage import usage as usage_queries
 from storage.blobs.local import LocalBlobs
 from storage.claims import GivenRow, PairRow
@@ -323,6 +327,31 @@ async def events(market: Market, buyer: str) -> None:
     assert before == first.id
 
 
+async def keys(market: Market, buyer: str) -> None:
+    """Make a key, call with it, spend, list it, change it, replace it and revoke all."""
+    new = NewKey(name="k", scopes=(Scope.USAGE_READ,), spend_limits=SpendLimits(usd=MICRO))
+    made = await market.keys.create(buyer, new)
+    await market.keys.authenticate(made.key, "127.0.0.1")
+    await market.store.write(
+        key_queries.spend, purse_id=made.row.purse_id, currency="usd", amount=1, day=0, month=0
+    )
+    assert len(await market.keys.all_of(buyer)) == 3
+    await market.keys.change(buyer, made.row.id, KeyChange(name="other"))
+    other = await market.keys.roll(buyer, made.row.id, overlap_hours=1)
+    await market.keys.revoke(buyer, other.row.id)
+    await market.store.read(key_queries.live_of, buyer, market.clock.seconds())
+
+
+async def keys_in_time(market: Market, _: str) -> None:
+    """Look which keys expire soon, and forget what was spent long ago, as one step of the sweep."""
+    now = grown.NOW
+    found = await market.store.read(
+        key_queries.expiring, now=now, before=now + 7 * 86_400, limit=20
+    )
+    assert len(found) == 20
+    assert await market.store.write(key_queries.forget_spent, before=now, limit=20) == 20
+
+
 async def logins(market: Market, buyer: str) -> None:
     now = market.clock.seconds()
     await market.store.write(
@@ -442,6 +471,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "what a device has done": device_work,
     "logging in and out": logins,
     "events": events,
+    "API keys": keys,
     # Not the buyer's: they have more in the larger market.
     "live usage of somebody": lambda market, buyer: market.store.read(
         bandwidth.counted_of_users, [buyer[:-1] + "x"]
@@ -479,6 +509,7 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "advances of exits": advances,
     "replicas that are to be replaced": lambda market, _: market.rollouts.sweep(),
     "hours that are old": rolled_up,
+    "keys that expire": keys_in_time,
     "webhooks that are due": lambda market, _: market.webhooks.due(but={"w"}, limit=64),
     "endpoints that want an event": lambda market, buyer: market.store.write(
         webhooks.schedule, [EventRow("e", buyer, "test.ping", None, "{}", 0)], str

@@ -364,6 +364,21 @@ def _rest(grown: Grown) -> Iterator[str]:
         SELECT {_id(15, "n * 100 + m")}, user_id, 'job.created', NULL, '{{}}', {NOW}
         FROM people, numbers
     """
+    # A key of each user that expires soon, one that was revoked, and what the first one has spent.
+    yield f"""
+        INSERT INTO api_keys (id, user_id, name, key_hash, prefix, scopes, allow_ips, limit_period,
+            purse_id, created_by, created_at, expires_at, revoked_at)
+        SELECT {_id(16, "n * 2")}, user_id, 'key', 'key ' || n, 'pxd_', 'usage:read', '', 'day',
+            {_id(16, "n * 2")}, 'login', {NOW} - {_DAY}, {NOW} + {_DAY}, NULL FROM people
+        UNION ALL
+        SELECT {_id(16, "n * 2 + 1")}, user_id, 'old', 'old ' || n, 'pxd_', 'usage:read', '', 'day',
+            {_id(16, "n * 2 + 1")}, 'login', {NOW} - {_DAY}, NULL, {NOW} FROM people
+    """
+    yield f"""
+        INSERT INTO key_spends (purse_id, currency, period, begins_at, spent)
+        SELECT id, 'usd', 'day', {NOW} - 100 * {_DAY}, 1 FROM api_keys
+        UNION ALL SELECT id, 'usd', 'lifetime', 0, 1 FROM api_keys
+    """
     yield f"""
         INSERT INTO mail_tokens (token_hash, user_id, purpose, created_at, expires_at)
         SELECT 'token ' || n, user_id, 'verify', {NOW}, {NOW} + {_DAY} FROM people
