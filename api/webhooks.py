@@ -58,7 +58,7 @@ class Webhook(Struct):
     types: list[str]
     description: str
     status: Status
-    disabled_reason: Literal["gone", "failing", "user"] | None
+    disabled_reason: Literal["gone", "failing", "user", "reset"] | None
     failing_since: Timestamp | None
     created_at: Timestamp
 

@@ -24,6 +24,7 @@ from market.passwords import Passwords
 from market.proofs import RESET_SECONDS, Proof, Proofs, hashed, keep
 from market.throttle import Throttle
 from market.user_fields import check_password, email_key
+from market.webhooks import disable_all
 from storage import device_codes, users
 from storage import outbox as outbox_queries
 from storage.errors import StoreError
@@ -191,11 +192,16 @@ async def _verify(tx: Transaction, token_hash: str, now: int) -> None:
 async def _reset(
     tx: Transaction, context: Context, token_hash: str, password_hash: str, now: int
 ) -> str:
-    """Replace a password, end all keys, and return the address that the secret was sent to."""
+    """Replace a password, end all that somebody else may have made, and return the address.
+
+    That is the address which the secret was sent to.
+    """
     user_id = await _use(tx, token_hash, "reset", now)
     await replace_password(tx, user_id, password_hash, keep="", now=now)
     await device_codes.deny_approved(tx, user_id)
-    await end_all(tx, context, user_id)  # whoever knew the old one may have made some
+    # Whoever knew the old one may have made keys, and have had events sent elsewhere.
+    await end_all(tx, context, user_id)
+    await disable_all(tx, context, user_id)
     await users.set_email_verified(tx, user_id, now)
     user = await users.find(tx, user_id)
     if user is None:

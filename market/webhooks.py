@@ -74,7 +74,8 @@ MAIL_LIFETIME_SECONDS = 3 * 86_400
 HTTPS_PORT = 443
 FIRST_FREE_PORT = 1_024  # below it are other services of the internet, which speak no HTTP
 
-GONE, FAILING, BY_USER = "gone", "failing", "user"
+# Why an endpoint is disabled: in the last case somebody else may have known the password.
+GONE, FAILING, BY_USER, RESET = "gone", "failing", "user", "reset"
 GONE_STATUS = 410
 _REASONS = {
     GONE: "it answered that it is gone for good (status 410)",
@@ -593,6 +594,18 @@ def _enabled(place: EndpointRow) -> EndpointRow:
     if place.disabled_at is not None:
         raise MarketError(Code.WEBHOOK_DISABLED)
     return place
+
+
+async def disable_all(tx: Transaction, context: Context, user_id: str) -> None:
+    """Disable every endpoint of a user, who has lost the password or had it stolen."""
+    rows = [row for row in await queries.endpoints(tx, user_id) if row.disabled_at is None]
+    await tx.lock("webhook_endpoints", [row.id for row in rows])
+    now = context.now()
+    # All of them first: none is told of the others.
+    disabled = [row for row in rows if await queries.disable(tx, row.id, RESET, now)]
+    for row in disabled:
+        data = WebhookDisabled(row.id, row.url, RESET)
+        await event_log.record(tx, context, user_id, data, subject_id=row.id)
 
 
 async def _create(tx: Transaction, row: EndpointRow) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from support.events import said
 from support.market import SEALING, Market
 from support.statements import counted
 from support.waiting import until
@@ -266,6 +267,29 @@ async def test_a_reset_takes_back_what_programs_were_promised(
     await market.device_codes.answer(me, asked.user_code, is_approved=True)
     await recovery.reset(await forgotten(recovery, letters), "another password")
     await fails(market.device_codes.redeem(asked.device_code), Code.ACCESS_DENIED)
+
+
+async def test_a_reset_ends_what_events_were_sent_to(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    me, other = (await caller(market, token)).profile.user_id, await market.person()
+
+    async def endpoint(user_id: str, number: int) -> str:
+        url = f"https://example.com/{number}"
+        made = await market.webhooks.create(user_id, url=url, types=["*"], description="")
+        return made.endpoint.id
+
+    ids = [await endpoint(me, number) for number in range(3)]
+    await market.webhooks.change(me, ids[0], is_enabled=False)
+    await endpoint(other, 4)
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    rows = await market.webhooks.all_of(me)
+    assert [row.disabled_reason for row in rows] == ["user", "reset", "reset"]
+    assert [row.disabled_reason for row in await market.webhooks.all_of(other)] == [None]
+    told = await said(market, me, "webhook.disabled")
+    assert [each["webhook_id"] for each in told] == ids[1:]
+    assert {each["reason"] for each in told} == {"reset"}
+    assert await market.webhooks.due(but=(), limit=10) == []
 
 
 async def test_a_change_does_not_undo_a_reset_that_was_faster(
