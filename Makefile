@@ -109,7 +109,7 @@ ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
 # printed in the end: the tests wait for half of their time, and a core that waits with them is lost.
 test: setup
 	@$(MUST_BE_COMPILED)
-	@mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
+	@mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; set +m; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
 	$(REWRITE); echo "$(TESTS)"; $(TESTS); status=$$?; \
 	wait $$aside || status=$$?; trap - EXIT; cat build/aside.log; exit $$status
 	@$(MUST_BE_COMPILED)

@@ -67,6 +67,8 @@ from support.waiting import until
 
 RESET = struct.pack("ii", 1, 0)
 MakeRelays = Callable[[asyncio.AbstractEventLoop], Relays]
+# Who is silent for three of them is gone: longer than a busy machine keeps a loop waiting.
+BEAT_SECONDS = 0.3
 NO_LIMITS = Limits(0, 0, 0, ())
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.exit_device import Granted, Port, answering, hello, ignore
+from support.exit_device import BEAT_SECONDS, Granted, Port, answering, hello, ignore
 from support.waiting import until
 
 from market.errors import Code, MarketError
@@ -174,7 +174,7 @@ async def test_the_round_trip_is_measured(port: Port) -> None:
 
 
 async def test_a_silent_exit_is_cut_with_what_goes_through_it(tmp_path: Path) -> None:
-    port = Port(tmp_path, heartbeat_seconds=0.05)
+    port = Port(tmp_path, heartbeat_seconds=BEAT_SECONDS)
     device = await port.parked()
     exit_, relay = exit_of(port), Relayed()
     exit_.begin(relay)

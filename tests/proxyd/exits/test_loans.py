@@ -11,7 +11,7 @@ from socket import SocketType
 import pytest
 from support import targets
 from support.datagrams import peer, unwrapped, wrapped
-from support.exit_device import Granted, answering, ignore, paused
+from support.exit_device import BEAT_SECONDS, Granted, answering, ignore, paused
 from support.linked import Link, Node
 from support.waiting import until
 
@@ -328,7 +328,7 @@ async def test_an_exit_that_nobody_can_borrow_is_passed_over(
 
 
 async def test_idle_exits_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edge, home = Node(tmp_path / "edge", 0.05), Node(tmp_path / "home")
+    edge, home = Node(tmp_path / "edge", BEAT_SECONDS), Node(tmp_path / "home")
     link = edge.link(home)
     agent = await home.agent()
     attached = edge.loans.exit_of(edge.hear_of("device", link))
@@ -361,7 +361,7 @@ class Relayed:
 
 
 async def test_what_goes_through_from_elsewhere_counts_at_the_home(tmp_path: Path) -> None:
-    edge, home = Node(tmp_path / "edge", 0.05), Node(tmp_path / "home")
+    edge, home = Node(tmp_path / "edge", BEAT_SECONDS), Node(tmp_path / "home")
     home.devices.grants["device"] = Granted("device", "owner", 0, Limits(2, 0, 1000, ()))
     await home.agent()
     own = home.exit_of("device")

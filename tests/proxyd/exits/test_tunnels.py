@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support.exit_device import Device, Port
+from support.exit_device import BEAT_SECONDS, Device, Port
 from support.waiting import until
 
 from market.errors import Code, MarketError
@@ -450,7 +450,7 @@ async def test_a_hello_is_said_once(place: Place) -> None:
 
 
 async def test_a_silent_device_is_let_go_of(tmp_path: Path) -> None:
-    place = Place(tmp_path, heartbeat_seconds=0.02)
+    place = Place(tmp_path, heartbeat_seconds=BEAT_SECONDS)
     steady, silent = await place.worker("steady"), await place.worker("silent")
     silent.answers_pings = False
     await until(lambda: silent.is_over, "it is cut")
