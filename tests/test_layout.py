@@ -108,7 +108,13 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/trial.py": (
         "tests/client/proxyctl/worker/executors/test_containers.py"
     ),
-    "client/proxyctl/worker/inputs.py": "tests/client/proxyctl/worker/test_transfers.py",
+    "client/proxyctl/worker/files/inputs.py": (
+        "tests/client/proxyctl/worker/files/test_transfers.py"
+    ),
+    "client/proxyctl/worker/files/uploads.py": (
+        "tests/client/proxyctl/worker/files/test_transfers.py"
+    ),
+    "client/proxyctl/worker/files/web.py": "tests/client/proxyctl/worker/files/test_transfers.py",
     "client/proxyctl/worker/kube_client.py": (
         "tests/client/proxyctl/worker/executors/test_kubernetes.py"
     ),
@@ -128,8 +134,6 @@ TESTED_IN = {
     "client/proxyctl/worker/slurm_node.py": "tests/client/proxyctl/worker/executors/test_slurm.py",
     "client/proxyctl/worker/supervisors.py": "tests/client/proxyctl/worker/test_supervisor.py",
     "client/proxyctl/worker/tasks.py": "tests/client/proxyctl/worker/test_agent.py",
-    "client/proxyctl/worker/uploads.py": "tests/client/proxyctl/worker/test_transfers.py",
-    "client/proxyctl/worker/web.py": "tests/client/proxyctl/worker/test_transfers.py",
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",

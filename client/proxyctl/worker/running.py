@@ -16,6 +16,8 @@ from proxyctl.worker.agent import Agent, Device
 from proxyctl.worker.allowance import Allowance
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.egress import Egress
+from proxyctl.worker.files.transfers import FileTransfers
+from proxyctl.worker.files.web import Web
 from proxyctl.worker.link import Link
 from proxyctl.worker.logs import LogSender
 from proxyctl.worker.ports import Ports
@@ -23,9 +25,7 @@ from proxyctl.worker.record import AGREE, ALL_GPUS, GIGABYTE
 from proxyctl.worker.rules import Readings, Rules
 from proxyctl.worker.sensors import host, nvidia
 from proxyctl.worker.setup import not_in_machine
-from proxyctl.worker.transfers import FileTransfers
 from proxyctl.worker.tunnel import job_tunnel
-from proxyctl.worker.web import Web
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

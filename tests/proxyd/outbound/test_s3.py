@@ -26,11 +26,11 @@ from support.waiting import until
 
 from proxyctl.protocol.policy import Policy
 from proxyctl.worker.executors.base import INPUTS, WORK
+from proxyctl.worker.files.transfers import FileTransfers
+from proxyctl.worker.files.web import Web
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.link import Link
 from proxyctl.worker.states import State
-from proxyctl.worker.transfers import FileTransfers
-from proxyctl.worker.web import Web
 from proxyd.loop import clock
 from proxyd.outbound import s3
 from proxyd.outbound.s3 import S3Blobs

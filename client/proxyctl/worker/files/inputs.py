@@ -12,18 +12,18 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.jobspec import SpecError, check_path
-from proxyctl.worker.archives import ArchiveError, Unpacking, unpack
 from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.files.archives import ArchiveError, Unpacking, unpack
+from proxyctl.worker.files.outputs import shown
+from proxyctl.worker.files.web import FetchError
 from proxyctl.worker.link import LinkError, RefusedError
-from proxyctl.worker.outputs import shown
 from proxyctl.worker.scratch import remove_tree
-from proxyctl.worker.web import FetchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from proxyctl.worker.web import Web
+    from proxyctl.worker.files.web import Web
 
 INPUT: Final = "input"  # whose fault it is that a job cannot begin
 # Of a file whose size is not known before; as much as the marketplace keeps of one.

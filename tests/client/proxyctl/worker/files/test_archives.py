@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from proxyctl.worker import archives
-from proxyctl.worker.archives import ArchiveError, Unpacking, pack, unpack
+from proxyctl.worker.files import archives
+from proxyctl.worker.files.archives import ArchiveError, Unpacking, pack, unpack
 
 MIB = 1 << 20
 

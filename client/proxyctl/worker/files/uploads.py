@@ -12,15 +12,15 @@ import os
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from proxyctl.words import plain_line
+from proxyctl.worker.files.outputs import NotTakenError
+from proxyctl.worker.files.web import FetchError
 from proxyctl.worker.link import LinkError, RefusedError
-from proxyctl.worker.outputs import NotTakenError
-from proxyctl.worker.web import FetchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from proxyctl.worker.files.web import Web
     from proxyctl.worker.link import Link
-    from proxyctl.worker.web import Web
 
 READ_BYTES: Final = 1 << 20
 FINISH_SECONDS: Final = 300.0  # the marketplace hashes 5 GiB again if it was restarted meanwhile

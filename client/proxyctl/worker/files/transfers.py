@@ -11,16 +11,16 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.jobspec import Output
-from proxyctl.worker.archives import ArchiveError, Unpacking, pack, unpack
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
-from proxyctl.worker.inputs import INPUT, Inputs, fetch_file
+from proxyctl.worker.files.archives import ArchiveError, Unpacking, pack, unpack
+from proxyctl.worker.files.inputs import INPUT, Inputs, fetch_file
+from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError
+from proxyctl.worker.files.uploads import Uploader
+from proxyctl.worker.files.web import FetchError, Web
 from proxyctl.worker.link import LinkError, RefusedError
-from proxyctl.worker.outputs import Collection, JobFolder, Leaving, NotTakenError
 from proxyctl.worker.record import GIGABYTE
 from proxyctl.worker.scratch import remove_tree
 from proxyctl.worker.tasks import payload_of_work, resources_wanted
-from proxyctl.worker.uploads import Uploader
-from proxyctl.worker.web import FetchError, Web
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,13 +17,13 @@ from support.threads import WebTarget
 from support.waiting import until
 
 from proxyctl.protocol.policy import Policy
-from proxyctl.worker import inputs, web
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
+from proxyctl.worker.files import inputs, web
+from proxyctl.worker.files.transfers import FileTransfers, _opened
+from proxyctl.worker.files.web import Web
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.link import Link, LinkError, RefusedError
 from proxyctl.worker.states import State
-from proxyctl.worker.transfers import FileTransfers, _opened
-from proxyctl.worker.web import Web
 
 JOB = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
 
@@ -395,7 +395,7 @@ async def checkpointed(device: Device, until_there: Callable[[], Awaitable[bool]
 async def test_the_next_attempt_goes_on_from_the_newest_checkpoint(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyctl.worker.transfers.Checkpoints.__init__", _often)
+    monkeypatch.setattr("proxyctl.worker.files.transfers.Checkpoints.__init__", _often)
     assert device.transfers.begin_checkpoints(device.entry(), device.folder) is None
     device.leave("ckpt/epoch", b"1")
     device.leave("ckpt/weights/w", os.urandom(1_000_000))

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxyctl.protocol.jobspec import Output
-from proxyctl.worker import outputs
-from proxyctl.worker.outputs import Collection, JobFolder, Leaving, NotTakenError, matches
+from proxyctl.worker.files import outputs
+from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError, matches
 
 ALL = Output("all", "**")
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from proxyctl.protocol.jobspec import SpecError, check_path
-from proxyctl.worker.outputs import shown
+from proxyctl.worker.files.outputs import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

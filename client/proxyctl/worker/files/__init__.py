@@ -1,0 +1,1 @@
+"""Files of jobs on a device: inputs, outputs, checkpoints, and their transfer."""
