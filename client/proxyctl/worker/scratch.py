@@ -1,76 +1,119 @@
-"""Removes what a job has left behind, however it did that.
+"""Removes a tree that a job or an archive has left behind.
 
 A job may have made folders a million deep, without rights to open them, and with any names. So a
-tree is removed level by level: a folder in a folder is moved up to the top first.
+tree is removed level by level: a folder within a folder is moved up to the top first. Every step
+goes by descriptors, because a process of the job that outlives it could put a link in the place of
+a folder.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from contextlib import suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from proxyctl.files import FileError
+from proxyctl.worker.beneath import Folder, make_accessible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it; links are removed and never followed.
+    """Remove a file, or a folder with all its content; links are removed and never followed.
 
-    Nothing may run that could still write there.
+    Args:
+        path: of the tree; the folder that has it is the program's own.
 
     Raises:
-        FileError: something cannot be removed.
+        FileError: a part cannot be removed, for example because a process adds files meanwhile.
     """
     try:
-        if not _is_folder(os.lstat(path)):
-            path.unlink()
+        if not path.parent.exists():
             return
-        _empty(path)
-        path.rmdir()
-    except FileNotFoundError:
-        return
+        with Folder.at(path.parent) as parent:
+            status = parent.status(path.name)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                with _opened(parent, path.name) as top:
+                    _empty(top)
+                os.rmdir(path.name, dir_fd=parent.descriptor)
+            else:
+                parent.remove(path.name)
     except OSError as error:
         raise FileError(f"{error.filename or path} cannot be removed: {error.strerror}") from None
 
 
-def _empty(top: Path) -> None:
+def _empty(top: Folder) -> None:
+    """Remove everything in a folder that can be removed.
+
+    Raises:
+        OSError: of the first part that cannot be removed; the others are gone.
+    """
+    problems: list[OSError] = []
+    waiting = _remove_files(top, problems)
     count = 0
-    waiting = [str(top)]
     while waiting:
-        folder = waiting.pop()
-        os.chmod(folder, stat.S_IRWXU)  # noqa: PTH101 - names that are no text stay what they are
-        with os.scandir(folder) as entries:
-            names = [each.name for each in entries]
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118 - as above
-            if not _is_folder(os.lstat(path)):
-                os.unlink(path)  # noqa: PTH108 - as above
+        name = waiting.pop()
+        with _collected(problems):
+            if _is_removed(top, name):
                 continue
-            # A folder that has to change its parent must be writable itself.
-            os.chmod(path, stat.S_IRWXU)  # noqa: PTH101 - as above
-            if folder == str(top):
-                waiting.append(path)
-                continue
-            moved, count = _free_name(top, count)
-            os.rename(path, moved)  # noqa: PTH104 - as above
-            waiting.append(moved)
-        if folder != str(top):
-            os.rmdir(folder)  # noqa: PTH106 - as above
+            with _opened(top, name) as folder:
+                for below in _remove_files(folder, problems):
+                    with _collected(problems):
+                        if not _is_removed(folder, below):
+                            # A folder that has to change its parent must be writable itself.
+                            make_accessible(below, folder.descriptor)
+                            moved, count = _free_name(top, count)
+                            folder.move(below, top, moved)
+                            waiting.append(moved)
+            os.rmdir(name, dir_fd=top.descriptor)
+    if problems:
+        raise problems[0]
 
 
-def _free_name(top: Path, count: int) -> tuple[str, int]:
+def _remove_files(folder: Folder, problems: list[OSError]) -> list[str]:
+    """Remove all names in a folder but those of folders, and return these."""
+    folders = []
+    for name in folder.names():
+        with _collected(problems):
+            status = folder.status(name)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                folders.append(name)
+            else:
+                folder.remove(name)
+    return folders
+
+
+@contextmanager
+def _collected(problems: list[OSError]) -> Iterator[None]:
+    """Note an error, for the removal to go on with the rest."""
+    try:
+        yield
+    except OSError as error:
+        problems.append(error)
+
+
+def _is_removed(parent: Folder, name: str) -> bool:
+    """Remove a folder that is empty, which needs no right to the folder itself."""
+    try:
+        os.rmdir(name, dir_fd=parent.descriptor)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def _opened(parent: Folder, name: str) -> Folder:
+    make_accessible(name, parent.descriptor)
+    return parent.folder((name,))
+
+
+def _free_name(top: Folder, count: int) -> tuple[str, int]:
     while True:
         count += 1
-        path = f"{top}/.{count}"
-        with suppress(FileNotFoundError):
-            os.lstat(path)
-            continue
-        return path, count
-
-
-def _is_folder(status: os.stat_result) -> bool:
-    return stat.S_ISDIR(status.st_mode)
+        if top.status(f".{count}") is None:
+            return f".{count}", count

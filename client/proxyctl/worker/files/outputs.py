@@ -7,7 +7,6 @@ in words, for the buyer.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from proxyctl.protocol.jobspec import SpecError, check_path
 from proxyctl.words import plain_line
+from proxyctl.worker.beneath import FOLDER_FLAGS, Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +31,6 @@ DEPTH_MAX: Final = 64
 LEFT_OUT_MAX: Final = 200  # of these it is said one by one; of the rest how many
 SHOWN_MAX: Final = 200  # characters of a name in a sentence
 
-_SYS_OPENAT2: Final = 437  # on every architecture that has it (Linux 5.6)
-_RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08  # no other mount, no magic links, no links, beneath
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: Final = (
     (stat.S_ISLNK, "it is a link"),
@@ -93,16 +90,16 @@ class JobFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self._root = os.open(path, _FOLDER)
-        self._device = os.fstat(self._root).st_dev
+        self._root = Folder.at(path)
+        self._device = os.fstat(self._root.descriptor).st_dev
 
     def close(self) -> None:
-        """Close it."""
-        os.close(self._root)
+        """Close the descriptor of the folder."""
+        self._root.close()
 
     def open_folder(self, parts: Sequence[str]) -> int:
         """Return a descriptor of a folder below; raises as `open_file`."""
-        return self._open(parts, _FOLDER) if parts else os.dup(self._root)
+        return self._open(parts, FOLDER_FLAGS) if parts else self._root.folder().descriptor
 
     def open_file(self, leaving: Leaving | str) -> int:
         """Return a descriptor of a regular file; it must still be the one that was found.
@@ -225,15 +222,10 @@ class JobFolder:
         return sorted(found, key=lambda each: each[0])
 
     def _open(self, parts: Sequence[str], flags: int) -> int:
-        if any(part in ("", ".", "..") for part in parts):
-            raise NotTakenError("its name is not normal")
         try:
-            descriptor = _openat2("/".join(parts), flags, self._root)
-            if descriptor < 0:
-                descriptor = _step_by_step(parts, flags, self._root)
+            return self._root.open(parts, flags)
         except OSError as error:
             raise NotTakenError(_reason(error)) from error
-        return descriptor
 
 
 @dataclass
@@ -336,55 +328,10 @@ def _leaving(name: str, status: os.stat_result) -> Leaving:
 
 
 def _reason(error: OSError) -> str:
-    if error.errno in (errno.ELOOP, errno.EXDEV):
+    if error.errno == errno.EINVAL:
+        return "its name is not normal"
+    if error.errno == errno.ELOOP:
         return "it is behind a link"
     if error.errno == errno.ENOENT:
         return "it is not there any more"
     return f"it cannot be read: {os.strerror(error.errno or errno.EIO).lower()}"
-
-
-def _step_by_step(parts: Sequence[str], flags: int, root: int) -> int:
-    """Open a path one name after the other, each in the folder before it, following no link."""
-    folder = os.dup(root)
-    try:
-        for part in parts[:-1]:
-            following = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = following
-        return os.open(parts[-1], flags, dir_fd=folder)
-    except NotADirectoryError as error:
-        raise OSError(errno.ELOOP, "not a folder") from error
-    finally:
-        os.close(folder)
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (
-        ("flags", ctypes.c_uint64),
-        ("mode", ctypes.c_uint64),
-        ("resolve", ctypes.c_uint64),
-    )
-
-
-def _openat2(path: str, flags: int, root: int) -> int:
-    """Open a path beneath a folder by one call of the kernel; -1 where it has none such.
-
-    Raises:
-        OSError: it is not there, leads out of the folder, or is behind a link.
-    """
-    how = _OpenHow(flags, 0, _RESOLVE)
-    library = ctypes.CDLL(None, use_errno=True)
-    descriptor = library.syscall(
-        ctypes.c_long(_SYS_OPENAT2),
-        ctypes.c_int(root),
-        os.fsencode(path),
-        ctypes.byref(how),
-        ctypes.c_size_t(ctypes.sizeof(how)),
-    )
-    if descriptor >= 0:
-        return int(descriptor)
-    number = ctypes.get_errno()
-    # Before Linux 5.6, in some sandboxes, and after a rename elsewhere in the middle of it.
-    if number in (errno.ENOSYS, errno.EPERM, errno.EAGAIN, errno.EINVAL):
-        return -1
-    raise OSError(number, os.strerror(number), path)

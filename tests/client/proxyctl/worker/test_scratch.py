@@ -1,6 +1,15 @@
 import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
+import proxyctl
+from proxyctl.files import FileError
 from proxyctl.worker.scratch import remove_tree
 
 
@@ -41,3 +50,85 @@ def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
     remove_tree(tmp_path / "link")
     assert kept.exists()
     remove_tree(tmp_path / "link")
+
+
+def test_one_folder_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+    """Such as a folder of root's, which an engine has made there."""
+    top = tmp_path / "top"
+    for name in ("a", "b/deep", "c", "z/deep"):
+        (top / name).mkdir(parents=True)
+        (top / name / "file").write_text("x")
+    kept = top / "b" / "deep"
+    with immutable(kept), pytest.raises(FileError, match="cannot be removed"):
+        remove_tree(top)
+    assert [each.name for each in tmp_path.rglob("*") if not each.is_dir()] == ["file"]
+    assert sorted(each.name for each in top.iterdir()) == ["b"]
+    remove_tree(top)
+    assert not top.exists()
+
+
+@contextmanager
+def immutable(folder: Path) -> Iterator[None]:
+    """Let nobody change a folder, root included."""
+    done = subprocess.run(["chattr", "+i", str(folder)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("this file system or user cannot make a folder immutable")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", str(folder)], check=True)
+
+
+def test_an_empty_folder_of_another_user_is_removed(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    for each in (tmp_path, *tmp_path.parents):
+        if each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o055)
+    (tmp_path / "mine" / "top" / "work" / "of-root").mkdir(parents=True)
+    for name in ("mine", "mine/top", "mine/top/work"):
+        os.chown(tmp_path / name, 61_234, 61_234)
+    program = (
+        "import os, pathlib, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from proxyctl.worker.scratch import remove_tree\n"
+        "os.setgid(61234); os.setuid(61234)\n"
+        "remove_tree(pathlib.Path(sys.argv[2]))\n"
+    )
+    root = str(Path(proxyctl.__file__).parent.parent)
+    arguments = [sys.executable, "-c", program, root, str(tmp_path / "mine" / "top")]
+    subprocess.run(arguments, check=True)
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_process_that_swaps_folders_for_links_has_nothing_else_removed(tmp_path: Path) -> None:
+    """A job that outlives its end, on a node that nobody reaches, could do that."""
+    documents = tmp_path / "documents"
+    (documents / "deep").mkdir(parents=True)
+    (documents / "deep" / "file").write_text("mine")
+    top = tmp_path / "top"
+    top.mkdir()
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            for name in ("a", "b"):
+                with suppress(OSError):
+                    (top / name / "deep").mkdir(parents=True)
+                with suppress(OSError):
+                    (top / name).rename(top / f"{name}-aside")
+                    (top / name).symlink_to(documents)
+                with suppress(OSError):
+                    (top / name).unlink()
+                    (top / f"{name}-aside").rename(top / name)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for _ in range(300):
+            with suppress(FileError):
+                remove_tree(top)
+            top.mkdir(exist_ok=True)
+    finally:
+        stop.set()
+        thread.join()
+    assert (documents / "deep" / "file").read_text() == "mine"

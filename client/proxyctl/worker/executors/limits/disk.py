@@ -14,6 +14,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.worker.beneath import FOLDER_FLAGS, make_accessible
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
@@ -151,13 +153,13 @@ class _Sum:
 
 def _open_folder(name: str, parent: int | None) -> int | None:
     """Open a folder that the job may have closed to hide what is in it; None when it is gone."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         try:
-            return os.open(name, flags, dir_fd=parent)
+            return os.open(name, FOLDER_FLAGS, dir_fd=parent)
         except PermissionError:
-            _make_readable(name, parent)
-            return os.open(name, flags, dir_fd=parent)
+            with suppress(OSError):
+                make_accessible(name, parent)
+            return os.open(name, FOLDER_FLAGS, dir_fd=parent)
     except PermissionError:
         raise TooMuchError("a folder that cannot be looked into") from None
     except OSError:  # gone, or something else by now, which the next look finds
@@ -177,15 +179,3 @@ def _status(name: str, folder: int) -> os.stat_result:
     except PermissionError:  # the folder shows its names, and nothing of what they stand for
         os.fchmod(folder, stat.S_IRWXU)
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
-
-
-def _make_readable(name: str, parent: int | None) -> None:
-    # By a descriptor: the job may put a link in the place of the folder at any time.
-    with suppress(OSError):
-        handle = os.open(
-            name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
-        )
-        try:
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # noqa: PTH101 - no path, a descriptor
-        finally:
-            os.close(handle)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxyctl.protocol.jobspec import Output
+from proxyctl.worker import beneath
 from proxyctl.worker.files import outputs
 from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError, matches
 
@@ -24,7 +25,7 @@ ALL = Output("all", "**")
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Files are opened by one call, and as systems do that have none."""
     if request.param == "step by step":
-        monkeypatch.setattr(outputs, "_openat2", lambda *_: -1)
+        monkeypatch.setattr(beneath, "_openat2", lambda *_: -1)
     return str(request.param)
 
 
