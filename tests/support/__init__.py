@@ -47,6 +47,7 @@ Exits
     pythons: the Pythons that the program for devices is run on
 
 Workers
+    archives: archives of a hostile stranger, made up from a seed
     engines: container engines with storage of their own, and images that are made here
     registry: registries of images on loopback: a real one, and one that lies
     slurm: a real Slurm with one node, in a folder of its own

@@ -7,6 +7,7 @@ after the agent was killed in the middle of it.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from proxyctl import files
 from proxyctl.worker import names
+from proxyctl.worker.beneath import Folder
 from proxyctl.worker.endings import failed, report_of
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.none import NoExecutor
@@ -249,7 +251,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         for name in (WORK, INPUTS):
             (folder / name).mkdir(mode=0o700, exist_ok=True)
         if payload.script:
-            _write_script(folder / INPUTS / names.SCRIPT, payload.script)
+            _write_script(folder / INPUTS, payload.script)
         self._tools.transfers.fetch(self.entry, folder, self._is_wanted_no_more)
         task = self._with_image(executor, task)
         if self._is_wanted_no_more():  # which ends a fetch before all is there
@@ -592,10 +594,12 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         return task_of(self.entry, payload, self._folder, self._tools.consent)
 
 
-def _write_script(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    path.write_text(text, "utf-8")
-    path.chmod(0o444)  # whoever the job is within its sandbox can read it
+def _write_script(inputs: Path, text: str) -> None:
+    with Folder.at(inputs) as folder:
+        folder.remove(names.SCRIPT)
+        with os.fdopen(folder.create(names.SCRIPT), "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o444)  # each user that the job may be can read it
 
 
 def _words_of(report: Report) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from proxyctl.words import plain_text
 from proxyctl.worker import sandboxes
 from proxyctl.worker.executors.base import Finding, TaskError
+from proxyctl.worker.files import unpacking
 from proxyctl.worker.link import Link, LinkError, RefusedError
 from proxyctl.worker.record import AGREE, GIGABYTE, JOB_TYPES, Lend, Sandbox
 from proxyctl.worker.sensors import host, nvidia
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _DISK_MIN_BYTES: Final = GIGABYTE
 # Without these a device works all the same.
 _SENSORS: Final = "sensors"
+_FILES: Final = "files"
 
 
 def everything(consent: Consent | None, folder: Path) -> list[tuple[str, Finding]]:
@@ -37,6 +39,7 @@ def everything(consent: Consent | None, folder: Path) -> list[tuple[str, Finding
     found = [(part, each) for part, some in findings.items() for each in some]
     found += [("device", each) for each in _device(consent, folder)]
     found += [(_SENSORS, each) for each in _sensors()]
+    found.append((_FILES, unpacking.check(folder if folder.is_dir() else None)))
     if consent is not None:
         found.append(("marketplace", _marketplace(consent)))
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from proxyctl.protocol.jobspec.checks import SCRIPT_NAME
+
 # In the agent's folder.
 CONSENT: Final = "worker.json"
 CONTROL: Final = "worker-control.json"  # what its owner asks of a running agent
@@ -24,4 +26,4 @@ ENDED: Final = "ended.json"
 LOGS: Final = {"out": "out.log", "err": "err.log"}  # by the name of the stream
 BALLAST: Final = "ballast"  # room on the disk, for the end of an attempt that has filled it
 SUPERVISOR_LOG: Final = "supervisor.log"
-SCRIPT: Final = ".script"  # in the folder of inputs, where no buyer's file has such a name
+SCRIPT: Final = SCRIPT_NAME  # in the folder of inputs

@@ -390,7 +390,8 @@ def write(path: str, fields: Mapping[str, Any], *, is_durable: bool = True) -> N
     file may be missing, or empty.
     """
     fresh = f"{path}.new"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(fresh, flags, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(fields, file)
         if is_durable:

@@ -26,6 +26,7 @@ VARIABLES_MAX: Final = 64
 VARIABLES_MAX_BYTES: Final = 32 * 1024  # names and values together, of `env` and of `secrets` each
 VARIABLE_NAME_MAX: Final = 128
 FILES_MAX: Final = 64  # inputs, and outputs
+SCRIPT_NAME: Final = ".script"  # of the file among the inputs that holds a job's script
 PORTS_MAX: Final = 16
 PORT_MAX: Final = 65_535
 PATH_MAX_BYTES: Final = 1_024
@@ -180,6 +181,8 @@ def _check_input(where: str, each: Input) -> None:
     check_name(f"{where}.name", each.name)
     if each.path:
         check_path(f"{where}.path", each.path)
+    if (each.path or each.name).split("/")[0] == SCRIPT_NAME:
+        raise SpecError(where, f"{SCRIPT_NAME} is the name of the job's own script.")
     if bool(each.artifact_id) == bool(each.url):
         raise SpecError(where, "It needs an artifact_id or a url, and not both.")
     if each.artifact_id and not _UUID.fullmatch(each.artifact_id):

@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import time
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -47,6 +46,7 @@ from proxyctl.worker.executors.family import (
 )
 from proxyctl.worker.executors.limits.base import NO_SCOPE, name_of, rlimits_of
 from proxyctl.worker.executors.netns import Spaces
+from proxyctl.worker.executors.ownership import FIRST_UID, UIDS, give_away, uid_of
 from proxyctl.worker.executors.signals import send
 from proxyctl.worker.executors.syscalls import ARCHITECTURES
 
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "/usr/bin/bwrap"
 NOBODY: Final = 65534  # within; what that is outside depends on who runs the agent
-# Outside, of a job that root has started: 65,536 of a range that no system gives to anybody.
-FIRST_UID: Final = 1_900_000_000
 SCOPE_LABEL: Final = "PROXYD_AGENT"  # beside the label: whose attempt it is
 
 TMP_SHARE: Final = 4  # /tmp holds a quarter of the job's memory, which it is a part of
@@ -380,12 +378,7 @@ def _as_user(uid: int) -> tuple[str, ...]:
 
 def _is_user_of_ours(uid: int) -> bool:
     own = os.geteuid()
-    return uid == own or (own == 0 and FIRST_UID <= uid < FIRST_UID + 65536)
-
-
-def uid_of(attempt_id: str) -> int:
-    """Return the user that an attempt's processes are, outside, where root has started them."""
-    return FIRST_UID + zlib.crc32(attempt_id.encode()) % 65536
+    return uid == own or (own == 0 and FIRST_UID <= uid < FIRST_UID + UIDS)
 
 
 def _walls() -> list[str]:
@@ -473,19 +466,11 @@ def _make_folders(task: Task, uid: int | None) -> None:
         if task.network == "egress":
             with suppress(FileExistsError):
                 os.mkfifo(task.folder / GATE, 0o600)
-        if uid is not None:
-            for name in (WORK, INPUTS):
-                _give(task.folder / name, uid)
     except OSError as error:
         raise TaskError("host", f"the folder of an attempt could not be made: {error}") from None
-
-
-def _give(folder: Path, uid: int) -> None:
-    """Make the attempt's user the owner of what the agent has laid there; no job has run yet."""
-    for _, folders, files, descriptor in os.fwalk(folder):
-        os.fchown(descriptor, uid, uid)
-        for name in (*folders, *files):
-            os.chown(name, uid, uid, dir_fd=descriptor, follow_symlinks=False)
+    if uid is not None:
+        for name in (WORK, INPUTS):  # in which no job has run yet
+            give_away(task.folder / name, uid, uid)
 
 
 def _label_of(folder: Path, scope: str) -> str:

@@ -1,28 +1,46 @@
-"""Whom the folders of a job belong to."""
+"""The users that jobs are, and the folders that belong to them."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import zlib
+from typing import TYPE_CHECKING, Final
 
+from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import TaskError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+# The users of jobs that root has started: a range that no system gives to anybody.
+FIRST_UID: Final = 1_900_000_000
+UIDS: Final = 65_536
+
+
+def uid_of(attempt_id: str) -> int:
+    """Return the user that an attempt's processes are on the device, if root has started them."""
+    return FIRST_UID + zlib.crc32(attempt_id.encode()) % UIDS
+
 
 def give_away(folder: Path, uid: int, gid: int) -> None:
-    """Give a folder and all that is in it to the job's user; links are not followed.
+    """Make a user the owner of a folder and of everything in it; links are not followed.
+
+    Args:
+        folder: by a path of the program's own; one that does not exist is passed over.
+        uid: the user.
+        gid: the group.
 
     Raises:
-        TaskError: they cannot be given.
+        TaskError: the kernel refuses it.
     """
-    if not folder.is_dir():
-        return
     try:
-        os.chown(folder, uid, gid, follow_symlinks=False)
-        for _, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
-            for each in (*folders, *names):
-                os.chown(each, uid, gid, dir_fd=descriptor, follow_symlinks=False)
+        with Folder.at(folder) as top:
+            os.fchown(top.descriptor, uid, gid)
+            # A folder is opened beneath its parent's descriptor, and never through a link.
+            for _, folders, names, descriptor in os.fwalk(dir_fd=top.descriptor):
+                for each in (*folders, *names):
+                    os.chown(each, uid, gid, dir_fd=descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise TaskError("host", f"{folder} cannot be given to the job: {error.strerror}") from None

@@ -95,6 +95,35 @@ def program(machine: str) -> bytes:
     return b"".join(code)
 
 
+@cache
+def refusal_of(names: tuple[str, ...], machine: str) -> bytes:
+    """Return a filter that refuses these system calls and allows all others.
+
+    It is for a process that installs `program` as well: the kernel takes the stricter verdict.
+
+    Args:
+        names: of the tables of `syscalls.py`; an architecture may lack some.
+        machine: one of `ARCHITECTURES`; a call from another one is refused.
+    """
+    numbers = {**numbers_of(NUMBERS, machine), **numbers_of(CHECKED, machine)}
+    refused = sorted(numbers[each] for each in names if each in numbers)
+    assert len(refused) < _JUMP_MAX, len(refused)  # noqa: S101 - an offset has 8 bits
+    refuse = _refusal(errno.EPERM)
+    code = [
+        _instruction(_LOAD, _ARCHITECTURE_AT),
+        _instruction(_JUMP_IF_EQUAL, _AUDIT[machine], 1, 0),
+        refuse,
+        _instruction(_LOAD, _NUMBER_AT),
+        *(
+            _instruction(_JUMP_IF_EQUAL, number, len(refused) - at, 0)
+            for at, number in enumerate(refused)
+        ),
+        _instruction(_RETURN, _ALLOW),
+        refuse,
+    ]
+    return b"".join(code)
+
+
 def engine_profile() -> dict[str, Any]:
     """Return the same filter in the JSON form that podman, docker and runc read."""
     names = sorted({line.split()[0] for line in NUMBERS.split("\n") if line})

@@ -1,7 +1,19 @@
-"""Archives of strangers: unpacked within bounds, into a folder where nothing can lead out of it.
+"""Archives of strangers: unpacked into one folder, within bounds.
 
-What comes out is files and folders; links are made last, when nothing is written any more that
-could go through them, and only to what is in the same folder. An archive is read once, forwards.
+Theory of operation. An archive is hostile in its bytes, its names, its links and their order.
+
+- Every member is made by the descriptor of its parent folder, which is resolved from the folder of
+  the archive without following a link (`beneath.py`). So no member, of whatever name and in
+  whatever order, reaches anything outside.
+- Files and folders are made while the archive is read, once and forwards. Hard links become copies
+  after that. Symbolic links come last, and no link is made behind another one.
+- A symbolic link may go up at the beginning of its target alone, and not above the folder of the
+  archive. Its own parent is a real folder, so whatever it leads to is inside: either directly, or
+  by another link of which the same holds. This protects programs that follow links later.
+- Sizes, members, headers, lists and the memory of decompressors are bounded.
+
+In production this runs in a process of its own that can reach nothing else (`unpacker.py`). Each
+of the two would be enough.
 """
 
 from __future__ import annotations
@@ -11,23 +23,24 @@ import errno
 import gzip
 import io
 import lzma
-import posixpath
-import shutil
+import os
 import stat
 import struct
 import tarfile
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from proxyctl.protocol.jobspec import SpecError, check_path
 from proxyctl.worker.files.outputs import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-MEMBERS_MAX: Final = 100_000
+    from proxyctl.worker.beneath import Folder
+
+MEMBERS_MAX: Final = 100_000  # files, links, and folders, also those that only a path names
 # One header of a tar archive; the library reads it whole, however large it says that it is.
 HEADER_MAX_BYTES: Final = 1 << 20
 COPY_BYTES: Final = 256 << 10
@@ -35,141 +48,231 @@ COPY_BYTES: Final = 256 << 10
 XZ_MEMORY_BYTES: Final = 128 << 20
 # The list at the end of a .zip file, which the library reads whole: 100,000 names of 200 bytes.
 ZIP_LIST_MAX_BYTES: Final = 32 << 20
-PATH_BYTES: Final = 4_096  # of what a link says
+# Of the target of a link. Linux would take 4,096, but what it leads to has a shorter path here.
+TARGET_MAX_BYTES: Final = 1_024
+TARGET_PART_MAX_BYTES: Final = 255
 _ZIP_END: Final = b"PK\x05\x06"
 _ZIP64_END: Final = b"PK\x06\x06"
 _ZIP_TAIL_BYTES: Final = 22 + 20 + 56 + 65_535  # the ends of both kinds, and a comment
 _MAGIC: Final = ((b"\x1f\x8b", "gz"), (b"BZh", "bz2"), (b"\xfd7zXZ\x00", "xz"), (b"PK", "zip"))
+_SOURCE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+# Errors of the device. Every other error has its cause in the archive, because a stranger could
+# otherwise make one and have the device blamed for it.
+_OF_THE_DEVICE: Final = frozenset(
+    (
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM),
+        *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM),
+    )
+)
 
 
 class ArchiveError(Exception):
     """An archive is not unpacked; the message says why."""
 
 
-@dataclass
-class Unpacking:
-    """Where an archive is unpacked, and how much of it.
+@dataclass(frozen=True)
+class UnpackOptions:
+    """What an archive may contain, and how its files are made.
 
     Attributes:
-        folder: where to.
         max_bytes: of all files together.
-        writable: whether the files may be changed by their owner.
-        permits: says whether a path in the archive is wanted; else the archive is refused.
-        is_stopped: says whether to give up.
+        writable: whether the owner of the files may change them.
+        within: the path of the only file or folder that is accepted; "" for every path.
+        links: whether links are accepted; else an archive that has one is refused.
     """
 
-    folder: Path
     max_bytes: int
     writable: bool = False
-    permits: Callable[[str], bool] = field(default=lambda _: True)
-    is_stopped: Callable[[], bool] = field(default=lambda: False)
-    size_bytes: int = 0
-    members: int = 0
-    links: list[tuple[str, str]] = field(default_factory=list)
-    copies: list[tuple[str, str]] = field(default_factory=list)
+    within: str = ""
+    links: bool = True
 
-    def path_of(self, name: str) -> Path | None:
-        """Return where a member goes, None for the folder itself; count it.
 
-        Raises:
-            ArchiveError: it goes nowhere good, or there are too many.
-        """
-        self.members += 1
-        if self.members > MEMBERS_MAX:
-            raise ArchiveError(f"it has more than {MEMBERS_MAX} files")
-        if self.is_stopped():
-            raise ArchiveError("nobody wants it any more")
-        plain = _plain(name)
-        if not plain:
-            return None
-        if not self.permits(plain):
-            raise ArchiveError(f"{shown(name)} is not where it should be")
-        return self.folder / plain
+class Unpacking:
+    """The unpacking of one archive.
+
+    Args:
+        folder: which the content goes into.
+        options: what is accepted.
+
+    Attributes:
+        size_bytes: of all files so far.
+    """
+
+    def __init__(self, folder: Folder, options: UnpackOptions) -> None:
+        self.options = options
+        self.size_bytes = 0
+        self._folder = folder
+        self._members = 0
+        self._copies: list[tuple[str, str]] = []
+        self._links: list[tuple[str, str]] = []
 
     def add_folder(self, name: str) -> None:
         """Make a folder."""
-        path = self.path_of(name)
-        if path is not None:
-            _make_folder(path)
+        parts = self._parts(name)
+        if parts:
+            self._made(parts).close()
 
     def add_file(self, name: str, source: IO[bytes], *, is_executable: bool) -> None:
-        """Write a file; one of that name before it is replaced."""
-        path = self.path_of(name)
-        if path is None:
+        """Write a file; it replaces an earlier file of that name."""
+        parts = self._parts(name)
+        if not parts:
             raise ArchiveError("it has a file without a name")
-        _make_folder(path.parent)
-        if path.is_dir():
-            raise ArchiveError(f"{shown(name)} is a file and a folder")
-        path.unlink(missing_ok=True)
-        with path.open("xb") as file:
-            while data := source.read(COPY_BYTES):
-                self.count(len(data))
-                file.write(data)
-        self._set_mode(path, is_executable=is_executable)
+        with self._made(parts[:-1]) as parent:
+            self._make_way(parent, parts[-1], name, "file")
+            with os.fdopen(parent.create(parts[-1]), "wb", buffering=0) as file:
+                while data := source.read(COPY_BYTES):
+                    self.count(len(data))
+                    _write_all(file, data)
+                os.fchmod(file.fileno(), self._mode(is_executable=is_executable))
+
+    def add_copy(self, name: str, source: str) -> None:
+        """Note a hard link; it becomes a copy of the file `source` at the end."""
+        self._require_links(name)
+        self._copies.append(("/".join(self._parts(name)), "/".join(_parts(source))))
+
+    def add_link(self, name: str, target: str) -> None:
+        """Note a symbolic link; it is made at the end.
+
+        Raises:
+            ArchiveError: the target may be outside the folder of the archive.
+        """
+        self._require_links(name)
+        parts = self._parts(name)
+        self._links.append(("/".join(parts), _target_inside(parts, target, name)))
 
     def count(self, size: int) -> None:
         """Count bytes of files.
 
         Raises:
-            ArchiveError: they are too many.
+            ArchiveError: the files have more bytes than accepted.
         """
         self.size_bytes += size
-        if self.size_bytes > self.max_bytes:
-            raise ArchiveError(f"its files have more than {self.max_bytes} bytes")
-        if self.is_stopped():
-            raise ArchiveError("nobody wants it any more")
+        if self.size_bytes > self.options.max_bytes:
+            raise ArchiveError(f"its files have more than {self.options.max_bytes} bytes")
 
     def finish(self) -> None:
-        """Make what refers to other members."""
-        for name, target in self.copies:
-            path, source = self.folder / name, self.folder / target
-            if not source.is_file() or path.exists():
-                raise ArchiveError(f"{shown(name)} is a link to what is not there")
-            self.count(source.stat().st_size)
-            _make_folder(path.parent)
-            shutil.copyfile(source, path)
-            self._set_mode(path, is_executable=bool(source.stat().st_mode & 0o100))
-        for name, target in self.links:
-            path = self.folder / name
-            _make_folder(path.parent)
-            if path.is_dir():
-                raise ArchiveError(f"{shown(name)} is a link and a folder")
-            path.unlink(missing_ok=True)
-            path.symlink_to(target)
+        """Make the copies and links."""
+        for name, source in self._copies:
+            self._copy(name, source)
+        for name, target in self._links:
+            *folders, last = name.split("/")
+            try:
+                parent = self._made(folders)
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise ArchiveError(f"{shown(name)} is behind a link") from None
+                raise
+            with parent:
+                self._make_way(parent, last, name, "link")
+                parent.link(last, target)
 
-    def _set_mode(self, path: Path, *, is_executable: bool) -> None:
-        mode = 0o644 if self.writable else 0o444
-        path.chmod(mode | 0o111 if is_executable else mode)
+    def _copy(self, name: str, source: str) -> None:
+        problem = f"{shown(name)} is a link to a file that does not exist"
+        if not name or not source:
+            raise ArchiveError(problem)
+        try:
+            descriptor = self._folder.open(source.split("/"), _SOURCE_FLAGS)
+        except OSError as error:
+            if error.errno in _OF_THE_DEVICE:
+                raise
+            raise ArchiveError(problem) from None
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise ArchiveError(problem)
+            *folders, last = name.split("/")
+            with self._made(folders) as parent:
+                if parent.status(last) is not None:
+                    raise ArchiveError(f"{shown(name)} is a link and something else")
+                self.count(status.st_size)
+                with os.fdopen(parent.create(last), "wb", buffering=0) as copy:
+                    while data := file.read(COPY_BYTES):
+                        _write_all(copy, data)
+                    is_executable = bool(status.st_mode & 0o100)
+                    os.fchmod(copy.fileno(), self._mode(is_executable=is_executable))
+
+    def _parts(self, name: str) -> list[str]:
+        """Return the path of a member, empty for the folder of the archive; count the member.
+
+        Raises:
+            ArchiveError: it leads elsewhere, or the archive has too many members.
+        """
+        self._count_members(1)
+        parts = _parts(name)
+        within, plain = self.options.within, "/".join(parts)
+        if plain and within and plain != within and not plain.startswith(f"{within}/"):
+            raise ArchiveError(f"{shown(name)} is not where it should be")
+        return parts
+
+    def _count_members(self, number: int) -> None:
+        self._members += number
+        if self._members > MEMBERS_MAX:
+            raise ArchiveError(f"it has more than {MEMBERS_MAX} files")
+
+    def _made(self, parts: Sequence[str]) -> Folder:
+        """Return a folder, made if need be; folders count as members."""
+        folder, count = self._folder.make_folders(parts)
+        try:
+            self._count_members(count)
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    def _make_way(self, parent: Folder, last: str, name: str, kind: str) -> None:
+        """Remove an earlier file or link of the same name."""
+        status = parent.status(last)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            raise ArchiveError(f"{shown(name)} is a {kind} and a folder")
+        parent.remove(last)
+
+    def _require_links(self, name: str) -> None:
+        if not self.options.links:
+            raise ArchiveError(f"{shown(name)} is a link, and links are not accepted here")
+
+    def _mode(self, *, is_executable: bool) -> int:
+        mode = 0o644 if self.options.writable else 0o444
+        return mode | 0o111 if is_executable else mode
 
 
-def unpack(archive: Path, unpacking: Unpacking) -> None:
+def unpack(file: IO[bytes], folder: Folder, options: UnpackOptions) -> int:
     """Unpack a .tar (also .gz, .bz2, .xz) or a .zip file.
 
+    Args:
+        file: the archive, at its start; it can be read at any place.
+        folder: which the content goes into; empty, and closed to others meanwhile.
+        options: what is accepted.
+
+    Returns:
+        The bytes of all files together.
+
     Raises:
-        ArchiveError: it is none, is broken, or has something in it that is not to be unpacked.
-        OSError: this device cannot hold it.
+        ArchiveError: it is no archive, is broken, or has a member that is not accepted.
+        OSError: this device cannot store the files.
     """
-    _make_folder(unpacking.folder)
-    with archive.open("rb") as file:
-        magic = file.read(8)
-        kind = next((kind for start, kind in _MAGIC if magic.startswith(start)), "tar")
-        file.seek(0)
-        try:
-            if kind == "zip":
-                _unpack_zip(file, unpacking)
-            else:
-                _unpack_tar(_unpacked(file, kind), unpacking)
-        except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
-            raise ArchiveError(f"it is no archive, or a broken one: {error}") from None
-        except (ValueError, RuntimeError, NotImplementedError, struct.error) as error:
+    unpacking = Unpacking(folder, options)
+    magic = file.read(8)
+    kind = next((kind for start, kind in _MAGIC if magic.startswith(start)), "tar")
+    file.seek(0)
+    try:
+        if kind == "zip":
+            _unpack_zip(file, unpacking)
+        else:
+            _unpack_tar(_unpacked(file, kind), unpacking)
+        unpacking.finish()
+    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
+        raise ArchiveError(f"it is no archive, or a broken one: {error}") from None
+    except (ValueError, RuntimeError, NotImplementedError, struct.error) as error:
+        raise ArchiveError(f"it is broken: {error}") from None
+    except (ArithmeticError, LookupError, MemoryError) as error:
+        raise ArchiveError(f"it is broken: {type(error).__name__}") from None
+    except OSError as error:
+        if error.errno is None:  # what the decompressors raise
             raise ArchiveError(f"it is broken: {error}") from None
-        except OSError as error:
-            if error.errno is None:  # what the decompressors raise
-                raise ArchiveError(f"it is broken: {error}") from None
-            if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST):
-                raise ArchiveError(f"it has a name that cannot be: {error.strerror}") from None
-            raise
-    unpacking.finish()
+        if error.errno not in _OF_THE_DEVICE:
+            raise ArchiveError(f"it has a name that cannot be: {error.strerror}") from None
+        raise
+    return unpacking.size_bytes
 
 
 def pack(files: list[tuple[str, int, Callable[[], IO[bytes]]]], archive: Path) -> None:
@@ -204,8 +307,7 @@ def _unpack_tar(source: IO[bytes], unpacking: Unpacking) -> None:
     with tarfile.open(fileobj=reader, mode="r:", errorlevel=2) as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
-            if member.size > unpacking.max_bytes:
-                raise ArchiveError(f"its files have more than {unpacking.max_bytes} bytes")
+            _require_size(member.size, unpacking)
             if member.isdir():
                 unpacking.add_folder(member.name)
             elif member.isreg() and not member.issparse():
@@ -213,11 +315,9 @@ def _unpack_tar(source: IO[bytes], unpacking: Unpacking) -> None:
                 assert content is not None  # noqa: S101 - it is a regular file
                 unpacking.add_file(member.name, content, is_executable=bool(member.mode & 0o100))
             elif member.islnk():
-                unpacking.path_of(member.name)
-                unpacking.copies.append((_plain(member.name), _plain(member.linkname)))
+                unpacking.add_copy(member.name, member.linkname)
             elif member.issym():
-                unpacking.path_of(member.name)
-                unpacking.links.append(_link(member.name, member.linkname))
+                unpacking.add_link(member.name, member.linkname)
             else:
                 raise ArchiveError(f"{shown(member.name)} is neither a file nor a folder")
 
@@ -232,15 +332,20 @@ def _unpack_zip(file: IO[bytes], unpacking: Unpacking) -> None:
                 continue
             if member.flag_bits & 0x1:
                 raise ArchiveError("it needs a password")
-            if member.file_size > unpacking.max_bytes:
-                raise ArchiveError(f"its files have more than {unpacking.max_bytes} bytes")
+            _require_size(member.file_size, unpacking)
             if stat.S_ISLNK(mode):
-                target = archive.read(member) if member.file_size < PATH_BYTES else b""
-                unpacking.path_of(member.filename)
-                unpacking.links.append(_link(member.filename, target.decode("utf-8", "replace")))
+                with archive.open(member) as content:  # which may be longer than the list says
+                    target = content.read(TARGET_MAX_BYTES + 1)
+                unpacking.add_link(member.filename, target.decode("utf-8", "replace"))
                 continue
             with archive.open(member) as content:
                 unpacking.add_file(member.filename, content, is_executable=bool(mode & 0o100))
+
+
+def _require_size(size: int, unpacking: Unpacking) -> None:
+    most = unpacking.options.max_bytes
+    if size > most:
+        raise ArchiveError(f"its files have more than {most} bytes")
 
 
 def _require_short_list(file: IO[bytes]) -> None:
@@ -304,7 +409,9 @@ class _Forwards(io.RawIOBase):
         self._source = source
         self._at = 0
         # Headers and padding are bounded by the number of members, long names by their own limit.
-        self._most = unpacking.max_bytes + MEMBERS_MAX * 4 * tarfile.BLOCKSIZE + HEADER_MAX_BYTES
+        self._most = (
+            unpacking.options.max_bytes + MEMBERS_MAX * 4 * tarfile.BLOCKSIZE + HEADER_MAX_BYTES
+        )
 
     def readable(self) -> bool:
         return True
@@ -333,8 +440,8 @@ class _Forwards(io.RawIOBase):
         return data
 
 
-def _plain(name: str) -> str:
-    """Return the path of a member without what means nothing, "" for the folder itself.
+def _parts(name: str) -> list[str]:
+    """Return the components of a member's path, without those that mean nothing.
 
     Raises:
         ArchiveError: it leads out of the folder, or cannot be a path.
@@ -344,28 +451,44 @@ def _plain(name: str) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise ArchiveError(f"{shown(name)} leads out of its folder")
-    plain = "/".join(parts)
-    if plain:
+    if parts:
         try:
-            check_path("name", plain)
+            check_path("name", "/".join(parts))
         except (SpecError, UnicodeError):
             raise ArchiveError(f"{shown(name)} is not a name for every system") from None
-    return plain
+    return parts
 
 
-def _link(name: str, target: str) -> tuple[str, str]:
-    """Return a link that leads to something in the same folder.
+def _target_inside(parts: Sequence[str], target: str, name: str) -> str:
+    """Return the target of a link without components that mean nothing.
+
+    It leads to something in the folder of the archive, whatever is there: one that went up behind
+    a component that is a link would go up from where that link leads.
+
+    Args:
+        parts: the path of the link; no folder of it is a link.
+        target: of the link.
+        name: of the link, for the message.
 
     Raises:
-        ArchiveError: it leads elsewhere.
+        ArchiveError: it may lead elsewhere, or cannot be a target.
     """
-    plain = _plain(name)
-    end = posixpath.normpath(posixpath.join(posixpath.dirname(plain), target))
-    leads_out = target.startswith("/") or end == ".." or end.startswith("../")
-    if leads_out or not target or not target.isprintable():
+    steps = [each for each in target.split("/") if each not in ("", ".")]
+    up = 0
+    while up < len(steps) and steps[up] == "..":
+        up += 1
+    is_inside = up < len(parts) and ".." not in steps[up:]
+    is_short = len(target.encode("utf-8", "replace")) <= TARGET_MAX_BYTES and all(
+        len(each.encode("utf-8", "replace")) <= TARGET_PART_MAX_BYTES for each in steps
+    )
+    if not parts or not target or target.startswith("/") or not target.isprintable():
         raise ArchiveError(f"{shown(name)} is a link out of its folder")
-    return plain, target
+    if not is_inside or not is_short:
+        raise ArchiveError(f"{shown(name)} is a link out of its folder")
+    return "/".join(steps) or "."
 
 
-def _make_folder(path: Path) -> None:
-    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]

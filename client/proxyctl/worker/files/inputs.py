@@ -7,14 +7,20 @@ goes on where it stopped, also with the next agent.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
+import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.jobspec import SpecError, check_path
-from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.files.archives import ArchiveError, Unpacking, unpack
+from proxyctl.worker.beneath import Folder
+from proxyctl.worker.executors.base import INPUTS, TaskError
+from proxyctl.worker.executors.ownership import uid_of
+from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.outputs import shown
+from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.web import FetchError
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.scratch import remove_tree
@@ -31,7 +37,11 @@ FILE_MAX_BYTES: Final = 5 << 30
 # Others' servers may be down for a moment; a job does not wait for them for long.
 STRANGERS_TRIES: Final = 3
 READ_BYTES: Final = 1 << 20
-PARTIAL: Final = ".part-"
+# Beside the folder of inputs. Files lie here until they are whole, and archives while they are
+# unpacked, so no name of a buyer and no member of an archive is beside them.
+FETCHED: Final = "fetched"
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_FILE_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Inputs:
@@ -39,7 +49,7 @@ class Inputs:
 
     Args:
         web: fetches files.
-        folder: where the inputs go.
+        folder: of the attempt; inputs go to `INPUTS` in it.
         max_bytes: of all inputs together, unpacked ones included.
         is_stopped: says whether nobody wants them any more.
     """
@@ -48,7 +58,9 @@ class Inputs:
         self, web: Web, folder: Path, *, max_bytes: int, is_stopped: Callable[[], bool]
     ) -> None:
         self._web = web
-        self._folder = folder
+        self._folder = folder / INPUTS
+        self._fetched = folder / FETCHED
+        self._user = uid_of(folder.name)
         self._left = max_bytes
         self._is_stopped = is_stopped
 
@@ -80,12 +92,13 @@ class Inputs:
             check_path("path", path)
         except SpecError as error:
             raise FetchError(f"its path cannot be used: {error.message}") from None
-        target = self._folder / path
-        partial = self._folder / f"{PARTIAL}{digest}"
-        if target.exists():  # it was completed, and its size counts
-            if not each.get("unpack"):
-                self._count(target.stat().st_size)
+        if not _DIGEST.fullmatch(digest):
+            raise FetchError("its SHA-256 is no SHA-256")
+        is_archive = bool(each.get("unpack"))
+        if self._is_placed(path, is_archive=is_archive):
             return
+        self._fetched.mkdir(mode=0o700, exist_ok=True)
+        partial = self._fetched / digest
         if each.get("url"):
             self._fetch_from_others(str(each["url"]), partial, digest)
         else:
@@ -100,7 +113,7 @@ class Inputs:
             )
         if self._is_stopped():
             return
-        self._place(partial, target, is_archive=bool(each.get("unpack")))
+        self._place(partial, path.split("/"), is_archive=is_archive)
 
     def _fetch_from_others(self, url: str, partial: Path, digest: str) -> None:
         tries = STRANGERS_TRIES
@@ -127,26 +140,65 @@ class Inputs:
             return False
         return True
 
-    def _place(self, partial: Path, target: Path, *, is_archive: bool) -> None:
-        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    def _is_placed(self, path: str, *, is_archive: bool) -> bool:
+        """Return whether an earlier call has completed an input; count its size."""
+        try:
+            with Folder.at(self._folder) as inputs:
+                *folders, name = path.split("/")
+                with inputs.folder(folders) as parent:
+                    status = parent.status(name)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _not_a_place(error) from None
+        if status is None:
+            return False
+        if stat.S_ISREG(status.st_mode) == is_archive:
+            raise FetchError("its path is taken by another file")
+        if not is_archive:
+            self._count(status.st_size)
+        return True
+
+    def _place(self, partial: Path, parts: list[str], *, is_archive: bool) -> None:
+        """Move an input to its path, unpacked if that is wanted."""
         if not is_archive:
             self._count(partial.stat().st_size)
             partial.chmod(0o444)
-            partial.rename(target)
+            self._move(partial, parts)
             return
-        # Under another name until it is whole: an agent that is killed in between begins again.
+        # Moved once it is whole: an agent that is killed in between begins again.
         unfinished = partial.with_name(f"{partial.name}.d")
         remove_tree(unfinished)
-        unpacking = Unpacking(unfinished, self._left, is_stopped=self._is_stopped)
-        unpack(partial, unpacking)
-        self._count(unpacking.size_bytes)
-        unfinished.rename(target)
+        options = UnpackOptions(max_bytes=self._left)
+        size = unpack_confined(
+            partial, unfinished, options, user=self._user, is_stopped=self._is_stopped
+        )
+        self._count(size)
+        unfinished.chmod(0o755)
+        self._move(unfinished, parts)
         partial.unlink()
+
+    def _move(self, source: Path, parts: list[str]) -> None:
+        """Move a file or folder of this program's own to a path below the inputs."""
+        try:
+            with Folder.at(self._fetched) as fetched, Folder.at(self._folder) as inputs:
+                parent, _ = inputs.make_folders(parts[:-1])
+                with parent:
+                    fetched.move(source.name, parent, parts[-1])
+        except OSError as error:
+            raise _not_a_place(error) from None
 
     def _count(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
             raise FetchError("the inputs have more bytes than this job may have on the disk")
+
+
+def _not_a_place(error: OSError) -> Exception:
+    """Return the error of a path that inputs of the buyer's own keep from being made."""
+    if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY):
+        return FetchError("its path is taken by another input")
+    return error
 
 
 def fetch_file(
@@ -169,8 +221,7 @@ def fetch_file(
         RefusedError: the marketplace does not give it.
         OSError: this device cannot hold it.
     """
-    with target.open("a+b") as file:
-        file.seek(0)
+    with os.fdopen(os.open(target, _FILE_FLAGS, 0o600), "r+b") as file:
         hashed = hashlib.sha256()
         while data := file.read(READ_BYTES):
             hashed.update(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -11,10 +12,13 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.jobspec import Output
-from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
-from proxyctl.worker.files.archives import ArchiveError, Unpacking, pack, unpack
+from proxyctl.worker.beneath import Folder
+from proxyctl.worker.executors.base import WORK, TaskError
+from proxyctl.worker.executors.ownership import uid_of
+from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, pack
 from proxyctl.worker.files.inputs import INPUT, Inputs, fetch_file
 from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError
+from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.uploads import Uploader
 from proxyctl.worker.files.web import FetchError, Web
 from proxyctl.worker.link import LinkError, RefusedError
@@ -64,7 +68,7 @@ class FileTransfers:
         given = entry.work.get("inputs") or []
         disk_gb = resources_wanted(entry.work).disk_gb
         max_bytes = int(disk_gb * GIGABYTE) if disk_gb else DISK_BYTES
-        inputs = Inputs(self._web, folder / INPUTS, max_bytes=max_bytes, is_stopped=is_stopped)
+        inputs = Inputs(self._web, folder, max_bytes=max_bytes, is_stopped=is_stopped)
         inputs.fetch(list(given))
         checkpoint, payload = entry.work.get("checkpoint"), payload_of_work(entry.work)
         if checkpoint and payload.checkpoint is not None and not is_stopped():
@@ -101,12 +105,11 @@ class FileTransfers:
     def _restore(
         self, checkpoint: dict[str, Any], path: str, folder: Path, is_stopped: Callable[[], bool]
     ) -> None:
-        """Lay a checkpoint where the job expects it; a job that has begun has its own."""
-        work, archive = folder / WORK, folder / RESTORED
-        if os.path.lexists(work / path):
-            return
-        unfinished = folder / f"{RESTORED}.d"
+        """Put a checkpoint where the job expects it; a job that has begun has its own."""
+        archive, unfinished = folder / RESTORED, folder / f"{RESTORED}.d"
         try:
+            if _exists(folder / WORK, path.split("/")):
+                return
             fetch_file(
                 self._web,
                 f"/api/worker/artifacts/{checkpoint['artifact_id']}",
@@ -118,24 +121,12 @@ class FileTransfers:
             if is_stopped():
                 return
             remove_tree(unfinished)
-
-            # It was made on the machine of a stranger, who may not lay files elsewhere.
-            def permits(name: str) -> bool:
-                return name == path or name.startswith(f"{path}/")
-
-            unpack(
-                archive,
-                Unpacking(
-                    unfinished,
-                    CHECKPOINT_MAX_BYTES,
-                    writable=True,
-                    permits=permits,
-                    is_stopped=is_stopped,
-                ),
-            )
-            (work / path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            if (unfinished / path).exists():
-                (unfinished / path).rename(work / path)
+            # It was made on the machine of a stranger, who may not put files elsewhere. No agent
+            # packs a link.
+            options = UnpackOptions(CHECKPOINT_MAX_BYTES, writable=True, within=path, links=False)
+            user = uid_of(folder.name)
+            unpack_confined(archive, unfinished, options, user=user, is_stopped=is_stopped)
+            _move_up(unfinished, folder / WORK, path.split("/"))
             remove_tree(unfinished)
             archive.unlink()
         except (FetchError, ArchiveError) as error:
@@ -212,6 +203,29 @@ class Checkpoints:
                 reason = str(error)
             if reason and not self._closed.is_set():
                 _logger.info("job %s: no checkpoint this time: %s", self._attempt_id, reason)
+
+
+def _exists(folder: Path, parts: list[str]) -> bool:
+    """Return whether something has a path below a folder; a path behind a link counts as taken."""
+    try:
+        with Folder.at(folder) as top, top.folder(parts[:-1]) as parent:
+            return parent.status(parts[-1]) is not None
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            return True
+        raise
+
+
+def _move_up(source: Path, target: Path, parts: list[str]) -> None:
+    """Move a path from one folder to the same path in another, if it exists."""
+    if not _exists(source, parts):
+        return
+    with Folder.at(source) as old, Folder.at(target) as new, old.folder(parts[:-1]) as parent:
+        made, _ = new.make_folders(parts[:-1])
+        with made:
+            parent.move(parts[-1], made, parts[-1])
 
 
 def _opened(folder: Path) -> closing[JobFolder]:

@@ -3,8 +3,10 @@
 import bz2
 import gzip
 import io
+import itertools
 import lzma
 import os
+import stat
 import struct
 import tarfile
 import tracemalloc
@@ -14,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.archives import KINDS, NAMES, Member, archive_of, members_of
 
+from proxyctl.worker.beneath import Folder
 from proxyctl.worker.files import archives
-from proxyctl.worker.files.archives import ArchiveError, Unpacking, pack, unpack
+from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, pack, unpack
+from proxyctl.worker.scratch import remove_tree
 
 MIB = 1 << 20
 
@@ -45,12 +50,11 @@ def zipped(entries: Iterable[tuple[str | zipfile.ZipInfo, bytes]]) -> bytes:
     return made.getvalue()
 
 
-def unpacked(folder: Path, content: bytes, max_bytes: int = MIB, **more: Any) -> Unpacking:
-    path = folder / "archive"
-    path.write_bytes(content)
-    unpacking = Unpacking(folder / "into", max_bytes, **more)
-    unpack(path, unpacking)
-    return unpacking
+def unpacked(folder: Path, content: bytes, max_bytes: int = MIB, **options: Any) -> int:
+    into = folder / "into"
+    into.mkdir(exist_ok=True)
+    with Folder.at(into) as target:
+        return unpack(io.BytesIO(content), target, UnpackOptions(max_bytes, **options))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -76,7 +80,7 @@ ORDINARY = tar(
 
 @pytest.mark.parametrize("pressed", [bytes, gzip.compress, bz2.compress, lzma.compress])
 def test_an_ordinary_tar_is_unpacked(tmp_path: Path, pressed: Callable[[bytes], bytes]) -> None:
-    unpacking = unpacked(tmp_path, pressed(ORDINARY))
+    size_bytes = unpacked(tmp_path, pressed(ORDINARY))
     into = tmp_path / "into"
     assert tree(into) == {
         "a.txt": b"a",
@@ -91,7 +95,7 @@ def test_an_ordinary_tar_is_unpacked(tmp_path: Path, pressed: Callable[[bytes], 
     assert (into / "link").is_symlink()
     assert (into / "run.sh").stat().st_mode & 0o777 == 0o555
     assert (into / "a.txt").stat().st_mode & 0o777 == 0o444
-    assert unpacking.size_bytes == 100_000 + 1 + 2 + 1 + 4
+    assert size_bytes == 100_000 + 1 + 2 + 1 + 4
 
 
 def test_an_ordinary_zip_is_unpacked(tmp_path: Path) -> None:
@@ -124,7 +128,7 @@ HOSTILE_TARS: dict[str, tuple[bytes, str]] = {
             member("s", None, type=tarfile.SYMTYPE, linkname="x"),
             member("l", None, type=tarfile.LNKTYPE, linkname="s"),
         ),
-        "link to what is not there",
+        "a link to a file that does not exist",
     ),
     "named pipe": (tar(member("p", None, type=tarfile.FIFOTYPE)), "neither a file"),
     "device": (tar(member("d", None, type=tarfile.CHRTYPE)), "neither a file"),
@@ -226,15 +230,184 @@ def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         unpacked(tmp_path, zipped((str(number), b"") for number in range(21)))
 
 
-def test_what_nobody_wants_any_more_is_not_unpacked(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="nobody wants it"):
-        unpacked(tmp_path, ORDINARY, is_stopped=lambda: True)
-
-
-def test_only_what_is_permitted_is_laid_down(tmp_path: Path) -> None:
+def test_only_the_folder_that_is_named_is_accepted(tmp_path: Path) -> None:
     content = tar(member("ckpt/a"), member("train.py"))
     with pytest.raises(ArchiveError, match=r"train\.py is not where it should be"):
-        unpacked(tmp_path, content, permits=lambda name: name.startswith("ckpt/"))
+        unpacked(tmp_path, content, within="ckpt")
+    with pytest.raises(ArchiveError, match="ckpt2/a is not where it should be"):
+        unpacked(tmp_path, tar(member("ckpt2/a")), within="ckpt")
+
+
+def test_links_can_be_refused(tmp_path: Path) -> None:
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+        content = tar(member("a"), member("l", None, type=kind, linkname="a"))
+        with pytest.raises(ArchiveError, match="l is a link, and links are not accepted here"):
+            unpacked(tmp_path, content, links=False)
+
+
+def test_folders_count_as_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few long names must not fill the device with folders."""
+    monkeypatch.setattr(archives, "MEMBERS_MAX", 20)
+    with pytest.raises(ArchiveError, match="more than 20 files"):
+        unpacked(tmp_path, tar(member("/".join("abcdefghijklmnopqrstu"))))
+
+
+LINK = tarfile.SYMTYPE
+BEHIND_LINKS: dict[str, tuple[bytes, str]] = {
+    "a link behind a link": (
+        tar(
+            member("a/b/c/d/e", None, type=LINK, linkname="../../../.."),
+            member("a/b/c/d/e/t", None, type=LINK, linkname="../../../.."),
+            member("t/victim/file", None, type=LINK, linkname="nothing"),
+        ),
+        "a/b/c/d/e/t is behind a link",
+    ),
+    "up behind a link": (
+        tar(
+            member("a/b/up", None, type=LINK, linkname="../.."),
+            member("a/b/out", None, type=LINK, linkname="up/../../victim"),
+        ),
+        "a/b/out is a link out of its folder",
+    ),
+    "a file where a link is": (
+        tar(member("a"), member("a/b", None, type=LINK, linkname="c")),
+        "a name that cannot be",
+    ),
+    "a hard link where a file is": (
+        tar(member("a"), member("a/b", None, type=tarfile.LNKTYPE, linkname="a")),
+        "a name that cannot be",
+    ),
+    "a long target": (
+        tar(member("a", None, type=LINK, linkname="x/" * 3_000)),
+        "a link out of its folder",
+    ),
+    "a target with a long part": (
+        tar(member("a", None, type=LINK, linkname="x" * 256)),
+        "a link out of its folder",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND_LINKS)
+def test_no_member_is_made_behind_a_link(tmp_path: Path, name: str) -> None:
+    deep = tmp_path / "1" / "2" / "3"
+    deep.mkdir(parents=True)
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_bytes(b"mine")
+    content, words = BEHIND_LINKS[name]
+    with pytest.raises(ArchiveError, match=words):
+        unpacked(deep, content)
+    assert (tmp_path / "victim" / "file").read_bytes() == b"mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["1", "victim"]
+
+
+def test_links_that_stay_inside_are_made(tmp_path: Path) -> None:
+    links = {"a/up": "../b", "b/file": "../c/x", "top": ".", "a/b/root": "../..", "to": "a/up"}
+    content = tar(
+        member("c/x", b"x"),
+        *(member(name, None, type=LINK, linkname=f"./{links[name]}//") for name in links),
+    )
+    unpacked(tmp_path, content)
+    into = tmp_path / "into"
+    assert {name: str((into / name).readlink()) for name in links} == links
+    assert (into / "to" / "file").read_bytes() == b"x"
+
+
+# Enough to meet each rule many times; `make fuzz-archives` makes hundreds of thousands.
+ARCHIVES = int(os.environ.get("PROXYD_FUZZ_ARCHIVES", "1500"))
+START = int(os.environ.get("PROXYD_FUZZ_START", "0"))
+
+
+class Site:
+    """Folders around the one that archives are unpacked into, with what a stranger would like."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.into = top / "1" / "2" / "3" / "into"
+        self.into.parent.mkdir(parents=True)
+        for folder in (top, *(top / path for path in ("1", "1/2", "1/2/3"))):
+            (folder / "victim").mkdir()
+            (folder / "victim" / "a").write_bytes(b"mine")
+            for name in NAMES:
+                (folder / name).write_bytes(b"mine")
+        self.before = self.outside()
+
+    def outside(self) -> dict[str, tuple[object, ...]]:
+        """Return all that can be seen of everything but the folder of the archive."""
+        seen: dict[str, tuple[object, ...]] = {}
+        waiting = [str(self.top)]
+        while waiting:
+            folder = waiting.pop()
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.path == str(self.into):
+                        continue
+                    status = entry.stat(follow_symlinks=False)
+                    is_parent = entry.path == str(self.into.parent)
+                    # A folder that has the archive's changes its time with that.
+                    time = None if is_parent else (status.st_mtime_ns, status.st_ctime_ns)
+                    seen[entry.path] = (status.st_mode, status.st_ino, status.st_size, time)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        return seen
+
+    def unpack(self, content: bytes) -> bool:
+        """Unpack an archive; return whether it was accepted, after a look at everything."""
+        self.into.mkdir()
+        try:
+            with Folder.at(self.into) as target:
+                unpack(io.BytesIO(content), target, UnpackOptions(MIB))
+            words = ""
+        except ArchiveError as error:
+            words = str(error)
+        assert words.isprintable()
+        assert self.outside() == self.before
+        self._look_inside()
+        remove_tree(self.into)
+        return not words
+
+    def _look_inside(self) -> None:
+        inside = f"{os.path.realpath(self.into)}/"
+        for folder, folders, files in os.walk(self.into):
+            for name in (*folders, *files):
+                path = f"{folder}/{name}"
+                status = os.lstat(path)
+                if stat.S_ISLNK(status.st_mode):
+                    assert f"{os.path.realpath(path)}/".startswith(inside), path
+                else:
+                    assert stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+                    assert not status.st_mode & 0o7022 or stat.S_ISDIR(status.st_mode)
+                    assert stat.S_ISDIR(status.st_mode) or status.st_nlink == 1
+
+
+@pytest.mark.timeout(0)
+def test_no_archive_reaches_anything_outside_its_folder(tmp_path: Path) -> None:
+    """Whatever the format, the names, the links and their order."""
+    site = Site(tmp_path / "top")
+    accepted = dict.fromkeys(KINDS, 0)
+    for number in range(START, START + ARCHIVES):
+        members = members_of(number)
+        kind = KINDS[number % len(KINDS)]
+        try:
+            accepted[kind] += site.unpack(archive_of(members, kind, number))
+        except BaseException as error:
+            raise AssertionError(f"seed {number}, {kind}: {members}") from error
+    # Else all of this would show that archives are refused.
+    assert min(accepted.values()) > ARCHIVES // 40, accepted
+
+
+def test_the_order_of_members_makes_no_way_out(tmp_path: Path) -> None:
+    site = Site(tmp_path / "top")
+    members = (
+        Member("link", "a/b/c", "../.."),
+        Member("link", "a/b/c/b", "../.."),
+        Member("link", "b/victim", "c"),
+        Member("file", "a/b/c/victim/a"),
+        Member("hard", "c/a", "a/b/c"),
+    )
+    for ordered in itertools.permutations(members):
+        for kind in ("tar", "zip"):
+            site.unpack(archive_of(ordered, kind))
 
 
 def test_what_is_packed_is_unpacked_and_always_the_same(tmp_path: Path) -> None:
@@ -246,7 +419,7 @@ def test_what_is_packed_is_unpacked_and_always_the_same(tmp_path: Path) -> None:
         ]
         pack(files, tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    unpack(tmp_path / "one", Unpacking(tmp_path / "into", MIB, writable=True))
+    unpacked(tmp_path, (tmp_path / "one").read_bytes(), writable=True)
     assert tree(tmp_path / "into") == contents
     with pytest.raises(ArchiveError, match="changed while it was read"):
         pack([("a", 10, lambda: io.BytesIO(b"short"))], tmp_path / "three")

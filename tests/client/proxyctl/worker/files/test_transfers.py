@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.archives import Member, tarred
 from support.service import Person, Service
 from support.story import worker_token
 from support.threads import WebTarget
@@ -255,7 +256,8 @@ async def test_an_input_that_broke_off_goes_on(
     data = os.urandom(2_000_000)
     given = await give(device, data)
     device.given["inputs"] = [given]
-    part = device.folder / INPUTS / f"{inputs.PARTIAL}{given['sha256']}"
+    part = device.folder / inputs.FETCHED / given["sha256"]
+    part.parent.mkdir()
     part.write_bytes(data[:1_500_000])
     offsets: list[int] = []
     asked = web._asked
@@ -278,6 +280,7 @@ async def test_an_input_that_is_not_what_it_should_be_is_the_jobs_end(device: De
         ({"size_bytes": 3}, "more than 3 bytes"),
         ({"path": "../out"}, "its path cannot be used"),
         ({"path": "/etc/x"}, "its path cannot be used"),
+        ({"sha256": "/../../../../../home/.bashrc"}, "its SHA-256 is no SHA-256"),
         (await give(device, bad, "bad", unpack=True), "leads out of its folder"),
         (await give(device, b"no archive", "none", unpack=True), "no archive"),
     ):
@@ -287,6 +290,86 @@ async def test_an_input_that_is_not_what_it_should_be_is_the_jobs_end(device: De
             await device.fetch()
         assert caught.value.kind == "input"
         assert not (device.folder / INPUTS / "data").exists()
+
+
+def linked(*members: tuple[str, str]) -> bytes:
+    """Return an archive of links: name and target of each."""
+    return tarred(Member("link", name, target) for name, target in members)
+
+
+def behind(levels: int, name: str, target: str) -> bytes:
+    """Return an archive with a link so many folders above it, by way of two other links.
+
+    Judged by its name, each of the three leads to a place inside.
+    """
+    return linked(
+        ("a/b/c/d/e", "../../../.."),
+        ("a/b/c/d/e/t", "/".join([".."] * levels)),
+        (f"a/b/c/d/e/t/{name}", target),
+    )
+
+
+def owners_home(device: Device) -> Path:
+    """Return a folder beside those of attempts, with files that no stranger may touch."""
+    home = device.folder.parent / "home"
+    home.mkdir(exist_ok=True)
+    for name in ("important.txt", ".bashrc"):
+        (home / name).write_text("mine")
+    return home
+
+
+async def test_an_archive_cannot_have_the_next_input_written_elsewhere(device: Device) -> None:
+    """It once planted a link in the place where the next input was fetched to."""
+    home = owners_home(device)
+    second = b"written by a job"
+    digest = hashlib.sha256(second).hexdigest()
+    following = await give(device, second, "b")
+    for name in (f".part-{digest}", digest):
+        device.renew()
+        hostile = behind(1, name, "../../home/.bashrc")
+        device.given["inputs"] = [await give(device, hostile, "a", unpack=True), following]
+        with pytest.raises(TaskError) as caught:
+            await device.fetch()
+        assert caught.value.kind == "input"
+        assert (home / ".bashrc").read_text() == "mine"
+        assert not (home / ".bashrc").is_symlink()
+
+
+async def test_an_archive_removes_and_makes_nothing_in_the_owners_home(device: Device) -> None:
+    home = owners_home(device)
+    for levels in range(1, 6):
+        for name in ("important.txt", ".bashrc", ".config/autostart/x.desktop"):
+            device.renew()
+            hostile = behind(levels, f"home/{name}", "nothing")
+            device.given["inputs"] = [await give(device, hostile, "a", unpack=True)]
+            with pytest.raises(TaskError, match="is behind a link") as caught:
+                await device.fetch()
+            assert caught.value.kind == "input"
+            assert sorted(each.name for each in home.iterdir()) == [".bashrc", "important.txt"]
+            assert not (home / name).is_symlink()
+    assert [each.read_text() for each in home.iterdir()] == ["mine", "mine"]
+
+
+async def test_inputs_beside_an_archive_are_not_put_behind_its_links(device: Device) -> None:
+    """The marketplace refuses such a job; the device relies on nothing of that."""
+    home = owners_home(device)
+    given = [
+        await give(device, linked(("up", "x"), ("x", "y")), "a", unpack=True),
+        await give(device, b"content", "b", path="a/up/b"),
+        await give(device, b"content", "c", path="a/up"),
+    ]
+    (device.folder / INPUTS / "c").symlink_to(home)
+    device.given["inputs"] = given[:2]
+    with pytest.raises(TaskError, match="its path is taken by another") as caught:
+        await device.fetch()
+    assert caught.value.kind == "input"
+    device.given["inputs"] = [given[2]]
+    with pytest.raises(TaskError, match="its path is taken by another"):
+        await device.fetch()
+    device.given["inputs"] = [{**given[2], "path": "c/important.txt"}]
+    with pytest.raises(TaskError, match="its path is taken by another"):
+        await device.fetch()
+    assert sorted(each.name for each in home.iterdir()) == [".bashrc", "important.txt"]
 
 
 async def test_inputs_have_no_more_than_the_disk_of_the_job(device: Device) -> None:
@@ -455,6 +538,42 @@ async def test_a_checkpoint_that_leads_elsewhere_is_not_laid_down(device: Device
         await device.fetch(checkpoint={"path": "ckpt", "every_s": 10})
     assert caught.value.kind == "input"
     assert list((device.folder / WORK).iterdir()) == []
+
+
+async def test_a_checkpoint_of_a_hostile_worker_has_no_links(device: Device) -> None:
+    """The next device unpacks what the last one has sent."""
+    home = owners_home(device)
+    hostile = {
+        "one link": linked(("ckpt/latest", "step-100")),
+        "behind links": linked(
+            ("ckpt/a/b/c/e", "../../.."),
+            ("ckpt/a/b/c/e/t", "../../../.."),
+            ("ckpt/t/home/important.txt", "gone"),
+        ),
+    }
+    for content in hostile.values():
+        device.renew()
+        given = await give(device, content)
+        device.given["checkpoint"] = {
+            key: given[key] for key in ("artifact_id", "sha256", "size_bytes")
+        }
+        with pytest.raises(TaskError, match="links are not accepted here") as caught:
+            await device.fetch(checkpoint={"path": "ckpt", "every_s": 10})
+        assert caught.value.kind == "input"
+        assert list((device.folder / WORK).iterdir()) == []
+    assert (home / "important.txt").read_text() == "mine"
+    assert not (home / "important.txt").is_symlink()
+
+
+async def test_a_checkpoint_is_not_put_behind_a_link(device: Device) -> None:
+    home = owners_home(device)
+    given = await give(device, archive(**{"a/ckpt/x": b"x"}))
+    device.given["checkpoint"] = {
+        key: given[key] for key in ("artifact_id", "sha256", "size_bytes")
+    }
+    (device.folder / WORK / "a").symlink_to(home)
+    await device.fetch(checkpoint={"path": "a/ckpt", "every_s": 10})
+    assert sorted(each.name for each in home.iterdir()) == [".bashrc", "important.txt"]
 
 
 def test_a_folder_that_its_job_has_closed_is_opened(tmp_path: Path) -> None:

@@ -1,0 +1,237 @@
+"""Confines this process to one folder and to few system calls, for the rest of its life.
+
+For a process that reads what a stranger has made. Each wall holds by itself, and each is taken
+that this system has:
+
+- the folder as the root directory (chroot(2)), by root or in a user namespace of its own;
+- Landlock, which needs no privilege (Linux 5.13): no file outside the folder, no TCP, no signals;
+- a user that owns nothing else, if root starts the process, and no capability in any case;
+- a namespace of its own without network, where that is possible;
+- the filter of system calls that jobs run under, and no sockets, programs, threads or signals.
+
+One of the first two is required. The process must have one thread, and have everything imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from proxyctl.worker.executors import seccomp
+from proxyctl.worker.executors.base import TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CLONE_NEWIPC: Final = 0x08000000
+_CLONE_NEWUSER: Final = 0x10000000
+_CLONE_NEWNET: Final = 0x40000000
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_SECCOMP: Final = 22
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_SECCOMP_MODE_FILTER: Final = 2
+_SYS_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
+_CAPABILITY_VERSION_3: Final = 0x20080522
+
+# Landlock: `linux/landlock.h`. The numbers of its system calls are alike on every architecture.
+_SYS_LANDLOCK_CREATE_RULESET: Final = 444
+_SYS_LANDLOCK_ADD_RULE: Final = 445
+_SYS_LANDLOCK_RESTRICT_SELF: Final = 446
+_LANDLOCK_VERSION: Final = 1  # a flag that asks for the version of the kernel's Landlock
+_LANDLOCK_PATH_BENEATH: Final = 1
+_LANDLOCK_NET: Final = 0x3  # bind and connect of TCP (version 4)
+_LANDLOCK_SCOPED: Final = 0x3  # abstract Unix sockets and signals (version 6)
+# Rights to files that each version knows: the lowest so many bits.
+_LANDLOCK_FILE_BITS: Final = {1: 13, 2: 14, 3: 15, 4: 15}
+_LANDLOCK_FILE_BITS_NEWEST: Final = 16
+# In the folder: write, read, list, remove, make folders, files and links, and truncate.
+_LANDLOCK_ALLOWED: Final = sum(1 << bit for bit in (1, 2, 3, 5, 7, 8, 12, 14))
+
+# What a job may call and unpacking needs not.
+_REFUSED: Final = (
+    *("socket", "socketpair", "connect", "bind", "listen", "accept", "accept4"),
+    *("sendto", "sendmsg", "sendmmsg", "recvfrom", "recvmsg", "recvmmsg"),
+    *("execve", "execveat", "fork", "vfork", "clone", "clone3"),
+    *("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"),
+    *("mknod", "mknodat", "link", "linkat", "chown", "fchown", "lchown", "fchownat", "setxattr"),
+)
+
+# Python with the modules of archives has 60 MB, an .xz file 128 MB, the list of a .zip file less
+# than 600 MB of Python's objects.
+MEMORY_BYTES: Final = 1 << 30
+_FILES: Final = 64
+
+
+class ConfinementError(Exception):
+    """This system has no wall that is enough; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Walls:
+    """The walls around this process.
+
+    Attributes:
+        root: the folder is its root directory.
+        landlock: the version of Landlock that holds it; 0 for none.
+        network: it has a network of its own, without a way out.
+        user: the user that it is.
+    """
+
+    root: bool
+    landlock: int
+    network: bool
+    user: int
+
+
+def confine(folder: int, parent: int, max_bytes: int, user: int | None) -> Walls:
+    """Confine this process to a folder.
+
+    Args:
+        folder: descriptor of the folder.
+        parent: the process that this one must not outlive.
+        max_bytes: of one file that it writes.
+        user: that it becomes, with the group of that number, if root has started it.
+
+    Raises:
+        ConfinementError: a wall that is required cannot be had.
+        OSError: the kernel refuses a step that it refuses to nobody.
+    """
+    _limit("RLIMIT_CORE", 0)
+    _limit("RLIMIT_NOFILE", _FILES)
+    _limit("RLIMIT_AS", MEMORY_BYTES)
+    _limit("RLIMIT_FSIZE", max_bytes)
+    library = ctypes.CDLL(None, use_errno=True)
+    machine = _architecture()
+    ruleset, version = _landlock_rules(library, folder)
+    os.fchdir(folder)
+    has_network = _leave_network(library)
+    has_root = False
+    with suppress(PermissionError):
+        os.chroot(".")
+        has_root = True
+    if not has_root and ruleset is None:
+        raise ConfinementError("this device has neither Landlock nor user namespaces for that")
+    _become(library, machine, user)
+    _call(library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _call(library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+    if ruleset is not None:
+        _call(library.syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0))
+        os.close(ruleset)
+    # After the change of user, which would take it back.
+    _call(library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    if os.getppid() != parent:
+        raise ConfinementError("the agent has ended")
+    _filter(library, seccomp.program(machine))
+    _filter(library, seccomp.refusal_of(_REFUSED, machine))
+    return Walls(has_root, version, not has_network, os.geteuid())
+
+
+def _limit(name: str, most: int) -> None:
+    number = getattr(resource, name)
+    hard = resource.getrlimit(number)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(number, (most, most))
+
+
+def _architecture() -> str:
+    try:
+        return seccomp.architecture()
+    except TaskError as error:
+        raise ConfinementError(error.message) from None
+
+
+def _leave_network(library: ctypes.CDLL) -> bool:
+    """Move into namespaces of its own; return whether the network is still the device's.
+
+    An ordinary user needs a user namespace for that, which some systems refuse, in whole or in
+    what may be done there. The user is the same in there.
+    """
+    user, group = os.geteuid(), os.getegid()
+    flags = _CLONE_NEWNET | _CLONE_NEWIPC
+    if user == 0:
+        return bool(library.unshare(flags))
+    if library.unshare(_CLONE_NEWUSER | flags) != 0:
+        return True
+    maps: Mapping[str, str] = {
+        "setgroups": "deny",
+        "uid_map": f"{user} {user} 1",
+        "gid_map": f"{group} {group} 1",
+    }
+    for name, text in maps.items():
+        with suppress(OSError), open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - /proc
+            file.write(text)
+    return False
+
+
+def _become(library: ctypes.CDLL, machine: str, user: int | None) -> None:
+    """Become another user if need be, and drop all capabilities."""
+    if user is not None and os.geteuid() == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+        except OSError as error:
+            raise ConfinementError(f"root may not become another user: {error.strerror}") from None
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _call(library.syscall(_SYS_CAPSET[machine], header, bytes(24)))
+
+
+def _landlock_rules(library: ctypes.CDLL, folder: int) -> tuple[int | None, int]:
+    """Return a set of rules that allows the folder alone, and the version; None without Landlock.
+
+    Raises:
+        OSError: Landlock exists and does not take the rules.
+    """
+    version = library.syscall(
+        _SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION
+    )
+    if version <= 0:
+        return None, 0
+    bits = _LANDLOCK_FILE_BITS.get(version, _LANDLOCK_FILE_BITS_NEWEST)
+    handled = (1 << bits) - 1
+    attributes = struct.pack("=Q", handled)
+    if version >= 4:
+        attributes += struct.pack("=Q", _LANDLOCK_NET)
+    if version >= 6:
+        attributes += struct.pack("=Q", _LANDLOCK_SCOPED)
+    ruleset = _call(
+        library.syscall(
+            _SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0
+        )
+    )
+    rule = struct.pack("=Qi", _LANDLOCK_ALLOWED & handled, folder)
+    _call(library.syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_PATH_BENEATH, rule, 0))
+    return ruleset, version
+
+
+class _Program(ctypes.Structure):
+    """`struct sock_fprog` of seccomp(2)."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def _filter(library: ctypes.CDLL, code: bytes) -> None:
+    instruction_bytes = 8
+    program = _Program(len(code) // instruction_bytes, code)
+    _call(
+        library.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0),
+    )
+
+
+def _call(result: int) -> int:
+    """Return what a call of the C library has returned.
+
+    Raises:
+        OSError: it has failed.
+    """
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
