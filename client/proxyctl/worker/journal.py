@@ -142,7 +142,11 @@ class Journal:
             if _FOLDER.fullmatch(folder.name) and not files.is_empty(path):
                 fields = files.read(path, _ENTRY_MAX_BYTES)
             if fields is None:
-                remove_tree(folder)
+                try:
+                    remove_tree(folder)
+                except files.FileError as error:
+                    # Nothing runs there, so the device can work; its owner has to make room.
+                    _logger.warning("%s", error)
                 continue
             entry = _entry_of(fields)
             if entry is None or _attempt_id(entry.work) != folder.name:
@@ -166,6 +170,8 @@ class Journal:
         if size > WORK_MAX_BYTES:
             raise files.FileError("it is larger than any job may be")
         entry = Entry(work=work, state=State.TAKEN, boot=boot_id(), gpus=gpus)
+        if not _FOLDER.fullmatch(entry.attempt_id):
+            raise files.FileError(f"{entry.attempt_id!r} is no name of an attempt")
         self._save(entry)
         return entry
 
@@ -189,10 +195,13 @@ class Journal:
         return changed
 
     def forget(self, entry: Entry) -> None:
-        """Remove all that is left of an attempt; what was killed in between is finished by `load`.
+        """Remove the folder of an attempt. `load` finishes this for an agent that was killed.
+
+        A file that cannot be removed is left to `load` and to the owner of the device: the attempt
+        is over, and its slot must not stay taken for ever.
 
         Raises:
-            FileError: it cannot be removed.
+            FileError: the entry itself cannot be removed.
         """
         folder = self.folder_of(entry)
         gone = self._folder / f"{_GONE}{entry.attempt_id}"
@@ -202,7 +211,10 @@ class Journal:
             return
         except OSError as error:
             raise files.FileError(f"{folder} cannot be removed: {error.strerror}") from None
-        remove_tree(gone)
+        try:
+            remove_tree(gone)
+        except files.FileError as error:
+            _logger.warning("job %s: %s", entry.attempt_id, error)
 
     def _save(self, entry: Entry) -> None:
         fields = {"version": _VERSION, **asdict(entry)}

@@ -584,7 +584,13 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _is_volume(path: str) -> bool:
-    return bool(_VOLUME.fullmatch(path)) and not {".", ".."} & set(path.split("/"))
+    """Return whether a volume can be made at a path of an image.
+
+    Below the job's folders an engine would make the place for it in the attempt's own folder on
+    the disk, as root, and an agent that is an ordinary user could never remove that.
+    """
+    is_plain = bool(_VOLUME.fullmatch(path)) and not {".", ".."} & set(path.split("/"))
+    return is_plain and not path.startswith((f"/{WORK}/", f"/{INPUTS}/"))
 
 
 def _name(attempt_id: str) -> str:

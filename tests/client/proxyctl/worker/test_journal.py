@@ -86,3 +86,27 @@ def test_an_entry_that_a_loss_of_power_has_left_empty_is_removed(tmp_path: Path)
     (journal.folder_of(entry) / names.ENTRY).write_bytes(b"")
     assert journal.load() == []
     assert not journal.folder_of(entry).exists()
+
+
+def test_a_folder_that_cannot_be_removed_keeps_neither_a_slot_nor_the_agent_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path) -> None:
+        raise FileError(f"{path} cannot be removed: Operation not permitted")
+
+    journal = Journal(tmp_path)
+    first, second = journal.add(dict(WORK), ()), journal.add({**WORK, "attempt": 2}, ())
+    monkeypatch.setattr("proxyctl.worker.journal.remove_tree", refuse)
+    journal.forget(first)
+    assert Journal(tmp_path).load() == [second]
+    assert caplog.text.count("cannot be removed: Operation not permitted") == 2
+    monkeypatch.undo()
+    assert Journal(tmp_path).load() == [second]
+    assert len(list((tmp_path / names.ATTEMPTS).iterdir())) == 1
+
+
+@pytest.mark.parametrize("job_id", ["../../x", "", "a/b", "x" * 36])
+def test_an_attempt_without_a_proper_name_gets_no_folder(tmp_path: Path, job_id: str) -> None:
+    with pytest.raises(FileError, match="no name of an attempt"):
+        Journal(tmp_path).add({**WORK, "job_id": job_id}, ())
+    assert list(tmp_path.iterdir()) == []

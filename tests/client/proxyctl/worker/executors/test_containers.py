@@ -423,6 +423,19 @@ def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, ki
     assert call(containers.engine, "volume", "ls", "--quiet").strip() == ""
 
 
+@pytest.mark.parametrize("volume", ["/work/x", "/inputs/x/y"])
+def test_an_image_makes_no_folder_in_those_of_the_job(
+    containers: Containers, task: Task, volume: str
+) -> None:
+    """An engine would make it as root on the disk, where an ordinary agent cannot remove it."""
+    name = "localhost/hostile:2"
+    engines.add_image(containers.engine, engines.small_image(), f"VOLUME {volume}", name=name)
+    with pytest.raises(TaskError, match="volumes at places where none can be made") as caught:
+        containers.prepare(replace(task, image=name, command=("/bin/true",)))
+    assert caught.value.kind == "image"
+    assert list((task.folder / "work").iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", ["docker"])
 def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
     containers: Containers, task: Task, docker_daemon: engines.DockerDaemon
