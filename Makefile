@@ -1,5 +1,5 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
-# make screenshots | make fuzz-api | make fuzz-wire | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
+# make screenshots | make fuzz-api | make fuzz-wire | make fuzz-archives | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
 # make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
 
 SHELL := /bin/bash
@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
+.PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
@@ -151,6 +151,13 @@ fuzz-wire: setup
 	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_HANDSHAKES=$${PROXYD_FUZZ_HANDSHAKES:-1000000} \
 	PROXYD_FUZZ_SOCKETS=$${PROXYD_FUZZ_SOCKETS:-20000} $(VENV)/bin/python -m pytest \
 		tests/proxyd/wire/test_fuzz.py tests/conformance/test_fuzz.py
+
+# Unpacks 300,000 archives of a hostile stranger, new ones each time, and compares everything outside before and after:
+# ten minutes.
+fuzz-archives: setup
+	@start=$${PROXYD_FUZZ_START:-$$(date +%s)000000}; echo "PROXYD_FUZZ_START=$$start"; \
+	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_ARCHIVES=$${PROXYD_FUZZ_ARCHIVES:-300000} $(VENV)/bin/python -m pytest \
+		--timeout 0 tests/client/proxyctl/worker/files/test_archives.py
 
 # The proxy beside dante, microsocks and pproxy; installs from Debian what it has of them, as root.
 # These measure on the Python that a server has, in an environment of its own; PYTHON=... names another.

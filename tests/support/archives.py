@@ -22,7 +22,7 @@ HOSTILE = (
     ".wh..wh..opq", ".wh..", "...", "CON", "victim", "x" * 300, "/".join(["x" * 200] * 9),
     "/".join(["a"] * 700), "/proc/self/cwd/a", "../into/a", "../../../../../../../../tmp",
 )  # fmt: skip
-# Other types of members: devices, a pipe, types of long ago and of nobody.
+# Other types of members: devices, a pipe, old and unknown types.
 TYPES = (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE, b"S", b"Z", b"7")
 
 
@@ -123,7 +123,9 @@ def _zipped(members: Iterable[Member], random_: random.Random) -> bytes:
         for each in members:
             name = each.name.encode("utf-8", "replace").decode()
             info = zipfile.ZipInfo(f"{name}/" if each.kind == "folder" else name)
-            info.filename = f"{name}/" if each.kind == "folder" else name  # with a NUL in it, too
+            info.filename = (
+                f"{name}/" if each.kind == "folder" else name
+            )  # the constructor cuts it at a NUL
             mode = random_.choice((0o644, 0o755, 0, 0o7777))
             info.external_attr = (stat.S_IFREG | mode) << 16
             content = b"content"

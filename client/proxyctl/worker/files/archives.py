@@ -3,13 +3,13 @@
 Theory of operation. An archive is hostile in its bytes, its names, its links and their order.
 
 - Every member is made by the descriptor of its parent folder, which is resolved from the folder of
-  the archive without following a link (`beneath.py`). So no member, of whatever name and in
-  whatever order, reaches anything outside.
+  the archive without following a link (`beneath.py`). So no name and no order of members reaches
+  anything outside.
 - Files and folders are made while the archive is read, once and forwards. Hard links become copies
   after that. Symbolic links come last, and no link is made behind another one.
-- A symbolic link may go up at the beginning of its target alone, and not above the folder of the
-  archive. Its own parent is a real folder, so whatever it leads to is inside: either directly, or
-  by another link of which the same holds. This protects programs that follow links later.
+- A symbolic link may go up (`..`) only at the beginning of its target, and not above the folder of
+  the archive. Its own parent is a real folder, so the link leads to a place inside, directly or by
+  another link under the same rule. This protects programs that follow links later.
 - Sizes, members, headers, lists and the memory of decompressors are bounded.
 
 In production this runs in a process of its own that can reach nothing else (`unpacker.py`). Each
@@ -48,7 +48,7 @@ COPY_BYTES: Final = 256 << 10
 XZ_MEMORY_BYTES: Final = 128 << 20
 # The list at the end of a .zip file, which the library reads whole: 100,000 names of 200 bytes.
 ZIP_LIST_MAX_BYTES: Final = 32 << 20
-# Of the target of a link. Linux would take 4,096, but what it leads to has a shorter path here.
+# Of the target of a link. Linux would take 4,096, but every path in the archive is shorter.
 TARGET_MAX_BYTES: Final = 1_024
 TARGET_PART_MAX_BYTES: Final = 255
 _ZIP_END: Final = b"PK\x05\x06"
@@ -72,7 +72,7 @@ class ArchiveError(Exception):
 
 @dataclass(frozen=True)
 class UnpackOptions:
-    """What an archive may contain, and how its files are made.
+    """Bounds and rights for the content of an archive.
 
     Attributes:
         max_bytes: of all files together.
@@ -91,8 +91,8 @@ class Unpacking:
     """The unpacking of one archive.
 
     Args:
-        folder: which the content goes into.
-        options: what is accepted.
+        folder: receives the content.
+        options: bounds and rights.
 
     Attributes:
         size_bytes: of all files so far.
@@ -240,8 +240,8 @@ def unpack(file: IO[bytes], folder: Folder, options: UnpackOptions) -> int:
 
     Args:
         file: the archive, at its start; it can be read at any place.
-        folder: which the content goes into; empty, and closed to others meanwhile.
-        options: what is accepted.
+        folder: receives the content; empty, and closed to other users.
+        options: bounds and rights.
 
     Returns:
         The bytes of all files together.
@@ -267,7 +267,7 @@ def unpack(file: IO[bytes], folder: Folder, options: UnpackOptions) -> int:
     except (ArithmeticError, LookupError, MemoryError) as error:
         raise ArchiveError(f"it is broken: {type(error).__name__}") from None
     except OSError as error:
-        if error.errno is None:  # what the decompressors raise
+        if error.errno is None:  # an error of a decompressor
             raise ArchiveError(f"it is broken: {error}") from None
         if error.errno not in _OF_THE_DEVICE:
             raise ArchiveError(f"it has a name that cannot be: {error.strerror}") from None
@@ -279,7 +279,7 @@ def pack(files: list[tuple[str, int, Callable[[], IO[bytes]]]], archive: Path) -
     """Write a .tar file, without owners and times: of the same files it is always the same.
 
     Args:
-        files: name and size of each, and what opens it.
+        files: name, size and opener of each.
         archive: where to.
 
     Raises:
@@ -334,7 +334,7 @@ def _unpack_zip(file: IO[bytes], unpacking: Unpacking) -> None:
                 raise ArchiveError("it needs a password")
             _require_size(member.file_size, unpacking)
             if stat.S_ISLNK(mode):
-                with archive.open(member) as content:  # which may be longer than the list says
+                with archive.open(member) as content:  # the list may give a smaller size
                     target = content.read(TARGET_MAX_BYTES + 1)
                 unpacking.add_link(member.filename, target.decode("utf-8", "replace"))
                 continue
@@ -349,10 +349,10 @@ def _require_size(size: int, unpacking: Unpacking) -> None:
 
 
 def _require_short_list(file: IO[bytes]) -> None:
-    """See that the list at the end of a .zip file is one that fits into memory.
+    """Check that the list at the end of a .zip file fits into memory.
 
     Raises:
-        ArchiveError: it is not, or there is none.
+        ArchiveError: the list is too long, or missing.
     """
     end = file.seek(0, io.SEEK_END)
     file.seek(max(end - _ZIP_TAIL_BYTES, 0))
@@ -462,8 +462,8 @@ def _parts(name: str) -> list[str]:
 def _target_inside(parts: Sequence[str], target: str, name: str) -> str:
     """Return the target of a link without components that mean nothing.
 
-    It leads to something in the folder of the archive, whatever is there: one that went up behind
-    a component that is a link would go up from where that link leads.
+    The link leads to a place in the folder of the archive. Going up behind a component would be
+    wrong: that component may be a link, and the kernel goes up from the place it leads to.
 
     Args:
         parts: the path of the link; no folder of it is a link.

@@ -1,7 +1,7 @@
 """Confines this process to one folder and to few system calls, for the rest of its life.
 
-For a process that reads what a stranger has made. Each wall holds by itself, and each is taken
-that this system has:
+For a process that parses a stranger's bytes. Each wall holds without the others, and the process
+takes every wall that this system has:
 
 - the folder as the root directory (chroot(2)), by root or in a user namespace of its own;
 - Landlock, which needs no privilege (Linux 5.13): no file outside the folder, no TCP, no signals;
@@ -48,13 +48,13 @@ _LANDLOCK_VERSION: Final = 1  # a flag that asks for the version of the kernel's
 _LANDLOCK_PATH_BENEATH: Final = 1
 _LANDLOCK_NET: Final = 0x3  # bind and connect of TCP (version 4)
 _LANDLOCK_SCOPED: Final = 0x3  # abstract Unix sockets and signals (version 6)
-# Rights to files that each version knows: the lowest so many bits.
+# Rights to files that each version knows: the number of bits, from the lowest.
 _LANDLOCK_FILE_BITS: Final = {1: 13, 2: 14, 3: 15, 4: 15}
 _LANDLOCK_FILE_BITS_NEWEST: Final = 16
 # In the folder: write, read, list, remove, make folders, files and links, and truncate.
 _LANDLOCK_ALLOWED: Final = sum(1 << bit for bit in (1, 2, 3, 5, 7, 8, 12, 14))
 
-# What a job may call and unpacking needs not.
+# Calls that a job may make and that unpacking does not need.
 _REFUSED: Final = (
     *("socket", "socketpair", "connect", "bind", "listen", "accept", "accept4"),
     *("sendto", "sendmsg", "sendmmsg", "recvfrom", "recvmsg", "recvmmsg"),
@@ -70,7 +70,7 @@ _FILES: Final = 64
 
 
 class ConfinementError(Exception):
-    """This system has no wall that is enough; the message says what is missing."""
+    """This system has no wall that is enough; the message names the missing parts."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def confine(folder: int, parent: int, max_bytes: int, user: int | None) -> Walls
 
     Raises:
         ConfinementError: a wall that is required cannot be had.
-        OSError: the kernel refuses a step that it refuses to nobody.
+        OSError: the kernel refuses a step that every process may take.
     """
     _limit("RLIMIT_CORE", 0)
     _limit("RLIMIT_NOFILE", _FILES)
@@ -148,10 +148,10 @@ def _architecture() -> str:
 
 
 def _leave_network(library: ctypes.CDLL) -> bool:
-    """Move into namespaces of its own; return whether the network is still the device's.
+    """Move into new namespaces. Return whether the process still has the network of the device.
 
     An ordinary user needs a user namespace for that, which some systems refuse, in whole or in
-    what may be done there. The user is the same in there.
+    part. The process keeps its user number there.
     """
     user, group = os.geteuid(), os.getegid()
     flags = _CLONE_NEWNET | _CLONE_NEWIPC

@@ -1,8 +1,8 @@
 """Unpacks one archive, as a process that reaches nothing but the folder it unpacks into.
 
-`unpacking.py` starts it. The archive is its standard input; what came of it goes to its standard
-output, as one object of JSON with one of the names below. It runs the decompressors and the
-parsers on a stranger's bytes, so the agent believes none of its answers further than it must.
+`unpacking.py` starts it. The archive is its standard input. Its standard output is one object of
+JSON with one of the names below. Decompressors and parsers run here on a stranger's bytes, and may
+have a fault that hands this process to the stranger. So the agent checks every answer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from proxyctl.worker.beneath import Folder
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, unpack
 from proxyctl.worker.files.confinement import ConfinementError, confine
 
-SIZE: Final = "size_bytes"  # it is unpacked, and its files have so many bytes
-WALLS: Final = "walls"  # with `SIZE`: what held this process
+SIZE: Final = "size_bytes"  # of all files; the archive is unpacked
+WALLS: Final = "walls"  # beside `SIZE`: the walls around this process
 REFUSED: Final = "refused"  # the archive is at fault: a sentence for the buyer
 FAILED: Final = "failed"  # the device is at fault: [errno, message]
 UNCONFINED: Final = "unconfined"  # this device cannot hold this process: a sentence for its owner
@@ -30,7 +30,7 @@ _CODECS: Final = ("utf-8", "cp437", "ascii", "latin-1", "iso8859-1", "utf-8-sig"
 
 
 def main(arguments: list[str]) -> None:
-    """Do what the request in the first argument says.
+    """Unpack the archive as the request in the first argument says.
 
     Its fields: `folder` (a descriptor), `parent` (a process), `user` (a number, or null), `options`
     (of `UnpackOptions`).

@@ -1,4 +1,4 @@
-"""Has archives of strangers unpacked by a process that reaches nothing else (`unpacker.py`)."""
+"""Starts the process that unpacks an archive (`unpacker.py`), and checks its answer."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def unpack_confined(
     user: int,
     is_stopped: Callable[[], bool],
 ) -> int:
-    """Unpack an archive into a folder that does not exist yet; on a failure it is removed again.
+    """Unpack an archive into a new folder; remove the folder after a failure.
 
     Args:
         archive: a file of the agent's own.
-        folder: which is made; everything in it belongs to the agent's user afterwards.
-        options: what is accepted.
+        folder: does not exist yet; its content belongs to the agent's user afterwards.
+        options: bounds and rights.
         user: that the process is, where root runs the agent.
         is_stopped: says whether to give up.
 
@@ -75,7 +75,7 @@ def unpack_confined(
 
 
 def check(folder: Path | None) -> Finding:
-    """Unpack a small archive, and say what confined the process that did so.
+    """Unpack a small archive. Return the walls of the process as a finding.
 
     Args:
         folder: of the agent; None before there is one.
@@ -113,7 +113,7 @@ def _answer_of(
     user: int,
     is_stopped: Callable[[], bool],
 ) -> dict[str, Any]:
-    """Run the process; return what it says, and nothing if it says nothing that can be read."""
+    """Run the process. Return its answer, empty if that is not an object of JSON."""
     with Folder.at(folder) as target, archive.open("rb") as file:
         request = {
             "folder": target.descriptor,
@@ -134,7 +134,7 @@ def _answer_of(
 
 
 def _given(folder: Folder, user: int) -> int | None:
-    """Make a user the owner of a folder; None if the agent is not root, or may not do that."""
+    """Make a user the owner of a folder. Return None if the agent is not root, or may not."""
     if os.geteuid() != 0:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Paths below a folder: no component is a link, whatever strangers put there."""
+"""Paths below a folder: no component is a link."""
 
 import errno
 import os

@@ -5,10 +5,12 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support import registry
+from support.archives import Member, tarred
 from support.registry import ImageParts, Liar, layer_of, push
 
 from proxyctl.worker import images as images_module
@@ -331,3 +333,48 @@ def test_what_a_killed_agent_has_fetched_of_an_image_is_removed(
     images_of(podman, folder)
     assert not left.exists()
     assert state.exists()
+
+
+def hostile_layers(victim: Path) -> dict[str, list[Member]]:
+    """Return layers that have led out of some engine before."""
+    inside = str(victim).lstrip("/")
+    return {
+        "a file behind an absolute link": [
+            Member("link", "a", "/"), Member("file", f"a/{inside}/file")
+        ],
+        "a file behind links that go up": [
+            Member("link", "a", "../../../../../../../../.."), Member("file", f"a/{inside}/new")
+        ],
+        "a name that goes up": [Member("file", f"../../../../../../../../../{inside}/file")],
+        "an absolute name": [Member("file", f"{victim}/file")],
+        "a hard link to a file outside": [Member("hard", "a", f"{victim}/file")],
+        "a whiteout behind a link": [
+            Member("link", "a", f"{victim}"), Member("file", "a/.wh.file")
+        ],
+        "a whiteout that goes up": [Member("file", ".wh..."), Member("file", "a/.wh...")],
+        "a device": [Member("other", "a"), Member("other", "b")],
+        "links behind links": [
+            Member("link", "a/b/c/d", "../../.."),
+            Member("link", "a/b/c/d/e", f"../../../../../../../../{inside}"),
+            Member("link", "e/file", "gone"),
+        ],
+    }  # fmt: skip
+
+
+def test_a_hostile_layer_touches_nothing_outside(
+    containers: Containers, folder: Path, liar: Liar, tmp_path: Path
+) -> None:
+    """The engine unpacks layers; the agent gives it their bytes unchanged."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("mine")
+    images = images_of(containers, folder)
+    before = {each.name for each in tmp_path.iterdir()}
+    for number, members in enumerate(hostile_layers(victim).values()):
+        liar.serve(f"hostile-{number}", ImageParts(gzip.compress(tarred(members))))
+        with suppress(TaskError):  # some of them are proper images
+            images.ensure(f"{liar.host}/hostile-{number}")
+        assert [each.name for each in victim.iterdir()] == ["file"]
+        assert (victim / "file").read_text() == "mine"
+        assert (victim / "file").lstat().st_nlink == 1
+    assert {each.name for each in tmp_path.iterdir()} == before

@@ -69,7 +69,7 @@ def test_one_folder_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> Non
 
 @contextmanager
 def immutable(folder: Path) -> Iterator[None]:
-    """Let nobody change a folder, root included."""
+    """Make a folder immutable, also for root."""
     done = subprocess.run(["chattr", "+i", str(folder)], capture_output=True, check=False)
     if done.returncode:
         pytest.skip("this file system or user cannot make a folder immutable")
@@ -101,7 +101,7 @@ def test_an_empty_folder_of_another_user_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_process_that_swaps_folders_for_links_has_nothing_else_removed(tmp_path: Path) -> None:
-    """A job that outlives its end, on a node that nobody reaches, could do that."""
+    """A job on an unreachable node of a cluster could outlive its end and do that."""
     documents = tmp_path / "documents"
     (documents / "deep").mkdir(parents=True)
     (documents / "deep" / "file").write_text("mine")

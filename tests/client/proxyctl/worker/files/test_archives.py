@@ -319,7 +319,7 @@ START = int(os.environ.get("PROXYD_FUZZ_START", "0"))
 
 
 class Site:
-    """Folders around the one that archives are unpacked into, with what a stranger would like."""
+    """Folders around the folder of an archive, with files that a stranger would like."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
@@ -352,7 +352,7 @@ class Site:
         return seen
 
     def unpack(self, content: bytes) -> bool:
-        """Unpack an archive; return whether it was accepted, after a look at everything."""
+        """Unpack an archive, check everything. Return whether it was accepted."""
         self.into.mkdir()
         try:
             with Folder.at(self.into) as target:
@@ -382,7 +382,7 @@ class Site:
 
 @pytest.mark.timeout(0)
 def test_no_archive_reaches_anything_outside_its_folder(tmp_path: Path) -> None:
-    """Whatever the format, the names, the links and their order."""
+    """The property holds for every format, name, link and order."""
     site = Site(tmp_path / "top")
     accepted = dict.fromkeys(KINDS, 0)
     for number in range(START, START + ARCHIVES):

@@ -16,7 +16,7 @@ from proxyctl.worker.files.confinement import MEMORY_BYTES
 ORDINARY_UID = 61_234
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-# What a stranger would try who has taken the process over. Each line is one attempt.
+# Attempts of a stranger with control over the process, one in each line.
 ATTEMPTS = """
 open("/etc/passwd").read()
 open("/etc/passwd-", "w")
@@ -111,7 +111,7 @@ print(json.dumps({"walls": vars(walls), "results": results}))
 def confined(
     folder: Path, walls: str, *, uid: int = 0, python: str = sys.executable
 ) -> dict[str, Any]:
-    """Return what a process has managed to do, of which the walls leave it these alone."""
+    """Run all attempts in a process with these walls alone. Return their results."""
     for each in (folder.parent, *folder.parent.parents):
         if each != Path("/"):
             each.chmod(each.stat().st_mode | 0o055)  # no mode of a folder may be the wall

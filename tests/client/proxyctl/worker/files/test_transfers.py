@@ -298,7 +298,7 @@ def linked(*members: tuple[str, str]) -> bytes:
 
 
 def behind(levels: int, name: str, target: str) -> bytes:
-    """Return an archive with a link so many folders above it, by way of two other links.
+    """Return an archive with a link `levels` folders above it, by way of two other links.
 
     Judged by its name, each of the three leads to a place inside.
     """
