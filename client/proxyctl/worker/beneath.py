@@ -20,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
 FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,14 +32,14 @@ _SYS_OPENAT2: Final = 437  # on every architecture that has it
 # RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS and RESOLVE_BENEATH of openat2(2).
 _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
 # Kernels before 5.6, sandboxes that refuse the call, and a rename elsewhere during the call.
-_NO_OPENAT2: Final = frozenset((errno.ENOSYS, errno.EPERM, errno.EAGAIN, errno.EINVAL))
+_NO_OPENAT2: Final = frozenset((errno.ENOSYS, errno.EPERM, errno.EAGAIN, errno.EINVAL, errno.EINTR))
 
 
 class Folder:
     """A folder, held by a descriptor. Every path is given as its components below the folder.
 
-    All methods raise `OSError`: with `errno.ELOOP` if a component is a link, and otherwise as the
-    system call does.
+    All methods raise `OSError`: with `errno.ELOOP` if a component is a link, with `errno.EXDEV` if
+    one is on another file system, and otherwise as the system call does.
 
     Args:
         descriptor: of the folder; the object closes it.
@@ -55,6 +55,11 @@ class Folder:
         Only the last component may not be a link.
         """
         return cls(os.open(path, FOLDER_FLAGS))
+
+    @classmethod
+    def own(cls, path: str | Path) -> Folder:
+        """Open a folder of the program's own, also by a link to the folder."""
+        return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def __enter__(self) -> Folder:  # noqa: PYI034 - Python 3.9 has no Self
         return self
@@ -75,6 +80,7 @@ class Folder:
         """
         if not parts or not all(map(_is_normal, parts)):
             raise OSError(errno.EINVAL, "a path that is not normal", "/".join(parts))
+        flags |= os.O_CLOEXEC
         descriptor = -1
         with suppress(NotADirectoryError):  # by a link, or by a file: one step after the other says
             descriptor = _openat2("/".join(parts), flags, self.descriptor)
@@ -121,6 +127,23 @@ class Folder:
         with suppress(FileNotFoundError):
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         return None
+
+    def walk(self) -> Generator[tuple[tuple[str, ...], Folder, os.stat_result], None, None]:
+        """Yield everything below this folder: its path, its parent and its status.
+
+        A folder is opened after it was yielded, and no two of them at the same time, so no depth is
+        too much. Close the generator, which has the parent open.
+        """
+        waiting: list[tuple[str, ...]] = [()]
+        while waiting:
+            parts = waiting.pop()
+            with self.folder(parts) as parent:
+                for name in parent.names():
+                    status = parent.status(name)
+                    if status is not None:
+                        yield (*parts, name), parent, status
+                        if stat.S_ISDIR(status.st_mode):
+                            waiting.append((*parts, name))
 
     def names(self) -> list[str]:
         """Return the names in this folder."""
@@ -218,4 +241,4 @@ def _openat2(path: str, flags: int, root: int) -> int:
     number = ctypes.get_errno()
     if number in _NO_OPENAT2:
         return -1
-    raise OSError(errno.ELOOP if number == errno.EXDEV else number, os.strerror(number), path)
+    raise OSError(number, os.strerror(number), path)

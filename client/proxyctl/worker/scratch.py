@@ -34,7 +34,7 @@ def remove_tree(path: Path) -> None:
     try:
         if not path.parent.exists():
             return
-        with Folder.at(path.parent) as parent:
+        with Folder.own(path.parent) as parent:
             status = parent.status(path.name)
             if status is not None and stat.S_ISDIR(status.st_mode):
                 with _opened(parent, path.name) as top:
@@ -89,11 +89,12 @@ def _remove_files(folder: Folder, problems: list[OSError]) -> list[str]:
 
 @contextmanager
 def _collected(problems: list[OSError]) -> Iterator[None]:
-    """Note an error, for the removal to go on with the rest."""
+    """Note the first error, for the removal to go on with the rest."""
     try:
         yield
     except OSError as error:
-        problems.append(error)
+        if not problems:  # the others would fill the memory, with a million names
+            problems.append(error)
 
 
 def _is_removed(parent: Folder, name: str) -> bool:

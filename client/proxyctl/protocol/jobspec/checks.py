@@ -157,7 +157,7 @@ def _check_files(payload: Payload) -> None:
     _check_count("outputs", payload.outputs)
     for at, each in enumerate(payload.inputs):
         _check_input(f"inputs[{at}]", each)
-    _check_apart([each.path or each.name for each in payload.inputs])
+    check_apart([each.path or each.name for each in payload.inputs])
     for at, output in enumerate(payload.outputs):
         _check_output(f"outputs[{at}]", output)
     _check_different("outputs", [each.name for each in payload.outputs], "name")
@@ -167,12 +167,19 @@ def _check_files(payload: Payload) -> None:
         _between("checkpoint.every_s", every_s, CHECKPOINT_MIN_SECONDS, CHECKPOINT_MAX_SECONDS)
 
 
-def _check_apart(paths: Sequence[str]) -> None:
-    """See that no input lies where another one is, or inside of one that is a file."""
+def check_apart(paths: Sequence[str]) -> None:
+    """Check that no input lies where another one is, or inside another one.
+
+    Raises:
+        SpecError: one does.
+    """
     places = set(paths)
     _check_different("inputs", paths, "path")
     for at, path in enumerate(paths):
         parts = path.split("/")
+        if parts[0] == SCRIPT_NAME:
+            message = f"{SCRIPT_NAME} is the name of the job's own script."
+            raise SpecError(f"inputs[{at}].path", message)
         if any("/".join(parts[:count]) in places for count in range(1, len(parts))):
             raise SpecError(f"inputs[{at}].path", "It is inside of another input.")
 
@@ -181,8 +188,6 @@ def _check_input(where: str, each: Input) -> None:
     check_name(f"{where}.name", each.name)
     if each.path:
         check_path(f"{where}.path", each.path)
-    if (each.path or each.name).split("/")[0] == SCRIPT_NAME:
-        raise SpecError(where, f"{SCRIPT_NAME} is the name of the job's own script.")
     if bool(each.artifact_id) == bool(each.url):
         raise SpecError(where, "It needs an artifact_id or a url, and not both.")
     if each.artifact_id and not _UUID.fullmatch(each.artifact_id):

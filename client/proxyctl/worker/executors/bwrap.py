@@ -347,7 +347,7 @@ class BwrapExecutor:
             actual=said or "a sandbox starts",
             needed="user namespaces for ordinary users, and an unmasked /proc",
             why="bubblewrap makes its walls of them, without root",
-            remedy=_remedy_of(said) if said else "",
+            remedy=remedy_for_namespaces(said) if said else "",
         )
 
 
@@ -517,8 +517,12 @@ def _output(*command: str) -> str:
         return ""
 
 
-def _remedy_of(said: str) -> str:
-    """Return what helps against a sandbox that did not start."""
+def remedy_for_namespaces(said: str) -> str:
+    """Return the command that gives ordinary users namespaces, or other advice.
+
+    Args:
+        said: the error without them.
+    """
     with suppress(OSError):
         path = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
         if path.read_text().strip() == "1":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.beneath import Folder
@@ -36,10 +37,9 @@ def give_away(folder: Path, uid: int, gid: int) -> None:
     try:
         with Folder.at(folder) as top:
             os.fchown(top.descriptor, uid, gid)
-            # A folder is opened beneath its parent's descriptor, and never through a link.
-            for _, folders, names, descriptor in os.fwalk(dir_fd=top.descriptor):
-                for each in (*folders, *names):
-                    os.chown(each, uid, gid, dir_fd=descriptor, follow_symlinks=False)
+            with closing(top.walk()) as entries:
+                for path, parent, _ in entries:
+                    os.chown(path[-1], uid, gid, dir_fd=parent.descriptor, follow_symlinks=False)
     except FileNotFoundError:
         return
     except OSError as error:

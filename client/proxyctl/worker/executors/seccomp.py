@@ -83,45 +83,26 @@ def program(machine: str) -> bytes:
     Args:
         machine: one of `ARCHITECTURES`. A call from another one (32-bit code, x32) is refused.
     """
-    refuse = _refusal(errno.EPERM)
-    rules = _rules(machine)
-    code = [
-        _instruction(_LOAD, _ARCHITECTURE_AT),
-        _instruction(_JUMP_IF_EQUAL, _AUDIT[machine], 1, 0),
-        refuse,
-        _instruction(_LOAD, _NUMBER_AT),
-        *_search(rules),
-    ]
-    return b"".join(code)
+    return _assembled(_codes(machine), machine)
 
 
 @cache
-def refusal_of(names: tuple[str, ...], machine: str) -> bytes:
-    """Return a filter that refuses these system calls and allows all others.
-
-    It is for a process that installs `program` as well: the kernel takes the stricter verdict.
+def allow_list(
+    names: tuple[str, ...], checked: tuple[tuple[str, int, tuple[int, ...]], ...], machine: str
+) -> bytes:
+    """Return a filter that allows these system calls alone.
 
     Args:
         names: of the tables of `syscalls.py`; an architecture may lack some.
+        checked: calls that are allowed by the value of one argument: name, number of the argument
+            from 0, and the values (their low 32 bits).
         machine: one of `ARCHITECTURES`; a call from another one is refused.
     """
     numbers = {**numbers_of(NUMBERS, machine), **numbers_of(CHECKED, machine)}
-    refused = sorted(numbers[each] for each in names if each in numbers)
-    assert len(refused) < _JUMP_MAX, len(refused)  # noqa: S101 - an offset has 8 bits
-    refuse = _refusal(errno.EPERM)
-    code = [
-        _instruction(_LOAD, _ARCHITECTURE_AT),
-        _instruction(_JUMP_IF_EQUAL, _AUDIT[machine], 1, 0),
-        refuse,
-        _instruction(_LOAD, _NUMBER_AT),
-        *(
-            _instruction(_JUMP_IF_EQUAL, number, len(refused) - at, 0)
-            for at, number in enumerate(refused)
-        ),
-        _instruction(_RETURN, _ALLOW),
-        refuse,
-    ]
-    return b"".join(code)
+    codes = {numbers[each]: [_instruction(_RETURN, _ALLOW)] for each in names if each in numbers}
+    for name, argument, values in checked:
+        codes[numbers[name]] = _by_value(argument, values, errno.EPERM, is_allowed=True)
+    return _assembled(codes, machine)
 
 
 def engine_profile() -> dict[str, Any]:
@@ -162,9 +143,20 @@ def engine_profile() -> dict[str, Any]:
     }
 
 
-def _rules(machine: str) -> list[_Rule]:
-    """Return what happens with each number, by the first one that it happens with."""
-    refuse = [_refusal(errno.EPERM)]
+def _assembled(codes: dict[int, list[Instruction]], machine: str) -> bytes:
+    """Return a program that runs the code of each number, and refuses all other numbers."""
+    code = [
+        _instruction(_LOAD, _ARCHITECTURE_AT),
+        _instruction(_JUMP_IF_EQUAL, _AUDIT[machine], 1, 0),
+        _refusal(errno.EPERM),
+        _instruction(_LOAD, _NUMBER_AT),
+        *_search(_rules(codes, machine)),
+    ]
+    return b"".join(code)
+
+
+def _codes(machine: str) -> dict[int, list[Instruction]]:
+    """Return the code of each number that a job may call, or may call by its arguments."""
     numbers = numbers_of(CHECKED, machine)
     codes: dict[int, list[Instruction]] = {
         number: [_instruction(_RETURN, _ALLOW)] for number in numbers_of(NUMBERS, machine).values()
@@ -174,6 +166,12 @@ def _rules(machine: str) -> list[_Rule]:
     codes[numbers["ioctl"]] = _by_value(1, (_TIOCSTI, _TIOCLINUX), errno.EPERM, is_allowed=False)
     codes[numbers["socket"]] = _sockets()
     codes[numbers["personality"]] = _by_value(0, _PERSONALITIES, errno.EPERM, is_allowed=True)
+    return codes
+
+
+def _rules(codes: dict[int, list[Instruction]], machine: str) -> list[_Rule]:
+    """Return the code of every number, once for each range of numbers with the same code."""
+    refuse = [_refusal(errno.EPERM)]
     rules: list[_Rule] = []
     for number in range(NEWEST + 1):
         code = codes.get(number, refuse)

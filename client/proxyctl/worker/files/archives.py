@@ -12,8 +12,7 @@ Theory of operation. An archive is hostile in its bytes, its names, its links an
   another link under the same rule. This protects programs that follow links later.
 - Sizes, members, headers, lists and the memory of decompressors are bounded.
 
-In production this runs in a process of its own that can reach nothing else (`unpacker.py`). Each
-of the two would be enough.
+In production this runs in a process of its own that can change nothing else (`unpacker.py`).
 """
 
 from __future__ import annotations
@@ -28,26 +27,33 @@ import stat
 import struct
 import tarfile
 import zipfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from proxyctl.protocol.jobspec import SpecError, check_path
-from proxyctl.worker.files.outputs import shown
+from proxyctl.words import short_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from proxyctl.worker.beneath import Folder
 
 MEMBERS_MAX: Final = 100_000  # files, links, and folders, also those that only a path names
-# One header of a tar archive; the library reads it whole, however large it says that it is.
-HEADER_MAX_BYTES: Final = 1 << 20
+DEPTH_MAX: Final = 100  # components of a path; a program that walks a tree may do so recursively
+# One header of a tar archive, for example of a long name. The library reads it whole, and old
+# versions of it take time by the square of its size.
+HEADER_MAX_BYTES: Final = 16 << 10
+# Entries of global headers (POSIX.1-2001, pax): the library copies them for each member.
+GLOBAL_ENTRIES_MAX: Final = 64
 COPY_BYTES: Final = 256 << 10
 # Memory that an .xz file may ask for; the default of `xz -9` is 65 MB.
 XZ_MEMORY_BYTES: Final = 128 << 20
 # The list at the end of a .zip file, which the library reads whole: 100,000 names of 200 bytes.
 ZIP_LIST_MAX_BYTES: Final = 32 << 20
+_ZIP_ENTRY: Final = b"PK\x01\x02"
+_ZIP_ENTRY_BYTES: Final = 46  # of an entry of the list, without its name and other fields
 # Of the target of a link. Linux would take 4,096, but every path in the archive is shorter.
 TARGET_MAX_BYTES: Final = 1_024
 TARGET_PART_MAX_BYTES: Final = 255
@@ -58,10 +64,17 @@ _MAGIC: Final = ((b"\x1f\x8b", "gz"), (b"BZh", "bz2"), (b"\xfd7zXZ\x00", "xz"), 
 _SOURCE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 # Errors of the device. Every other error has its cause in the archive, because a stranger could
 # otherwise make one and have the device blamed for it.
-_OF_THE_DEVICE: Final = frozenset(
+DEVICE_ERRORS: Final = frozenset(
     (
-        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM),
-        *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.EINTR),
+        *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.ENODEV, errno.ENXIO),
+        *(errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EUCLEAN),
+    )
+)
+_OF_NAMES: Final = frozenset(
+    (
+        *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
+        *(errno.ELOOP, errno.EILSEQ, errno.EINVAL, errno.ENOTEMPTY),
     )
 )
 
@@ -110,20 +123,20 @@ class Unpacking:
         """Make a folder."""
         parts = self._parts(name)
         if parts:
-            self._made(parts).close()
+            self._make_folder(parts).close()
 
     def add_file(self, name: str, source: IO[bytes], *, is_executable: bool) -> None:
         """Write a file; it replaces an earlier file of that name."""
         parts = self._parts(name)
         if not parts:
             raise ArchiveError("it has a file without a name")
-        with self._made(parts[:-1]) as parent:
-            self._make_way(parent, parts[-1], name, "file")
-            with os.fdopen(parent.create(parts[-1]), "wb", buffering=0) as file:
-                while data := source.read(COPY_BYTES):
-                    self.count(len(data))
-                    _write_all(file, data)
-                os.fchmod(file.fileno(), self._mode(is_executable=is_executable))
+        with self._make_folder(parts[:-1]) as parent:
+            descriptor = self._create(parent, parts[-1], name)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            while data := source.read(COPY_BYTES):
+                self.count(len(data))
+                _write_all(file, data)
+            os.fchmod(descriptor, self._mode(is_executable=is_executable))
 
     def add_copy(self, name: str, source: str) -> None:
         """Note a hard link; it becomes a copy of the file `source` at the end."""
@@ -138,7 +151,7 @@ class Unpacking:
         """
         self._require_links(name)
         parts = self._parts(name)
-        self._links.append(("/".join(parts), _target_inside(parts, target, name)))
+        self._links.append(("/".join(parts), target_inside(parts, target, name)))
 
     def count(self, size: int) -> None:
         """Count bytes of files.
@@ -157,23 +170,23 @@ class Unpacking:
         for name, target in self._links:
             *folders, last = name.split("/")
             try:
-                parent = self._made(folders)
+                parent = self._make_folder(folders)
             except OSError as error:
                 if error.errno == errno.ELOOP:
-                    raise ArchiveError(f"{shown(name)} is behind a link") from None
+                    raise ArchiveError(f"{short_line(name)} is behind a link") from None
                 raise
             with parent:
                 self._make_way(parent, last, name, "link")
                 parent.link(last, target)
 
     def _copy(self, name: str, source: str) -> None:
-        problem = f"{shown(name)} is a link to a file that does not exist"
+        problem = f"{short_line(name)} is a link to a file that does not exist"
         if not name or not source:
             raise ArchiveError(problem)
         try:
             descriptor = self._folder.open(source.split("/"), _SOURCE_FLAGS)
         except OSError as error:
-            if error.errno in _OF_THE_DEVICE:
+            if error.errno in DEVICE_ERRORS:
                 raise
             raise ArchiveError(problem) from None
         with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -181,9 +194,9 @@ class Unpacking:
             if not stat.S_ISREG(status.st_mode):
                 raise ArchiveError(problem)
             *folders, last = name.split("/")
-            with self._made(folders) as parent:
+            with self._make_folder(folders) as parent:
                 if parent.status(last) is not None:
-                    raise ArchiveError(f"{shown(name)} is a link and something else")
+                    raise ArchiveError(f"{short_line(name)} is a link and something else")
                 self.count(status.st_size)
                 with os.fdopen(parent.create(last), "wb", buffering=0) as copy:
                     while data := file.read(COPY_BYTES):
@@ -201,7 +214,7 @@ class Unpacking:
         parts = _parts(name)
         within, plain = self.options.within, "/".join(parts)
         if plain and within and plain != within and not plain.startswith(f"{within}/"):
-            raise ArchiveError(f"{shown(name)} is not where it should be")
+            raise ArchiveError(f"{short_line(name)} is not where it should be")
         return parts
 
     def _count_members(self, number: int) -> None:
@@ -209,8 +222,8 @@ class Unpacking:
         if self._members > MEMBERS_MAX:
             raise ArchiveError(f"it has more than {MEMBERS_MAX} files")
 
-    def _made(self, parts: Sequence[str]) -> Folder:
-        """Return a folder, made if need be; folders count as members."""
+    def _make_folder(self, parts: Sequence[str]) -> Folder:
+        """Return a folder, made if need be. Folders count as members."""
         folder, count = self._folder.make_folders(parts)
         try:
             self._count_members(count)
@@ -219,16 +232,24 @@ class Unpacking:
             raise
         return folder
 
+    def _create(self, parent: Folder, last: str, name: str) -> int:
+        """Create a file in the place of an earlier one. Return its descriptor."""
+        try:
+            return parent.create(last)
+        except FileExistsError:
+            self._make_way(parent, last, name, "file")
+            return parent.create(last)
+
     def _make_way(self, parent: Folder, last: str, name: str, kind: str) -> None:
         """Remove an earlier file or link of the same name."""
         status = parent.status(last)
         if status is not None and stat.S_ISDIR(status.st_mode):
-            raise ArchiveError(f"{shown(name)} is a {kind} and a folder")
+            raise ArchiveError(f"{short_line(name)} is a {kind} and a folder")
         parent.remove(last)
 
     def _require_links(self, name: str) -> None:
         if not self.options.links:
-            raise ArchiveError(f"{shown(name)} is a link, and links are not accepted here")
+            raise ArchiveError(f"{short_line(name)} is a link, and links are not accepted here")
 
     def _mode(self, *, is_executable: bool) -> int:
         mode = 0o644 if self.options.writable else 0o444
@@ -269,9 +290,10 @@ def unpack(file: IO[bytes], folder: Folder, options: UnpackOptions) -> int:
     except OSError as error:
         if error.errno is None:  # an error of a decompressor
             raise ArchiveError(f"it is broken: {error}") from None
-        if error.errno not in _OF_THE_DEVICE:
-            raise ArchiveError(f"it has a name that cannot be: {error.strerror}") from None
-        raise
+        if error.errno in DEVICE_ERRORS:
+            raise
+        problem = "it has a name that cannot be" if error.errno in _OF_NAMES else "it is refused"
+        raise ArchiveError(f"{problem}: {error.strerror}") from None
     return unpacking.size_bytes
 
 
@@ -298,7 +320,9 @@ def pack(files: list[tuple[str, int, Callable[[], IO[bytes]]]], archive: Path) -
                     tar.addfile(member, source)
                 except OSError as error:
                     if error.errno is None:
-                        raise ArchiveError(f"{shown(name)} changed while it was read") from None
+                        raise ArchiveError(
+                            f"{short_line(name)} changed while it was read"
+                        ) from None
                     raise
 
 
@@ -307,19 +331,23 @@ def _unpack_tar(source: IO[bytes], unpacking: Unpacking) -> None:
     with tarfile.open(fileobj=reader, mode="r:", errorlevel=2) as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
+            if len(tar.pax_headers) > GLOBAL_ENTRIES_MAX:
+                raise ArchiveError("it has too many global headers")
             _require_size(member.size, unpacking)
             if member.isdir():
                 unpacking.add_folder(member.name)
             elif member.isreg() and not member.issparse():
                 content = tar.extractfile(member)
                 assert content is not None  # noqa: S101 - it is a regular file
-                unpacking.add_file(member.name, content, is_executable=bool(member.mode & 0o100))
+                with reader.content():
+                    is_executable = bool(member.mode & 0o100)
+                    unpacking.add_file(member.name, content, is_executable=is_executable)
             elif member.islnk():
                 unpacking.add_copy(member.name, member.linkname)
             elif member.issym():
                 unpacking.add_link(member.name, member.linkname)
             else:
-                raise ArchiveError(f"{shown(member.name)} is neither a file nor a folder")
+                raise ArchiveError(f"{short_line(member.name)} is neither a file nor a folder")
 
 
 def _unpack_zip(file: IO[bytes], unpacking: Unpacking) -> None:
@@ -366,8 +394,25 @@ def _require_short_list(file: IO[bytes]) -> None:
         if at64 < 0 or len(tail) - at64 < 56:
             raise ArchiveError("it is no archive, or a broken one: it has no list")
         size = struct.unpack_from("<Q", tail, at64 + 40)[0]
-    if size > ZIP_LIST_MAX_BYTES:
+    entries = _entries_at(file, end, size) if size <= ZIP_LIST_MAX_BYTES else MEMBERS_MAX + 1
+    file.seek(0)
+    if entries > MEMBERS_MAX:
         raise ArchiveError(f"it has more than {MEMBERS_MAX} files")
+
+
+def _entries_at(file: IO[bytes], end: int, size: int) -> int:
+    """Return the number of entries in the list of a .zip file, or a higher number.
+
+    The list ends at the first byte of its end record, and the library ignores the start that the
+    record names. So this counts the signatures of entries in all bytes of a possible list.
+
+    Args:
+        file: the archive.
+        end: of the file, in bytes.
+        size: of the list, in bytes.
+    """
+    file.seek(max(end - size - _ZIP_TAIL_BYTES, 0))
+    return min(file.read().count(_ZIP_ENTRY), size // _ZIP_ENTRY_BYTES)
 
 
 def _unpacked(file: IO[bytes], kind: str) -> IO[bytes]:
@@ -409,9 +454,18 @@ class _Forwards(io.RawIOBase):
         self._source = source
         self._at = 0
         # Headers and padding are bounded by the number of members, long names by their own limit.
-        self._most = (
-            unpacking.options.max_bytes + MEMBERS_MAX * 4 * tarfile.BLOCKSIZE + HEADER_MAX_BYTES
-        )
+        headers = MEMBERS_MAX * 4 * tarfile.BLOCKSIZE + HEADER_MAX_BYTES
+        self._most = unpacking.options.max_bytes + headers
+        self._read_max_bytes = HEADER_MAX_BYTES
+
+    @contextmanager
+    def content(self) -> Iterator[None]:
+        """Allow longer reads, of the content of a file."""
+        self._read_max_bytes = COPY_BYTES
+        try:
+            yield
+        finally:
+            self._read_max_bytes = HEADER_MAX_BYTES
 
     def readable(self) -> bool:
         return True
@@ -426,12 +480,12 @@ class _Forwards(io.RawIOBase):
         if whence != io.SEEK_SET or offset < self._at:
             raise ValueError("it cannot be read forwards")
         while self._at < offset:
-            if not self.read(min(offset - self._at, COPY_BYTES)):
+            if not self.read(min(offset - self._at, HEADER_MAX_BYTES)):
                 raise EOFError("it ends too early")
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= HEADER_MAX_BYTES:
+        if not 0 <= size <= self._read_max_bytes:
             raise ValueError("a header of it is too large")
         data = self._source.read(size)
         self._at += len(data)
@@ -447,19 +501,21 @@ def _parts(name: str) -> list[str]:
         ArchiveError: it leads out of the folder, or cannot be a path.
     """
     if name.startswith("/"):
-        raise ArchiveError(f"{shown(name)} leads out of its folder")
+        raise ArchiveError(f"{short_line(name)} leads out of its folder")
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise ArchiveError(f"{shown(name)} leads out of its folder")
+        raise ArchiveError(f"{short_line(name)} leads out of its folder")
+    if len(parts) > DEPTH_MAX:
+        raise ArchiveError(f"{short_line(name)} is more than {DEPTH_MAX} folders deep")
     if parts:
         try:
             check_path("name", "/".join(parts))
         except (SpecError, UnicodeError):
-            raise ArchiveError(f"{shown(name)} is not a name for every system") from None
+            raise ArchiveError(f"{short_line(name)} is not a name for every system") from None
     return parts
 
 
-def _target_inside(parts: Sequence[str], target: str, name: str) -> str:
+def target_inside(parts: Sequence[str], target: str, name: str) -> str:
     """Return the target of a link without components that mean nothing.
 
     The link leads to a place in the folder of the archive. Going up behind a component would be
@@ -482,9 +538,9 @@ def _target_inside(parts: Sequence[str], target: str, name: str) -> str:
         len(each.encode("utf-8", "replace")) <= TARGET_PART_MAX_BYTES for each in steps
     )
     if not parts or not target or target.startswith("/") or not target.isprintable():
-        raise ArchiveError(f"{shown(name)} is a link out of its folder")
+        raise ArchiveError(f"{short_line(name)} is a link out of its folder")
     if not is_inside or not is_short:
-        raise ArchiveError(f"{shown(name)} is a link out of its folder")
+        raise ArchiveError(f"{short_line(name)} is a link out of its folder")
     return "/".join(steps) or "."
 
 

@@ -4,12 +4,14 @@ For a process that parses a stranger's bytes. Each wall holds without the others
 takes every wall that this system has:
 
 - the folder as the root directory (chroot(2)), by root or in a user namespace of its own;
-- Landlock, which needs no privilege (Linux 5.13): no file outside the folder, no TCP, no signals;
+- Landlock, which needs no privilege (Linux 5.13): no file outside the folder is opened or made;
 - a user that owns nothing else, if root starts the process, and no capability in any case;
 - a namespace of its own without network, where that is possible;
-- the filter of system calls that jobs run under, and no sockets, programs, threads or signals.
+- a filter that allows the system calls of reading and writing files, and no others;
+- limits of memory, processor time and the size of a file.
 
-One of the first two is required. The process must have one thread, and have everything imported.
+One of the first two is required, and so is the filter. With Landlock alone the process can still
+ask which files exist outside. It must have one thread, and have everything imported.
 """
 
 from __future__ import annotations
@@ -54,19 +56,36 @@ _LANDLOCK_FILE_BITS_NEWEST: Final = 16
 # In the folder: write, read, list, remove, make folders, files and links, and truncate.
 _LANDLOCK_ALLOWED: Final = sum(1 << bit for bit in (1, 2, 3, 5, 7, 8, 12, 14))
 
-# Calls that a job may make and that unpacking does not need.
-_REFUSED: Final = (
-    *("socket", "socketpair", "connect", "bind", "listen", "accept", "accept4"),
-    *("sendto", "sendmsg", "sendmmsg", "recvfrom", "recvmsg", "recvmmsg"),
-    *("execve", "execveat", "fork", "vfork", "clone", "clone3"),
-    *("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"),
-    *("mknod", "mknodat", "link", "linkat", "chown", "fchown", "lchown", "fchownat", "setxattr"),
+# All that Python needs to read an archive and to write files. Other calls could change files outside
+# by a path (chmod, truncate, xattr), because Landlock does not judge them; processes of the same
+# user (prlimit, priorities, signals); or a wall (prctl).
+_ALLOWED: Final = (
+    *("read", "readv", "pread64", "write", "writev", "lseek", "close", "dup"),
+    *("open", "openat", "openat2", "mkdirat", "unlink", "unlinkat", "symlink", "symlinkat"),
+    *("fstat", "stat", "lstat", "newfstatat", "statx", "getdents64", "fchmod"),
+    *("mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "membarrier"),
+    *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall"),
+    *("clock_gettime", "clock_getres", "gettimeofday", "time", "getrandom", "sysinfo"),
+    *("futex", "sched_yield", "getpid", "gettid", "getuid", "geteuid", "getgid", "getegid"),
+    *("exit", "exit_group"),
+)
+_TCGETS: Final = 0x5401  # isatty(3), for each file that Python opens
+_FIOCLEX: Final = 0x5451  # close on exec, as Python sets it
+_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL = 0, 1, 2, 3
+_F_DUPFD_CLOEXEC: Final = 1030
+_BY_ARGUMENT: Final = (
+    ("ioctl", 1, (_TCGETS, _FIOCLEX)),
+    # Not F_SETOWN and F_SETSIG, which send signals.
+    ("fcntl", 1, (_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD_CLOEXEC)),
 )
 
-# Python with the modules of archives has 60 MB, an .xz file 128 MB, the list of a .zip file less
-# than 600 MB of Python's objects.
-MEMORY_BYTES: Final = 1 << 30
+# Python with the modules of archives has 60 MB, an .xz file 128 MB, the list of a .zip file 32 MB
+# and 150 MB of Python's objects.
+MEMORY_BYTES: Final = 512 << 20
 _FILES: Final = 64
+_OOM_SCORE: Final = b"1000"  # the kernel ends this process before anything of the owner's
+_NICE: Final = 10
+_LAST_SECONDS: Final = 5  # between the signal at the end of its processor time and SIGKILL
 
 
 class ConfinementError(Exception):
@@ -90,23 +109,40 @@ class Walls:
     user: int
 
 
-def confine(folder: int, parent: int, max_bytes: int, user: int | None) -> Walls:
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of the process.
+
+    Attributes:
+        file_bytes: of one file that it writes.
+        cpu_seconds: of processor time.
+    """
+
+    file_bytes: int
+    cpu_seconds: int
+
+
+def confine(folder: int, parent: int, bounds: Bounds, user: int | None) -> Walls:
     """Confine this process to a folder.
 
     Args:
         folder: descriptor of the folder.
         parent: the process that this one must not outlive.
-        max_bytes: of one file that it writes.
+        bounds: of its use.
         user: that it becomes, with the group of that number, if root has started it.
 
     Raises:
         ConfinementError: a wall that is required cannot be had.
         OSError: the kernel refuses a step that every process may take.
     """
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:  # noqa: PTH123 - /proc
+        file.write(_OOM_SCORE)
+    os.nice(_NICE)
     _limit("RLIMIT_CORE", 0)
     _limit("RLIMIT_NOFILE", _FILES)
     _limit("RLIMIT_AS", MEMORY_BYTES)
-    _limit("RLIMIT_FSIZE", max_bytes)
+    _limit("RLIMIT_FSIZE", bounds.file_bytes)
+    _limit("RLIMIT_CPU", bounds.cpu_seconds, _LAST_SECONDS)
     library = ctypes.CDLL(None, use_errno=True)
     machine = _architecture()
     ruleset, version = _landlock_rules(library, folder)
@@ -117,7 +153,7 @@ def confine(folder: int, parent: int, max_bytes: int, user: int | None) -> Walls
         os.chroot(".")
         has_root = True
     if not has_root and ruleset is None:
-        raise ConfinementError("this device has neither Landlock nor user namespaces for that")
+        raise ConfinementError("this device has neither Landlock nor user namespaces")
     _become(library, machine, user)
     _call(library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _call(library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
@@ -128,16 +164,16 @@ def confine(folder: int, parent: int, max_bytes: int, user: int | None) -> Walls
     _call(library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
         raise ConfinementError("the agent has ended")
-    _filter(library, seccomp.program(machine))
-    _filter(library, seccomp.refusal_of(_REFUSED, machine))
+    _filter(library, seccomp.allow_list(_ALLOWED, _BY_ARGUMENT, machine))
     return Walls(has_root, version, not has_network, os.geteuid())
 
 
-def _limit(name: str, most: int) -> None:
+def _limit(name: str, most: int, more: int = 0) -> None:
+    """Set a soft limit, and a hard one that is higher by `more`; never above the limits so far."""
     number = getattr(resource, name)
     hard = resource.getrlimit(number)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(number, (most, most))
+    highest = most + more if hard == resource.RLIM_INFINITY else min(most + more, hard)
+    resource.setrlimit(number, (min(most, highest), highest))
 
 
 def _architecture() -> str:
@@ -173,12 +209,9 @@ def _leave_network(library: ctypes.CDLL) -> bool:
 def _become(library: ctypes.CDLL, machine: str, user: int | None) -> None:
     """Become another user if need be, and drop all capabilities."""
     if user is not None and os.geteuid() == 0:
-        try:
-            os.setgroups([])
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
-        except OSError as error:
-            raise ConfinementError(f"root may not become another user: {error.strerror}") from None
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     _call(library.syscall(_SYS_CAPSET[machine], header, bytes(24)))
 
@@ -189,9 +222,7 @@ def _landlock_rules(library: ctypes.CDLL, folder: int) -> tuple[int | None, int]
     Raises:
         OSError: Landlock exists and does not take the rules.
     """
-    version = library.syscall(
-        _SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION
-    )
+    version = _landlock_version(library)
     if version <= 0:
         return None, 0
     bits = _LANDLOCK_FILE_BITS.get(version, _LANDLOCK_FILE_BITS_NEWEST)
@@ -209,6 +240,13 @@ def _landlock_rules(library: ctypes.CDLL, folder: int) -> tuple[int | None, int]
     rule = struct.pack("=Qi", _LANDLOCK_ALLOWED & handled, folder)
     _call(library.syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_PATH_BENEATH, rule, 0))
     return ruleset, version
+
+
+def _landlock_version(library: ctypes.CDLL) -> int:
+    """Return the version of the kernel's Landlock; 0 or less without it."""
+    return int(
+        library.syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
+    )
 
 
 class _Program(ctypes.Structure):

@@ -14,12 +14,15 @@ import re
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
+from proxyctl.files import FileError
 from proxyctl.protocol.jobspec import SpecError, check_path
+from proxyctl.protocol.jobspec.checks import check_apart
+from proxyctl.words import short_line
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import INPUTS, TaskError
 from proxyctl.worker.executors.ownership import uid_of
-from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
-from proxyctl.worker.files.outputs import shown
+from proxyctl.worker.files.archives import DEPTH_MAX, ArchiveError, UnpackOptions
+from proxyctl.worker.files.inspection import inspect
 from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.web import FetchError
 from proxyctl.worker.link import LinkError, RefusedError
@@ -75,14 +78,22 @@ class Inputs:
             LinkError: it may be tried again.
             RefusedError: the marketplace does not give one.
         """
+        try:
+            # The marketplace has checked this. If it had not, an archive could take the place of
+            # another input, whose hash would then count for nothing.
+            check_apart([str(each.get("path") or each["name"]) for each in given])
+        except SpecError as error:
+            raise TaskError(INPUT, f"the inputs cannot be used: {error.message}") from None
         for each in given:
             if self._is_stopped():
                 return
             try:
                 self._fetch(each)
             except (FetchError, ArchiveError) as error:
-                message = f"the input {shown(str(each.get('name')))}: {error}"
+                message = f"the input {short_line(str(each.get('name')))}: {error}"
                 raise TaskError(INPUT, message) from None
+            except FileError as error:
+                raise TaskError("host", str(error)) from None
             except OSError as error:
                 raise TaskError("host", f"an input cannot be kept: {error.strerror}") from None
 
@@ -94,11 +105,14 @@ class Inputs:
             raise FetchError(f"its path cannot be used: {error.message}") from None
         if not _DIGEST.fullmatch(digest):
             raise FetchError("its SHA-256 is no SHA-256")
+        if path.count("/") >= DEPTH_MAX:
+            raise FetchError(f"its path is more than {DEPTH_MAX} folders deep")
         is_archive = bool(each.get("unpack"))
-        if self._is_placed(path, is_archive=is_archive):
-            return
         self._fetched.mkdir(mode=0o700, exist_ok=True)
         partial = self._fetched / digest
+        if self._is_placed(path, is_archive=is_archive):
+            partial.unlink(missing_ok=True)  # if the agent was killed before it did that
+            return
         if each.get("url"):
             self._fetch_from_others(str(each["url"]), partial, digest)
         else:
@@ -141,22 +155,24 @@ class Inputs:
         return True
 
     def _is_placed(self, path: str, *, is_archive: bool) -> bool:
-        """Return whether an earlier call has completed an input; count its size."""
+        """Return whether an earlier call has completed an input. Count its size if so."""
+        *folders, name = path.split("/")
         try:
-            with Folder.at(self._folder) as inputs:
-                *folders, name = path.split("/")
-                with inputs.folder(folders) as parent:
-                    status = parent.status(name)
+            with Folder.at(self._folder) as inputs, inputs.folder(folders) as parent:
+                status = parent.status(name)
+                if status is None:
+                    return False
+                if is_archive and stat.S_ISDIR(status.st_mode):
+                    with parent.folder((name,)) as content:
+                        self._count(inspect(content, self._left))
+                elif not is_archive and stat.S_ISREG(status.st_mode):
+                    self._count(status.st_size)
+                else:
+                    raise FetchError("its path is taken by another file")
         except FileNotFoundError:
             return False
         except OSError as error:
             raise _not_a_place(error) from None
-        if status is None:
-            return False
-        if stat.S_ISREG(status.st_mode) == is_archive:
-            raise FetchError("its path is taken by another file")
-        if not is_archive:
-            self._count(status.st_size)
         return True
 
     def _place(self, partial: Path, parts: list[str], *, is_archive: bool) -> None:
@@ -201,6 +217,17 @@ def _not_a_place(error: OSError) -> Exception:
     return error
 
 
+def _opened(target: Path) -> int:
+    """Open a file to go on with it. Return its descriptor."""
+    try:
+        return os.open(target, _FILE_FLAGS, 0o600)
+    except PermissionError:
+        # It was complete and read-only when the agent was killed; or the process that unpacks it
+        # has changed its rights.
+        target.unlink()
+        return os.open(target, _FILE_FLAGS, 0o600)
+
+
 def fetch_file(
     web: Web,
     url: str,
@@ -221,7 +248,7 @@ def fetch_file(
         RefusedError: the marketplace does not give it.
         OSError: this device cannot hold it.
     """
-    with os.fdopen(os.open(target, _FILE_FLAGS, 0o600), "r+b") as file:
+    with os.fdopen(_opened(target), "r+b") as file:
         hashed = hashlib.sha256()
         while data := file.read(READ_BYTES):
             hashed.update(data)

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.protocol.jobspec import SpecError, check_path
-from proxyctl.words import plain_line
+from proxyctl.words import short_line
 from proxyctl.worker.beneath import FOLDER_FLAGS, Folder
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 NAMES_MAX: Final = 10_000
 DEPTH_MAX: Final = 64
 LEFT_OUT_MAX: Final = 200  # of these it is said one by one; of the rest how many
-SHOWN_MAX: Final = 200  # characters of a name in a sentence
 
 _FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: Final = (
@@ -71,7 +70,7 @@ class Collection:
     def leave_out(self, name: str, reason: str) -> None:
         """Note that something is not taken."""
         if len(self.left_out) < LEFT_OUT_MAX:
-            self.left_out.append(f"{shown(name)}: {reason}")
+            self.left_out.append(f"{short_line(name)}: {reason}")
         else:
             self.more_left_out += 1
 
@@ -309,12 +308,6 @@ def _skipping(reach: list[bool], pattern: Sequence[str]) -> list[bool]:
     return reach
 
 
-def shown(name: str) -> str:
-    """Return a name as it can stand in a sentence: one line, bounded, without commands."""
-    text = plain_line(name.encode("utf-8", "replace").decode())
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
-
-
 def _plain_parts(pattern: Sequence[str]) -> Iterator[str]:
     """Yield the parts that a pattern begins with, as long as they stand for themselves."""
     for part in pattern:
@@ -332,6 +325,8 @@ def _reason(error: OSError) -> str:
         return "its name is not normal"
     if error.errno == errno.ELOOP:
         return "it is behind a link"
+    if error.errno == errno.EXDEV:
+        return "it is on another file system"
     if error.errno == errno.ENOENT:
         return "it is not there any more"
     return f"it cannot be read: {os.strerror(error.errno or errno.EIO).lower()}"

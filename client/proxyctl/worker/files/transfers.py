@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from proxyctl.files import FileError
 from proxyctl.protocol.jobspec import Output
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import WORK, TaskError
@@ -109,6 +110,7 @@ class FileTransfers:
         archive, unfinished = folder / RESTORED, folder / f"{RESTORED}.d"
         try:
             if _exists(folder / WORK, path.split("/")):
+                _discard(archive, unfinished)  # if the agent was killed before it did that
                 return
             fetch_file(
                 self._web,
@@ -127,10 +129,11 @@ class FileTransfers:
             user = uid_of(folder.name)
             unpack_confined(archive, unfinished, options, user=user, is_stopped=is_stopped)
             _move_up(unfinished, folder / WORK, path.split("/"))
-            remove_tree(unfinished)
-            archive.unlink()
+            _discard(archive, unfinished)
         except (FetchError, ArchiveError) as error:
             raise TaskError(INPUT, f"the checkpoint: {error}") from None
+        except FileError as error:
+            raise TaskError("host", str(error)) from None
         except OSError as error:
             raise TaskError("host", f"the checkpoint cannot be kept: {error.strerror}") from None
 
@@ -203,6 +206,11 @@ class Checkpoints:
                 reason = str(error)
             if reason and not self._closed.is_set():
                 _logger.info("job %s: no checkpoint this time: %s", self._attempt_id, reason)
+
+
+def _discard(archive: Path, unfinished: Path) -> None:
+    remove_tree(unfinished)
+    archive.unlink(missing_ok=True)
 
 
 def _exists(folder: Path, parts: list[str]) -> bool:

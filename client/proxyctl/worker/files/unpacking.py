@@ -1,37 +1,70 @@
-"""Starts the process that unpacks an archive (`unpacker.py`), and checks its answer."""
+"""Starts the process that unpacks an archive (`unpacker.py`), and checks its work.
+
+An archive may take that process over. So the agent bounds its time, ends it, inspects the folder,
+and limits the effect of its answers: a missing wall counts only as the first answer, before the
+process reads the archive.
+"""
 
 from __future__ import annotations
 
 import errno
 import io
 import json
+import logging
 import os
 import select
 import signal
 import subprocess
 import tarfile
 import tempfile
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.files import FileError
+from proxyctl.words import plain_line, short_line
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import Finding, TaskError
-from proxyctl.worker.executors.ownership import FIRST_UID, give_away
+from proxyctl.worker.executors.bwrap import remedy_for_namespaces
+from proxyctl.worker.executors.ownership import FIRST_UID
 from proxyctl.worker.files import unpacker
-from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
-from proxyctl.worker.files.outputs import shown
+from proxyctl.worker.files.archives import DEVICE_ERRORS, ArchiveError, UnpackOptions
+from proxyctl.worker.files.inspection import inspect
 from proxyctl.worker.programs import python
 from proxyctl.worker.scratch import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_logger = logging.getLogger("worker")
+
 _LOOK_SECONDS: Final = 0.2  # between two looks whether the archive is still wanted
-_ANSWER_MAX_BYTES: Final = 64 << 10
-_FINDING: Final = "unpacking"
+_OUTPUT_MAX_BYTES: Final = 64 << 10  # of each of its two streams
+_LOGGED_CHARACTERS: Final = 2_000
+# Processor time: five minutes, and a second for each megabyte of the archive. The slowest format
+# (.bz2) takes a fifth of that on a small computer.
+_CPU_SECONDS: Final = 300
+_BYTES_PER_CPU_SECOND: Final = 1 << 20
+# From start to end. The marketplace gives a device 30 minutes to begin with a job.
+_SECONDS_MAX: Final = 1_500.0
+# Signals of faults, the signal at the end of the processor time, and the kernel's for a lack of
+# memory. The archive is at fault, because a stranger could otherwise have the device blamed.
+_CRASHES: Final = frozenset(
+    (
+        *(signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT),
+        *(signal.SIGSYS, signal.SIGTRAP, signal.SIGXCPU, signal.SIGKILL),
+    )
+)
+_TRIES: Final = 2  # of a process that a signal from outside has ended
+# The capabilities that root needs to hand a folder to another user and to become that user:
+# CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_SETGID and CAP_SETUID of capabilities(7).
+_CAPABILITIES: Final = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7
+
+
+class _SignalError(Exception):
+    """A signal from outside has ended the process."""
 
 
 def unpack_confined(
@@ -59,136 +92,216 @@ def unpack_confined(
         OSError: this device cannot store the files.
         TaskError: this device cannot confine such a process.
     """
-    folder.mkdir(mode=0o700)
-    try:
-        answer = _answer_of(archive, folder, options, user, is_stopped)
-        size = answer.get(unpacker.SIZE)
-        if not isinstance(size, int) or not 0 <= size <= options.max_bytes:
-            raise _error_of(answer)
-        if os.geteuid() == 0:
-            give_away(folder, os.geteuid(), os.getegid())
-    except BaseException:
-        with suppress(FileError):  # it goes with the folder of the attempt
-            remove_tree(folder)
-        raise
-    return size
+    for tries_left in reversed(range(_TRIES)):
+        folder.mkdir(mode=0o700)
+        try:
+            return _unpack(archive, folder, options, user, is_stopped)
+        except _SignalError as error:
+            _remove(folder)
+            if not tries_left:
+                raise OSError(errno.EIO, str(error)) from None
+        except BaseException:
+            _remove(folder)
+            raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _unpack(
+    archive: Path,
+    folder: Path,
+    options: UnpackOptions,
+    user: int,
+    is_stopped: Callable[[], bool],
+) -> int:
+    with Folder.at(folder) as target, archive.open("rb") as file:
+        answers = _run(file, target, options, user, is_stopped)
+        if unpacker.DONE not in answers:
+            raise _error_of(answers)
+        owner = (os.geteuid(), os.getegid()) if os.geteuid() == 0 else None
+        return inspect(target, options.max_bytes, owner)
+
+
+def _remove(folder: Path) -> None:
+    with suppress(FileError):  # it goes with the folder of the attempt
+        remove_tree(folder)
 
 
 def check(folder: Path | None) -> Finding:
     """Unpack a small archive. Return the walls of the process as a finding.
 
     Args:
-        folder: of the agent; None before there is one.
+        folder: of the agent; None before it exists.
     """
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("empty"))
+    remedy = ""
     try:
         with tempfile.TemporaryDirectory(prefix="unpack-", dir=folder) as place:
-            archive = Path(place) / "archive.tar"
-            archive.write_bytes(made.getvalue())
-            target = Path(place) / "content"
+            archive, target = Path(place) / "archive.tar", Path(place) / "content"
+            archive.write_bytes(buffer.getvalue())
             target.mkdir(mode=0o700)
-            options = UnpackOptions(max_bytes=1)
-            answer = _answer_of(archive, target, options, FIRST_UID, lambda: False)
-        is_met = unpacker.WALLS in answer
-        actual = _words_of(answer[unpacker.WALLS]) if is_met else str(_error_of(answer))
-    except (OSError, TaskError) as error:
+            with Folder.at(target) as opened, archive.open("rb") as file:
+                answers = _run(file, opened, UnpackOptions(max_bytes=1), FIRST_UID, lambda: False)
+        is_met = unpacker.DONE in answers
+        actual = _words_of(answers[unpacker.WALLS]) if is_met else str(_error_of(answers))
+        if unpacker.UNCONFINED in answers:
+            remedy = remedy_for_namespaces(actual)
+    except (OSError, ArchiveError, _SignalError) as error:
         actual, is_met = str(error), False
     return Finding(
-        id=_FINDING,
+        id="unpacking",
         is_met=is_met,
         actual=actual,
         needed="Landlock (Linux 5.13), or user namespaces for ordinary users",
         why="archives of strangers are unpacked by a process that can reach nothing else; "
         "jobs that need one are refused without it",
-        remedy="" if is_met else "sudo sysctl -w kernel.unprivileged_userns_clone=1",
+        remedy=remedy,
     )
 
 
-def _answer_of(
-    archive: Path,
-    folder: Path,
+def _run(
+    archive: io.BufferedReader,
+    folder: Folder,
     options: UnpackOptions,
     user: int,
     is_stopped: Callable[[], bool],
 ) -> dict[str, Any]:
-    """Run the process. Return its answer, empty if that is not an object of JSON."""
-    with Folder.at(folder) as target, archive.open("rb") as file:
-        request = {
-            "folder": target.descriptor,
-            "parent": os.getpid(),
-            "user": _given(target, user),
-            "options": asdict(options),
-        }
-        with _started(json.dumps(request), file.fileno(), target.descriptor) as process:
-            said = _read(process, is_stopped)
-    code = process.returncode
-    if code < 0 and code != -signal.SIGKILL:  # a fault of a library that the archive has found
-        raise ArchiveError(f"it is broken: the unpacker ended by signal {-code}")
-    try:
-        answer = json.loads(said)
-    except ValueError:
-        answer = None
-    return answer if isinstance(answer, dict) else {}
+    """Run the process. Return its answers, by name.
+
+    Raises:
+        ArchiveError: the archive has crashed it, takes too long, or is not wanted any more.
+        _SignalError: a signal from outside has ended it.
+    """
+    size = os.fstat(archive.fileno()).st_size
+    request = {
+        "folder": folder.descriptor,
+        "parent": os.getpid(),
+        "user": _hand_over(folder, user),
+        "bounds": {
+            "file_bytes": options.max_bytes,
+            "cpu_seconds": _CPU_SECONDS + size // _BYTES_PER_CPU_SECOND,
+        },
+        "options": asdict(options),
+    }
+    with _started(json.dumps(request), archive.fileno(), folder.descriptor) as process:
+        out, err = _read(process, is_stopped)
+    if err:
+        text = plain_line(err.decode(errors="replace"))
+        _logger.warning("unpacker: %s", text[-_LOGGED_CHARACTERS:])
+    answers = _answers_of(out)
+    if answers.keys() & {unpacker.DONE, unpacker.REFUSED, unpacker.FAILED}:
+        return answers
+    number = -process.returncode
+    if number > 0 and number not in _CRASHES:
+        raise _SignalError(f"signal {number} has ended the process that unpacks archives")
+    if unpacker.WALLS in answers:
+        reason = f"signal {number}" if number > 0 else "no answer"
+        raise ArchiveError(f"it is broken, or takes too much: {reason} at the end of the unpacking")
+    return answers
 
 
-def _given(folder: Folder, user: int) -> int | None:
+def _hand_over(folder: Folder, user: int) -> int | None:
     """Make a user the owner of a folder. Return None if the agent is not root, or may not."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or _capabilities() & _CAPABILITIES != _CAPABILITIES:
         return None
     try:
         os.fchown(folder.descriptor, user, user)
-    except PermissionError:  # root of a container without that capability, or of a shared disk
-        return None
+    except OSError as error:
+        # Root of a user namespace that has no such user, or of a file system without owners.
+        if error.errno in (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP):
+            return None
+        raise
     return user
+
+
+def _capabilities() -> int:
+    """Return the effective capabilities of this process, a bit each."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
 
 
 @contextmanager
 def _started(request: str, archive: int, folder: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the process, and end it afterwards."""
     process = subprocess.Popen(  # noqa: S603 - our own program
         [*python("files.unpacker"), request],
         stdin=archive,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         pass_fds=(folder,),
         cwd="/",
         env={},
+        start_new_session=True,  # a Ctrl-C for the agent is not for it
     )
     try:
         yield process
     finally:
-        assert process.stdout is not None  # noqa: S101 - it was asked for
-        process.stdout.close()
         process.kill()  # harmless once it has ended
         process.wait()
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None  # noqa: S101 - both were asked for
+            stream.close()
 
 
-def _read(process: subprocess.Popen[bytes], is_stopped: Callable[[], bool]) -> bytes:
-    """Return the output of a process until it closes that, bounded in length."""
-    assert process.stdout is not None  # noqa: S101 - it was asked for
-    said = b""
-    while len(said) < _ANSWER_MAX_BYTES:
-        if select.select([process.stdout], [], [], _LOOK_SECONDS)[0]:
-            data = os.read(process.stdout.fileno(), _ANSWER_MAX_BYTES)
-            if not data:
-                break
-            said += data
+def _read(process: subprocess.Popen[bytes], is_stopped: Callable[[], bool]) -> tuple[bytes, bytes]:
+    """Return what a process writes to its two streams until it closes the first one."""
+    assert process.stdout is not None  # noqa: S101 - as above
+    assert process.stderr is not None  # noqa: S101 - as above
+    out, err = process.stdout.fileno(), process.stderr.fileno()
+    streams = {out: b"", err: b""}
+    poll = select.poll()  # select() takes no descriptor above 1,023
+    for descriptor in streams:
+        poll.register(descriptor, select.POLLIN)
+    deadline = time.monotonic() + _SECONDS_MAX
+    while True:
+        for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000):
+            data = os.read(descriptor, _OUTPUT_MAX_BYTES)
+            streams[descriptor] += data
+            if not data or len(streams[descriptor]) > _OUTPUT_MAX_BYTES:
+                poll.unregister(descriptor)
+                if descriptor == out:
+                    return streams[out], streams[err]
         if is_stopped():
             raise ArchiveError("it is not wanted any more")
-    return said
+        if time.monotonic() > deadline:
+            raise ArchiveError(f"it takes more than {_SECONDS_MAX:.0f} seconds")
 
 
-def _error_of(answer: dict[str, Any]) -> Exception:
-    """Return the error of an answer; a stranger's archive may have had a say in its words."""
-    if unpacker.REFUSED in answer:
-        return ArchiveError(shown(str(answer[unpacker.REFUSED])))
-    if unpacker.UNCONFINED in answer:
-        words = shown(str(answer[unpacker.UNCONFINED]))
+def _answers_of(output: bytes) -> dict[str, Any]:
+    """Return the answers of the process: the first one, and one more if it was confined."""
+    answers: dict[str, Any] = {}
+    for line in output.split(b"\n")[:2]:
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(answer, dict) or len(answer) != 1:
+            break
+        name, value = next(iter(answer.items()))
+        is_first = name in (unpacker.WALLS, unpacker.UNCONFINED)
+        if is_first != (not answers):
+            break
+        answers[name] = value
+        if name == unpacker.UNCONFINED:
+            break
+    return answers
+
+
+def _error_of(answers: dict[str, Any]) -> Exception:
+    """Return the error of answers without `DONE`; the archive may have chosen the last one."""
+    if unpacker.UNCONFINED in answers:
+        words = short_line(str(answers[unpacker.UNCONFINED]))
         return TaskError("refused", f"an archive cannot be unpacked safely: {words}")
-    failed = answer.get(unpacker.FAILED)
-    if isinstance(failed, list) and failed and isinstance(failed[0], int):
-        return OSError(failed[0], os.strerror(failed[0]))
+    if unpacker.REFUSED in answers:
+        return ArchiveError(short_line(str(answers[unpacker.REFUSED])))
+    number = answers.get(unpacker.FAILED)
+    if type(number) is int and number in DEVICE_ERRORS:
+        return OSError(number, os.strerror(number))
+    if unpacker.FAILED in answers:
+        return ArchiveError("it is broken: the unpacking has failed")
     return OSError(errno.EIO, "the process that unpacks archives has ended early")
 
 

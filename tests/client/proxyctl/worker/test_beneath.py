@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,22 @@ def test_rights_are_given_to_a_folder_and_to_nothing_behind_a_link(
         with pytest.raises(OSError, match=r"."):
             make_accessible(name, top.descriptor)
     assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o500
+
+
+def test_no_program_inherits_a_descriptor(top: Folder) -> None:
+    descriptor = top.open(("file",), os.O_RDONLY)
+    try:
+        assert not os.get_inheritable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def test_everything_below_is_seen_once_and_no_link_is_entered(top: Folder) -> None:
+    with closing(top.walk()) as entries:
+        paths = ["/".join(path) for path, _, _ in entries]
+    assert sorted(paths) == [
+        "a", "a/b", "a/b/file", "a/in", "a/to-file", "file", "out",
+    ]  # fmt: skip
 
 
 def test_every_descriptor_is_closed(top: Folder) -> None:

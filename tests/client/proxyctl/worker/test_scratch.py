@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,6 +53,14 @@ def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
     remove_tree(tmp_path / "link")
 
 
+def test_the_folder_of_a_tree_may_be_behind_a_link_of_the_owners(tmp_path: Path) -> None:
+    (tmp_path / "large-disk" / "tree" / "a").mkdir(parents=True)
+    (tmp_path / "attempts").symlink_to("large-disk")
+    remove_tree(tmp_path / "attempts" / "tree")
+    remove_tree(tmp_path / "missing" / "tree")
+    assert list((tmp_path / "large-disk").iterdir()) == []
+
+
 def test_one_folder_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
     """Such as a folder of root's, which an engine has made there."""
     top = tmp_path / "top"
@@ -79,25 +88,27 @@ def immutable(folder: Path) -> Iterator[None]:
         subprocess.run(["chattr", "-i", str(folder)], check=True)
 
 
-def test_an_empty_folder_of_another_user_is_removed(tmp_path: Path) -> None:
+def test_an_empty_folder_of_another_user_is_removed() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    for each in (tmp_path, *tmp_path.parents):
-        if each != Path("/"):
-            each.chmod(each.stat().st_mode | 0o055)
-    (tmp_path / "mine" / "top" / "work" / "of-root").mkdir(parents=True)
-    for name in ("mine", "mine/top", "mine/top/work"):
-        os.chown(tmp_path / name, 61_234, 61_234)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        top = Path(folder)
+        (top / "tree" / "work" / "of-root").mkdir(parents=True)
+        for each in (top, top / "tree", top / "tree" / "work"):
+            os.chown(each, 61_234, 61_234)
+        _remove_as(61_234, top / "tree")
+        assert list(top.iterdir()) == []
+
+
+def _remove_as(uid: int, tree: Path) -> None:
     program = (
         "import os, pathlib, sys; sys.path.insert(0, sys.argv[1])\n"
         "from proxyctl.worker.scratch import remove_tree\n"
-        "os.setgid(61234); os.setuid(61234)\n"
+        "os.setgid(int(sys.argv[3])); os.setuid(int(sys.argv[3]))\n"
         "remove_tree(pathlib.Path(sys.argv[2]))\n"
     )
     root = str(Path(proxyctl.__file__).parent.parent)
-    arguments = [sys.executable, "-c", program, root, str(tmp_path / "mine" / "top")]
-    subprocess.run(arguments, check=True)
-    assert list((tmp_path / "mine").iterdir()) == []
+    subprocess.run([sys.executable, "-c", program, root, str(tree), str(uid)], check=True)
 
 
 def test_a_process_that_swaps_folders_for_links_has_nothing_else_removed(tmp_path: Path) -> None:

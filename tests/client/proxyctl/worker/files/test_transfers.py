@@ -351,25 +351,69 @@ async def test_an_archive_removes_and_makes_nothing_in_the_owners_home(device: D
 
 
 async def test_inputs_beside_an_archive_are_not_put_behind_its_links(device: Device) -> None:
-    """The marketplace refuses such a job; the device relies on nothing of that."""
+    """The marketplace refuses such a job. The device does not rely on that."""
     home = owners_home(device)
     given = [
         await give(device, linked(("up", "x"), ("x", "y")), "a", unpack=True),
         await give(device, b"content", "b", path="a/up/b"),
-        await give(device, b"content", "c", path="a/up"),
     ]
     (device.folder / INPUTS / "c").symlink_to(home)
-    device.given["inputs"] = given[:2]
-    with pytest.raises(TaskError, match="its path is taken by another") as caught:
+    for inputs_given in (given[:2], [given[0], {**given[0], "name": "again"}]):
+        device.given["inputs"] = inputs_given
+        with pytest.raises(TaskError, match="the inputs cannot be used") as caught:
+            await device.fetch()
+        assert caught.value.kind == "input"
+    for path in ("c", "c/important.txt", "c/new"):
+        device.given["inputs"] = [{**given[1], "path": path}]
+        with pytest.raises(TaskError, match="its path is taken by another"):
+            await device.fetch()
+    assert sorted(each.name for each in home.iterdir()) == [".bashrc", "important.txt"]
+
+
+async def test_an_input_that_is_complete_and_read_only_is_fetched_again(device: Device) -> None:
+    """The agent was killed between the last byte and the move."""
+    given = await give(device, b"content")
+    device.given["inputs"] = [given]
+    part = device.folder / inputs.FETCHED / given["sha256"]
+    part.parent.mkdir()
+    part.write_bytes(b"content")
+    part.chmod(0)
+    await device.fetch()
+    assert (device.folder / INPUTS / "data").read_bytes() == b"content"
+    assert (device.folder / INPUTS / "data").stat().st_mode & 0o777 == 0o444
+
+
+async def test_what_a_killed_agent_has_left_of_whole_inputs_is_removed(device: Device) -> None:
+    device.given["inputs"] = [await give(device, archive(a=b"a"), "code", unpack=True)]
+    await device.fetch()
+    left = device.folder / inputs.FETCHED / device.given["inputs"][0]["sha256"]
+    left.write_bytes(b"killed before this was removed")
+    await device.fetch()
+    assert not left.exists()
+    device.given["inputs"] = [{**device.given["inputs"][0], "unpack": False}]
+    with pytest.raises(TaskError, match="taken by another file"):
+        await device.fetch()
+
+
+async def test_unpacked_inputs_count_after_a_restart(device: Device) -> None:
+    device.given["resources"] = {"disk_gb": 0.000_002}
+    given = [
+        await give(device, archive(a=bytes(1_500)), "code", unpack=True),
+        await give(device, bytes(1_501), "two"),
+    ]
+    device.given["inputs"] = given[:1]
+    await device.fetch()
+    device.given["inputs"] = given
+    with pytest.raises(TaskError, match="more than 500 bytes"):
+        await device.fetch()
+
+
+async def test_a_path_has_a_bound_of_folders(device: Device) -> None:
+    path = "/".join(["d"] * 101)
+    device.given["inputs"] = [await give(device, b"content", path=path)]
+    with pytest.raises(TaskError, match="more than 100 folders deep") as caught:
         await device.fetch()
     assert caught.value.kind == "input"
-    device.given["inputs"] = [given[2]]
-    with pytest.raises(TaskError, match="its path is taken by another"):
-        await device.fetch()
-    device.given["inputs"] = [{**given[2], "path": "c/important.txt"}]
-    with pytest.raises(TaskError, match="its path is taken by another"):
-        await device.fetch()
-    assert sorted(each.name for each in home.iterdir()) == [".bashrc", "important.txt"]
 
 
 async def test_inputs_have_no_more_than_the_disk_of_the_job(device: Device) -> None:
@@ -528,12 +572,15 @@ def _often(self: Any, attempt_id: str, every_s: float, send: Any) -> None:
     self._thread.start()
 
 
+async def checkpoint_of(device: Device, content: bytes) -> dict[str, Any]:
+    """Let an earlier attempt have sent a checkpoint; return it as the device is given it."""
+    given = await give(device, content)
+    return {key: given[key] for key in ("artifact_id", "sha256", "size_bytes")}
+
+
 async def test_a_checkpoint_that_leads_elsewhere_is_not_laid_down(device: Device) -> None:
     hostile = archive(**{"train.py": b"import os"})
-    given = await give(device, hostile)
-    device.given["checkpoint"] = {
-        key: given[key] for key in ("artifact_id", "sha256", "size_bytes")
-    }
+    device.given["checkpoint"] = await checkpoint_of(device, hostile)
     with pytest.raises(TaskError, match="not where it should be") as caught:
         await device.fetch(checkpoint={"path": "ckpt", "every_s": 10})
     assert caught.value.kind == "input"
@@ -553,24 +600,21 @@ async def test_a_checkpoint_of_a_hostile_worker_has_no_links(device: Device) -> 
     }
     for content in hostile.values():
         device.renew()
-        given = await give(device, content)
-        device.given["checkpoint"] = {
-            key: given[key] for key in ("artifact_id", "sha256", "size_bytes")
-        }
+        device.given["checkpoint"] = await checkpoint_of(device, content)
         with pytest.raises(TaskError, match="links are not accepted here") as caught:
             await device.fetch(checkpoint={"path": "ckpt", "every_s": 10})
         assert caught.value.kind == "input"
         assert list((device.folder / WORK).iterdir()) == []
+        assert sorted(path.name for path in device.folder.iterdir()) == [
+            INPUTS, "restored.tar", WORK,
+        ]  # fmt: skip
     assert (home / "important.txt").read_text() == "mine"
     assert not (home / "important.txt").is_symlink()
 
 
 async def test_a_checkpoint_is_not_put_behind_a_link(device: Device) -> None:
     home = owners_home(device)
-    given = await give(device, archive(**{"a/ckpt/x": b"x"}))
-    device.given["checkpoint"] = {
-        key: given[key] for key in ("artifact_id", "sha256", "size_bytes")
-    }
+    device.given["checkpoint"] = await checkpoint_of(device, archive(**{"a/ckpt/x": b"x"}))
     (device.folder / WORK / "a").symlink_to(home)
     await device.fetch(checkpoint={"path": "a/ckpt", "every_s": 10})
     assert sorted(each.name for each in home.iterdir()) == [".bashrc", "important.txt"]

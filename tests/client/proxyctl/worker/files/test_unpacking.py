@@ -7,9 +7,10 @@ import io
 import json
 import lzma
 import os
-import struct
+import resource
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,16 +18,17 @@ from pathlib import Path
 
 import pytest
 from support.archives import Member, tarred
-from support.mounts import fill, small_disk
+from support.mounts import small_disk
 from support.pythons import NEWEST, OLDEST, pythons
 from support.waiting import until
 
 import proxyctl
 from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.executors.family import children
+from proxyctl.worker.executors.family import children, is_alive
 from proxyctl.worker.files import unpacking
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.unpacking import check, unpack_confined
+from proxyctl.worker.programs import python
 
 UID = 1_900_000_007
 OPTIONS = UnpackOptions(max_bytes=1 << 20)
@@ -50,15 +52,24 @@ def unpacked(
     return unpack_confined(archive, folder / "into", options, user=UID, is_stopped=is_stopped)
 
 
-def processes() -> list[int]:
-    """Return the processes that unpack for this test's own process."""
+def processes(parent: int | None = None) -> list[int]:
+    """Return the processes that unpack for a process, or for this one."""
     mark = b"proxyctl.worker.files.unpacker"
     found = []
-    for pid in children(os.getpid()):
+    for pid in children(parent or os.getpid()):
         with suppress(FileNotFoundError):
             if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
+
+
+def slow_archive() -> bytes:
+    """Return an archive that takes seconds."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for number in range(30_000):
+            archive.writestr(str(number), b"")
+    return buffer.getvalue()
 
 
 def says(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
@@ -88,20 +99,7 @@ def test_a_refusal_is_the_archives_and_leaves_nothing(tmp_path: Path) -> None:
         assert [each.name for each in tmp_path.iterdir()] == ["archive"]
 
 
-def test_a_list_that_fills_the_memory_ends_that_process_alone(tmp_path: Path) -> None:
-    """A list of 32 MB in a .zip file becomes 700,000 objects of Python."""
-    entry = b"PK\x01\x02" + bytes(24) + struct.pack("<HHH", 1, 0, 0) + bytes(12) + b"a"
-    entries = entry * (31_000_000 // len(entry))
-    end = b"PK\x05\x06" + bytes(4) + struct.pack("<HHLLH", 65_535, 65_535, len(entries), 0, 0)
-    with pytest.raises(ArchiveError):
-        unpacked(tmp_path, entries + end)
-
-
 async def test_an_archive_that_is_not_wanted_any_more_ends_its_process(tmp_path: Path) -> None:
-    slow = io.BytesIO()
-    with zipfile.ZipFile(slow, "w") as archive:
-        for number in range(60_000):
-            archive.writestr(str(number), b"")
     asked = []
 
     def is_stopped() -> bool:
@@ -109,7 +107,7 @@ async def test_an_archive_that_is_not_wanted_any_more_ends_its_process(tmp_path:
         return len(asked) > 1
 
     with pytest.raises(ArchiveError, match="not wanted any more"):
-        unpacked(tmp_path, slow.getvalue(), is_stopped=is_stopped)
+        unpacked(tmp_path, slow_archive(), is_stopped=is_stopped)
     assert asked[0] == 1
     await until(lambda: not processes())
     assert not (tmp_path / "into").exists()
@@ -117,34 +115,45 @@ async def test_an_archive_that_is_not_wanted_any_more_ends_its_process(tmp_path:
 
 def test_a_full_disk_is_the_devices(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 2) as disk:
-        (disk / "archive").write_bytes(ORDINARY)
-        (disk / "into").mkdir()
-        (disk / "into").rmdir()
-        filler = fill(disk)
-        with filler.open("r+b") as file:
-            file.truncate(file.seek(0, os.SEEK_END) - 4096)  # for a folder, and for no file
+        large = tarfile.TarInfo("large")
+        large.size = 8 << 20
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+            tar.addfile(large, io.BytesIO(bytes(large.size)))
         with pytest.raises(OSError, match="No space left") as caught:
-            unpack_confined(disk / "archive", disk / "into", OPTIONS, user=UID, is_stopped=never)
+            unpacked(disk, buffer.getvalue(), UnpackOptions(max_bytes=16 << 20))
         assert caught.value.errno == errno.ENOSPC
+        assert [each.name for each in disk.iterdir()] == ["archive"]
+
+
+WALLS = "import os, sys; say = lambda t: os.write(1, t.encode() + b'\\n'); say('{\"walls\": {}}');"
 
 
 @pytest.mark.parametrize(
     ("program", "error", "words"),
     [
-        ("print('{\"size_bytes\": 1048577}')", OSError, "Input/output error|ended early"),
-        ("print('{\"size_bytes\": -1}')", OSError, "ended early"),
-        ('print(\'{"size_bytes": "1"}\')', OSError, "ended early"),
-        ("print('[1]')", OSError, "ended early"),
-        ('print(\'{"failed": [28, "x"]}\')', OSError, "No space left"),
-        ("print('x' * 10_000_000)", OSError, "ended early"),
         ("pass", OSError, "ended early"),
-        ("import os; os.kill(os.getpid(), 9)", OSError, "ended early"),
-        ("import os; os.kill(os.getpid(), 11)", ArchiveError, "ended by signal 11"),
-        ("print('{\"refused\": \"\\\\u001b[2J' + 'x' * 9000 + '\"}')", ArchiveError, "x…$"),
+        ("print('{\"failed\": 28}')", OSError, "ended early"),
+        ("print('{\"done\": true}')", OSError, "ended early"),
+        ("print('[1]')", OSError, "ended early"),
+        ("print('[' * 60_000)", OSError, "ended early"),
+        ("print('x' * 10_000_000)", OSError, "ended early"),
         ('print(\'{"unconfined": "no wall"}\')', TaskError, "safely: no wall"),
+        (f'{WALLS} say(\'{{"unconfined": "no wall"}}\')', ArchiveError, "no answer"),
+        (f"{WALLS} say('{{\"failed\": 28}}')", OSError, "No space left"),
+        (f"{WALLS} say('{{\"failed\": 13}}')", OSError, "Permission denied"),
+        (f"{WALLS} say('{{\"failed\": 2}}')", ArchiveError, "has failed"),
+        (f"{WALLS} say('{{\"failed\": true}}')", ArchiveError, "has failed"),
+        (f"{WALLS} say('{{\"failed\": ' + '9' * 400 + '}}')", ArchiveError, "has failed"),
+        (f"{WALLS} say('[' * 60_000)", ArchiveError, "no answer"),
+        (f"{WALLS} os.kill(os.getpid(), 9)", ArchiveError, "signal 9 at the end"),
+        (f"{WALLS} os.kill(os.getpid(), 11)", ArchiveError, "signal 11 at the end"),
+        (f"{WALLS} os.kill(os.getpid(), 15)", OSError, "signal 15 has ended the process"),
+        (f"{WALLS} os.close(1); os.read(0, 1); import time; time.sleep(60)", ArchiveError, "end"),
+        (f"{WALLS} say('{{\"refused\": \"\\\\u001b[2J' + 'x' * 999 + '\"}}')", ArchiveError, "x…$"),
     ],
 )
-def test_what_that_process_says_is_judged(
+def test_what_that_process_says_is_checked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     program: str,
@@ -157,6 +166,111 @@ def test_what_that_process_says_is_judged(
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
     assert not (tmp_path / "into").exists()
+
+
+def test_a_process_that_a_signal_from_outside_has_ended_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = [
+        (sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"),
+        python("files.unpacker"),
+    ]
+    monkeypatch.setattr(unpacking, "python", lambda _: programs.pop(0))
+    assert unpacked(tmp_path, ORDINARY) == 2 * len(b"content")
+    assert programs == []
+
+
+def test_a_claim_that_all_is_done_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent inspects the content itself."""
+    made = (
+        f"{WALLS} import json; folder = json.loads(sys.argv[1])['folder'];"
+        "big = os.open('big', os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=folder);"
+        "os.truncate(big, 2 << 20); say('{\"done\": true}')"
+    )
+    says(monkeypatch, made)
+    with pytest.raises(ArchiveError, match="more than 1048576 bytes"):
+        unpacked(tmp_path, ORDINARY)
+    assert not (tmp_path / "into").exists()
+
+
+def test_an_archive_has_so_much_processor_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "_CPU_SECONDS", 1)
+    monkeypatch.setattr(unpacking, "_BYTES_PER_CPU_SECOND", 1 << 40)
+    with pytest.raises(ArchiveError, match="signal 24 at the end"):
+        unpacked(tmp_path, gzip.compress(b"") * 3_000_000, UnpackOptions(max_bytes=1 << 40))
+
+
+def test_an_archive_has_so_much_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "_SECONDS_MAX", 0.5)
+    says(monkeypatch, f"{WALLS} import time; time.sleep(60)")
+    with pytest.raises(ArchiveError, match=r"takes more than"):
+        unpacked(tmp_path, ORDINARY)
+
+
+def test_an_agent_with_many_descriptors_unpacks(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1_500:
+        pytest.skip("needs a higher limit of descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_500), hard))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        assert unpacked(tmp_path, ORDINARY) == 2 * len(b"content")
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from proxyctl.worker.files.archives import UnpackOptions
+from proxyctl.worker.files.unpacking import unpack_confined
+unpack_confined(
+    Path(sys.argv[2], "archive"), Path(sys.argv[2], "into"), UnpackOptions(1 << 20),
+    user=1_900_000_007, is_stopped=lambda: False,
+)
+"""
+
+
+async def test_the_process_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(slow_archive())
+    root = str(Path(proxyctl.__file__).parent.parent)
+    agent = subprocess.Popen([sys.executable, "-I", "-c", KILLED, root, str(tmp_path)])
+    try:
+        await until(lambda: len(list((tmp_path / "into").glob("*"))) > 10)
+        [pid] = processes(agent.pid)
+    finally:
+        agent.kill()
+        agent.wait()
+    await until(lambda: not is_alive(Path(f"/proc/{pid}")))
+
+
+def test_root_of_a_user_namespace_unpacks(tmp_path: Path) -> None:
+    """There it is no other user's, and may not become one."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from proxyctl.worker.files.unpacking import check\n"
+        "finding = check(Path(sys.argv[2]))\n"
+        "assert finding.is_met, finding\n"
+    )
+    root = str(Path(proxyctl.__file__).parent.parent)
+    if subprocess.run(["unshare", "--map-root-user", "true"], check=False).returncode:
+        pytest.skip("this user may make no user namespace")
+    arguments = [sys.executable, "-I", "-c", program, root, str(tmp_path)]
+    for prefix in (
+        ["unshare", "--map-root-user"],
+        ["setpriv", "--bounding-set=-chown,-setuid,-setgid"],
+        ["setpriv", "--bounding-set=-all"],
+    ):
+        if prefix[0] == "unshare" or os.geteuid() == 0:
+            subprocess.run([*prefix, *arguments], check=True)
 
 
 def test_a_device_without_walls_refuses_archives_and_says_so(
@@ -202,9 +316,9 @@ for number, name in enumerate(sys.argv[3:]):
 """
 
 
-@pytest.mark.parametrize("python", pythons(OLDEST, NEWEST))
+@pytest.mark.parametrize("interpreter", pythons(OLDEST, NEWEST))
 def test_every_python_has_all_it_needs_when_its_files_are_out_of_reach(
-    tmp_path: Path, python: str
+    tmp_path: Path, interpreter: str
 ) -> None:
     """Libraries load some codecs only when an archive needs them."""
     old_names = io.BytesIO()
@@ -219,7 +333,7 @@ def test_every_python_has_all_it_needs_when_its_files_are_out_of_reach(
         paths[-1].write_bytes(content)
     root = str(Path(proxyctl.__file__).parent.parent)
     done = subprocess.run(
-        [python, "-I", "-c", PROGRAM, root, str(tmp_path), *map(str, paths)],
+        [interpreter, "-I", "-c", PROGRAM, root, str(tmp_path), *map(str, paths)],
         capture_output=True,
         text=True,
         check=False,
