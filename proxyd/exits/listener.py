@@ -267,7 +267,7 @@ class ExitListener:
         self._budget = ParkedBudget(limits.parked)
         self._arrivals: Deadlines[Arrival] = Deadlines(reactor.loop, ARRIVAL_SECONDS)
         self._arriving = NetworkCounts()
-        self._handshakes = 0
+        self._handshakes: set[Arrival] = set()  # waiting and under way
         self._to_shake_hands: deque[Arrival] = deque()
         self._is_shaking_hands = False  # some were begun just now, or are about to be
         # Controls that have not attached, the oldest first, with what each is counted by.
@@ -318,8 +318,8 @@ class ExitListener:
 
     @property
     def arrivals(self) -> int:
-        """How many connections have not said yet what they are, or have not been taken."""
-        return len(self._arrivals) + self._handshakes + len(self._strangers)
+        """Number of connections without a first message, or in a handshake, or not attached."""
+        return len(self._arrivals) + len(self._handshakes) + len(self._strangers)
 
     def by_country(self) -> Counter[str]:
         """Return how many exits take connections, by the country's code; "": it is not known."""
@@ -426,7 +426,7 @@ class ExitListener:
         self.forget(arrival)
         self._reactor.poller.release(arrival.sock.fileno())
         self._arriving.add(arrival.network)
-        self._handshakes += 1
+        self._handshakes.add(arrival)
         self._to_shake_hands.append(arrival)
         if not self._is_shaking_hands:
             self._is_shaking_hands = True
@@ -437,9 +437,27 @@ class ExitListener:
         waiting = self._to_shake_hands
         self._is_shaking_hands = bool(waiting)
         for _ in range(min(len(waiting), HANDSHAKES_AT_ONCE)):
-            self._spawn(self._shake_hands(waiting.popleft()))
+            self._begin_handshake(waiting.popleft())
         if self._is_shaking_hands:
             self._reactor.loop.call_later(HANDSHAKES_PAUSE_SECONDS, self._begin_handshakes)
+
+    def _begin_handshake(self, arrival: "Arrival") -> None:
+        def done(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():  # perhaps before its first step
+                self._drop_handshake(arrival)
+
+        self._tasks.spawn(self._shake_hands(arrival)).add_done_callback(done)
+
+    def _drop_handshake(self, arrival: "Arrival") -> None:
+        """Close a connection whose handshake ends here, if the loop has not closed it."""
+        self._end_handshake(arrival)
+        arrival.sock.close()
+
+    def _end_handshake(self, arrival: "Arrival") -> None:
+        """Count a handshake no more; ending it twice is harmless."""
+        if arrival in self._handshakes:
+            self._handshakes.discard(arrival)
+            self._arriving.add(arrival.network, -1)
 
     def called(self, arrival: "Arrival", number: bytes) -> None:
         """One is a call through an exit: see `origin.py`."""
@@ -487,6 +505,9 @@ class ExitListener:
         if rest:  # an exit says nothing before it has a target
             control.cut("violation")
             return
+        if self._is_closed:
+            control.cut("stopping")
+            return
         transport = control.hand_over()
         try:
             sock, other = make_pair()
@@ -496,7 +517,14 @@ class ExitListener:
             return
         seal = Seal(transport, other, self._reactor.poller, self._seals.discard)
         self._seals.add(seal)
-        self._spawn(self._park_secure(pool, preface.number, sock, seal))
+        park = self._tasks.spawn(self._park_secure(pool, preface.number, sock, seal))
+
+        def parked(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():  # perhaps before its first step
+                sock.close()
+                other.close()
+
+        park.add_done_callback(parked)
 
     async def _park_secure(
         self, pool: Pool, number: int, sock: socket.SocketType, seal: Seal
@@ -536,8 +564,7 @@ class ExitListener:
             if self._is_closed:
                 control.cut("stopping")
         finally:
-            self._handshakes -= 1
-            self._arriving.add(arrival.network, -1)
+            self._end_handshake(arrival)
 
     def _over(self, control: Control) -> None:
         """A control connection is over."""
@@ -715,7 +742,7 @@ class ExitListener:
         for arrival in tuple(self._arrivals):
             self.reject(arrival, "stopping")
         while self._to_shake_hands:
-            self._to_shake_hands.popleft().sock.close()
+            self._drop_handshake(self._to_shake_hands.popleft())
         for control in tuple(self._controls):
             control.cut("stopping")
         self.loaner.close()

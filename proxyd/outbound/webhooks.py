@@ -80,12 +80,20 @@ class WebhookSender:
         end_at = monotonic() + LOOK_MAX_SECONDS
         while True:
             self._room.clear()
-            for _ in range(ROUNDS_MAX):
-                if self._is_closing or not await self._begin_some():
-                    break
-            is_full = self._full_endpoints() or self._slots.full()
-            if not is_full or monotonic() >= end_at or not await self._has_room():
+            if not await self._begin_all() or monotonic() >= end_at or not await self._has_room():
                 return
+
+    async def _begin_all(self) -> bool:
+        """Begin attempts while there is room. Return whether deliveries may wait for room.
+
+        The deliveries that a query leaves out wait, even if the attempts that keep them out end
+        before the store answers.
+        """
+        for _ in range(ROUNDS_MAX):
+            endpoints, users = self._full_endpoints(), self._slots.full()
+            if self._is_closing or not await self._begin_some(endpoints, users):
+                return bool(endpoints or users)
+        return True
 
     async def _has_room(self) -> bool:
         """Wait for attempts to end; False when none does for a while, or the daemon stops."""
@@ -97,7 +105,7 @@ class WebhookSender:
         await asyncio.sleep(GATHERED_SECONDS)
         return not self._is_closing
 
-    async def _begin_some(self) -> bool:
+    async def _begin_some(self, endpoints: list[str], users: list[str]) -> bool:
         """Begin some attempts; return whether there were any.
 
         Endpoints and users that have all of their attempts are left out of the query, so that what
@@ -106,11 +114,9 @@ class WebhookSender:
         room = ATTEMPTS_MAX - self._slots.taken
         if room <= 0:
             return False
-        # Those that are under way still look due.
+        # Attempts that are under way still look due.
         limit = room + len(self._sending)
-        due = await self._webhooks.due(
-            but=self._full_endpoints(), but_users=self._slots.full(), limit=limit
-        )
+        due = await self._webhooks.due(but=endpoints, but_users=users, limit=limit)
         if self._is_closing:  # meanwhile: what begins now would have no end
             return False
         begun = 0

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 
+import pytest
 from support.browser import Tab, Visit
 from support.buyer import client_environment, program
 from support.console import opened
@@ -163,6 +164,52 @@ async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visi
         await tab.click("As a table")
         await tab.until_text("80 kB", ".chart-table table")
         await tab.until_text("60 kB", ".chart-table table")
+
+
+SUMMARY = ".chart-table summary"
+OPEN = "document.querySelector('.chart-table').open"
+# The nodes of the table, of its summary and of a link in the list.
+KEEP = """
+window.kept = [".chart-table", ".chart-table summary", "td a"].map((each) =>
+  document.querySelector(each));
+"""
+# Its sum, however many of its steps or hours the use falls into.
+IN_TABLE = """
+[...document.querySelectorAll(".chart-table [data-key=total]")]
+  .map((each) => each.textContent).filter((each) => each.endsWith(" kB"))
+  .reduce((sum, each) => sum + parseInt(each, 10), 0)
+"""
+KEPT = "window.kept.every((each) => each === null || each.isConnected)"
+
+
+@pytest.mark.parametrize("shown", ["live", "today"])
+async def test_a_table_that_is_open_stays_open_over_live_figures(
+    service: Service, visit: Visit, shown: str
+) -> None:
+    person = await service.person(usd="10")
+    bought = await service.buy(person)
+    tab = await opened(visit, service, person, f"/console/usage?range={shown}")
+    await tab.until(LIVE)
+    total = "Number(document.querySelector('[data-total]')?.dataset.total)"
+    async with echo() as target:
+        client = await reached(service, bought, target)
+        for turn in (1, 2, 3):
+            if turn == 2:  # the first figures have made the list of sessions
+                await tab.run(KEEP)
+                await tab.run(f"document.querySelector('{SUMMARY}').focus()")
+                # The figures change while the button of the mouse is down.
+                await tab.hold(SUMMARY)
+            await client.send(b"x" * 30_000)
+            await client.receive(30_000)
+            await tab.until(f"{total} === {turn * 60_000}")
+            if turn == 2:
+                await tab.release(SUMMARY)
+                await tab.until(OPEN)
+        await client.close()
+    await tab.until(f"{IN_TABLE} === 180")
+    assert await tab.run(OPEN)
+    assert await tab.run(KEPT)
+    assert await tab.focused() == "As a table"
 
 
 async def test_money_that_comes_while_one_buys_is_counted(service: Service, visit: Visit) -> None:

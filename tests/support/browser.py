@@ -361,6 +361,17 @@ class Tab:
         x, y = await self._place(f"{FIND}({_literal(target)}, false)")
         await self._press_at(x, y)
 
+    async def hold(self, target: str) -> None:
+        """Press the button of the mouse as `click` does, and keep it down until `release`."""
+        x, y = await self._place(f"{FIND}({_literal(target)}, false)")
+        await self._move_at(x, y)
+        await self._button_at("mousePressed", x, y)
+
+    async def release(self, target: str) -> None:
+        """Let go of the button of the mouse where a target is now."""
+        x, y = await self._place(f"{FIND}({_literal(target)}, false)")
+        await self._button_at("mouseReleased", x, y)
+
     async def fill(self, label: str, value: str | bool | Path) -> None:
         """Give a field a value: by its label's text (or how that begins), or by a selector.
 
@@ -469,9 +480,15 @@ class Tab:
         return float(x), float(y)
 
     async def _press_at(self, x: float, y: float) -> None:
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            buttons = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-            await self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **buttons)
+        await self._move_at(x, y)
+        for kind in ("mousePressed", "mouseReleased"):
+            await self._button_at(kind, x, y)
+
+    async def _move_at(self, x: float, y: float) -> None:
+        await self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    async def _button_at(self, kind: str, x: float, y: float) -> None:
+        await self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
 
 class Visit:

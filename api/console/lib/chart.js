@@ -11,12 +11,23 @@ const BOTTOM = 24;
 const TOP = 8;
 const COLOURS = 6; // as many as the styles have; the rest are one
 
-// chart({title, summary, points, series, axis, amount, labels}):
+// chart({title, amount, labels}) makes one: {node, draw}. The node stays as it is while figures change, with the
+// table that its reader has opened. draw({summary, points, series}) shows other figures:
 //   points   in the order of time: {at, label, parts: {series id: number} | null, isOpen}; without `parts` nothing is
 //            known of it, which is drawn as a gap; `isOpen` is what may still grow, and hatched
 //   series   [{id, label}], the first at the bottom
 //   amount   writes a figure; labels: {when, total, unknown, open, asTable}
-export function chart({ title, summary, points, series, amount, labels }) {
+export function chart({ title, amount, labels }) {
+  const place = el("div");
+  const asTable = twin({ title, amount, labels });
+  const draw = (figures) => {
+    replace(place, picture({ title, amount, labels, ...figures }));
+    asTable.draw(figures);
+  };
+  return { node: el("figure", { class: "chart-figure" }, place, asTable.node), draw };
+}
+
+function picture({ title, summary, points, series, amount, labels }) {
   const wide = matchMedia("(max-width: 40rem)").matches ? NARROW : WIDE;
   const most = ceiling(Math.max(0, ...points.map(total)));
   const told = el("p", { class: "chart-told", "aria-hidden": "true" }, summary);
@@ -47,7 +58,7 @@ export function chart({ title, summary, points, series, amount, labels }) {
     replace(told, summary);
   }
   const legend = series.length > 1 ? el("ul", { class: "chart-legend" }, series.map((each, index) => el("li", { class: colour(index) }, el("span", null, each.label)))) : null;
-  return el("figure", { class: "chart-figure" }, drawing, told, legend, twin({ title, points, series, amount, labels }));
+  return [drawing, told, legend];
 }
 
 const total = (point) => Object.values(point.parts ?? {}).reduce((sum, each) => sum + each, 0);
@@ -108,19 +119,26 @@ function days(points, wide) {
   return places.slice(points.length > 2 ? 0 : 2).map(([at, x, anchor]) => svg("text", { x, y: HEIGHT - 6, "text-anchor": anchor }, points[at].label));
 }
 
-// Made when it is asked for: it has as many rows as there are hours.
-function twin({ title, points, series, amount, labels }) {
+// The same figures as a table, made while it is open: it has as many rows as there are hours.
+function twin({ title, amount, labels }) {
   const place = el("div");
-  const details = el("details", { class: "chart-table", on: { toggle: opened } }, el("summary", null, labels.asTable), place);
-  function opened() {
-    if (!details.open || place.firstChild) return;
+  const node = el("details", { class: "chart-table", on: { toggle: show } }, el("summary", null, labels.asTable), place);
+  let figures = { points: [], series: [] };
+  function draw(next) {
+    figures = next;
+    show();
+  }
+  function show() {
+    if (!node.open) return;
+    const { points, series } = figures;
     const each = series.length > 1 ? series.map(({ id, label }) => ({ key: id, label, number: true, cell: (row) => (row.parts ? amount(row.parts[id] ?? 0) : null) })) : [];
     const columns = [
       { key: "at", label: labels.when, cell: (row) => row.label + (row.isOpen ? ` (${labels.open})` : "") },
       ...each,
       { key: "total", label: labels.total, number: true, cell: (row) => (row.parts ? amount(total(row)) : null) },
     ];
-    place.append(table({ caption: title, columns, rows: points }));
+    const made = table({ caption: title, columns, rows: points });
+    if (!place.firstChild?.isEqualNode(made)) replace(place, made);
   }
-  return details;
+  return { node, draw };
 }

@@ -95,7 +95,7 @@ async def test_fewer_are_asked_for_when_the_burst_is_over(
     exit_.pool._rate = 0.0
     exit_.pool.tend()
     await until(lambda: device.wanted == 1)
-    exit_.pool.used_at -= module.IDLE_SECONDS
+    exit_.pool.used_at -= module.IDLE_SECONDS + 1
     exit_.pool.tend()
     await until(lambda: device.wanted == 0, "nobody uses it")
 
@@ -104,7 +104,7 @@ async def test_what_is_old_is_replaced(port: Port) -> None:
     device = await port.parked()
     exit_ = exit_of(port)
     (old,) = exit_.pool._parked
-    old.since -= module.PARKED_SECONDS
+    old.since -= module.PARKED_SECONDS + 1
     exit_.pool.tend()
     await until(lambda: len(exit_.pool) == 1, "another one waits")
     assert exit_.pool._parked[0] is not old

@@ -300,7 +300,24 @@ async def test_exits_are_told_that_the_daemon_stops(port: Port) -> None:
 async def test_nothing_is_left_of_handshakes_under_way_at_the_end(tmp_path: Path) -> None:
     port = Port(tmp_path)
     silent = [await raw(port.port, b"\x16") for _ in range(5)]
-    await until(lambda: port.listener._handshakes == 5)
+    await until(lambda: len(port.listener._handshakes) == 5)
+    await port.close()
+    for sock in silent:
+        assert await is_closed(sock)
+        sock.close()
+
+
+async def test_handshakes_that_have_not_begun_at_the_end_are_closed(tmp_path: Path) -> None:
+    port = Port(tmp_path)
+    count = 2 * module.HANDSHAKES_AT_ONCE  # half of them wait for the next turn
+    silent = [await raw(port.port) for _ in range(count)]
+    await until(lambda: port.listener.arrivals == count)
+    for sock in silent:
+        sock.send(b"\x16")
+    while not len(port.listener._tasks):
+        await asyncio.sleep(0)
+    # Before the first step of the task: when it is cancelled now, none of its code runs.
+    port.listener.close()
     await port.close()
     for sock in silent:
         assert await is_closed(sock)

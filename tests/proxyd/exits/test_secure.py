@@ -17,6 +17,7 @@ from proxyd.relay.closing import reset
 from proxyd.wire.wants import Wants
 
 LOOPBACK = ip_address("127.0.0.1")
+SECONDS_MAX = 20.0
 
 
 class Somebody:
@@ -39,8 +40,8 @@ class Suspicions:
         self.kinds.append(kind)
 
 
-async def parked_under_tls(port: Port, device: Device) -> ssl.SSLSocket:
-    """Have one work connection wait under TLS; nothing is ever read from it."""
+async def under_tls(port: Port, device: Device) -> tuple[ssl.SSLSocket, bytes]:
+    """Return a connection under TLS, and the preface that makes it a work connection."""
     (attached,) = port.listener._by_device.values()
     assert attached.secure is not None
     device.parks, device.obey = False, ignore
@@ -55,13 +56,33 @@ async def parked_under_tls(port: Port, device: Device) -> ssl.SSLSocket:
     preface = Preface(device.welcome.attachment, number, ticket).encode()
 
     def open_one() -> ssl.SSLSocket:
-        sock = context.wrap_socket(socket.create_connection(("127.0.0.1", port.port)))
-        sock.sendall(preface)
-        return sock
+        return context.wrap_socket(socket.create_connection(("127.0.0.1", port.port)))
 
-    sock = await asyncio.to_thread(open_one)
+    return await asyncio.to_thread(open_one), preface
+
+
+async def parked_under_tls(port: Port, device: Device) -> ssl.SSLSocket:
+    """Have one work connection wait under TLS; nothing is ever read from it."""
+    sock, preface = await under_tls(port, device)
+    sock.sendall(preface)
+    (attached,) = port.listener._by_device.values()
     await until(lambda: len(attached.secure or ()) == 1, "it waits")
     return sock
+
+
+async def test_a_work_connection_that_is_about_to_wait_at_the_end_is_closed(port: Port) -> None:
+    device = await port.device(features=(SECURE,))
+    theirs, preface = await under_tls(port, device)
+    theirs.sendall(preface)
+    while not port.listener._seals:
+        await asyncio.sleep(0)
+    # Before the first step of the task: when it is cancelled now, none of its code runs.
+    port.listener.close()
+    await port.close()
+    theirs.settimeout(SECONDS_MAX)
+    with suppress(ConnectionError):
+        assert await asyncio.to_thread(theirs.recv, 1) == b""
+    theirs.close()
 
 
 async def dialled(port: Port, device: Device, outcomes: list[Any]) -> Any:

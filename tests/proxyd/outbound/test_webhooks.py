@@ -3,17 +3,19 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
 from support.market import Market
 from support.tls import make_certificate
+from support.waiting import PATIENCE_SECONDS
 
 from market.networks import Address
 from market.webhooks import Attempt, Outcome, Secret
@@ -25,7 +27,7 @@ from proxyd.outbound import webhooks as outbound
 from proxyd.outbound.posting import retry_after
 from proxyd.outbound.webhooks import ATTEMPTS_PER_ENDPOINT, WebhookSender
 from storage import webhooks as webhook_queries
-from storage.webhooks import DeliveryRow
+from storage.webhooks import DeliveryRow, DueRow
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 ROW = DeliveryRow("d", "w", "u", "e", "test.ping", "pending", 0, 0, 0, None, None, None, 0)
@@ -433,8 +435,9 @@ async def test_an_endpoint_has_a_bound_and_others_are_told_meanwhile(market: Mar
 
 
 async def test_what_waits_for_an_attempt_to_end_does_not_wait_for_the_next_look(
-    market: Market,
+    market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    patient(monkeypatch)
     me = await market.person()
     sender = sender_of(market)
     async with receiving() as receiver:
@@ -444,6 +447,36 @@ async def test_what_waits_for_an_attempt_to_end_does_not_wait_for_the_next_look(
         await sender.look()
         await sender.settled()
     assert len(receiver.requests) == 5 * ATTEMPTS_PER_ENDPOINT
+
+
+async def test_an_attempt_that_ends_during_a_question_to_the_store_keeps_no_delivery_waiting(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient(monkeypatch)
+    me = await market.person()
+    sender = sender_of(market)
+    ask = market.webhooks.due
+
+    async def answer_late(*, but: Collection[str], **others: Any) -> list[DueRow]:
+        rows = await ask(but=but, **others)
+        if but:  # the attempts that kept others out are over when the answer comes
+            await sender.settled()
+        return rows
+
+    monkeypatch.setattr(market.webhooks, "due", answer_late)
+    async with receiving() as receiver:
+        mine = await endpoint(market, me, receiver.url)
+        for _ in range(2 * ATTEMPTS_PER_ENDPOINT):
+            await market.webhooks.test(me, mine.endpoint.id)
+        await sender.look()
+        await sender.settled()
+    assert len(receiver.requests) == 2 * ATTEMPTS_PER_ENDPOINT
+
+
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a look go on as long as attempts end, however long each takes on a busy machine."""
+    monkeypatch.setattr(outbound, "LOOK_MAX_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(outbound, "ROOM_SECONDS", PATIENCE_SECONDS)
 
 
 async def test_who_fills_the_window_of_what_is_due_hides_nobody(

@@ -6,9 +6,9 @@ import { el, replace } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { follow } from "../../lib/stream.js";
-import { button, card, facts, link, shown, table } from "../../lib/view.js";
+import { button, card, facts, link, shown } from "../../lib/view.js";
 import { bytes, count, date, day, money, t, time } from "../../lib/words.js";
-import { save } from "../work/shared.js";
+import { list, place, save } from "../work/shared.js";
 import { Minutes } from "./minutes.js";
 import { ZONE, chasing, refused, unlessRefused } from "./shared.js";
 
@@ -32,13 +32,15 @@ export async function render(main, page) {
   const node = el("div");
   const csv = button(t("traffic.usage.csv"), () => save(`/api/usage.csv?${new URLSearchParams({ ...queried(), by: "session" })}`, `usage-${queried().from}.csv`), { kind: "quiet" });
   main.append(node, el("div", { class: "actions" }, csv));
-  const load = () => drawn(queried(), page.signal);
+  const report = new Report();
+  const load = async () => {
+    report.draw(await figuresOf(queried(), page.signal));
+    return report.nodes;
+  };
   await shown(node, load);
   const again = chasing(async () => {
-    const next = await load();
-    const isOpen = node.querySelector("details")?.open;
-    replace(node, next);
-    if (isOpen) node.querySelector("details").open = true;
+    await load();
+    if (!report.nodes[0].isConnected) replace(node, report.nodes); // the first request failed
   }, AGAIN_MS, page.signal);
   follow({ types: [], onUsage: again, refresh: async () => again(), signal: page.signal });
 }
@@ -84,7 +86,7 @@ function dayOf(offset) {
 }
 
 // All of it, hours of nothing too, and what is of which session.
-async function drawn(query, signal) {
+async function figuresOf(query, signal) {
   const [all, each, { forecast }] = await Promise.all([
     get("/api/usage", query, { signal }),
     get("/api/usage", { ...query, by: "session" }, { signal }),
@@ -107,22 +109,37 @@ async function drawn(query, signal) {
     parts: parts.get(item.at),
     isOpen: (all.series[index + 1]?.at ?? all.to) > all.complete_until,
   }));
-  return [
-    card(
-      t("traffic.use"),
-      facts([
-        [t("traffic.used"), el("strong", { class: "is-live", data: { total: all.total.bytes } }, bytes(all.total.bytes))],
-        [t("traffic.cost"), money(rounded(all.total.cost_usd))],
-        [t("traffic.connections"), count(all.total.connections)],
-        [t("traffic.complete"), date(all.complete_until)],
-        [t("traffic.forecast"), forecast ? t("traffic.forecast.of", { bytes: bytes(forecast.bytes), cost: money(rounded(forecast.cost_usd)), n: forecast.hours_used, window: forecast.window_hours }) : t("traffic.forecast.none")],
-        all.undated ? [t("traffic.undated"), `${bytes(all.undated.bytes)} · ${money(rounded(all.undated.cost_usd))}`] : null,
-      ]),
-      chart({ title: t("traffic.usage.chart"), summary: summaryOf(all, points), points, series, amount: bytes, labels: labels() }),
-    ),
-    card(t("traffic.usage.by_session"), bySession(sessions)),
-    card(t("traffic.refused"), refused(all.total.refusals)),
-  ];
+  return { all, forecast, sessions, points, series };
+}
+
+// The cards of a range. They stay while figures change: a table that is open, and a link that is being pressed.
+class Report {
+  constructor() {
+    this.sums = el("div");
+    this.chart = chart({ title: t("traffic.usage.chart"), amount: bytes, labels: labels() });
+    this.sessions = sessionList();
+    this.refused = place();
+    this.nodes = [
+      card(t("traffic.use"), this.sums, this.chart.node),
+      card(t("traffic.usage.by_session"), this.sessions.node),
+      card(t("traffic.refused"), this.refused.node),
+    ];
+  }
+
+  draw({ all, forecast, sessions, points, series }) {
+    const sums = facts([
+      [t("traffic.used"), el("strong", { class: "is-live", data: { total: all.total.bytes } }, bytes(all.total.bytes))],
+      [t("traffic.cost"), money(rounded(all.total.cost_usd))],
+      [t("traffic.connections"), count(all.total.connections)],
+      [t("traffic.complete"), date(all.complete_until)],
+      [t("traffic.forecast"), forecast ? t("traffic.forecast.of", { bytes: bytes(forecast.bytes), cost: money(rounded(forecast.cost_usd)), n: forecast.hours_used, window: forecast.window_hours }) : t("traffic.forecast.none")],
+      all.undated ? [t("traffic.undated"), `${bytes(all.undated.bytes)} · ${money(rounded(all.undated.cost_usd))}`] : null,
+    ]);
+    replace(this.sums, sums);
+    this.chart.draw({ summary: summaryOf(all, points), points, series });
+    this.sessions.show(sessions);
+    this.refused.show(refused(all.total.refusals));
+  }
 }
 
 const hourOf = (at, query) => (query.to ? date(at) : time(at));
@@ -153,7 +170,7 @@ function summed(items) {
   return [...sums.values()].toSorted((one, other) => other.bytes - one.bytes);
 }
 
-function bySession(sessions) {
+function sessionList() {
   const columns = [
     { key: "session", label: t("traffic.session"), cell: (row) => link(`/console/sessions/${row.id}`, short(row.id)) },
     { key: "bytes", label: t("traffic.used"), number: true, cell: (row) => bytes(row.bytes) },
@@ -162,24 +179,22 @@ function bySession(sessions) {
     { key: "refused", label: t("traffic.refused"), number: true, cell: (row) => count(row.refused) },
   ];
   const empty = { text: t("traffic.usage.empty"), action: link("/console/sessions", t("traffic.sessions.title"), { kind: "primary" }) };
-  return table({ caption: t("traffic.usage.caption"), columns, rows: sessions, empty });
+  return list({ caption: t("traffic.usage.caption"), columns, empty });
 }
 
 // The last quarter of an hour: what the stream tells while the page is open.
 function lived(main, page) {
   const minutes = new Minutes(Date.now());
-  const place = el("div");
-  main.append(card(t("traffic.range.live"), el("p", { class: "hint" }, t("traffic.usage.live")), place));
+  const figures = chart({ title: t("traffic.range.live"), amount: bytes, labels: labels() });
+  const since = el("div");
+  main.append(card(t("traffic.range.live"), el("p", { class: "hint" }, t("traffic.usage.live")), since, figures.node));
   const draw = () => {
     const { points, sessions, total } = minutes.points(Date.now());
-    const before = place.querySelector("details");
-    const [isOpen, hasFocus] = [before?.open, before?.contains(document.activeElement)];
     const said = points.map((point) => ({ ...point, label: time(point.at) }));
     const series = sessions.map((id) => ({ id, label: short(id) }));
-    replace(place, el("p", { class: "is-live", data: { total } }, t("traffic.usage.since", { total: bytes(total) })), chart({ title: t("traffic.range.live"), summary: t("traffic.usage.since", { total: bytes(total) }), points: said, series, amount: bytes, labels: labels() }));
-    const after = place.querySelector("details");
-    if (isOpen) after.open = true;
-    if (hasFocus) after.querySelector("summary").focus();
+    const summary = t("traffic.usage.since", { total: bytes(total) });
+    replace(since, el("p", { class: "is-live", data: { total } }, summary));
+    figures.draw({ summary, points: said, series });
   };
   draw();
   const timer = setInterval(draw, 1_000);

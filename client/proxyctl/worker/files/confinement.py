@@ -56,9 +56,9 @@ _LANDLOCK_FILE_BITS_NEWEST: Final = 16
 # In the folder: write, read, list, remove, make folders, files and links, and truncate.
 _LANDLOCK_ALLOWED: Final = sum(1 << bit for bit in (1, 2, 3, 5, 7, 8, 12, 14))
 
-# All that Python needs to read an archive and to write files. Other calls could change files outside
-# by a path (chmod, truncate, xattr), because Landlock does not judge them; processes of the same
-# user (prlimit, priorities, signals); or a wall (prctl).
+# All that Python needs to read an archive and to write files. Other calls could change files
+# outside by a path (chmod, truncate, xattr), because Landlock does not judge them; processes of the
+# same user (prlimit, priorities, signals); or a wall (prctl).
 _ALLOWED: Final = (
     *("read", "readv", "pread64", "write", "writev", "lseek", "close", "dup"),
     *("open", "openat", "openat2", "mkdirat", "unlink", "unlinkat", "symlink", "symlinkat"),
