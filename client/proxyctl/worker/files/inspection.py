@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Rights that files and folders may have: no writing by other users, no change of the user.
 _RIGHTS: Final = 0o755
+# A folder inherits this bit from a folder of the owner's. It gives a job no right.
+_INHERITED: Final = stat.S_ISGID
 
 
 def inspect(folder: Folder, max_bytes: int, owner: tuple[int, int] | None = None) -> int:
@@ -74,5 +76,7 @@ def _require_harmless(parent: Folder, path: Sequence[str], status: os.stat_resul
         return
     is_folder = stat.S_ISDIR(mode) and rights & stat.S_IRWXU == stat.S_IRWXU
     is_file = stat.S_ISREG(mode) and status.st_nlink == 1
+    if is_folder:
+        rights &= ~_INHERITED
     if not (is_folder or is_file) or rights & ~_RIGHTS:
         raise ArchiveError(f"{short_line(name)} has become something that no archive makes")

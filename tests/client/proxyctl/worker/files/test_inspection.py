@@ -24,6 +24,7 @@ def test_files_folders_and_links_inside_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a" / "file").write_bytes(bytes(600))
     (tmp_path / "a" / "b" / "file").write_bytes(bytes(400))
     (tmp_path / "a" / "b" / "up").symlink_to("../file")
+    (tmp_path / "a").chmod(0o2755)  # as below a folder of the owner's with that bit
     assert inspected(tmp_path) == 1_000
     with pytest.raises(ArchiveError, match="more than 999 bytes"):
         inspected(tmp_path, 999)
@@ -78,7 +79,8 @@ OTHER_THINGS: dict[str, Callable[[Path], None]] = {
     "setgid": _file(0o2755),
     "sticky": _file(0o1644),
     "for all to write": _file(0o666),
-    "a folder with setgid": _folder(0o2755),
+    "a folder with setuid": _folder(0o4755),
+    "a sticky folder": _folder(0o1755),
     "a folder for all to write": _folder(0o777),
     "a closed folder": _folder(0o000),
     "a link out": lambda path: path.symlink_to("../../etc"),
