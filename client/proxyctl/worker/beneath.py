@@ -145,10 +145,11 @@ class Folder:
                         if stat.S_ISDIR(status.st_mode):
                             waiting.append((*parts, name))
 
-    def names(self) -> list[str]:
-        """Return the names in this folder."""
+    def names(self) -> Generator[str, None, None]:
+        """Yield the names in this folder one by one, because a folder may have millions."""
         with os.scandir(self.descriptor) as entries:
-            return [each.name for each in entries]
+            for entry in entries:
+                yield entry.name
 
     def link(self, name: str, target: str) -> None:
         """Make a symbolic link in this folder."""

@@ -75,16 +75,20 @@ def _empty(top: Folder) -> None:
 
 
 def _remove_files(folder: Folder, problems: list[OSError]) -> list[str]:
-    """Remove all names in a folder but those of folders, and return these."""
-    folders = []
-    for name in folder.names():
-        with _collected(problems):
-            status = folder.status(name)
-            if status is not None and stat.S_ISDIR(status.st_mode):
-                folders.append(name)
-            else:
-                folder.remove(name)
-    return folders
+    """Remove all names in a folder but those of folders. Return the latter."""
+    while True:
+        folders, removed = [], 0
+        for name in folder.names():
+            with _collected(problems):
+                status = folder.status(name)
+                if status is not None and stat.S_ISDIR(status.st_mode):
+                    folders.append(name)
+                else:
+                    folder.remove(name)
+                    removed += 1
+        # Some file systems pass over names while others of the folder are removed.
+        if not removed:
+            return folders
 
 
 @contextmanager

@@ -25,6 +25,7 @@ _ARGUMENTS_AT: Final = 16
 _ARGUMENT_BYTES: Final = 8
 
 _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_AND: Final = 0x54  # BPF_ALU | BPF_AND | BPF_K
 _JUMP_IF_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
 _JUMP_IF_AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
 _JUMP_IF_ANY_BIT: Final = 0x45  # BPF_JMP | BPF_JSET | BPF_K
@@ -86,22 +87,45 @@ def program(machine: str) -> bytes:
     return _assembled(_codes(machine), machine)
 
 
+class AllowList(NamedTuple):
+    """System calls that a process may make; all names are of the tables of `syscalls.py`.
+
+    Attributes:
+        names: calls with any arguments; an architecture may lack some.
+        by_value: calls by the value of one argument: name, number of the argument from 0, values.
+        unless_bits: calls unless all these bits of one argument are set: name, number, bits.
+        unknown: calls that fail as on a kernel without them.
+    """
+
+    names: tuple[str, ...]
+    by_value: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
+    unless_bits: tuple[tuple[str, int, int], ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
 @cache
-def allow_list(
-    names: tuple[str, ...], checked: tuple[tuple[str, int, tuple[int, ...]], ...], machine: str
-) -> bytes:
+def program_of(calls: AllowList, machine: str) -> bytes:
     """Return a filter that allows these system calls alone.
 
     Args:
-        names: of the tables of `syscalls.py`; an architecture may lack some.
-        checked: calls that are allowed by the value of one argument: name, number of the argument
-            from 0, and the values (their low 32 bits).
+        calls: the allowed ones; of arguments the low 32 bits are judged.
         machine: one of `ARCHITECTURES`; a call from another one is refused.
     """
     numbers = {**numbers_of(NUMBERS, machine), **numbers_of(CHECKED, machine)}
-    codes = {numbers[each]: [_instruction(_RETURN, _ALLOW)] for each in names if each in numbers}
-    for name, argument, values in checked:
+    allow = _instruction(_RETURN, _ALLOW)
+    codes = {numbers[each]: [allow] for each in calls.names if each in numbers}
+    for name, argument, values in calls.by_value:
         codes[numbers[name]] = _by_value(argument, values, errno.EPERM, is_allowed=True)
+    for name, argument, bits in calls.unless_bits:
+        if name in numbers:
+            codes[numbers[name]] = [
+                _load_argument(argument),
+                _instruction(_AND, bits),
+                _instruction(_JUMP_IF_EQUAL, bits, 0, 1),
+                _refusal(errno.EPERM),
+                allow,
+            ]
+    codes.update({numbers[name]: [_refusal(errno.ENOSYS)] for name in calls.unknown})
     return _assembled(codes, machine)
 
 

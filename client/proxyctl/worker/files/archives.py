@@ -59,6 +59,8 @@ TARGET_MAX_BYTES: Final = 1_024
 TARGET_PART_MAX_BYTES: Final = 255
 _ZIP_END: Final = b"PK\x05\x06"
 _ZIP64_END: Final = b"PK\x06\x06"
+_ZIP64_END_BYTES: Final = 56
+_IN_ZIP64: Final = 0xFFFFFFFF  # the size of the list stands in the other record
 _ZIP_TAIL_BYTES: Final = 22 + 20 + 56 + 65_535  # the ends of both kinds, and a comment
 _MAGIC: Final = ((b"\x1f\x8b", "gz"), (b"BZh", "bz2"), (b"\xfd7zXZ\x00", "xz"), (b"PK", "zip"))
 _SOURCE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -131,12 +133,11 @@ class Unpacking:
         if not parts:
             raise ArchiveError("it has a file without a name")
         with self._make_folder(parts[:-1]) as parent:
-            descriptor = self._create(parent, parts[-1], name)
+            descriptor = self._create(parent, parts[-1], name, self._mode(is_executable))
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             while data := source.read(COPY_BYTES):
                 self.count(len(data))
                 _write_all(file, data)
-            os.fchmod(descriptor, self._mode(is_executable=is_executable))
 
     def add_copy(self, name: str, source: str) -> None:
         """Note a hard link; it becomes a copy of the file `source` at the end."""
@@ -198,11 +199,10 @@ class Unpacking:
                 if parent.status(last) is not None:
                     raise ArchiveError(f"{short_line(name)} is a link and something else")
                 self.count(status.st_size)
-                with os.fdopen(parent.create(last), "wb", buffering=0) as copy:
+                mode = self._mode(bool(status.st_mode & 0o100))
+                with os.fdopen(parent.create(last, mode), "wb", buffering=0) as copy:
                     while data := file.read(COPY_BYTES):
                         _write_all(copy, data)
-                    is_executable = bool(status.st_mode & 0o100)
-                    os.fchmod(copy.fileno(), self._mode(is_executable=is_executable))
 
     def _parts(self, name: str) -> list[str]:
         """Return the path of a member, empty for the folder of the archive; count the member.
@@ -232,13 +232,13 @@ class Unpacking:
             raise
         return folder
 
-    def _create(self, parent: Folder, last: str, name: str) -> int:
+    def _create(self, parent: Folder, last: str, name: str, mode: int) -> int:
         """Create a file in the place of an earlier one. Return its descriptor."""
         try:
-            return parent.create(last)
+            return parent.create(last, mode)
         except FileExistsError:
             self._make_way(parent, last, name, "file")
-            return parent.create(last)
+            return parent.create(last, mode)
 
     def _make_way(self, parent: Folder, last: str, name: str, kind: str) -> None:
         """Remove an earlier file or link of the same name."""
@@ -251,7 +251,7 @@ class Unpacking:
         if not self.options.links:
             raise ArchiveError(f"{short_line(name)} is a link, and links are not accepted here")
 
-    def _mode(self, *, is_executable: bool) -> int:
+    def _mode(self, is_executable: bool) -> int:
         mode = 0o644 if self.options.writable else 0o444
         return mode | 0o111 if is_executable else mode
 
@@ -386,14 +386,14 @@ def _require_short_list(file: IO[bytes]) -> None:
     file.seek(max(end - _ZIP_TAIL_BYTES, 0))
     tail = file.read()
     file.seek(0)
-    at, at64 = tail.rfind(_ZIP_END), tail.rfind(_ZIP64_END)
+    at, at64 = tail.rfind(_ZIP_END), tail.rfind(_ZIP64_END)  # the library prefers the second one
     if at < 0 or len(tail) - at < 22:
         raise ArchiveError("it is no archive, or a broken one: it has no end")
     size = struct.unpack_from("<L", tail, at + 12)[0]
-    if size == 0xFFFFFFFF:
-        if at64 < 0 or len(tail) - at64 < 56:
-            raise ArchiveError("it is no archive, or a broken one: it has no list")
-        size = struct.unpack_from("<Q", tail, at64 + 40)[0]
+    if at64 >= 0 and len(tail) - at64 >= _ZIP64_END_BYTES:
+        size = max(size if size != _IN_ZIP64 else 0, struct.unpack_from("<Q", tail, at64 + 40)[0])
+    elif size == _IN_ZIP64:
+        raise ArchiveError("it is no archive, or a broken one: it has no list")
     entries = _entries_at(file, end, size) if size <= ZIP_LIST_MAX_BYTES else MEMBERS_MAX + 1
     file.seek(0)
     if entries > MEMBERS_MAX:
@@ -426,11 +426,16 @@ def _unpacked(file: IO[bytes], kind: str) -> IO[bytes]:
 
 
 class _Xz(io.RawIOBase):
-    """An .xz file that may not ask for more memory than is fair."""
+    """An .xz file of one or several streams that may not ask for more memory than is fair."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._xz = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES)
+        self._rest = b""  # the beginning of the next stream
+        self._xz = self._decompressor()
+
+    @staticmethod
+    def _decompressor() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES)
 
     def readable(self) -> bool:
         return True
@@ -438,13 +443,31 @@ class _Xz(io.RawIOBase):
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type]
         data = b""
-        while not data and not self._xz.eof:
-            more = self._file.read(COPY_BYTES) if self._xz.needs_input else b""
-            if self._xz.needs_input and not more:
-                raise EOFError("it ends too early")
+        while not data:
+            if self._xz.eof and not self._begin_stream():
+                break
+            more = b""
+            if self._xz.needs_input:
+                more, self._rest = self._rest or self._file.read(COPY_BYTES), b""
+                if not more:
+                    raise EOFError("it ends too early")
             data = self._xz.decompress(more, len(view))
         view[: len(data)] = data
         return len(data)
+
+    def _begin_stream(self) -> bool:
+        """Go on with the stream behind the one that has ended. Return whether there is one.
+
+        Zeros may stand between streams (The .xz File Format, section 2.2).
+        """
+        rest = self._xz.unused_data.lstrip(b"\0")
+        while not rest:
+            data = self._file.read(COPY_BYTES)
+            if not data:
+                return False
+            rest = data.lstrip(b"\0")
+        self._xz, self._rest = self._decompressor(), rest
+        return True
 
 
 class _Forwards(io.RawIOBase):

@@ -59,10 +59,10 @@ _LANDLOCK_ALLOWED: Final = sum(1 << bit for bit in (1, 2, 3, 5, 7, 8, 12, 14))
 # All that Python needs to read an archive and to write files. Other calls could change files
 # outside by a path (chmod, truncate, xattr), because Landlock does not judge them; processes of the
 # same user (prlimit, priorities, signals); or a wall (prctl).
-_ALLOWED: Final = (
+_CALLS: Final = (
     *("read", "readv", "pread64", "write", "writev", "lseek", "close", "dup"),
-    *("open", "openat", "openat2", "mkdirat", "unlink", "unlinkat", "symlink", "symlinkat"),
-    *("fstat", "stat", "lstat", "newfstatat", "statx", "getdents64", "fchmod"),
+    *("mkdirat", "unlink", "unlinkat", "symlink", "symlinkat"),
+    *("fstat", "stat", "lstat", "newfstatat", "statx", "getdents64"),
     *("mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "membarrier"),
     *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall"),
     *("clock_gettime", "clock_getres", "gettimeofday", "time", "getrandom", "sysinfo"),
@@ -73,10 +73,17 @@ _TCGETS: Final = 0x5401  # isatty(3), for each file that Python opens
 _FIOCLEX: Final = 0x5451  # close on exec, as Python sets it
 _F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL = 0, 1, 2, 3
 _F_DUPFD_CLOEXEC: Final = 1030
-_BY_ARGUMENT: Final = (
-    ("ioctl", 1, (_TCGETS, _FIOCLEX)),
-    # Not F_SETOWN and F_SETSIG, which send signals.
-    ("fcntl", 1, (_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD_CLOEXEC)),
+_ALLOWED: Final = seccomp.AllowList(
+    names=_CALLS,
+    by_value=(
+        ("ioctl", 1, (_TCGETS, _FIOCLEX)),
+        # Not F_SETOWN and F_SETSIG, which send signals.
+        ("fcntl", 1, (_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD_CLOEXEC)),
+    ),
+    # O_ACCMODE: neither reading nor writing. Landlock asks no right for it, and with O_TRUNC the
+    # file is truncated all the same.
+    unless_bits=(("open", 1, os.O_ACCMODE), ("openat", 2, os.O_ACCMODE)),
+    unknown=("openat2",),  # its flags lie where no filter can look
 )
 
 # Python with the modules of archives has 60 MB, an .xz file 128 MB, the list of a .zip file 32 MB
@@ -164,7 +171,8 @@ def confine(folder: int, parent: int, bounds: Bounds, user: int | None) -> Walls
     _call(library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
         raise ConfinementError("the agent has ended")
-    _filter(library, seccomp.allow_list(_ALLOWED, _BY_ARGUMENT, machine))
+    os.umask(0)  # files get their rights when they are created
+    _filter(library, seccomp.program_of(_ALLOWED, machine))
     return Walls(has_root, version, not has_network, os.geteuid())
 
 

@@ -11,6 +11,7 @@ import stat
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.protocol.jobspec import SpecError, check_path
 from proxyctl.words import short_line
 from proxyctl.worker.files.archives import (
     DEPTH_MAX,
@@ -45,17 +46,18 @@ def inspect(folder: Folder, max_bytes: int, owner: tuple[int, int] | None = None
         ArchiveError: something else is there, or too much.
         OSError: the device cannot read the folder.
     """
+    # The agent made it for itself alone. On a file system without rights all have all of them.
+    has_rights = not stat.S_IMODE(os.fstat(folder.descriptor).st_mode) & ~_RIGHTS
     if owner is not None:
         os.fchown(folder.descriptor, *owner)
     size = 0
     with closing(folder.walk()) as entries:
-        for count, (path, parent, _) in enumerate(entries, 1):
+        for count, (path, parent, status) in enumerate(entries, 1):
             if count > MEMBERS_MAX or len(path) > DEPTH_MAX:
                 raise ArchiveError("it has too many files, or folders too deep")
+            _require_harmless(parent, path, status, has_rights=has_rights)
             if owner is not None:
                 os.chown(path[-1], *owner, dir_fd=parent.descriptor, follow_symlinks=False)
-            status = os.stat(path[-1], dir_fd=parent.descriptor, follow_symlinks=False)
-            _require_harmless(parent, path, status)
             if stat.S_ISREG(status.st_mode):
                 size += status.st_size
             if size > max_bytes:
@@ -63,13 +65,19 @@ def inspect(folder: Folder, max_bytes: int, owner: tuple[int, int] | None = None
     return size
 
 
-def _require_harmless(parent: Folder, path: Sequence[str], status: os.stat_result) -> None:
-    """Check one file, folder or link.
+def _require_harmless(
+    parent: Folder, path: Sequence[str], status: os.stat_result, *, has_rights: bool
+) -> None:
+    """Check one file, folder or link. Its rights count on a file system that has them.
 
     Raises:
         ArchiveError: it is something else, has a second name or other rights, or leads elsewhere.
     """
     name, mode = "/".join(path), status.st_mode
+    try:
+        check_path("name", name)  # also its length: the path must be one that can be opened
+    except (SpecError, UnicodeError):
+        raise ArchiveError(f"{short_line(name)} is not a name for every system") from None
     rights = stat.S_IMODE(mode)
     if stat.S_ISLNK(mode):
         target_inside(path, os.readlink(path[-1], dir_fd=parent.descriptor), name)
@@ -78,5 +86,5 @@ def _require_harmless(parent: Folder, path: Sequence[str], status: os.stat_resul
     is_file = stat.S_ISREG(mode) and status.st_nlink == 1
     if is_folder:
         rights &= ~_INHERITED
-    if not (is_folder or is_file) or rights & ~_RIGHTS:
+    if not (is_folder or is_file) or (has_rights and rights & ~_RIGHTS):
         raise ArchiveError(f"{short_line(name)} has become something that no archive makes")

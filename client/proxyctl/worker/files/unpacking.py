@@ -30,7 +30,7 @@ from proxyctl.worker.executors.base import Finding, TaskError
 from proxyctl.worker.executors.bwrap import remedy_for_namespaces
 from proxyctl.worker.executors.ownership import FIRST_UID
 from proxyctl.worker.files import unpacker
-from proxyctl.worker.files.archives import DEVICE_ERRORS, ArchiveError, UnpackOptions
+from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.inspection import inspect
 from proxyctl.worker.programs import python
 from proxyctl.worker.scratch import remove_tree
@@ -49,18 +49,19 @@ _CPU_SECONDS: Final = 300
 _BYTES_PER_CPU_SECOND: Final = 1 << 20
 # From start to end. The marketplace gives a device 30 minutes to begin with a job.
 _SECONDS_MAX: Final = 1_500.0
-# Signals of faults, the signal at the end of the processor time, and the kernel's for a lack of
-# memory. The archive is at fault, because a stranger could otherwise have the device blamed.
-_CRASHES: Final = frozenset(
-    (
-        *(signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT),
-        *(signal.SIGSYS, signal.SIGTRAP, signal.SIGXCPU, signal.SIGKILL),
-    )
-)
+# Signals that come from outside, such as those at the end of a session. The archive is at fault at
+# every other signal, because a stranger could otherwise have the device blamed.
+_FROM_OUTSIDE: Final = frozenset((signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT))
+# Errors that the agent takes from the process once that has read the archive. A full disk is looked
+# at.
+_BELIEVED: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE))
+_FULL_BYTES: Final = 64 << 20  # free on a disk at most, after an error for want of room
+_FULL_FILES: Final = 1_000
 _TRIES: Final = 2  # of a process that a signal from outside has ended
-# The capabilities that root needs to hand a folder to another user and to become that user:
-# CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_SETGID and CAP_SETUID of capabilities(7).
-_CAPABILITIES: Final = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7
+# The capabilities that root needs to hand a folder to another user, to become that user and to end
+# its processes: CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_KILL, CAP_SETGID and CAP_SETUID of
+# capabilities(7).
+_CAPABILITIES: Final = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7
 
 
 class _SignalError(Exception):
@@ -114,10 +115,11 @@ def _unpack(
     is_stopped: Callable[[], bool],
 ) -> int:
     with Folder.at(folder) as target, archive.open("rb") as file:
-        answers = _run(file, target, options, user, is_stopped)
+        given_to = _hand_over(target, user)
+        answers = _run(file, target, options, given_to, is_stopped)
         if unpacker.DONE not in answers:
-            raise _error_of(answers)
-        owner = (os.geteuid(), os.getegid()) if os.geteuid() == 0 else None
+            raise _error_of(answers, target)
+        owner = None if given_to is None else (os.geteuid(), os.getegid())
         return inspect(target, options.max_bytes, owner)
 
 
@@ -134,7 +136,7 @@ def check(folder: Path | None) -> Finding:
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo("empty"))
+        tar.addfile(tarfile.TarInfo("folder/empty"))
     remedy = ""
     try:
         with tempfile.TemporaryDirectory(prefix="unpack-", dir=folder) as place:
@@ -142,9 +144,14 @@ def check(folder: Path | None) -> Finding:
             archive.write_bytes(buffer.getvalue())
             target.mkdir(mode=0o700)
             with Folder.at(target) as opened, archive.open("rb") as file:
-                answers = _run(file, opened, UnpackOptions(max_bytes=1), FIRST_UID, lambda: False)
-        is_met = unpacker.DONE in answers
-        actual = _words_of(answers[unpacker.WALLS]) if is_met else str(_error_of(answers))
+                user = _hand_over(opened, FIRST_UID)
+                answers = _run(file, opened, UnpackOptions(max_bytes=1), user, lambda: False)
+                is_met = unpacker.DONE in answers
+                if is_met:
+                    inspect(opened, 1)
+                    actual = _words_of(answers[unpacker.WALLS])
+                else:
+                    actual = str(_error_of(answers, opened))
         if unpacker.UNCONFINED in answers:
             remedy = remedy_for_namespaces(actual)
     except (OSError, ArchiveError, _SignalError) as error:
@@ -164,10 +171,10 @@ def _run(
     archive: io.BufferedReader,
     folder: Folder,
     options: UnpackOptions,
-    user: int,
+    user: int | None,
     is_stopped: Callable[[], bool],
 ) -> dict[str, Any]:
-    """Run the process. Return its answers, by name.
+    """Run the process, as a user or as the agent's own. Return its answers, by name.
 
     Raises:
         ArchiveError: the archive has crashed it, takes too long, or is not wanted any more.
@@ -177,7 +184,7 @@ def _run(
     request = {
         "folder": folder.descriptor,
         "parent": os.getpid(),
-        "user": _hand_over(folder, user),
+        "user": user,
         "bounds": {
             "file_bytes": options.max_bytes,
             "cpu_seconds": _CPU_SECONDS + size // _BYTES_PER_CPU_SECOND,
@@ -193,7 +200,7 @@ def _run(
     if answers.keys() & {unpacker.DONE, unpacker.REFUSED, unpacker.FAILED}:
         return answers
     number = -process.returncode
-    if number > 0 and number not in _CRASHES:
+    if number in _FROM_OUTSIDE:
         raise _SignalError(f"signal {number} has ended the process that unpacks archives")
     if unpacker.WALLS in answers:
         reason = f"signal {number}" if number > 0 else "no answer"
@@ -239,11 +246,13 @@ def _started(request: str, archive: int, folder: int) -> Iterator[subprocess.Pop
     try:
         yield process
     finally:
-        process.kill()  # harmless once it has ended
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None  # noqa: S101 - both were asked for
-            stream.close()
+        try:
+            process.kill()  # harmless once it has ended
+        finally:
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None  # noqa: S101 - both were asked for
+                stream.close()
 
 
 def _read(process: subprocess.Popen[bytes], is_stopped: Callable[[], bool]) -> tuple[bytes, bytes]:
@@ -290,19 +299,27 @@ def _answers_of(output: bytes) -> dict[str, Any]:
     return answers
 
 
-def _error_of(answers: dict[str, Any]) -> Exception:
+def _error_of(answers: dict[str, Any], folder: Folder) -> Exception:
     """Return the error of answers without `DONE`; the archive may have chosen the last one."""
     if unpacker.UNCONFINED in answers:
         words = short_line(str(answers[unpacker.UNCONFINED]))
         return TaskError("refused", f"an archive cannot be unpacked safely: {words}")
     if unpacker.REFUSED in answers:
         return ArchiveError(short_line(str(answers[unpacker.REFUSED])))
-    number = answers.get(unpacker.FAILED)
-    if type(number) is int and number in DEVICE_ERRORS:
+    answer = answers.get(unpacker.FAILED)
+    number = next((each for each in _BELIEVED if each == answer), 0)
+    if number and (number != errno.ENOSPC or _is_full(folder)):
         return OSError(number, os.strerror(number))
     if unpacker.FAILED in answers:
         return ArchiveError("it is broken: the unpacking has failed")
     return OSError(errno.EIO, "the process that unpacks archives has ended early")
+
+
+def _is_full(folder: Folder) -> bool:
+    """Return whether the disk of a folder has hardly any room, or room for files."""
+    disk = os.fstatvfs(folder.descriptor)
+    has_few_files = disk.f_files > 0 and disk.f_favail < _FULL_FILES
+    return disk.f_bavail * disk.f_frsize < _FULL_BYTES or has_few_files
 
 
 def _words_of(walls: object) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from proxyctl.worker.executors import seccomp
 from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.seccomp import AllowList
 from proxyctl.worker.executors.syscalls import ARCHITECTURES, CHECKED, NEWEST, NUMBERS
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -16,9 +17,15 @@ ALLOW = 0x7FFF0000
 STEPS_MAX = 4096  # what the kernel takes
 
 
-def verdict(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
-    """Run the program on one call; return 0 if it is allowed, else the error."""
-    code = seccomp.program(machine)
+def verdict(
+    machine: str,
+    number: int,
+    *arguments: int,
+    architecture: int | None = None,
+    calls: AllowList | None = None,
+) -> int:
+    """Run a program on one call. Return 0 if the call is allowed, else the error."""
+    code = seccomp.program_of(calls, machine) if calls else seccomp.program(machine)
     steps = [struct.unpack_from("=HBBI", code, at) for at in range(0, len(code), 8)]
     assert len(steps) <= STEPS_MAX
     wide = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
@@ -32,6 +39,8 @@ def verdict(machine: str, number: int, *arguments: int, architecture: int | None
             (accumulator,) = struct.unpack_from("=I", call, value)
         elif operation == 0x05:
             at += value
+        elif operation == 0x54:
+            accumulator &= value
         elif operation == 0x06:
             return 0 if value == ALLOW else value & 0xFFFF
         else:
@@ -80,6 +89,36 @@ def test_arguments_are_judged_by_their_low_half(machine: str) -> None:
         assert verdict(machine, number["socket"], family) == errno.EOPNOTSUPP
     assert verdict(machine, number["personality"], 0) == 0
     assert verdict(machine, number["personality"], 0x0400000) == errno.EPERM
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_a_list_allows_its_calls_by_their_arguments_and_no_others(machine: str) -> None:
+    calls = AllowList(
+        names=("read", "open"),  # aarch64 has no open
+        by_value=(("fcntl", 1, (1, 3)),),
+        unless_bits=(("openat", 2, 3),),
+        unknown=("openat2",),
+    )
+    numbers = seccomp.numbers_of(NUMBERS, machine)
+    high = 1 << 32
+    cases = {
+        "read": {(): 0, (9, 9, 9): 0},
+        "fcntl": {(0, 1): 0, (0, 3): 0, (0, 1 | high): 0, (0, 2): errno.EPERM, (0, 8): errno.EPERM},
+        "openat": {
+            (0, 0, 0): 0, (0, 0, 1): 0, (0, 0, 0o102): 0, (0, 0, 2 | high): 0,
+            (0, 0, 3): errno.EPERM, (0, 0, 0o1003): errno.EPERM, (0, 0, 3 | high): errno.EPERM,
+        },
+        "openat2": {(): errno.ENOSYS},
+        "write": {(): errno.EPERM},
+    }  # fmt: skip
+    for name, verdicts in cases.items():
+        for arguments, expected in verdicts.items():
+            judged = verdict(machine, numbers[name], *arguments, calls=calls)
+            assert judged == expected, (name, arguments)
+    others = set(range(NEWEST)) - {numbers[name] for name in cases} - {numbers.get("open", -1)}
+    assert {verdict(machine, number, calls=calls) for number in others} == {errno.EPERM}
+    assert verdict(machine, NEWEST + 1, calls=calls) == errno.ENOSYS
+    assert verdict(machine, numbers["read"], architecture=I386, calls=calls) == errno.EPERM
 
 
 def test_engines_are_told_the_same() -> None:

@@ -98,6 +98,18 @@ def test_an_ordinary_tar_is_unpacked(tmp_path: Path, pressed: Callable[[bytes], 
     assert size_bytes == 100_000 + 1 + 2 + 1 + 4
 
 
+def test_an_xz_file_of_several_streams_is_unpacked_whole(tmp_path: Path) -> None:
+    """Programs that compress on several processors make them."""
+    halves = ORDINARY[:70_000], ORDINARY[70_000:]
+    for number, padding in enumerate((b"", bytes(4), bytes(300_000))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        pressed = padding.join(lzma.compress(half) for half in halves) + padding
+        assert unpacked(folder, pressed) == 100_000 + 1 + 2 + 1 + 4
+    with pytest.raises(ArchiveError, match="broken"):
+        unpacked(tmp_path, lzma.compress(ORDINARY[:70_000]) + b"junk" * 100)
+
+
 def test_an_ordinary_zip_is_unpacked(tmp_path: Path) -> None:
     link = zipfile.ZipInfo("link")
     link.external_attr = 0o120777 << 16
@@ -282,6 +294,13 @@ def test_a_long_list_is_refused_before_it_is_read(tmp_path: Path) -> None:
         end = b"PK\x05\x06" + bytes(4) + struct.pack("<HHLLH", said, said, len(entries), 0, 0)
         with pytest.raises(ArchiveError, match="more than 100000 files"):
             unpacked(tmp_path, entries + end)
+    # Two ends that say different sizes: the library takes the one of 64 bits.
+    at = len(entries)
+    end64 = struct.pack("<4sQHHLLQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, len(entries), 0)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, at, 1)
+    end = b"PK\x05\x06" + bytes(4) + struct.pack("<HHLLH", 1, 1, 46, 0, 0)
+    with pytest.raises(ArchiveError, match="more than 100000 files"):
+        unpacked(tmp_path, entries + end64 + locator + end)
 
 
 LINK = tarfile.SYMTYPE

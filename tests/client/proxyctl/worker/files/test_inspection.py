@@ -36,13 +36,10 @@ def test_everything_gets_its_owner(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").touch()
     (tmp_path / "a" / "link").symlink_to("file")
-    (tmp_path / "a" / "setuid").touch()
-    (tmp_path / "a" / "setuid").chmod(0o4755)
     inspected(tmp_path, owner=(61_234, 61_235))
     for path in (tmp_path, *tmp_path.rglob("*")):
         status = path.lstat()
         assert (status.st_uid, status.st_gid) == (61_234, 61_235)
-        assert not status.st_mode & 0o4000
 
 
 def _socket(path: Path) -> None:
@@ -83,6 +80,7 @@ OTHER_THINGS: dict[str, Callable[[Path], None]] = {
     "a sticky folder": _folder(0o1755),
     "a folder for all to write": _folder(0o777),
     "a closed folder": _folder(0o000),
+    "a name of more than one line": lambda path: path.with_name("a\nthing").touch(),
     "a link out": lambda path: path.symlink_to("../../etc"),
     "an absolute link": lambda path: path.symlink_to("/etc/passwd"),
     "up behind a name": lambda path: path.symlink_to("a/../../x"),
@@ -93,7 +91,7 @@ OTHER_THINGS: dict[str, Callable[[Path], None]] = {
 def test_anything_else_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "x").mkdir()
     OTHER_THINGS[name](tmp_path / "x" / "thing")
-    with pytest.raises(ArchiveError, match=r"thing2? (has become something|is a link out)"):
+    with pytest.raises(ArchiveError, match=r"thing2? (has become|is a link out|is not a name)"):
         inspected(tmp_path)
 
 
@@ -107,6 +105,29 @@ def test_too_many_and_too_deep_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert inspected(tmp_path) == 0
 
 
+def test_a_path_that_nobody_could_open_is_refused(tmp_path: Path) -> None:
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(tmp_path)
+        for _ in range(20):
+            Path("a" * 250).mkdir()
+            os.chdir("a" * 250)
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    with pytest.raises(ArchiveError, match="is not a name for every system"):
+        inspected(tmp_path)
+
+
+def test_a_file_system_without_rights_is_no_fault_of_the_archive(tmp_path: Path) -> None:
+    """Some show each file as everybody's."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o777)
+    assert inspected(tmp_path) == 0
+
+
 def test_a_tree_that_is_deeper_than_any_path_is_refused(tmp_path: Path) -> None:
     top = tmp_path / "top"
     top.mkdir()
@@ -114,8 +135,8 @@ def test_a_tree_that_is_deeper_than_any_path_is_refused(tmp_path: Path) -> None:
     try:
         os.chdir(top)
         for _ in range(3_000):
-            Path("a" * 20).mkdir()
-            os.chdir("a" * 20)
+            Path("a").mkdir()
+            os.chdir("a")
     finally:
         os.fchdir(here)
         os.close(here)
