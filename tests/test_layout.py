@@ -121,6 +121,7 @@ TESTED_IN = {
     "client/proxyctl/worker/kube_client.py": (
         "tests/client/proxyctl/worker/executors/test_kubernetes.py"
     ),
+    "client/proxyctl/worker/libc.py": ("tests/client/proxyctl/worker/files/test_confinement.py"),
     "client/proxyctl/worker/lock.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/names.py": "tests/client/proxyctl/worker/test_agent.py",
     "client/proxyctl/worker/probe.py": "tests/client/proxyctl/worker/test_ports.py",

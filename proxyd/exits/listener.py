@@ -442,11 +442,7 @@ class ExitListener:
             self._reactor.loop.call_later(HANDSHAKES_PAUSE_SECONDS, self._begin_handshakes)
 
     def _begin_handshake(self, arrival: "Arrival") -> None:
-        def done(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():  # perhaps before its first step
-                self._drop_handshake(arrival)
-
-        self._tasks.spawn(self._shake_hands(arrival)).add_done_callback(done)
+        self._tasks.spawn(self._shake_hands(arrival), lambda: self._drop_handshake(arrival))
 
     def _drop_handshake(self, arrival: "Arrival") -> None:
         """Close a connection whose handshake ends here, if the loop has not closed it."""
@@ -517,14 +513,12 @@ class ExitListener:
             return
         seal = Seal(transport, other, self._reactor.poller, self._seals.discard)
         self._seals.add(seal)
-        park = self._tasks.spawn(self._park_secure(pool, preface.number, sock, seal))
 
-        def parked(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():  # perhaps before its first step
-                sock.close()
-                other.close()
+        def close_pair() -> None:
+            sock.close()
+            other.close()
 
-        park.add_done_callback(parked)
+        self._tasks.spawn(self._park_secure(pool, preface.number, sock, seal), close_pair)
 
     async def _park_secure(
         self, pool: Pool, number: int, sock: socket.SocketType, seal: Seal

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
@@ -26,11 +26,22 @@ class OwnedTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` until it is done, or is cancelled here."""
+    def spawn(
+        self,
+        work: Coroutine[Any, Any, Any],
+        if_cancelled: Callable[[], None] | None = None,
+    ) -> asyncio.Task[Any]:
+        """Run `work` until it is done, or is cancelled here.
+
+        Args:
+            work: none of it runs if it is cancelled before its first step.
+            if_cancelled: is called when the task was cancelled, also before its first step.
+        """
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        if if_cancelled is not None:
+            task.add_done_callback(lambda task: if_cancelled() if task.cancelled() else None)
         return task
 
     def cancel(self) -> None:

@@ -48,6 +48,7 @@ Exits
 
 Workers
     archives: archives of a hostile stranger, made up from a seed
+    trees: trees of folders that no path reaches the end of
     engines: container engines with storage of their own, and images that are made here
     registry: registries of images on loopback: a real one, and one that lies
     slurm: a real Slurm with one node, in a folder of its own

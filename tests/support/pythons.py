@@ -4,6 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
+CLIENT = str(Path(__file__).parents[2] / "client")  # for a process that imports the program
 OLDEST = "3.9"
 NEWEST = "3.13"  # from 3.12 on, transports keep what they are given to write, and copy it no more
 

@@ -16,8 +16,9 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, Final
+
+from proxyctl.worker.libc import LIBC
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -164,6 +165,12 @@ class Folder:
         """Rename something in this folder into another one; a link is moved as a link."""
         os.rename(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=to.descriptor)
 
+    def move_below(self, name: str, to: Folder, parts: Sequence[str]) -> None:
+        """Move something in this folder to a path below another one; make missing folders."""
+        parent, _ = to.make_folders(parts[:-1])
+        with parent:
+            self.move(name, parent, parts[-1])
+
 
 def make_accessible(name: str, parent: int | None) -> None:
     """Give the owner of a folder all rights to it, which a job may have taken away.
@@ -222,15 +229,10 @@ class _OpenHow(ctypes.Structure):
     )
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def _openat2(path: str, flags: int, root: int) -> int:
     """Open a path beneath a folder by one call of the kernel; return -1 without `openat2`."""
     how = _OpenHow(flags, 0, _RESOLVE)
-    descriptor = _library().syscall(
+    descriptor = LIBC.syscall(
         ctypes.c_long(_SYS_OPENAT2),
         ctypes.c_int(root),
         os.fsencode(path),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +33,18 @@ def start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[_STATE] in _GONE else int(fields[_START_TIME])
+
+
+def give_way(oom_score: int, nice: int) -> None:
+    """Let programs of the device's owner come before this process, for memory and processors.
+
+    Args:
+        oom_score: from 0 to 1000; the kernel ends the process with the highest score first.
+        nice: as of nice(2).
+    """
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:  # noqa: PTH123 - as above
+        file.write(b"%d" % oom_score)
+    os.nice(nice)
 
 
 @dataclass(frozen=True)

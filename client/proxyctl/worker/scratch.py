@@ -58,12 +58,12 @@ def _empty(top: Folder) -> None:
     while waiting:
         name = waiting.pop()
         with _collected(problems):
-            if _is_removed(top, name):
+            if _remove_empty(top, name):
                 continue
             with _opened(top, name) as folder:
                 for below in _remove_files(folder, problems):
                     with _collected(problems):
-                        if not _is_removed(folder, below):
+                        if not _remove_empty(folder, below):
                             # A folder that has to change its parent must be writable itself.
                             make_accessible(below, folder.descriptor)
                             moved, count = _free_name(top, count)
@@ -101,8 +101,8 @@ def _collected(problems: list[OSError]) -> Iterator[None]:
             problems.append(error)
 
 
-def _is_removed(parent: Folder, name: str) -> bool:
-    """Remove a folder that is empty, which needs no right to the folder itself."""
+def _remove_empty(parent: Folder, name: str) -> bool:
+    """Remove a folder if it is empty, which needs no right to it. Return whether it is gone."""
     try:
         os.rmdir(name, dir_fd=parent.descriptor)
     except OSError as error:

@@ -29,18 +29,17 @@ from proxyctl.worker import names
 from proxyctl.worker.executors.base import GATE, PLACES, STATUS, WORK, Launch
 from proxyctl.worker.executors.family import ask, family
 from proxyctl.worker.executors.limits.disk import DiskWatch
-from proxyctl.worker.processes import Identity
+from proxyctl.worker.libc import CLONE_NEWNS, LIBC, PR_SET_PDEATHSIG, checked, prctl
+from proxyctl.worker.processes import Identity, give_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_CLONE_NEWNS: Final = 0x20000
 _MS_NOSUID: Final = 2
 _MS_NODEV: Final = 4
 _MS_BIND: Final = 4096
 _MS_REC: Final = 16384
 _MS_PRIVATE: Final = 1 << 18
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _READ_BYTES: Final = 1 << 18  # four times what a pipe holds unless it was made larger
 _READS_A_TURN: Final = 8  # of one stream, before the other has its turn
@@ -54,7 +53,7 @@ _HIGH: Final = 100  # descriptors from here on are our own between fork and exec
 _BALLAST_BYTES: Final = 256 << 10  # how it ended, and what the agent writes down of that
 _STATUS_MAX_BYTES: Final = 4096  # a few short lines
 _NICE: Final = 19
-_OOM_SCORE: Final = b"500"  # of 1000: the kernel ends jobs before anything of the owner's
+_OOM_SCORE: Final = 500  # of 1000: the kernel ends jobs before anything of the owner's
 _COULD_NOT_START: Final = 127
 
 
@@ -420,7 +419,7 @@ def main() -> None:
 
 def supervise(folder: str, work: str = "") -> None:
     """See the attempt in a folder to its end, in this process; see `Supervisor`."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
     Supervisor(folder, work).run()
 
 
@@ -430,7 +429,7 @@ def _become(
     """Become the program, in the child; what hinders that is written to `fails`."""
     try:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(_COULD_NOT_START)
         sources = {0: os.open(os.devnull, os.O_RDONLY), 1: writing[0], 2: writing[1]}
@@ -447,9 +446,7 @@ def _become(
                 file.write("0")
         for limit, soft, hard in launch.rlimits:
             resource.setrlimit(limit, (soft, hard))
-        with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:  # noqa: PTH123 - see above
-            file.write(_OOM_SCORE)
-        os.nice(_NICE)
+        give_way(_OOM_SCORE, _NICE)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         step_down(launch)
@@ -494,8 +491,8 @@ def step_down(launch: Launch) -> None:
 
 
 def _lay(places: Sequence[tuple[str, str]]) -> None:
-    """Lay folders to where the program's user can reach them, and nobody else sees them."""
-    _call(_LIBC.unshare(_CLONE_NEWNS))
+    """Mount folders where the program's user can reach them, and no other user sees them."""
+    checked(LIBC.unshare(CLONE_NEWNS))
     _mount("none", "/", _MS_REC | _MS_PRIVATE)  # so that no mount of here is seen elsewhere
     _mount("none", PLACES, _MS_NOSUID | _MS_NODEV, kind="tmpfs", options="mode=0755,size=64k")
     for folder, name in places:
@@ -506,7 +503,7 @@ def _lay(places: Sequence[tuple[str, str]]) -> None:
 
 def _mount(source: str, target: str, flags: int, *, kind: str = "none", options: str = "") -> None:
     words = (os.fsencode(source), os.fsencode(target), kind.encode())
-    _call(_LIBC.mount(*words, ctypes.c_ulong(flags), options.encode()), target)
+    checked(LIBC.mount(*words, ctypes.c_ulong(flags), options.encode()), target)
 
 
 def _memory_file(content: bytes) -> int:
@@ -524,16 +521,6 @@ def _children() -> list[str]:
             return file.read().split()
     except FileNotFoundError:  # a kernel that was built without it
         return []
-
-
-def _prctl(option: int, value: int) -> None:
-    _call(_LIBC.prctl(option, value, 0, 0, 0))
-
-
-def _call(result: int, path: str | None = None) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -554,8 +541,6 @@ def _now() -> float:
     """Seconds that go on while the machine sleeps, whatever its calendar does."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 if __name__ == "__main__":
     main()

@@ -37,6 +37,27 @@ async def test_a_failure_is_logged_and_the_others_go_on(
     await tasks.wait()
 
 
+async def test_a_task_that_is_cancelled_before_its_first_step_is_cleaned_up(
+    tasks: OwnedTasks,
+) -> None:
+    cleaned: list[str] = []
+
+    async def finish() -> None:
+        """End in the first step."""
+
+    tasks.spawn(asyncio.Event().wait(), lambda: cleaned.append("not begun"))
+    done = tasks.spawn(finish(), lambda: cleaned.append("done"))
+    await asyncio.wait({done})
+    begun = tasks.spawn(asyncio.Event().wait(), lambda: cleaned.append("begun"))
+    await asyncio.sleep(0)
+    last = tasks.spawn(finish(), lambda: cleaned.append("last"))
+    tasks.cancel()
+    await tasks.wait()
+    assert last.cancelled()
+    assert begun.cancelled()
+    assert sorted(cleaned) == ["begun", "last", "not begun"]
+
+
 async def test_those_that_are_cancelled_are_over_and_not_logged(
     tasks: OwnedTasks, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,6 @@ one socket after the other in a fraction of one, until the job or the agent ends
 from __future__ import annotations
 
 import array
-import ctypes
 import errno
 import fcntl
 import gc
@@ -26,16 +25,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.worker.libc import CLONE_NEWNET, CLONE_NEWUSER, LIBC, checked
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CLONE_NEWUSER: Final = 0x10000000
-_CLONE_NEWNET: Final = 0x40000000
 _NS_GET_USERNS: Final = 0xB701  # ioctl_ns(2)
 BACKLOG: Final = 64  # connections of one job that wait to be taken
 SECONDS: Final = 10.0  # for all of it, on a busy machine
 STEP_SECONDS: Final = 0.01
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def listen_inside(pid: int, port: int) -> socket.socket:
@@ -306,14 +304,12 @@ def _join(space: int) -> None:
     if os.geteuid() != 0:
         owner = fcntl.ioctl(space, _NS_GET_USERNS)
         if os.fstat(owner).st_ino != Path("/proc/self/ns/user").stat().st_ino:
-            _set_namespace(owner, _CLONE_NEWUSER)
-    _set_namespace(space, _CLONE_NEWNET)
+            _set_namespace(owner, CLONE_NEWUSER)
+    _set_namespace(space, CLONE_NEWNET)
 
 
 def _set_namespace(descriptor: int, kind: int) -> None:
-    if _LIBC.setns(descriptor, kind) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    checked(LIBC.setns(descriptor, kind))
 
 
 def _receive(channel: socket.socket) -> socket.socket:

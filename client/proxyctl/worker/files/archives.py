@@ -66,7 +66,7 @@ _MAGIC: Final = ((b"\x1f\x8b", "gz"), (b"BZh", "bz2"), (b"\xfd7zXZ\x00", "xz"), 
 _SOURCE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 # Errors of the device. Every other error has its cause in the archive, because a stranger could
 # otherwise make one and have the device blamed for it.
-DEVICE_ERRORS: Final = frozenset(
+_DEVICE_ERRORS: Final = frozenset(
     (
         *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM, errno.EINTR),
         *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.ENODEV, errno.ENXIO),
@@ -161,8 +161,7 @@ class Unpacking:
             ArchiveError: the files have more bytes than accepted.
         """
         self.size_bytes += size
-        if self.size_bytes > self.options.max_bytes:
-            raise ArchiveError(f"its files have more than {self.options.max_bytes} bytes")
+        require_size(self.size_bytes, self.options.max_bytes)
 
     def finish(self) -> None:
         """Make the copies and links."""
@@ -187,7 +186,7 @@ class Unpacking:
         try:
             descriptor = self._folder.open(source.split("/"), _SOURCE_FLAGS)
         except OSError as error:
-            if error.errno in DEVICE_ERRORS:
+            if error.errno in _DEVICE_ERRORS:
                 raise
             raise ArchiveError(problem) from None
         with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -290,7 +289,7 @@ def unpack(file: IO[bytes], folder: Folder, options: UnpackOptions) -> int:
     except OSError as error:
         if error.errno is None:  # an error of a decompressor
             raise ArchiveError(f"it is broken: {error}") from None
-        if error.errno in DEVICE_ERRORS:
+        if error.errno in _DEVICE_ERRORS:
             raise
         problem = "it has a name that cannot be" if error.errno in _OF_NAMES else "it is refused"
         raise ArchiveError(f"{problem}: {error.strerror}") from None
@@ -333,7 +332,7 @@ def _unpack_tar(source: IO[bytes], unpacking: Unpacking) -> None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
             if len(tar.pax_headers) > GLOBAL_ENTRIES_MAX:
                 raise ArchiveError("it has too many global headers")
-            _require_size(member.size, unpacking)
+            require_size(member.size, unpacking.options.max_bytes)
             if member.isdir():
                 unpacking.add_folder(member.name)
             elif member.isreg() and not member.issparse():
@@ -360,7 +359,7 @@ def _unpack_zip(file: IO[bytes], unpacking: Unpacking) -> None:
                 continue
             if member.flag_bits & 0x1:
                 raise ArchiveError("it needs a password")
-            _require_size(member.file_size, unpacking)
+            require_size(member.file_size, unpacking.options.max_bytes)
             if stat.S_ISLNK(mode):
                 with archive.open(member) as content:  # the list may give a smaller size
                     target = content.read(TARGET_MAX_BYTES + 1)
@@ -370,10 +369,26 @@ def _unpack_zip(file: IO[bytes], unpacking: Unpacking) -> None:
                 unpacking.add_file(member.filename, content, is_executable=bool(mode & 0o100))
 
 
-def _require_size(size: int, unpacking: Unpacking) -> None:
-    most = unpacking.options.max_bytes
-    if size > most:
-        raise ArchiveError(f"its files have more than {most} bytes")
+def require_size(size: int, max_bytes: int) -> None:
+    """Check the bytes of files against a bound.
+
+    Raises:
+        ArchiveError: the files have more.
+    """
+    if size > max_bytes:
+        raise ArchiveError(f"its files have more than {max_bytes} bytes")
+
+
+def require_name(name: str) -> None:
+    """Check that every system accepts a path. This bounds its length as well.
+
+    Raises:
+        ArchiveError: it cannot.
+    """
+    try:
+        check_path("name", name)
+    except (SpecError, UnicodeError):
+        raise ArchiveError(f"{short_line(name)} is not a name for every system") from None
 
 
 def _require_short_list(file: IO[bytes]) -> None:
@@ -531,10 +546,7 @@ def _parts(name: str) -> list[str]:
     if len(parts) > DEPTH_MAX:
         raise ArchiveError(f"{short_line(name)} is more than {DEPTH_MAX} folders deep")
     if parts:
-        try:
-            check_path("name", "/".join(parts))
-        except (SpecError, UnicodeError):
-            raise ArchiveError(f"{short_line(name)} is not a name for every system") from None
+        require_name("/".join(parts))
     return parts
 
 

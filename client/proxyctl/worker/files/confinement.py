@@ -1,7 +1,6 @@
 """Confines this process to one folder and to few system calls, for the rest of its life.
 
-For a process that parses a stranger's bytes. Each wall holds without the others, and the process
-takes every wall that this system has:
+This is for a process that parses a stranger's bytes. It takes every wall that this system has:
 
 - the folder as the root directory (chroot(2)), by root or in a user namespace of its own;
 - Landlock, which needs no privilege (Linux 5.13): no file outside the folder is opened or made;
@@ -10,8 +9,9 @@ takes every wall that this system has:
 - a filter that allows the system calls of reading and writing files, and no others;
 - limits of memory, processor time and the size of a file.
 
-One of the first two is required, and so is the filter. With Landlock alone the process can still
-ask which files exist outside. It must have one thread, and have everything imported.
+One of the first two is required, and so is the filter, because Landlock does not judge every call
+that changes a file. With Landlock alone the process can still ask which files exist outside. It
+must have one thread, and have everything imported.
 """
 
 from __future__ import annotations
@@ -27,14 +27,20 @@ from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.executors import seccomp
 from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.libc import (
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWUSER,
+    LIBC,
+    PR_SET_PDEATHSIG,
+    checked,
+    prctl,
+)
+from proxyctl.worker.processes import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_CLONE_NEWIPC: Final = 0x08000000
-_CLONE_NEWUSER: Final = 0x10000000
-_CLONE_NEWNET: Final = 0x40000000
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_SECCOMP: Final = 22
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -90,7 +96,7 @@ _ALLOWED: Final = seccomp.AllowList(
 # and 150 MB of Python's objects.
 MEMORY_BYTES: Final = 512 << 20
 _FILES: Final = 64
-_OOM_SCORE: Final = b"1000"  # the kernel ends this process before anything of the owner's
+_OOM_SCORE: Final = 1000  # the kernel ends this process before anything of the owner's
 _NICE: Final = 10
 _LAST_SECONDS: Final = 5  # between the signal at the end of its processor time and SIGKILL
 
@@ -142,37 +148,34 @@ def confine(folder: int, parent: int, bounds: Bounds, user: int | None) -> Walls
         ConfinementError: a wall that is required cannot be had.
         OSError: the kernel refuses a step that every process may take.
     """
-    with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:  # noqa: PTH123 - /proc
-        file.write(_OOM_SCORE)
-    os.nice(_NICE)
+    give_way(_OOM_SCORE, _NICE)
     _limit("RLIMIT_CORE", 0)
     _limit("RLIMIT_NOFILE", _FILES)
     _limit("RLIMIT_AS", MEMORY_BYTES)
     _limit("RLIMIT_FSIZE", bounds.file_bytes)
     _limit("RLIMIT_CPU", bounds.cpu_seconds, _LAST_SECONDS)
-    library = ctypes.CDLL(None, use_errno=True)
     machine = _architecture()
-    ruleset, version = _landlock_rules(library, folder)
+    ruleset, version = _landlock_rules(folder)
     os.fchdir(folder)
-    has_network = _leave_network(library)
+    has_network = _leave_network()
     has_root = False
     with suppress(PermissionError):
         os.chroot(".")
         has_root = True
     if not has_root and ruleset is None:
         raise ConfinementError("this device has neither Landlock nor user namespaces")
-    _become(library, machine, user)
-    _call(library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _call(library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+    _become(machine, user)
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(_PR_SET_DUMPABLE, 0)
     if ruleset is not None:
-        _call(library.syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0))
+        checked(LIBC.syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0))
         os.close(ruleset)
     # After the change of user, which would take it back.
-    _call(library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise ConfinementError("the agent has ended")
     os.umask(0)  # files get their rights when they are created
-    _filter(library, seccomp.program_of(_ALLOWED, machine))
+    _filter(seccomp.program_of(_ALLOWED, machine))
     return Walls(has_root, version, not has_network, os.geteuid())
 
 
@@ -191,17 +194,17 @@ def _architecture() -> str:
         raise ConfinementError(error.message) from None
 
 
-def _leave_network(library: ctypes.CDLL) -> bool:
+def _leave_network() -> bool:
     """Move into new namespaces. Return whether the process still has the network of the device.
 
     An ordinary user needs a user namespace for that, which some systems refuse, in whole or in
     part. The process keeps its user number there.
     """
     user, group = os.geteuid(), os.getegid()
-    flags = _CLONE_NEWNET | _CLONE_NEWIPC
+    flags = CLONE_NEWNET | CLONE_NEWIPC
     if user == 0:
-        return bool(library.unshare(flags))
-    if library.unshare(_CLONE_NEWUSER | flags) != 0:
+        return bool(LIBC.unshare(flags))
+    if LIBC.unshare(CLONE_NEWUSER | flags) != 0:
         return True
     maps: Mapping[str, str] = {
         "setgroups": "deny",
@@ -214,23 +217,23 @@ def _leave_network(library: ctypes.CDLL) -> bool:
     return False
 
 
-def _become(library: ctypes.CDLL, machine: str, user: int | None) -> None:
+def _become(machine: str, user: int | None) -> None:
     """Become another user if need be, and drop all capabilities."""
     if user is not None and os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    _call(library.syscall(_SYS_CAPSET[machine], header, bytes(24)))
+    checked(LIBC.syscall(_SYS_CAPSET[machine], header, bytes(24)))
 
 
-def _landlock_rules(library: ctypes.CDLL, folder: int) -> tuple[int | None, int]:
+def _landlock_rules(folder: int) -> tuple[int | None, int]:
     """Return a set of rules that allows the folder alone, and the version; None without Landlock.
 
     Raises:
         OSError: Landlock exists and does not take the rules.
     """
-    version = _landlock_version(library)
+    version = _landlock_version()
     if version <= 0:
         return None, 0
     bits = _LANDLOCK_FILE_BITS.get(version, _LANDLOCK_FILE_BITS_NEWEST)
@@ -240,20 +243,18 @@ def _landlock_rules(library: ctypes.CDLL, folder: int) -> tuple[int | None, int]
         attributes += struct.pack("=Q", _LANDLOCK_NET)
     if version >= 6:
         attributes += struct.pack("=Q", _LANDLOCK_SCOPED)
-    ruleset = _call(
-        library.syscall(
-            _SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0
-        )
+    ruleset = checked(
+        LIBC.syscall(_SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
     )
     rule = struct.pack("=Qi", _LANDLOCK_ALLOWED & handled, folder)
-    _call(library.syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_PATH_BENEATH, rule, 0))
+    checked(LIBC.syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_PATH_BENEATH, rule, 0))
     return ruleset, version
 
 
-def _landlock_version(library: ctypes.CDLL) -> int:
+def _landlock_version() -> int:
     """Return the version of the kernel's Landlock; 0 or less without it."""
     return int(
-        library.syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
+        LIBC.syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
     )
 
 
@@ -263,21 +264,7 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def _filter(library: ctypes.CDLL, code: bytes) -> None:
+def _filter(code: bytes) -> None:
     instruction_bytes = 8
     program = _Program(len(code) // instruction_bytes, code)
-    _call(
-        library.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0),
-    )
-
-
-def _call(result: int) -> int:
-    """Return what a call of the C library has returned.
-
-    Raises:
-        OSError: it has failed.
-    """
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
+    checked(LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))

@@ -198,9 +198,7 @@ class Inputs:
         """Move a file or folder of this program's own to a path below the inputs."""
         try:
             with Folder.at(self._fetched) as fetched, Folder.at(self._folder) as inputs:
-                parent, _ = inputs.make_folders(parts[:-1])
-                with parent:
-                    fetched.move(source.name, parent, parts[-1])
+                fetched.move_below(source.name, inputs, parts)
         except OSError as error:
             raise _not_a_place(error) from None
 
@@ -222,8 +220,7 @@ def _opened(target: Path) -> int:
     try:
         return os.open(target, _FILE_FLAGS, 0o600)
     except PermissionError:
-        # It was complete and read-only when the agent was killed; or the process that unpacks it
-        # has changed its rights.
+        # It was complete and read-only when the agent was killed.
         target.unlink()
         return os.open(target, _FILE_FLAGS, 0o600)
 

@@ -11,12 +11,13 @@ import stat
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.protocol.jobspec import SpecError, check_path
 from proxyctl.words import short_line
 from proxyctl.worker.files.archives import (
     DEPTH_MAX,
     MEMBERS_MAX,
     ArchiveError,
+    require_name,
+    require_size,
     target_inside,
 )
 
@@ -60,8 +61,7 @@ def inspect(folder: Folder, max_bytes: int, owner: tuple[int, int] | None = None
                 os.chown(path[-1], *owner, dir_fd=parent.descriptor, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
                 size += status.st_size
-            if size > max_bytes:
-                raise ArchiveError(f"its files have more than {max_bytes} bytes")
+            require_size(size, max_bytes)
     return size
 
 
@@ -74,10 +74,7 @@ def _require_harmless(
         ArchiveError: it is something else, has a second name or other rights, or leads elsewhere.
     """
     name, mode = "/".join(path), status.st_mode
-    try:
-        check_path("name", name)  # also its length: the path must be one that can be opened
-    except (SpecError, UnicodeError):
-        raise ArchiveError(f"{short_line(name)} is not a name for every system") from None
+    require_name(name)  # also its length: the path must be one that can be opened
     rights = stat.S_IMODE(mode)
     if stat.S_ISLNK(mode):
         target_inside(path, os.readlink(path[-1], dir_fd=parent.descriptor), name)

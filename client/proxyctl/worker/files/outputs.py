@@ -98,7 +98,7 @@ class JobFolder:
 
     def open_folder(self, parts: Sequence[str]) -> int:
         """Return a descriptor of a folder below; raises as `open_file`."""
-        return self._open(parts, FOLDER_FLAGS) if parts else self._root.folder().descriptor
+        return self._open(parts, FOLDER_FLAGS) if parts else os.dup(self._root.descriptor)
 
     def open_file(self, leaving: Leaving | str) -> int:
         """Return a descriptor of a regular file; it must still be the one that was found.

@@ -231,9 +231,7 @@ def _move_up(source: Path, target: Path, parts: list[str]) -> None:
     if not _exists(source, parts):
         return
     with Folder.at(source) as old, Folder.at(target) as new, old.folder(parts[:-1]) as parent:
-        made, _ = new.make_folders(parts[:-1])
-        with made:
-            parent.move(parts[-1], made, parts[-1])
+        parent.move_below(parts[-1], new, parts)
 
 
 def _opened(folder: Path) -> closing[JobFolder]:

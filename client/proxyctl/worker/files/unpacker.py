@@ -1,4 +1,4 @@
-"""Unpacks one archive, as a process that reaches nothing but the folder it unpacks into.
+"""Unpacks one archive, as a process that can change nothing but the folder it unpacks into.
 
 `unpacking.py` starts it. The archive is its standard input. On its standard output are two lines of
 JSON: the walls around it, before it reads the first byte of the archive, and the result. Each is an

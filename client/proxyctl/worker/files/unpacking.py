@@ -96,7 +96,7 @@ def unpack_confined(
     for tries_left in reversed(range(_TRIES)):
         folder.mkdir(mode=0o700)
         try:
-            return _unpack(archive, folder, options, user, is_stopped)
+            return _unpack(archive, folder, options, user, is_stopped)[0]
         except _SignalError as error:
             _remove(folder)
             if not tries_left:
@@ -113,14 +113,15 @@ def _unpack(
     options: UnpackOptions,
     user: int,
     is_stopped: Callable[[], bool],
-) -> int:
+) -> tuple[int, dict[str, Any]]:
+    """Unpack an archive once. Return the bytes of its files, and the walls around the process."""
     with Folder.at(folder) as target, archive.open("rb") as file:
         given_to = _hand_over(target, user)
         answers = _run(file, target, options, given_to, is_stopped)
         if unpacker.DONE not in answers:
             raise _error_of(answers, target)
         owner = None if given_to is None else (os.geteuid(), os.getegid())
-        return inspect(target, options.max_bytes, owner)
+        return inspect(target, options.max_bytes, owner), answers[unpacker.WALLS]
 
 
 def _remove(folder: Path) -> None:
@@ -137,31 +138,26 @@ def check(folder: Path | None) -> Finding:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("folder/empty"))
-    remedy = ""
+    is_met, remedy = False, ""
     try:
         with tempfile.TemporaryDirectory(prefix="unpack-", dir=folder) as place:
             archive, target = Path(place) / "archive.tar", Path(place) / "content"
             archive.write_bytes(buffer.getvalue())
             target.mkdir(mode=0o700)
-            with Folder.at(target) as opened, archive.open("rb") as file:
-                user = _hand_over(opened, FIRST_UID)
-                answers = _run(file, opened, UnpackOptions(max_bytes=1), user, lambda: False)
-                is_met = unpacker.DONE in answers
-                if is_met:
-                    inspect(opened, 1)
-                    actual = _words_of(answers[unpacker.WALLS])
-                else:
-                    actual = str(_error_of(answers, opened))
-        if unpacker.UNCONFINED in answers:
-            remedy = remedy_for_namespaces(actual)
+            options = UnpackOptions(max_bytes=1)
+            _, walls = _unpack(archive, target, options, FIRST_UID, lambda: False)
+        actual, is_met = _words_of(walls), True
+    except TaskError as error:
+        actual = str(error)
+        remedy = remedy_for_namespaces(actual)
     except (OSError, ArchiveError, _SignalError) as error:
-        actual, is_met = str(error), False
+        actual = str(error)
     return Finding(
         id="unpacking",
         is_met=is_met,
         actual=actual,
         needed="Landlock (Linux 5.13), or user namespaces for ordinary users",
-        why="archives of strangers are unpacked by a process that can reach nothing else; "
+        why="archives of strangers are unpacked by a process that can change nothing else; "
         "jobs that need one are refused without it",
         remedy=remedy,
     )

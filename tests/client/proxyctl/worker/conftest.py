@@ -1,5 +1,6 @@
-"""Engines for the tests of this folder: each is started once by a process of the tests."""
+"""Engines for the tests of this folder, each started once by a process of the tests; a folder."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,14 @@ from support import engines
 from support.once import made_once
 
 from proxyctl.worker.executors.containers import Containers
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user may enter, so that no mode of a folder is the wall."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

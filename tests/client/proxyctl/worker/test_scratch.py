@@ -1,15 +1,15 @@
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support.pythons import CLIENT
+from support.trees import make_deep
 
-import proxyctl
 from proxyctl.files import FileError
 from proxyctl.worker.scratch import remove_tree
 
@@ -17,15 +17,7 @@ from proxyctl.worker.scratch import remove_tree
 def test_a_tree_that_is_deeper_than_any_path_is_removed(tmp_path: Path) -> None:
     top = tmp_path / "top"
     top.mkdir()
-    here = os.open(".", os.O_RDONLY)
-    try:
-        os.chdir(top)
-        for _ in range(3_000):
-            Path("a" * 20).mkdir()
-            os.chdir("a" * 20)
-    finally:
-        os.fchdir(here)
-        os.close(here)
+    make_deep(top, "a" * 20, 3_000)
     remove_tree(top)
     assert not top.exists()
 
@@ -88,16 +80,14 @@ def immutable(folder: Path) -> Iterator[None]:
         subprocess.run(["chattr", "-i", str(folder)], check=True)
 
 
-def test_an_empty_folder_of_another_user_is_removed() -> None:
+def test_an_empty_folder_of_another_user_is_removed(public: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        top = Path(folder)
-        (top / "tree" / "work" / "of-root").mkdir(parents=True)
-        for each in (top, top / "tree", top / "tree" / "work"):
-            os.chown(each, 61_234, 61_234)
-        _remove_as(61_234, top / "tree")
-        assert list(top.iterdir()) == []
+    (public / "tree" / "work" / "of-root").mkdir(parents=True)
+    for each in (public, public / "tree", public / "tree" / "work"):
+        os.chown(each, 61_234, 61_234)
+    _remove_as(61_234, public / "tree")
+    assert list(public.iterdir()) == []
 
 
 def _remove_as(uid: int, tree: Path) -> None:
@@ -107,8 +97,7 @@ def _remove_as(uid: int, tree: Path) -> None:
         "os.setgid(int(sys.argv[3])); os.setuid(int(sys.argv[3]))\n"
         "remove_tree(pathlib.Path(sys.argv[2]))\n"
     )
-    root = str(Path(proxyctl.__file__).parent.parent)
-    subprocess.run([sys.executable, "-c", program, root, str(tree), str(uid)], check=True)
+    subprocess.run([sys.executable, "-c", program, CLIENT, str(tree), str(uid)], check=True)
 
 
 def test_a_process_that_swaps_folders_for_links_has_nothing_else_removed(tmp_path: Path) -> None:

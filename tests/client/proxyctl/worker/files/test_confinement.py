@@ -4,15 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pythons import NEWEST, OLDEST, pythons
+from support.pythons import CLIENT, NEWEST, OLDEST, pythons
 
-import proxyctl
 from proxyctl.worker.files.confinement import MEMORY_BYTES
 
 ORDINARY_UID = 61_234
@@ -117,12 +114,12 @@ if os.fork():
 parent = os.getppid()
 if "root" not in request["walls"]:
     os.chroot = refused
-    confinement._leave_network = lambda _: True
+    confinement._leave_network = lambda: True
 if "landlock" not in request["walls"]:
     confinement._landlock_rules = lambda *_: (None, 0)
 for version in (1, 2):
     if "landlock-%d" % version in request["walls"]:
-        confinement._landlock_version = lambda _: version
+        confinement._landlock_version = lambda: version
 folder = os.open(request["folder"], os.O_RDONLY)
 bounds = confinement.Bounds(file_bytes=1000, cpu_seconds=60)
 try:
@@ -150,14 +147,6 @@ said({"walls": vars(walls), "results": results})
 """
 
 
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that every user may enter, so that no mode of a folder is the wall."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
 def confined(
     top: Path, walls: str, *, uid: int = 0, python: str = sys.executable
 ) -> dict[str, Any]:
@@ -180,9 +169,8 @@ def confined(
         "user": ORDINARY_UID,
         "attempts": [each.format(outside=str(outside), memory=MEMORY_BYTES) for each in ATTEMPTS],
     }
-    root = str(Path(proxyctl.__file__).parent.parent)
     done = subprocess.run(
-        [python, "-I", "-c", PROGRAM, root, json.dumps(request)],
+        [python, "-I", "-c", PROGRAM, CLIENT, json.dumps(request)],
         capture_output=True,
         text=True,
         check=False,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.trees import make_deep
 
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.files import inspection
@@ -106,15 +107,7 @@ def test_too_many_and_too_deep_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_path_that_nobody_could_open_is_refused(tmp_path: Path) -> None:
-    here = os.open(".", os.O_RDONLY)
-    try:
-        os.chdir(tmp_path)
-        for _ in range(20):
-            Path("a" * 250).mkdir()
-            os.chdir("a" * 250)
-    finally:
-        os.fchdir(here)
-        os.close(here)
+    make_deep(tmp_path, "a" * 250, 20)
     with pytest.raises(ArchiveError, match="is not a name for every system"):
         inspected(tmp_path)
 
@@ -131,15 +124,7 @@ def test_a_file_system_without_rights_is_no_fault_of_the_archive(tmp_path: Path)
 def test_a_tree_that_is_deeper_than_any_path_is_refused(tmp_path: Path) -> None:
     top = tmp_path / "top"
     top.mkdir()
-    here = os.open(".", os.O_RDONLY)
-    try:
-        os.chdir(top)
-        for _ in range(3_000):
-            Path("a").mkdir()
-            os.chdir("a")
-    finally:
-        os.fchdir(here)
-        os.close(here)
+    make_deep(top, "a", 3_000)
     try:
         with pytest.raises(ArchiveError, match="too deep"):
             inspected(top)

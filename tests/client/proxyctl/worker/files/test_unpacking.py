@@ -19,10 +19,9 @@ from pathlib import Path
 import pytest
 from support.archives import Member, tarred
 from support.mounts import small_disk
-from support.pythons import NEWEST, OLDEST, pythons
+from support.pythons import CLIENT, NEWEST, OLDEST, pythons
 from support.waiting import until
 
-import proxyctl
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.family import children, is_alive
 from proxyctl.worker.files import unpacking
@@ -242,8 +241,7 @@ unpack_confined(
 
 async def test_the_process_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(slow_archive())
-    root = str(Path(proxyctl.__file__).parent.parent)
-    agent = subprocess.Popen([sys.executable, "-I", "-c", KILLED, root, str(tmp_path)])
+    agent = subprocess.Popen([sys.executable, "-I", "-c", KILLED, CLIENT, str(tmp_path)])
     try:
         await until(lambda: len(list((tmp_path / "into").glob("*"))) > 10)
         [pid] = processes(agent.pid)
@@ -262,10 +260,9 @@ def test_root_of_a_user_namespace_unpacks(tmp_path: Path) -> None:
         "finding = check(Path(sys.argv[2]))\n"
         "assert finding.is_met, finding\n"
     )
-    root = str(Path(proxyctl.__file__).parent.parent)
     if subprocess.run(["unshare", "--map-root-user", "true"], check=False).returncode:
         pytest.skip("this user may make no user namespace")
-    arguments = [sys.executable, "-I", "-c", program, root, str(tmp_path)]
+    arguments = [sys.executable, "-I", "-c", program, CLIENT, str(tmp_path)]
     for prefix in (
         ["unshare", "--map-root-user"],
         ["setpriv", "--bounding-set=-chown,-setuid,-setgid"],
@@ -279,10 +276,9 @@ def test_root_of_a_user_namespace_unpacks(tmp_path: Path) -> None:
 def test_a_device_without_walls_refuses_archives_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = str(Path(proxyctl.__file__).parent.parent)
     says(
         monkeypatch,
-        f"import os, sys; sys.path.insert(0, {root!r})\n"
+        f"import os, sys; sys.path.insert(0, {CLIENT!r})\n"
         "from proxyctl.worker.files import confinement, unpacker\n"
         "def refused(path): raise PermissionError(1, 'x')\n"
         "os.chroot = refused\n"
@@ -334,9 +330,8 @@ def test_every_python_has_all_it_needs_when_its_files_are_out_of_reach(
     for number, content in enumerate([*contents, named]):
         paths.append(tmp_path / f"archive-{number}")
         paths[-1].write_bytes(content)
-    root = str(Path(proxyctl.__file__).parent.parent)
     done = subprocess.run(
-        [interpreter, "-I", "-c", PROGRAM, root, str(tmp_path), *map(str, paths)],
+        [interpreter, "-I", "-c", PROGRAM, CLIENT, str(tmp_path), *map(str, paths)],
         capture_output=True,
         text=True,
         check=False,
