@@ -35,6 +35,7 @@ from storage.errors import StoreError
 from storage.place import place
 from storage.store import Store
 
+NODE_TASK = "node"
 COUNTS_SECONDS = 15.0  # to write the last counts, with a store that may be away
 
 _logger = logging.getLogger("daemon")
@@ -162,7 +163,7 @@ class Daemon:
         if metrics.shared is not None:
             tasks.spawn("shared metrics", metrics.shared.run())
         if self.node is not None:
-            tasks.spawn("node", self.node.run())
+            tasks.spawn(NODE_TASK, self.node.run())
             tasks.spawn("dead nodes", reap(self.leases, self.node))
         if self.exit_port is not None:
             self.exit_port.spawn_tasks(tasks)
@@ -277,6 +278,8 @@ class Daemon:
         if self.services is not None:
             await self.services.flush()
         if self.node is not None:
+            # A renewal after the node has left would find no row, and register the node again.
+            await self.tasks.end_named(NODE_TASK)
             await self.node.stop()
 
     def describe(self) -> str:

@@ -67,6 +67,14 @@ class Tasks:
         """End the tasks that write counts down, so that the last ones can be written."""
         await cancellation.end(self._writers)
 
+    async def end_named(self, name: str) -> None:
+        """End the tasks of a name, before the others."""
+        await cancellation.end(self.named(name))
+
+    def named(self, name: str) -> list["asyncio.Task[None]"]:
+        """Return the tasks of a name; writers of counts are not among them."""
+        return [task for task in self._tasks if task.get_name() == name]
+
     async def end(self) -> None:
         """End every task."""
         await cancellation.end([*self._writers, *self._tasks])

@@ -146,13 +146,14 @@ class ClusterWriter:
     def _recalled(self, session_id: str, status: SessionStatus) -> None:
         """Cut a session that is about to leave `active`, and report on it a last time.
 
-        One that is being leased has nothing to cut yet, and is let go as soon as it has.
+        One that is not known here has nothing to cut, and is refused: its clients come to another
+        node as soon as theirs has cut them. One that is being leased is let go as soon as it is.
         """
         session = self._sessions.get(session_id)
         if session is not None:
             self._sessions.cut(session_id, status)
             self._let_go(session, None)
-        elif session_id in self._sessions.opening:
+        else:
             until = asyncio.get_running_loop().time() + CUT_SECONDS
             self._sessions.refuse(session_id, status, until)
 
@@ -286,7 +287,16 @@ class ClusterWriter:
             _slice_of(session).ask()
 
     async def _release(self) -> None:
-        """Report a last time on sessions that are about to be over, and let their leases go."""
+        """Report a last time on sessions that are about to be over, and let their leases go.
+
+        One whose end was taken back is in use again, and stays. Of the others none is taken back
+        from here on: the cut that is added says so, also when the store's answer is lost.
+        """
+        for session_id, (session, _) in tuple(self._leaving.items()):
+            if session.is_leased:
+                del self._leaving[session_id]
+            elif self._sessions.get(session_id) is session:
+                self._sessions.cut(session_id, session.status)
         leaving = tuple(self._leaving.items())
         usages = [session.usage for _, (session, _) in leaving]
         await self._leases.release([usage for usage in usages if usage is not None])

@@ -18,6 +18,9 @@ from proxyd.metering.session import LiveSession
 
 # Long enough that clients which keep trying a session that is over are refused without the store.
 REMEMBER_SECONDS = 60.0
+# Cuts of sessions that no client has come for here: some 300 bytes each. Beyond it the oldest is
+# dropped, and the store decides about that session again.
+UNSEEN_MOST = 100_000
 
 # A client address, behind the index of the port without passwords that it comes to.
 Entry = tuple[int, str]
@@ -102,7 +105,7 @@ class Sessions:
         session = self._by_id.get(session_id)
         self.forget_later(session_id)
         if session is None:
-            self._cut_unseen[session_id] = status
+            self._note_unseen(session_id, status)
             return None
         session.check()  # before it is changed, so that nothing has to be taken back
         for connection in tuple(session.connections):
@@ -119,6 +122,7 @@ class Sessions:
         self._cut_unseen.pop(session_id, None)
         session = self._by_id.get(session_id)
         if session is None:
+            self._forget_at.pop(session_id, None)
             return
         cuts = max(0, self._cuts.pop(session_id, 0) - 1)
         if cuts:
@@ -135,7 +139,7 @@ class Sessions:
         """
         session = self._by_id.get(session_id)
         if session is None:
-            self._cut_unseen[session_id] = status
+            self._note_unseen(session_id, status)
         elif session.status is SessionStatus.ACTIVE:
             session.status = status
             for connection in tuple(session.connections):
@@ -153,12 +157,19 @@ class Sessions:
             status: where it is going.
             until: when the store is asked again (loop time).
         """
-        self._cut_unseen[session_id] = status
         self._forget_at[session_id] = until
+        self._note_unseen(session_id, status)
 
     def refused_until(self, session_id: str) -> float | None:
         """Return until when (loop time) a session is refused that is not known here, if it is."""
         return self._forget_at.get(session_id) if session_id in self._cut_unseen else None
+
+    def _note_unseen(self, session_id: str, status: SessionStatus) -> None:
+        self._cut_unseen[session_id] = status
+        if len(self._cut_unseen) > UNSEEN_MOST:
+            oldest = next(iter(self._cut_unseen))
+            del self._cut_unseen[oldest]
+            self._forget_at.pop(oldest, None)
 
     # --- who is forgotten ----------------------------------------------------------------------
 
@@ -175,10 +186,10 @@ class Sessions:
         self._forget_at[session_id] = asyncio.get_running_loop().time() + REMEMBER_SECONDS
 
     def forget_old(self, kept: Container[str]) -> None:
-        """Forget the sessions whose time has come.
+        """Forget the sessions whose time has come; one that is leased is in use, and stays.
 
         Args:
-            kept: those that are not to be forgotten yet.
+            kept: the identifiers of sessions to remember longer.
         """
         now = asyncio.get_running_loop().time()
         for session_id in [each for each, due in self._forget_at.items() if due <= now]:
@@ -187,6 +198,8 @@ class Sessions:
             del self._forget_at[session_id]
             self._cut_unseen.pop(session_id, None)
             session = self._by_id.get(session_id)
+            if session is not None and session.is_leased:
+                continue
             if session is not None:
                 self._forget(session)
             if self.forgotten is not None:

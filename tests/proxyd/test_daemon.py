@@ -1,15 +1,19 @@
-"""The daemon's own loops go on whatever one turn of them meets."""
+"""The daemon's own loops go on after every failure, and end in order."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from support.service import Service, running_in
+from support.two_processes import daemon_of, two_processes
 from support.waiting import until
 
-from proxyd.daemon import Stop
+from proxyd.daemon import NODE_TASK, Daemon, Stop
 from storage.errors import UnavailableError
+
+Leave = Callable[[], Awaitable[None]]
 
 
 @pytest.mark.parametrize("error", [LookupError("has no hold"), UnavailableError("gone")])
@@ -55,6 +59,24 @@ async def test_the_store_is_closed_although_something_before_it_cannot_be(
                 await daemon.close()
         assert closed
         await daemon.helpers.close()
+
+
+async def test_a_node_that_leaves_is_renewed_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal that found no row registered the node again, and left it behind."""
+    renewing: list[bool] = []
+    async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
+        for daemon in (daemon_of(service).first, daemon_of(service).second):
+            leave = daemon.leases.leave
+
+            async def leaving(daemon: Daemon = daemon, leave: Leave = leave) -> None:
+                tasks = [each for each in daemon.tasks.named(NODE_TASK) if not each.done()]
+                renewing.append(bool(tasks))
+                await leave()
+
+            monkeypatch.setattr(daemon.leases, "leave", leaving)
+    assert renewing == [False, False]
 
 
 async def test_a_second_signal_cuts_one_process_and_not_one_of_several() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import NamedTuple
 
 from market.bandwidth import Purchase
-from market.leases import Grant
+from market.leases import Grant, Leases
 from market.states import SessionStatus
 from proxyd.metering.cluster_writer import ClusterWriter
 from proxyd.metering.lease_slices import Fence
@@ -75,14 +75,13 @@ class Node(NamedTuple):
     writer: ClusterWriter
 
 
-async def node_of(market: Market) -> Node:
-    """Return a node that others know."""
-    market.leases.node_id = "here"
-    await market.store.write(nodes.register, "here", market.clock.seconds())
+async def node_of(market: Market, name: str = "here", leases: Leases | None = None) -> Node:
+    """Return a node that others know; with leases of its own, or with the market's."""
+    leases = leases or market.leases
+    leases.node_id = name
+    await market.store.write(nodes.register, name, market.clock.seconds())
     fence = Fence(lambda: 0.0)
-    return Node(
-        *cluster_meter(market.leases, market.clock.seconds, fence, connections_per_session=10)
-    )
+    return Node(*cluster_meter(leases, market.clock.seconds, fence, connections_per_session=10))
 
 
 async def bought_and_used(market: Market, meter: Meter, count: int) -> list[LiveSession]:

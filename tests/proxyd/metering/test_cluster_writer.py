@@ -2,20 +2,26 @@
 
 import asyncio
 import gc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.market import Market
 from support.metering import (
     HERE,
     Node,
+    Stalled,
     admitted,
     bought_and_used,
+    node_of,
+    use,
     written,
 )
 from support.waiting import until
 
 from api.server import SHUTDOWN_SECONDS
-from market.leases import RECALL_SECONDS, Grant, Usage
+from market import lease_transactions
+from market.leases import RECALL_SECONDS, Grant, Leases, Usage
 from market.money import GB
 from market.notices import Notice, Topic
 from market.states import SessionStatus
@@ -94,6 +100,92 @@ async def test_a_session_that_is_not_ended_after_all_is_refused_for_a_moment_onl
     await node.meter.flush()
     node.meter.sessions.forget_old(())
     assert isinstance(await admitted(node.meter, bought), LiveSession)
+
+
+async def test_a_session_that_ends_lets_no_client_in_on_a_node_that_has_no_lease_of_it(
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that one node cuts come to the next: a lease there kept the end waiting, and cost."""
+    there = await node_of(market, "there", Leases(market.context))
+    elsewhere = await node_of(market, "elsewhere", Leases(market.context))
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    session = await admitted(there.meter, bought)
+    assert isinstance(session, LiveSession)
+    use(session, 1_000)
+    write = market.store.write
+    is_recalled = asyncio.Event()
+
+    async def delivered(work: Callable[..., Any], *args: Any, **options: Any) -> object:
+        result = await write(work, *args, **options)
+        if work is lease_transactions.recall:
+            for other in (there, elsewhere):
+                other.writer.hear(args[0].text)
+            is_recalled.set()
+        return result
+
+    monkeypatch.setattr(market.store, "write", delivered)
+    end = asyncio.create_task(market.bandwidth.end(user, bought.session_id))
+    await is_recalled.wait()
+    assert await admitted(elsewhere.meter, bought) is Refusal.OVER
+    for other in (there, elsewhere):
+        await other.meter.flush()
+    await end
+    assert await written(market, session) == 1_000
+    for other in (there, elsewhere):
+        await other.meter.stop()
+
+
+async def test_a_session_whose_end_is_taken_back_while_it_is_leased_is_let_go_of_no_more(
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease was closed with bytes that had not left yet, and were given back too late."""
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    lease = market.leases.open
+
+    async def slow(session_id: str) -> Grant | None:
+        node.meter.cut(session_id, SessionStatus.ENDED)
+        return await lease(session_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.leases, "open", slow)
+        assert await admitted(node.meter, bought) is Refusal.OVER
+    node.meter.restore(bought.session_id)
+    session = await admitted(node.meter, bought)
+    assert isinstance(session, LiveSession)
+    sink = Stalled()
+    sink.waiting = 400
+    use(session, 500, sink)
+    await node.meter.flush()
+    assert node.meter.sessions.get(session.id) is session
+    assert (session.status, await written(market, session)) == (SessionStatus.ACTIVE, 100)
+    sink.waiting = 0
+
+
+async def test_an_end_that_fails_after_the_last_report_takes_nothing_back(
+    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is closed in the store, or may be: clients need another one."""
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    lease, release = market.leases.open, market.leases.release
+
+    async def cut_meanwhile(session_id: str) -> Grant | None:
+        node.meter.cut(session_id, SessionStatus.ENDED)
+        return await lease(session_id)
+
+    async def restored_meanwhile(usages: list[Usage]) -> None:
+        node.meter.restore(bought.session_id)
+        assert await admitted(node.meter, bought) is Refusal.OVER
+        await release(usages)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.leases, "open", cut_meanwhile)
+        patch.setattr(market.leases, "release", restored_meanwhile)
+        assert await admitted(node.meter, bought) is Refusal.OVER
+        await node.meter.flush()
+    assert node.meter.sessions.get(bought.session_id) is None
 
 
 async def test_a_client_that_keeps_trying_is_refused_no_longer_than_others(

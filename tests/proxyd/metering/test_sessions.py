@@ -7,6 +7,7 @@ from support.market import Market
 from support.metering import (
     admitted,
     session_of,
+    use,
 )
 
 from market.money import GB
@@ -32,6 +33,49 @@ async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_l
     assert isinstance(session, LiveSession)
     assert session.available == GB
     await meter.stop()
+
+
+async def test_a_session_that_could_not_be_ended_before_it_was_known_is_never_forgotten_in_use(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No report counted its bytes then, and an end cut no connection."""
+    monkeypatch.setattr("proxyd.metering.sessions.REMEMBER_SECONDS", 0.0)
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
+    meter.cut(bought.session_id, SessionStatus.ENDED)
+    meter.restore(bought.session_id)
+    session = await admitted(meter, bought)
+    assert isinstance(session, LiveSession)
+    meter.sessions.forget_old(())
+    use(session, 1_000)
+    usage = meter.cut(session.id, SessionStatus.ENDED)
+    assert usage is not None
+    assert usage.used_bytes == 1_000
+    await meter.stop()
+
+
+async def test_a_session_that_is_leased_is_not_forgotten_whatever_was_noted_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxyd.metering.sessions.REMEMBER_SECONDS", 0.0)
+    sessions = Sessions()
+    session = known(sessions)
+    sessions.forget_later(session.id)
+    sessions.forget_old(())
+    assert sessions.get(session.id) is session
+
+
+async def test_refusals_of_sessions_that_nobody_comes_for_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxyd.metering.sessions.UNSEEN_MOST", 2)
+    sessions = Sessions()
+    until = asyncio.get_running_loop().time() + 100
+    for session_id in ("first", "second", "third"):
+        sessions.refuse(session_id, SessionStatus.ENDED, until)
+    kept = [sessions.refused_until(each) for each in ("first", "second", "third")]
+    assert kept == [None, until, until]
 
 
 async def test_a_session_past_its_time_is_not_made_usable_by_a_cut_that_is_taken_back(
