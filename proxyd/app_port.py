@@ -105,8 +105,12 @@ class AppPort:
         """Begin no new request."""
         self.server.drain()
 
-    async def close(self) -> None:
-        """Let every client go, within a bound."""
+    def leave_socket(self) -> None:
+        """Accept no new client; harmless before the start."""
         if self._acceptor is not None:
             self._acceptor.close()
+
+    async def close(self) -> None:
+        """Let every client go, within a bound."""
+        self.leave_socket()
         await cancellation.within(CLOSE_SECONDS, self.server.stop(), "closing the listener of apps")

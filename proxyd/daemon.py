@@ -218,6 +218,8 @@ class Daemon:
             self.services.drain()
             if self.listeners.api in self.listeners.held:
                 self.services.leave_socket()
+            if self.listeners.apps in self.listeners.held:
+                self.services.leave_app_socket()
         self.gateway.stop_accepting()
         seconds = self.settings.limits.drain_seconds
         if self.exit_port is not None:

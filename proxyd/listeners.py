@@ -11,7 +11,7 @@ from typing import Self
 from config.load import SettingsError
 from config.settings import Settings
 from proxyd.ops import reachability
-from proxyd.ops.activation import InheritedSockets
+from proxyd.ops.activation import SEVERAL, InheritedSockets
 from proxyd.ops.listening import (
     BACKLOG,
     CannotListenError,
@@ -49,13 +49,15 @@ class Listeners:
 
         Raises:
             CannotListenError: an address or the certificate cannot be used.
-            SettingsError: buyers would be told an address that leads nowhere.
+            SettingsError: buyers would be told an address that leads nowhere, or a socket is held
+                that nothing serves.
         """
         host = settings.proxy.host
         with ExitStack() as opened:
             for sock in (sock for socks in held.values() for sock in socks):
                 opened.enter_context(sock)
-            if problems := list(reachability.problems(settings, held)):
+            problems = [*reachability.problems(settings, held), *_unserved(settings, held)]
+            if problems:
                 raise SettingsError(problems)
             tls = tls_context(settings.api.tls_cert, settings.api.tls_key)
             api, proxy = held.get("api", []), held.get("proxy", [])
@@ -66,18 +68,27 @@ class Listeners:
             passwordless = held.get("passwordless") or [
                 opened.enter_context(sock) for sock in _passwordless(settings)
             ]
-            exits = None
-            if settings.exits.host:
-                exits = opened.enter_context(
-                    listen(settings.exits.host, settings.exits.port, "exits")
-                )
-            apps = apps_tls = None
+            exits, apps = held.get("exits", []), held.get("apps", [])
+            if settings.exits.host and not exits:
+                sock = listen(settings.exits.host, settings.exits.port, "exits")
+                exits = [opened.enter_context(sock)]
+            apps_tls = None
             if settings.apps.host:
                 apps_tls = tls_context(settings.apps.tls_cert, settings.apps.tls_key)
-                apps = opened.enter_context(listen(settings.apps.host, settings.apps.port, "apps"))
+                if not apps:
+                    sock = listen(settings.apps.host, settings.apps.port, "apps")
+                    apps = [opened.enter_context(sock)]
             opened.pop_all()
-        kept = frozenset(sock for socks in held.values() for sock in socks)
-        return cls(api[0], proxy[0], tuple(passwordless), tls, kept, exits, apps, apps_tls)
+        return cls(
+            api[0],
+            proxy[0],
+            tuple(passwordless),
+            tls,
+            frozenset(sock for socks in held.values() for sock in socks),
+            exits[0] if exits else None,
+            apps[0] if apps else None,
+            apps_tls,
+        )
 
     def beside(self) -> Self:
         """Return the sockets of another process, at the same ports of the proxy.
@@ -173,6 +184,21 @@ class Listeners:
 def _listens(sock: socket.socket) -> bool:
     is_open = sock.fileno() >= 0
     return is_open and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _unserved(settings: Settings, held: InheritedSockets) -> Iterator[str]:
+    """Yield a line for each socket of a part that is off: its clients would wait for ever."""
+    parts = {
+        SEVERAL: ("proxy.passwordless_ports", bool(settings.proxy.passwordless_ports)),
+        "exits": ("exits.host", bool(settings.exits.host)),
+        "apps": ("apps.host", bool(settings.apps.host)),
+    }
+    for name, (setting, is_on) in parts.items():
+        if held.get(name) and not is_on:
+            yield (
+                f"{setting}: must be set, because the service manager holds a socket "
+                f"named {name}; or disable that socket unit"
+            )
 
 
 def _passwordless(settings: Settings) -> Iterator[socket.socket]:

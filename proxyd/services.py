@@ -195,6 +195,11 @@ class Services:
         if self._acceptor is not None:
             self._acceptor.close()
 
+    def leave_app_socket(self) -> None:
+        """Leave the clients of apps that come from here on to the next daemon, in the same way."""
+        if self.app_port is not None:
+            self.app_port.leave_socket()
+
     async def stop_serving(self) -> None:
         """End every request, within a bound."""
         self.leave_socket()

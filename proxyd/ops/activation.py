@@ -11,8 +11,8 @@ from collections.abc import Mapping, MutableMapping
 from proxyd.ops.listening import CannotListenError
 
 FIRST_DESCRIPTOR = 3  # SD_LISTEN_FDS_START
-SINGLE = ("api", "proxy")  # names of which there is one socket
-SEVERAL = "passwordless"  # the name of which there may be any number
+SINGLE = ("api", "proxy", "exits", "apps")  # one socket has each of these names
+SEVERAL = "passwordless"  # any number of sockets may have this name
 
 InheritedSockets = Mapping[str, list[socket.socket]]
 
@@ -20,7 +20,7 @@ InheritedSockets = Mapping[str, list[socket.socket]]
 def inherited(environment: MutableMapping[str, str]) -> dict[str, list[socket.socket]]:
     """Return the sockets that were passed to this process, by name; empty if none were.
 
-    The names (`FileDescriptorName=`) are `api`, `proxy` and, for any number, `passwordless`.
+    The names (`FileDescriptorName=`) are those of `SINGLE` and, for any number, `passwordless`.
 
     Args:
         environment: `LISTEN_PID`, `LISTEN_FDS` and `LISTEN_FDNAMES` are removed from it, so that no

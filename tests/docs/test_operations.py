@@ -64,7 +64,8 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, (block, done.stdout, done.stderr)
     asked = (tmp_path / "asked").read_text()
-    assert "systemctl enable --now proxyd-api.socket proxyd.socket proxyd.service" in asked
+    sockets = "proxyd-api.socket proxyd.socket proxyd-passwordless.socket"
+    assert f"systemctl enable --now {sockets} proxyd.service" in asked
     units = root / "etc" / "systemd" / "system"
     assert {path.name for path in units.iterdir()} == {
         path.name for path in (ROOT / "systemd").iterdir() if path.is_file()

@@ -7,6 +7,8 @@ import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -99,6 +101,83 @@ def test_a_restart_under_load_loses_no_new_connection(tmp_path: Path) -> None:
         assert supervisor.wait() == 0
         until_true(lambda: supervisor.count("STOPPING=1") == 3, "told")
     process.assert_audit(supervisor.url)
+
+
+class Callers:
+    """Clients that connect to every port, again and again, and say nothing."""
+
+    def __init__(self, ports: Mapping[str, int]) -> None:
+        self._ports = ports
+        self._over = threading.Event()
+        self.connected = dict.fromkeys(ports, 0)
+        self.refused: list[str] = []
+        self._threads = [threading.Thread(target=self._run, args=(name,)) for name in ports]
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+    def _run(self, name: str) -> None:
+        while not self._over.wait(0.02):  # far below the limits of one network
+            try:
+                socket.create_connection(("127.0.0.1", self._ports[name]), timeout=30).close()
+            except OSError as error:
+                self.refused.append(f"{name}: {error!r}")
+            else:
+                self.connected[name] += 1
+
+
+EVERY_PORT = ("api", "proxy", "passwordless", "exits", "apps")
+EVERY_PART = {"PROXYD_EXITS__HOST": "127.0.0.1", "PROXYD_APPS__HOST": "127.0.0.1"}
+GREETINGS = {"api": b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", "proxy": b"\x05\x01\x02"}
+GREETINGS |= {"apps": GREETINGS["api"], "passwordless": b"\x05\x01\x00"}
+
+
+def test_a_restart_refuses_no_client_of_any_port(tmp_path: Path) -> None:
+    with supervising(tmp_path, EVERY_PORT) as supervisor:
+        supervisor.start(**EVERY_PART)
+        ports = {name: supervisor.port(name) for name in EVERY_PORT}
+        with Callers(ports) as callers, ExitStack() as stack:
+            until_true(lambda: min(callers.connected.values()) > 5, "all ports take clients")
+            supervisor.signal(signal.SIGTERM)
+            assert supervisor.wait() == 0
+            between = {
+                name: stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+                for name, port in ports.items()
+            }
+            before = dict(callers.connected)
+            until_true(
+                lambda: all(count > before[name] for name, count in callers.connected.items()),
+                "all ports take clients while there is no daemon",
+            )
+            supervisor.start(**EVERY_PART)
+            for name, greeting in GREETINGS.items():
+                between[name].sendall(greeting)
+                assert between[name].recv(5), name
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            between["exits"] = context.wrap_socket(between["exits"])
+            stack.enter_context(between["exits"])
+            assert between["exits"].version() == "TLSv1.3"
+        assert callers.refused == []
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.wait() == 0
+
+
+def test_a_socket_of_a_part_that_is_off_is_a_mistake(tmp_path: Path) -> None:
+    """Nothing would answer its clients, who would wait for ever."""
+    with supervising(tmp_path, EVERY_PORT) as supervisor:
+        with pytest.raises(AssertionError):
+            supervisor.start(PROXYD_PROXY__PASSWORDLESS_PORTS="[]")
+        for setting in ("proxy.passwordless_ports", "exits.host", "apps.host"):
+            assert f"{setting}: must be set" in supervisor.log
+        assert supervisor.wait() == 2
 
 
 def test_systemd_is_told_of_every_step_and_that_the_loop_turns(tmp_path: Path) -> None:

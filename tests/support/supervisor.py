@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,12 +20,17 @@ def listening() -> socket.socket:
 
 
 class Supervisor:
-    """Two listening sockets and a notification socket, which outlive the daemon that uses them."""
+    """Listening sockets and a notification socket, which outlive the daemon that uses them.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where the daemon works.
+        names: of the sockets, as in socket units.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str] = ("api", "proxy")) -> None:
         self.folder = folder
         self.url = f"sqlite:///{folder}/proxyd.db"
-        self.sockets = {"api": listening(), "proxy": listening()}
+        self.sockets = {name: listening() for name in names}
         self.told: list[str] = []
         self.watchdog_seconds = 0.3
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -42,8 +47,11 @@ class Supervisor:
         """Start the daemon, and wait until it says that it is ready."""
         # A shell puts its own process id there and becomes the daemon, which keeps that id.
         names = ":".join(self.sockets)
-        api, proxy = (sock.fileno() for sock in self.sockets.values())
-        script = f'export LISTEN_PID=$$; exec 203<&{api} 204<&{proxy}; exec "$@" 3<&203 4<&204'
+        descriptors = [sock.fileno() for sock in self.sockets.values()]
+        # Out of the way first, so that none is overwritten before it is copied.
+        aside = " ".join(f"{203 + i}<&{each}" for i, each in enumerate(descriptors))
+        placed = " ".join(f"{3 + i}<&{203 + i}" for i in range(len(descriptors)))
+        script = f'export LISTEN_PID=$$; exec {aside}; exec "$@" {placed}'
         before = self.count("READY=1")
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -51,14 +59,14 @@ class Supervisor:
                 cwd=ROOT,
                 env={
                     **environment(self.url, **settings),
-                    "LISTEN_FDS": "2",
+                    "LISTEN_FDS": str(len(descriptors)),
                     "LISTEN_FDNAMES": names,
                     "NOTIFY_SOCKET": str(self.folder / "notify"),
                     "WATCHDOG_USEC": str(int(self.watchdog_seconds * 1_000_000)),
                 },
                 stdout=log,
                 stderr=log,
-                pass_fds=(api, proxy),
+                pass_fds=descriptors,
             )
         until_true(lambda: self.count("READY=1") > before or self.process.poll() is not None)
         assert self.process.poll() is None, self.log
@@ -101,9 +109,9 @@ class Supervisor:
 
 
 @contextmanager
-def supervising(folder: Path) -> Iterator[Supervisor]:
+def supervising(folder: Path, names: Sequence[str] = ("api", "proxy")) -> Iterator[Supervisor]:
     """Hold the sockets until the test is over."""
-    supervisor = Supervisor(folder)
+    supervisor = Supervisor(folder, names)
     try:
         yield supervisor
     finally:

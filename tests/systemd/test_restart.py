@@ -146,12 +146,12 @@ def test_a_stop_cuts_what_does_not_end_in_time(running: Service, token: str) -> 
 
 
 def test_stopped_with_its_sockets_it_stays_stopped(running: Service) -> None:
-    running.machine.run("systemctl stop proxyd.service proxyd.socket proxyd-api.socket")
-    for port in (1080, 8080):
+    running.machine.run("systemctl stop proxyd.service 'proxyd*.socket'")
+    for port in (1080, 1081, 8080):
         with socket.socket() as client:
             assert client.connect_ex(("127.0.0.1", port)) != 0
     assert running.state == "inactive"
     # Its sockets come with it.
     running.machine.run("systemctl start proxyd.service")
-    for port in (1080, 8080):
+    for port in (1080, 1081, 8080):
         socket.create_connection(("127.0.0.1", port)).close()

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.process import ROOT
 
+from proxyd.ops.activation import SEVERAL, SINGLE
+
 UNITS = ROOT / "systemd"
 EXPOSURE_MAX = 1.5
 ANALYZE = shutil.which("systemd-analyze")
@@ -58,4 +60,4 @@ def test_the_sockets_have_the_names_that_the_daemon_knows() -> None:
         for unit in UNITS.glob("*.socket")
         for name in re.findall(r"^FileDescriptorName=(\w+)$", unit.read_text(), re.MULTILINE)
     }
-    assert names == {"api", "proxy"}
+    assert names == {*SINGLE, SEVERAL}
