@@ -133,7 +133,7 @@ class Market:
         self.bandwidth = Bandwidth(
             context, leases, traffic, rules.terms, bounds, exit_terms=rules.exits
         )
-        self.usage = UsageHistory(context)
+        self.usage = UsageHistory(context, leases, traffic)
         live_usage = LiveUsage(context, leases, live_uses, monotonic)
         self.event_feed = EventFeed(context, rules.event_feed, live_usage)
         self.webhooks = Webhooks(

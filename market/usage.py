@@ -1,8 +1,10 @@
 """How much buyers have used, and when: by the hour, by the day, by session.
 
-The rows behind it are written with the meter's reports (`market.leases`), so they are as old as the
-last report, half a second, and add up to what sessions have used. A report is of the hour in which
-it is made: what was used while the store was away is of the hour in which that was back.
+The meter's reports (`market.leases`) write the rows behind it, which add up to the bytes of each
+session. A report is of the hour in which it is made: bytes that waited for the store are of that
+in which it was back. The bytes that this process has counted since its last report are added to
+the present hour, as the list of sessions adds them, so that the two agree. Connections and refusals
+are those of the last report.
 """
 
 from collections import Counter
@@ -12,11 +14,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from market.bandwidth import Traffic
 from market.context import Context
 from market.errors import Code, MarketError
+from market.leases import Leases
 from market.usage_range import ROWS_MAX, Range, hours_kept_since, last_days, require_rows
 from storage import bandwidth as bandwidth_queries
 from storage import usage as queries
+from storage.bandwidth import UsedLeaseRow
 from storage.store import Transaction
 from storage.usage import HOUR_SECONDS, Bucket, PriceRow, RefusedRow, UsedRow
 
@@ -109,11 +114,15 @@ class UsageHistory:
 
     Args:
         context: the store and the time.
+        leases: says which node this is.
+        traffic: the live counters.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, leases: Leases, traffic: Traffic) -> None:
         self._store = context.store
         self._now = context.now
+        self._leases = leases
+        self._traffic = traffic
 
     @property
     def now(self) -> int:
@@ -142,10 +151,17 @@ class UsageHistory:
             MarketError: `session_not_found`, when it is another user's or nobody's;
                 `too_many_rows`.
         """
-        used, refused, undated = await self._store.read(
-            _series, user_id, range_, session_id=session_id, by_session=by_session
+        used, refused, undated, leases = await self._store.read(
+            _series,
+            user_id,
+            range_,
+            session_id=session_id,
+            by_session=by_session,
+            node_id=self._leases.node_id,
         )
-        sums = _sums(used, refused)
+        now = self._now()
+        live = _at_present(self._unreported(leases), range_.buckets, now, by_session=by_session)
+        sums = _sums([*used, *live], refused)
         if fill:
             sessions = {key[1] for key in sums} if by_session else {""}
             if by_session and session_id is not None:
@@ -157,7 +173,6 @@ class UsageHistory:
         require_rows(len(sums))
         by_time = {bucket.begins_at: bucket for bucket in range_.buckets}
         points = [Point(by_time[key[0]], key[1], each) for key, each in sorted(sums.items())]
-        now = self._now()
         return Series(
             range=range_,
             points=tuple(points),
@@ -183,8 +198,13 @@ class UsageHistory:
         hour = now - now % HOUR_SECONDS
         first = hour - FORECAST_HOURS * HOUR_SECONDS
         hours = [Bucket(at, at + HOUR_SECONDS) for at in range(first, hour, HOUR_SECONDS)]
-        used, refused, lately, ever = await self._store.read(_summary, user_id, spans, hours)
-        sums = _sums(used, refused)
+        used, refused, lately, ever, leases = await self._store.read(
+            _summary, user_id, spans, hours, node_id=self._leases.node_id
+        )
+        unreported = self._unreported(leases)
+        live = _at_present(unreported, spans, now, by_session=False)
+        ever += [PriceRow(row.price_per_gb, row.used_bytes) for row in unreported]
+        sums = _sums([*used, *live], refused)
         today, before, long_before = (sums.get((span.begins_at, ""), Sum()) for span in spans)
         week = today + before
         return Summary(
@@ -211,10 +231,39 @@ class UsageHistory:
                     break
         return rolled
 
+    def _unreported(self, leases: Iterable[UsedLeaseRow]) -> list[UsedRow]:
+        """Return what the leases of this process have used since their last reports, undated."""
+        rows = []
+        for lease in leases:
+            used = self._traffic.used_bytes(lease.session_id, lease.lease_id)
+            if used is not None and used != lease.reported:
+                more = used - lease.reported
+                rows.append(UsedRow(0, lease.session_id, lease.price_per_gb, more, 0))
+        return rows
+
+
+def _at_present(
+    unreported: Iterable[UsedRow], buckets: Iterable[Bucket], now: int, *, by_session: bool
+) -> list[UsedRow]:
+    """Date unreported bytes: the present hour is in one bucket, or in none."""
+    hour = now - now % HOUR_SECONDS
+    return [
+        row._replace(begins_at=bucket.begins_at, session_id=row.session_id if by_session else "")
+        for bucket in buckets
+        if bucket.begins_at <= hour < bucket.ends_at
+        for row in unreported
+    ]
+
 
 async def _series(
-    tx: Transaction, user_id: str, range_: Range, *, session_id: str | None, by_session: bool
-) -> tuple[list[UsedRow], list[RefusedRow], list[PriceRow]]:
+    tx: Transaction,
+    user_id: str,
+    range_: Range,
+    *,
+    session_id: str | None,
+    by_session: bool,
+    node_id: str | None,
+) -> tuple[list[UsedRow], list[RefusedRow], list[PriceRow], list[UsedLeaseRow]]:
     if session_id is not None:
         session = await bandwidth_queries.find(tx, session_id)
         if session is None or session.user_id != user_id:
@@ -222,12 +271,21 @@ async def _series(
     used, refused = await _rows(
         tx, user_id, range_.buckets, session_id=session_id, by_session=by_session
     )
-    return used, refused, await queries.undated(tx, user_id, range_.whole, session_id=session_id)
+    undated = await queries.undated(tx, user_id, range_.whole, session_id=session_id)
+    leases = await bandwidth_queries.leases_of_user(
+        tx, user_id, node_id=node_id, session_id=session_id
+    )
+    return used, refused, undated, leases
 
 
 async def _summary(
-    tx: Transaction, user_id: str, spans: Sequence[Bucket], hours: Sequence[Bucket]
-) -> tuple[list[UsedRow], list[RefusedRow], list[UsedRow], list[PriceRow]]:
+    tx: Transaction,
+    user_id: str,
+    spans: Sequence[Bucket],
+    hours: Sequence[Bucket],
+    *,
+    node_id: str | None,
+) -> tuple[list[UsedRow], list[RefusedRow], list[UsedRow], list[PriceRow], list[UsedLeaseRow]]:
     used, refused = await _rows(tx, user_id, spans, session_id=None, by_session=False)
     lately = await queries.used(
         tx,
@@ -239,7 +297,9 @@ async def _summary(
     )
     if len(lately) > FORECAST_HOURS * KINDS_MAX:
         raise MarketError(Code.TOO_MANY_ROWS)
-    return used, refused, lately, await queries.used_ever(tx, user_id)
+    ever = await queries.used_ever(tx, user_id)
+    leases = await bandwidth_queries.leases_of_user(tx, user_id, node_id=node_id, session_id=None)
+    return used, refused, lately, ever, leases
 
 
 def _forecast(lately: Sequence[UsedRow]) -> Forecast | None:

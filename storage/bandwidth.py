@@ -54,6 +54,15 @@ class ListedRow(NamedTuple):
     exit: str
 
 
+class UsedLeaseRow(NamedTuple):
+    """An open lease of an active session: its last report in bytes, the price of the session."""
+
+    session_id: str
+    price_per_gb: int
+    lease_id: str
+    reported: int
+
+
 class LeaseRow(NamedTuple):
     """A lease: bytes of a session that one daemon may hand out, and how many it has used.
 
@@ -193,6 +202,26 @@ async def page(
         only=only,
         before=behind(before),
         limit=limit,
+        **({} if node_id is None else {"node_id": node_id}),
+        **({} if session_id is None else {"session_id": session_id}),
+    )
+
+
+async def leases_of_user(
+    tx: Transaction, user_id: str, *, node_id: str | None, session_id: str | None
+) -> list[UsedLeaseRow]:
+    """Return a node's open leases of a user's active sessions; `session_id` None for all."""
+    return await tx.all(
+        UsedLeaseRow,
+        f"""
+        SELECT s.id, s.price_per_gb, l.id, l.used_bytes
+        FROM bandwidth_sessions AS s
+        JOIN bandwidth_leases AS l
+            ON l.session_id = s.id AND l.closed_at IS NULL AND l.{of_node(node_id)}
+        WHERE s.user_id = :user_id AND s.status = 'active'
+            {"" if session_id is None else "AND s.id = :session_id"}
+        """,
+        user_id=user_id,
         **({} if node_id is None else {"node_id": node_id}),
         **({} if session_id is None else {"session_id": session_id}),
     )

@@ -68,7 +68,9 @@ async def test_the_rows_of_a_session_are_its_bill_to_the_byte(service: Service) 
 
         async def reported() -> bool:
             shown = await asked(service, person)
-            return bool(shown["total"]["bytes"] == 8 * SIZE)
+            total = shown["total"]
+            assert total["bytes"] == 8 * SIZE, "bytes are there before they are reported"
+            return bool(total["connections"] == 2)
 
         await until(reported, "everything is reported")
     for each in (bought, other):

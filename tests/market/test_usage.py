@@ -75,6 +75,36 @@ async def test_each_hour_has_what_was_reported_in_it(market: Market) -> None:
     assert [each.sum.used_bytes for each in dense.points] == [1_000, 400]
 
 
+@pytest.mark.parametrize("node_id", [None, "here"])
+async def test_usage_agrees_with_the_list_of_sessions_before_the_next_report(
+    market: Market, node_id: str | None
+) -> None:
+    if node_id is not None:
+        await market.store.write(nodes.register, node_id, market.clock.seconds())
+        market.leases.node_id = node_id
+    user = await market.person("10")
+    first, second = await bought(market, user), await bought(market, user, 3 * MICRO)
+    usages = [await leased(market, each) for each in (first, second)]
+    await report(market, usages[0], 700)
+    market.traffic.live |= {usages[0].lease_id: 836, usages[1].lease_id: 64}
+    sessions = await market.bandwidth.page(user, status=None, before="~", limit=10)
+    listed = {each.id: each.bytes_used for each in sessions}
+    assert listed == {first.session_id: 836, second.session_id: 64}
+    for step in Step:
+        shown = await series(market, user, step, by_session=True, fill=False)
+        assert {each.session_id: each.sum.used_bytes for each in shown.points} == listed
+        total = (await series(market, user, step)).total
+        assert (total.used_bytes, total.cost) == (900, (836 + 3 * 64) * MICRO)
+    one = await series(market, user, session_id=second.session_id)
+    assert one.total.used_bytes == 64
+    summary = await market.usage.summary(user, UTC)
+    for each in (summary.today, summary.week, summary.month, summary.ever):
+        assert (each.used_bytes, each.cost) == (900, (836 + 3 * 64) * MICRO)
+    now = market.clock.seconds()
+    past = range_of(Step.HOUR, UTC, now - 3 * HOUR, now - HOUR, now=now)
+    assert (await market.usage.series(user, past)).total.used_bytes == 0
+
+
 async def test_an_hour_is_complete_when_no_report_of_it_can_come(market: Market) -> None:
     user = await market.person()
     hour = market.clock.now
