@@ -61,9 +61,13 @@ The same port speaks HTTP, for browsers and other programs that send no password
 
   curl -x http://{username}:{secret}@{proxy} {api}/
 
+For the lines below, say once in that terminal that it is you:
+
+  export TOKEN={token}
+
 See the bytes that they cost:
 
-  curl -H 'Authorization: Bearer {token}' {api}/api/bandwidth/sessions
+  curl -H "Authorization: Bearer $TOKEN" {api}/api/bandwidth/sessions
 
 {exits}{worker}Each start fills the account up to 100 USD and 100 credits, and ends the sessions of
 earlier demonstrations.
@@ -88,22 +92,26 @@ WORKER = """Have work done by a device of somebody else, walled in: run
 
   {make_worker}
 
-in another terminal (it earns for {owner}, whose password is the same as yours), post a
-script, and follow what it prints:
+in another terminal (it earns for {owner}, whose password is the same as yours). Where
+your TOKEN is set, post a script and follow what it prints:
 
-  job=$(curl -s --json '{job}' -H 'Authorization: Bearer {token}' {api}/api/jobs | \\
-    grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -sN -H 'Authorization: Bearer {token}' \\
+  job=$(curl -s -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
+    -d '{job}' {api}/api/jobs | \\
+    grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -sN -H "Authorization: Bearer $TOKEN" \\
     -H 'Accept: text/event-stream' "{api}/api/jobs/$job/log"
 
 """
 APPS = """Have it show a page, and open the address that is printed in a browser as soon as the
 device has the job:
 
-  job=$(curl -s --json '{page}' -H 'Authorization: Bearer {token}' {api}/api/jobs | \\
-    grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -s -H 'Authorization: Bearer {token}' \\
+  job=$(curl -s -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
+    -d '{page}' {api}/api/jobs | \\
+    grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -s -H "Authorization: Bearer $TOKEN" \\
     {api}/api/jobs/$job/app | grep -o 'http://[^"]*' | head -1
 
-The page stays for an hour, or until POST {api}/api/jobs/$job/cancel.
+The page stays for an hour, or until you say:
+
+  curl -X POST -H "Authorization: Bearer $TOKEN" {api}/api/jobs/$job/cancel
 
 """
 # What is paid is more than what the device asks for, and lasts for an hour at most.
@@ -291,10 +299,8 @@ def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
         exits = EXITS.format(make_exit=make_exit, owner=OWNER_EMAIL, **used)
     if is_sqlite(daemon.settings.storage.url):
         make_worker = _make("worker", daemon.settings, url)
-        worker = WORKER.format(
-            make_worker=make_worker, owner=OWNER_EMAIL, job=JOB, token=token, api=url
-        )
-        worker += APPS.format(page=PAGE, token=token, api=url)
+        worker = WORKER.format(make_worker=make_worker, owner=OWNER_EMAIL, job=JOB, api=url)
+        worker += APPS.format(page=PAGE, api=url)
     return TEXT.format(
         email=EMAIL, password=PASSWORD, token=token, exits=exits, worker=worker, **used
     )

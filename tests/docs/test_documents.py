@@ -34,6 +34,23 @@ from proxyctl.protocol.jobspec import (
 from proxyctl.protocol.jobspec.requirements import parse, text_of
 from proxyd.wire import http_refusals
 
+# Options that curl 7.68, the one of Ubuntu 20.04, does not know.
+NEWER_THAN_CURL = (
+    *("--json", "--fail-with-body", "--retry-all-errors", "--remove-on-error", "--output-dir"),
+    *("--no-clobber", "--skip-existing", "--url-query", "--variable", "--expand-url", "--rate"),
+    *("--create-file-mode", "--aws-sigv4", "--ca-native", "--http3-only", "--doh-insecure"),
+)
+# Knows no newer option. It fails where a page's `send` is refused, which a page leaves to its reader.
+OLD_CURL = """#!/bin/sh
+fails=
+for word; do
+  case "$word" in
+    {newer}) echo "curl 7.68 has no $word" >&2; exit 2 ;;
+    "Content-Type: application/json") fails={fails} ;;
+  esac
+done
+exec {curl} $fails "$@"
+"""
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
@@ -42,10 +59,13 @@ def blocks(document: Path) -> str:
     return "\n".join(re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL))
 
 
-def walk_through(name: str, folder: Path, *, times: int = 1, **variables: str) -> str:
+def walk_through(
+    name: str, folder: Path, *, times: int = 1, is_refused: bool = False, **variables: str
+) -> str:
     """Run every command of a document in one shell, beside a daemon, and return what it prints.
 
     Run more than once, each time in a shell of its own, it prints the same to the same daemon.
+    No `send` may be refused, unless `is_refused` says that the page shows refusals.
     """
     url = f"sqlite:///{folder}/proxyd.db"
     programs = folder / "bin"
@@ -54,6 +74,11 @@ def walk_through(name: str, folder: Path, *, times: int = 1, **variables: str) -
         command = f'#!/bin/sh\nexec "{sys.executable}" -m {program} "$@"\n'
         (programs / program).write_text(command)
         (programs / program).chmod(0o755)
+    curl = programs / "curl"
+    fails = "" if is_refused else "--fail-with-body"
+    newer = "|".join(NEWER_THAN_CURL)
+    curl.write_text(OLD_CURL.format(curl=shutil.which("curl"), newer=newer, fails=fails))
+    curl.chmod(0o755)
     bash = shutil.which("bash")
     assert bash is not None
     with process.serving(url) as daemon:
@@ -75,6 +100,17 @@ def walk_through(name: str, folder: Path, *, times: int = 1, **variables: str) -
     process.assert_audit(url)
     (only,) = printed
     return only
+
+
+def test_no_printed_command_needs_a_newer_curl() -> None:
+    """The pages, the demonstration, the console and the program for devices print commands."""
+    newer = re.compile(rf"(?:{'|'.join(NEWER_THAN_CURL)})(?![\w-])")
+    places = [*DOCUMENTS, *(ROOT / "proxyd" / "cli").glob("*.py"), *ROOT.glob("Makefile")]
+    places += [each for each in (ROOT / "api" / "console").rglob("*.js*") if each.is_file()]
+    for place in places:
+        commands = re.sub(r"\\+\n", " ", place.read_text())
+        lines = [each for each in commands.splitlines() if re.search(r"\b(?:curl|send)\b", each)]
+        assert [each for each in lines if newer.search(each)] == [], place
 
 
 def test_the_walk_through_of_the_proxy_runs(tmp_path: Path) -> None:
@@ -185,14 +221,14 @@ def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> Non
 
 
 def test_the_walk_through_of_device_authorisation_runs(tmp_path: Path) -> None:
-    printed = walk_through("device-login.md", tmp_path)
+    printed = walk_through("device-login.md", tmp_path, is_refused=True)
     assert '"code":"authorization_pending"' in printed
     assert '"client_name":"proxyd on attic"' in printed
     assert '"sessions":[]' in printed
 
 
 def test_the_walk_through_of_keys_runs(tmp_path: Path) -> None:
-    printed = walk_through("keys.md", tmp_path)
+    printed = walk_through("keys.md", tmp_path, is_refused=True)
     assert '"session_id":"' in printed
     for code in ("scope_missing", "spend_limit_reached", "unauthorized"):
         assert f'"code":"{code}"' in printed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from proxyctl.words import plain_text
 from proxyctl.worker import sandboxes
@@ -24,6 +24,31 @@ _DISK_MIN_BYTES: Final = GIGABYTE
 # Without these a device works all the same.
 _SENSORS: Final = "sensors"
 _FILES: Final = "files"
+
+
+class Requirements(NamedTuple):
+    """Whether any job can be run here, and a text for the owner of each missing thing."""
+
+    are_met: bool
+    missing: list[str]
+
+
+def requirements(lend: Lend, sandbox: Sandbox, folder: Path) -> Requirements:
+    """Try the sandboxes that would be lent, before anybody agrees to lend them."""
+    try:
+        executors, findings = sandboxes.usable(sandbox, lend, folder.absolute())
+    except TaskError as error:
+        return Requirements(are_met=False, missing=[error.message])
+    for executor in executors.values():
+        executor.close()
+    missing = [
+        line_of(part, each)
+        for part, some in findings.items()
+        if part not in executors
+        for each in some
+        if not each.is_met
+    ]
+    return Requirements(bool(executors), missing)
 
 
 def everything(consent: Consent | None, folder: Path) -> list[tuple[str, Finding]]:

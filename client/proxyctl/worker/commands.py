@@ -69,10 +69,13 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _setup(arguments: argparse.Namespace) -> int:
+    from proxyctl.worker import checks  # noqa: PLC0415 - it imports all executors
+
     path = arguments.folder / names.CONSENT
     setup.agree(
         path,
         arguments,
+        require=lambda lend, sandbox: checks.requirements(lend, sandbox, arguments.folder),
         token=lambda before: read_token(
             arguments.token_file, lambda prompt: before or _ask_token(prompt)
         ),

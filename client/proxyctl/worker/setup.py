@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from proxyctl.worker.checks import Requirements
+
 _YES: Final = "yes"
 _DISK_PART: Final = 0.25  # of what is free, unless the owner says otherwise
 _DISK_MOST_GB: Final = 100
@@ -73,26 +75,28 @@ def agree(
     path: Path,
     arguments: argparse.Namespace,
     *,
+    require: Callable[[Lend, Sandbox], Requirements],
     token: Callable[[str], str],
     show: Callable[[str], None],
     ask: Callable[[str], str],
 ) -> None:
-    """Show what is lent, and write down that it was agreed to.
+    """Show missing things and lent things, and write the agreement down.
 
     Args:
         path: of the record.
         arguments: of the command line.
+        require: tries the sandboxes; there is no question without one.
         token: returns the worker token, given the one of before or an empty text; called after the
             `yes`.
-        show: shows lines to whoever sits at the device.
-        ask: shows a question and returns what was typed.
+        show: shows lines to the person at the device.
+        ask: shows a question and returns the typed answer.
 
     Raises:
-        ApiError: the address is none.
+        ApiError: the address is not one of an API.
         ConsentError: something cannot be lent.
         TokenError: there is no token.
-        NoConsentError: anything but `yes` was typed, an agent runs in the folder, or there is no
-            marketplace that knows the token.
+        NoConsentError: anything but `yes` was typed, no job can be run here, an agent runs in the
+            folder, or there is no marketplace that knows the token.
         FileError: it cannot be written down.
     """
     _refuse_beside_agent(path.parent)
@@ -102,6 +106,13 @@ def agree(
     problems = not_there(lend, sandbox, path.parent)
     if problems:
         raise NoConsentError("; ".join(problems))
+    are_met, missing = require(lend, sandbox)
+    for line in missing:
+        show(line)
+    if not are_met:
+        raise NoConsentError(
+            "no job can be walled in here before that is there; nothing was agreed to"
+        )
     show(
         _TEXT.format(
             lend=_lend_in_words(lend),

@@ -449,10 +449,23 @@ def lines_of_curl(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith("curl ")]
 
 
-def in_bash(line: str, folder: Path) -> str:
-    """Run a line as a person pastes it into a shell."""
+def is_told(text: str) -> bool:
+    """Say whether all of the demonstration's text is there."""
+    return "earlier demonstrations.\n" in text
+
+
+def token_in(text: str) -> str:
+    """Return the line that the others need before them; no other has a token in it."""
+    [line] = re.findall(r"^  (export TOKEN=\S+)$", text, re.MULTILINE)
+    assert text.count("eyJ") == line.count("eyJ")
+    return str(line)
+
+
+def in_bash(line: str, folder: Path, text: str = "") -> str:
+    """Run a line as a person pastes it into a shell, behind the one of the text with the token."""
+    before = f"{token_in(text)}\n" if text else ""
     done = subprocess.run(
-        ["bash", "-c", line],
+        ["bash", "-c", before + line],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -480,21 +493,22 @@ def test_the_demonstration_prints_lines_that_work(
 ) -> None:
     daemon = serve("--demo")
     url = until_ready(daemon, err)
-    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+    until_true(lambda: is_told(out()), "the demonstration is told")
     assert url in out()
-    by_socks, by_http, look, through = lines_of_curl(out())
+    by_socks, by_http, look, through, _ = lines_of_curl(out())
     assert "socks5h://" in by_socks
     assert "http://" in by_http
     assert "-country-xx:" in through
     assert f"\n  make exit API={url}\n" in out()  # its port was moved
     for fetch in (by_socks, by_http):
         assert in_bash(fetch, tmp_path) == ALIVE
-    until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "the bytes are shown")
-    assert '"status":"active"' in in_bash(look, tmp_path)
+    until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path, out()), "it is counted")
+    assert '"status":"active"' in in_bash(look, tmp_path, out())
     login = re.search(r"login +(\S+) / (\S+)", out())
     assert login is not None
     body = f'{{"email": "{login[1]}", "password": "{login[2]}"}}'
-    assert '"usd_balance":99.0' in curl("--json", body, f"{url}/auth/login")
+    as_json = ("-H", "Content-Type: application/json")
+    assert '"usd_balance":99.0' in curl(*as_json, "-d", body, f"{url}/auth/login")
     stopped(daemon, err)
 
 
@@ -508,8 +522,8 @@ def test_a_device_carries_what_the_demonstration_says(
     port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     url = until_ready(daemon, err)
-    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
-    _, _, look, through = lines_of_curl(out())
+    until_true(lambda: is_told(out()), "the demonstration is told")
+    _, _, look, through, _ = lines_of_curl(out())
     with pytest.raises(AssertionError):
         in_bash(through, tmp_path)  # there is no exit yet
     token = database.with_name(f"{database.stem}-exit.token")
@@ -533,7 +547,7 @@ def test_a_device_carries_what_the_demonstration_says(
     ) as agent:
         until_true(lambda: "attached from 127.0.0.1" in err(), "the device has attached")
         assert in_bash(through, tmp_path) == ALIVE
-        until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path), "they are counted")
+        until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path, out()), "counted")
         agent.terminate()
     assert 'proxyd_exit_dials_total{outcome="connected"} 1.0' in curl(f"{url}/metrics")
     stopped(daemon, err)
@@ -550,7 +564,7 @@ def test_a_device_works_as_the_demonstration_says(
     port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     url = until_ready(daemon, err)
-    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+    until_true(lambda: is_told(out()), "the demonstration is told")
     assert f"\n  make worker API={url}\n" in out()
     line, page_line = re.findall(r"  (job=.*?)\n\n", out(), re.DOTALL)
     token = database.with_name(f"{database.stem}-worker.token")
@@ -572,13 +586,13 @@ def test_a_device_works_as_the_demonstration_says(
         [*proxyctl, "run", *folder], env=environment, stderr=subprocess.DEVNULL
     ) as agent:
         try:
-            printed = in_bash(line.replace("sleep(1)", "sleep(0.1)"), tmp_path)
-            address = in_bash(page_line, tmp_path).strip()
+            printed = in_bash(line.replace("sleep(1)", "sleep(0.1)"), tmp_path, out())
+            address = in_bash(page_line, tmp_path, out()).strip()
             assert ".localhost:" in address
             until_true(lambda: "Directory listing" in opened_by_curl(address), "the page is there")
-            [shown] = set(re.findall(r"-H '(Authorization: [^']*)'", page_line))
             job_id = address.removeprefix("http://").partition(".")[0]
-            curl("-X", "POST", "-H", shown, f"{url}/api/jobs/{job_id}/cancel")
+            cancel = lines_of_curl(out())[-1]
+            assert '"ok":true' in in_bash(f"job={job_id}; {cancel}", tmp_path, out())
         finally:
             agent.terminate()
     texts = re.findall(r'"text":"(.*?)"', printed)
@@ -592,12 +606,12 @@ def test_a_device_of_the_demonstration_may_reach_the_port_that_the_api_has_now(
 ) -> None:
     daemon = serve("--demo")
     until_ready(daemon, err)
-    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+    until_true(lambda: is_told(out()), "the demonstration is told")
     stopped(daemon, err)
     port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     until_ready(daemon, err)
-    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told again")
+    until_true(lambda: is_told(out()), "the demonstration is told again")
     with closing(sqlite3.connect(database)) as opened:
         [(ports,)] = opened.execute("SELECT ports FROM exits")
     assert str(port) in ports.split(",")
@@ -610,7 +624,7 @@ def test_the_demonstration_has_exits_in_several_processes_and_a_line_of_its_own(
     second = database.with_name("second.db")
     daemon = serve("--demo", PROXYD_PROXY__PROCESSES="2", PROXYD_STORAGE__URL=f"sqlite:///{second}")
     url = until_ready(daemon, err)
-    until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
+    until_true(lambda: is_told(out()), "the demonstration is told")
     assert f"\n  make exit API={url} DEMO=second\n" in out()
     assert second.with_name("second-exit.token").exists()
     stopped(daemon, err)
@@ -622,10 +636,10 @@ def test_the_demonstration_can_be_had_again(
     for _ in range(2):
         daemon = serve("--demo")
         until_ready(daemon, err)
-        until_true(lambda: len(lines_of_curl(out())) == 4, "the demonstration is told")
-        fetch, _, look, _ = lines_of_curl(out())
+        until_true(lambda: is_told(out()), "the demonstration is told")
+        fetch, _, look, *_ = lines_of_curl(out())
         assert in_bash(fetch, tmp_path) == ALIVE
-        assert in_bash(look, tmp_path).count('"id":') == 1
+        assert in_bash(look, tmp_path, out()).count('"id":') == 1
         stopped(daemon, err)
 
 
@@ -633,7 +647,7 @@ def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
     serve: Serve, out: Callable[[], str], err: Callable[[], str]
 ) -> None:
     daemon = serve("--demo")
-    until_true(lambda: len(lines_of_curl(out())) == 4, "it serves")
+    until_true(lambda: is_told(out()), "it serves")
     daemon.send_signal(signal.SIGHUP)
     until_true(lambda: "reloaded: nothing has changed" in err(), "it is reloaded")
     assert "with a restart only" not in err()

@@ -1,13 +1,14 @@
 """The commands around `run`, as processes, and what an owner is shown."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.process import ROOT
 from support.worker_market import TOKEN, WorkerMarket, worker_market
-from support.worker_process import WorkerAgent, worker_agent
+from support.worker_process import WorkerAgent, require_sandbox, worker_agent
 
 from proxyctl.worker import names, record
 from proxyctl.worker.setup import _OPTIONS
@@ -28,6 +29,7 @@ def agent(market: WorkerMarket, tmp_path: Path) -> Iterator[WorkerAgent]:
 
 
 def setup(agent: WorkerAgent, *options: str, typed: str = "yes\n", api: str = "") -> str:
+    require_sandbox(agent.folder)
     done = agent.command(
         "setup",
         *("--api", api or agent.market.url, "--token-file", str(agent.folder / "token")),
@@ -36,6 +38,11 @@ def setup(agent: WorkerAgent, *options: str, typed: str = "yes\n", api: str = ""
     )
     assert (done.returncode == 0) == (agent.folder / names.CONSENT).exists(), done.stderr
     return done.stdout + done.stderr
+
+
+def without_limits() -> str:
+    """Return a kind of limits that this machine does not have."""
+    return "systemd" if not Path("/run/systemd/system").is_dir() else "cgroup1"
 
 
 def test_setup_shows_what_is_lent_and_writes_it_down(agent: WorkerAgent) -> None:
@@ -125,13 +132,25 @@ def test_check_shows_everything_where_no_limits_can_be_held(agent: WorkerAgent) 
     setup(agent, "--executor", "bwrap")
     path = agent.folder / names.CONSENT
     fields = json.loads(path.read_text())
-    fields["sandbox"]["limits"] = (
-        "systemd" if not Path("/run/systemd/system").is_dir() else "cgroup1"
-    )
+    fields["sandbox"]["limits"] = without_limits()
     path.write_text(json.dumps(fields))
     shown = agent.command("check").stdout
     assert "bwrap/bubblewrap" in shown
     assert "(one way to hold limits is enough)" in shown
+
+
+def test_setup_names_what_is_missing_and_what_to_do_before_it_asks(
+    agent: WorkerAgent,
+) -> None:
+    """Owners agreed to everything once, and learned then that nothing could run."""
+    options = ("--api", agent.market.url, "--executor", "bwrap", "--limits", without_limits())
+    done = agent.command("setup", *options, typed="yes\n")
+    assert done.returncode == 1
+    assert re.search(r"MISS bwrap/\S+: .*\n     needed: ", done.stdout)
+    assert "Type yes" not in done.stdout
+    assert "no job can be walled in here" in done.stderr
+    assert not (agent.folder / names.CONSENT).exists()
+    assert not agent.market.questions
 
 
 def test_anything_but_yes_is_no(agent: WorkerAgent) -> None:
@@ -156,9 +175,7 @@ def test_a_device_where_nothing_can_be_walled_in_takes_nothing(agent: WorkerAgen
     setup(agent, "--executor", "bwrap")
     path = agent.folder / names.CONSENT
     fields = json.loads(path.read_text())
-    fields["sandbox"]["limits"] = (
-        "systemd" if not Path("/run/systemd/system").is_dir() else "cgroup1"
-    )
+    fields["sandbox"]["limits"] = without_limits()
     path.write_text(json.dumps(fields))
     done = agent.command("run")
     assert done.returncode == 1
