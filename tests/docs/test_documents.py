@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from standardwebhooks.webhooks import Webhook
@@ -40,7 +41,7 @@ NEWER_THAN_CURL = (
     *("--no-clobber", "--skip-existing", "--url-query", "--variable", "--expand-url", "--rate"),
     *("--create-file-mode", "--aws-sigv4", "--ca-native", "--http3-only", "--doh-insecure"),
 )
-# Knows no newer option. It fails where a page's `send` is refused, which a page leaves to its reader.
+# Knows no newer option, and fails where the `send` of a page is refused.
 OLD_CURL = """#!/bin/sh
 fails=
 for word; do
@@ -59,15 +60,34 @@ def blocks(document: Path) -> str:
     return "\n".join(re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL))
 
 
+class Demonstration(NamedTuple):
+    """A daemon that all pages share, as they do when somebody reads one after the other."""
+
+    url: str
+    api: str
+
+
+@pytest.fixture(scope="module")
+def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demonstration]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('demonstration')}/proxyd.db"
+    with process.serving(url) as daemon:
+        yield Demonstration(url, daemon.api)
+
+
 def walk_through(
-    name: str, folder: Path, *, times: int = 1, is_refused: bool = False, **variables: str
+    name: str,
+    folder: Path,
+    daemon: Demonstration,
+    *,
+    times: int = 1,
+    is_refused: bool = False,
+    **variables: str,
 ) -> str:
     """Run every command of a document in one shell, beside a daemon, and return what it prints.
 
     Run more than once, each time in a shell of its own, it prints the same to the same daemon.
     No `send` may be refused, unless `is_refused` says that the page shows refusals.
     """
-    url = f"sqlite:///{folder}/proxyd.db"
     programs = folder / "bin"
     programs.mkdir()
     for program in ("proxyd", "proxyctl"):
@@ -81,25 +101,36 @@ def walk_through(
     curl.chmod(0o755)
     bash = shutil.which("bash")
     assert bash is not None
-    with process.serving(url) as daemon:
-        path = f"{ROOT}:{ROOT / 'client'}"
-        environment = process.environment(url, API=daemon.api, PYTHONPATH=path, **variables)
-        environment["PATH"] = f"{programs}:{environment['PATH']}"
-        printed = set()
-        for _ in range(times):
-            done = subprocess.run(
-                [bash, "-euo", "pipefail", "-c", blocks(ROOT / "docs" / name)],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            printed.add(done.stdout)
-    process.assert_audit(url)
+    path = f"{ROOT}:{ROOT / 'client'}"
+    environment = process.environment(daemon.url, API=daemon.api, PYTHONPATH=path, **variables)
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    printed = set()
+    for _ in range(times):
+        done = subprocess.run(
+            [bash, "-euo", "pipefail", "-c", blocks(ROOT / "docs" / name)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed.add(done.stdout)
+    process.assert_audit(daemon.url)
     (only,) = printed
     return only
+
+
+def test_each_page_has_users_and_references_of_its_own() -> None:
+    """They are run one after the other, on one demonstration."""
+    names: list[str] = []
+    for place in (ROOT / "docs").glob("*.md"):
+        if place.name != "operations.md":  # is no page of the demonstration
+            commands = blocks(place)
+            names += set(re.findall(r'"username": "(\w+)"', commands))
+            names += set(re.findall(r"--reference (\S+)", commands))
+    assert len(names) > 10
+    assert sorted(names) == sorted(set(names))
 
 
 def test_no_printed_command_needs_a_newer_curl() -> None:
@@ -113,10 +144,10 @@ def test_no_printed_command_needs_a_newer_curl() -> None:
         assert [each for each in lines if newer.search(each)] == [], place
 
 
-def test_the_walk_through_of_the_proxy_runs(tmp_path: Path) -> None:
+def test_the_walk_through_of_the_proxy_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     with threads.web() as page:
         printed = walk_through(
-            "walkthrough.md", tmp_path, PAGE=f"http://localhost:{page.port}/bytes/7"
+            "walkthrough.md", tmp_path, demonstration, PAGE=f"http://localhost:{page.port}/bytes/7"
         )
         used = page.received + page.sent
     assert not (tmp_path / "session.json").exists()
@@ -129,9 +160,9 @@ def test_the_walk_through_of_the_proxy_runs(tmp_path: Path) -> None:
     assert '"kind":"release","currency":"usd"' in printed
 
 
-def test_the_walk_through_of_workers_runs(tmp_path: Path) -> None:
+def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
-    printed = walk_through("workers.md", tmp_path, FOLDER=str(tmp_path / "worker"))
+    printed = walk_through("workers.md", tmp_path, demonstration, FOLDER=str(tmp_path / "worker"))
     assert "at most 1 core, 0.5 GB of memory and 1 GB of disk" in printed
     assert "ok   marketplace/reachable" in printed
     assert re.search("shown: [0-9]+ hashes a second, .*, and 499122176 bytes of memory", printed)
@@ -140,8 +171,8 @@ def test_the_walk_through_of_workers_runs(tmp_path: Path) -> None:
     assert printed.rstrip().endswith("not running")
 
 
-def test_the_walk_through_of_jobs_runs(tmp_path: Path) -> None:
-    printed = walk_through("jobs.md", tmp_path)
+def test_the_walk_through_of_jobs_runs(tmp_path: Path, demonstration: Demonstration) -> None:
+    printed = walk_through("jobs.md", tmp_path, demonstration)
     assert '"is_online":true' in printed
     assert '"status":"running"' in printed
     assert '"requirements":"GPU with 24 GB"' in printed
@@ -177,16 +208,16 @@ def test_every_field_of_a_payload_is_documented() -> None:
         assert {each.name for each in fields(kind)} <= named
 
 
-def test_the_walk_through_of_events_runs(tmp_path: Path) -> None:
-    printed = walk_through("events.md", tmp_path)
+def test_the_walk_through_of_events_runs(tmp_path: Path, demonstration: Demonstration) -> None:
+    printed = walk_through("events.md", tmp_path, demonstration)
     assert '"type":"wallet.deposited"' in printed
     assert '"type":"session.created"' in printed
     assert printed.rstrip().endswith("event: session.ended")
     assert not (tmp_path / "heard.txt").exists()
 
 
-def test_the_walk_through_of_webhooks_runs(tmp_path: Path) -> None:
-    printed = walk_through("webhooks.md", tmp_path)
+def test_the_walk_through_of_webhooks_runs(tmp_path: Path, demonstration: Demonstration) -> None:
+    printed = walk_through("webhooks.md", tmp_path, demonstration)
     assert '"type":"test.ping","timestamp":"' in printed
     assert '"status":"delivered","attempts":1,' in printed
     assert '"status":"pending","attempts":1,' in printed
@@ -220,15 +251,17 @@ def test_ten_lines_verify_what_the_reference_library_does(tmp_path: Path) -> Non
     assert not is_genuine(secret, headers(Webhook(secret).sign("e", old, body.decode()), old), body)
 
 
-def test_the_walk_through_of_device_authorisation_runs(tmp_path: Path) -> None:
-    printed = walk_through("device-login.md", tmp_path, is_refused=True)
+def test_the_walk_through_of_device_authorisation_runs(
+    tmp_path: Path, demonstration: Demonstration
+) -> None:
+    printed = walk_through("device-login.md", tmp_path, demonstration, is_refused=True)
     assert '"code":"authorization_pending"' in printed
     assert '"client_name":"proxyd on attic"' in printed
     assert '"sessions":[]' in printed
 
 
-def test_the_walk_through_of_keys_runs(tmp_path: Path) -> None:
-    printed = walk_through("keys.md", tmp_path, is_refused=True)
+def test_the_walk_through_of_keys_runs(tmp_path: Path, demonstration: Demonstration) -> None:
+    printed = walk_through("keys.md", tmp_path, demonstration, is_refused=True)
     assert '"session_id":"' in printed
     for code in ("scope_missing", "spend_limit_reached", "unauthorized"):
         assert f'"code":"{code}"' in printed
@@ -253,9 +286,11 @@ def test_the_page_of_events_has_every_event_with_what_it_says() -> None:
         assert re.findall(r"`(\w+)`", listed) == list(CATALOGUE[name].__struct_fields__)
 
 
-def test_the_walk_through_of_the_assistant_runs(tmp_path: Path) -> None:
+def test_the_walk_through_of_the_assistant_runs(
+    tmp_path: Path, demonstration: Demonstration
+) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
-    printed = walk_through("assistant.md", tmp_path, times=2)
+    printed = walk_through("assistant.md", tmp_path, demonstration, times=2)
     assert "POST /api/bandwidth/create" in printed
     assert "Bu otomatik bir" in printed
     assert "Your balance: 0.00 credits and 0.00 USD." in printed
