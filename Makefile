@@ -72,11 +72,14 @@ exit: $(STAMP)
 	@$(PROXYCTL) exit consent --api $(API) --token-file var/$(DEMO)-exit.token --folder var/$(DEMO)-exit
 	@$(PROXYCTL) exit run --folder var/$(DEMO)-exit --allow 127.0.0.0/8 --allow ::1/128
 
-# A device that runs jobs of the demonstration, walled in; it asks for consent first, as any device does.
+# A device that runs jobs of the demonstration, walled in; it asks for consent first, as any device does. JOBS="script docker"
+# also lends it to jobs with images (podman or docker must be there), NETWORK=egress gives jobs public addresses.
+LENT = $(if $(filter command%,$(origin JOBS)),$(JOBS:%=--jobs %)) $(if $(filter command%,$(origin NETWORK)),--network $(NETWORK))
+
 worker: $(STAMP)
 	@test -r var/$(DEMO)-worker.token || { echo "make worker: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
 	@$(PROXYCTL) worker setup --api $(API) --token-file var/$(DEMO)-worker.token --folder var/$(DEMO)-worker \
-		--max-jobs 4
+		--max-jobs 4 $(LENT)
 	@$(PROXYCTL) worker run --folder var/$(DEMO)-worker
 
 # In two processes more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or
@@ -284,13 +287,14 @@ kubernetes: setup
 			exec $(VENV)/bin/python -m pytest --timeout 300 tests/client/proxyctl/worker/executors/test_kubernetes.py'
 
 # A notebook that runs as a job, in a real browser, through everything: as root, on Debian, which notebook and browser
-# are installed from (116 MB). Half a minute.
+# are installed from (116 MB), and one that a job brings with it, fetched by pip. A minute.
 NOTEBOOK_PACKAGES := bubblewrap chromium jupyter-notebook python3-ipykernel
 
 notebook: setup
 	@test "$$(command -v bwrap chromium jupyter-notebook | wc -l)" = 3 || \
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(NOTEBOOK_PACKAGES)
 	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/integration/test_notebook.py
+	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/docs/test_documents.py -k packages
 
 # Asks the package index which of the pinned versions have known weaknesses.
 audit: setup

@@ -1,12 +1,14 @@
 """What is documented is true: commands run, tables match the code, links lead somewhere."""
 
 import base64
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -52,6 +54,24 @@ for word; do
 done
 exec {curl} $fails "$@"
 """
+# Installs a numpy and a notebook that do as much as the page asks of them.
+PIP = """
+import pathlib, sys
+target = pathlib.Path(sys.argv[sys.argv.index("--target") + 1])
+package = target / sys.argv[-1]
+package.mkdir(parents=True)
+(package / "__init__.py").write_text("arange = range")
+(package / "__main__.py").write_text('''
+import http.server, sys
+class Home(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<title>Home</title>")
+[port] = [int(word.partition("=")[2]) for word in sys.argv if word.startswith("--port=")]
+http.server.HTTPServer(("127.0.0.1", port), Home).serve_forever()
+''')
+"""
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
@@ -61,17 +81,43 @@ def blocks(document: Path) -> str:
 
 
 class Demonstration(NamedTuple):
-    """A daemon that all pages share, as they do when somebody reads one after the other."""
+    """A daemon that all pages share, as `make run` starts it."""
 
+    folder: Path
     url: str
     api: str
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Have a device take jobs of it, as `make worker` does."""
+        folder = ("--folder", str(self.folder / "worker"))
+        proxyctl = [sys.executable, "-m", "proxyctl", "worker"]
+        token = self.folder / "proxyd-worker.token"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
+        agree = ("setup", "--api", self.api, "--token-file", str(token), "--max-jobs", "4")
+        subprocess.run(
+            [*proxyctl, *agree, *folder],
+            input="yes\n",
+            text=True,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        with subprocess.Popen(
+            [*proxyctl, "run", *folder], env=environment, stderr=subprocess.DEVNULL
+        ) as agent:
+            try:
+                yield
+            finally:
+                agent.terminate()
 
 
 @pytest.fixture(scope="module")
 def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demonstration]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('demonstration')}/proxyd.db"
-    with process.serving(url) as daemon:
-        yield Demonstration(url, daemon.api)
+    folder = tmp_path_factory.mktemp("demonstration")
+    url = f"sqlite:///{folder}/proxyd.db"
+    with process.serving(url, "--demo") as daemon:
+        yield Demonstration(folder, url, daemon.api)
 
 
 def walk_through(
@@ -169,6 +215,22 @@ def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonst
     assert "running as process" in printed
     assert "\n42\n" in printed
     assert printed.rstrip().endswith("not running")
+
+
+def test_the_walk_through_of_packages_runs(tmp_path: Path, demonstration: Demonstration) -> None:
+    """With a pip that needs no index, unless `make notebook` has one."""
+    require_sandbox(tmp_path)
+    if os.environ.get("REQUIRE_NOTEBOOK") != "1":
+        pip = tmp_path / ".venv" / "bin" / "pip"
+        pip.parent.mkdir(parents=True)
+        pip.write_text(f"#!{sys.executable}\n{PIP}")
+        pip.chmod(0o755)
+    with demonstration.working():
+        printed = walk_through("packages.md", tmp_path, demonstration)
+    assert "the sum is 45\n" in printed
+    assert re.search(r"open http://\S+\.localhost:[0-9]+/\?key=", printed)
+    assert "<title>Home</title>" in printed
+    assert printed.count('"warnings":["') == 2
 
 
 def test_the_walk_through_of_jobs_runs(tmp_path: Path, demonstration: Demonstration) -> None:
