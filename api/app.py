@@ -76,6 +76,6 @@ def routes(
         *DeployRoutes(market.deploys, market.rollouts, market.dispatch).table(),
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
-        *EventRoutes(market.event_feed, market.accounts).table(),
+        *EventRoutes(market.event_feed).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

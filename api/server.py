@@ -52,6 +52,7 @@ from api.routes import (
     encode,
 )
 from api.sizes import largest
+from market.accounts import Caller
 from market.errors import MarketError
 from market.idempotency import KeyedRequest, Replayed, Seal
 from market.networks import counted_network
@@ -75,6 +76,7 @@ class HttpServer(Front):
         authenticate: returns the login of a session token, or raises `MarketError`.
         authenticate_key: the same for an API key, and the address that it is shown from.
         authenticate_worker: the same for the tokens of worker devices.
+        is_current: says whether the login or key of a caller is valid; streams end with it.
         body_max_bytes: the largest request body; a route takes less if its type is smaller.
         seal: seals the answers that are stored for requests with an Idempotency-Key.
         now: the wall clock, in UTC seconds.
@@ -94,6 +96,7 @@ class HttpServer(Front):
         authenticate: Authenticate,
         authenticate_key: AuthenticateKey,
         authenticate_worker: AuthenticateWorker,
+        is_current: Callable[[Caller], Awaitable[bool]],
         body_max_bytes: int,
         seal: Seal,
         now: Callable[[], int],
@@ -119,6 +122,7 @@ class HttpServer(Front):
             kind: min(largest(kind) or body_max_bytes, body_max_bytes) for kind in self._decoders
         }
         self._clients = Clients(trusted_proxies)
+        self._is_current = is_current
         self._seal = seal
         self._wall_clock = now
         self._limits = limits or Limits()
@@ -212,10 +216,17 @@ class HttpServer(Front):
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
         request.connection.ends_request = route.ends_with_client
-        answer = _held if route.is_held else _answered
-        return await answer(
-            request, route, await self._call(request, route, names, client, address)
-        )
+        call = await self._call(request, route, names, client, address)
+        if route.is_held:
+            return await _held(request, route, call)
+        return await _answered(request, route, call, self._goes_on)
+
+    async def _goes_on(self, caller: Caller) -> bool:
+        """Say whether a caller may still read; also while the store is away and cannot say it."""
+        try:
+            return await self._is_current(caller)
+        except StoreError:
+            return True
 
     def _metrics(self, request: Request) -> Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
@@ -307,8 +318,16 @@ class HttpServer(Front):
         return await whole(request, self._body_max_bytes[route.body], client)
 
 
-async def _answered(request: Request, route: Route, call: Call[Any, Any]) -> web.StreamResponse:
+async def _answered(
+    request: Request,
+    route: Route,
+    call: Call[Any, Any],
+    goes_on: Callable[[Caller], Awaitable[bool]],
+) -> web.StreamResponse:
     reply = await route.handler(call)
+    if isinstance(reply, Streamed) and call.login is not None:
+        events = sse.while_current(reply.events, partial(goes_on, call.login))
+        reply = Streamed(events=events)
     if isinstance(reply, Streamed | Download | Redirect):
         return await _sent(request, reply, call.client)
     if isinstance(reply, WithCookie):

@@ -27,7 +27,6 @@ TESTED_IN = {
     "api/reverse/streams.py": "tests/api/reverse/test_server.py",
     "api/reverse/upstream.py": "tests/api/reverse/test_server.py",
     "api/routes.py": "tests/api/test_router.py",
-    "api/sse.py": "tests/api/test_assistant.py",
     "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/test_commands.py",
     "client/proxyctl/api.py": "tests/client/proxyctl/exit/test_consent.py",
     "client/proxyctl/exit/api.py": "tests/client/proxyctl/exit/test_consent.py",

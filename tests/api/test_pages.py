@@ -54,6 +54,7 @@ def test_the_api_is_described_when_somebody_asks_and_once(monkeypatch: pytest.Mo
         authenticate=nobody,
         authenticate_key=nobody,
         authenticate_worker=nobody,
+        is_current=nobody,
         body_max_bytes=1024,
         seal=Seal(b"k" * 40),
         now=lambda: 0,
