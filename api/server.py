@@ -291,7 +291,10 @@ class HttpServer(Front):
             user_id = login.profile.user_id if login is not None else ""
             asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
             request_hash = self._seal.fingerprint(asked)
-            keyed = KeyedRequest(user_id, key, request_hash, self._seal, self._wall_clock())
+            grant = login.key if login is not None else None
+            purse_id = grant.purse_id if grant is not None else ""
+            now = self._wall_clock()
+            keyed = KeyedRequest(user_id, key, request_hash, self._seal, now, purse_id)
         accepted = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
         accept = request.headers.get(hdrs.ACCEPT, "")
         last_id = request.headers.get(hdrs.LAST_EVENT_ID, "")

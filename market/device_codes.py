@@ -9,6 +9,7 @@ the key is made when it is handed over, so that nobody finds it in the store mea
 import hashlib
 import secrets
 from collections.abc import Sequence
+from ipaddress import ip_network
 
 from msgspec import Struct
 
@@ -35,7 +36,10 @@ DEVICE_CODE_BYTES = 32
 # takes half a million minutes, of which each code lives ten.
 TRIES_MAX, TRIES_SECONDS = 5, 60
 BEGUN_MAX, BEGUN_SECONDS = 30, 3_600  # by one network
+# That wait for an answer. One more takes the place of the oldest of the network with the most, so
+# that nobody keeps others out: an IPv4 /24, and an IPv6 /32, which is what a provider has.
 WAITING_MAX = 10_000
+SHARE_BITS = {4: 24, 6: 32}
 FRESH_SECONDS = 600
 # How long one that ran out is known, and how many of them each new one removes.
 KEPT_SECONDS = 3_600
@@ -78,7 +82,7 @@ class DeviceCodes:
 
         Raises:
             MarketError: `invalid_field`; `too_many_attempts` from this network; `too_busy`, when
-                more wait than may.
+                no code is free.
         """
         name = client_name.strip()
         if not name or len(name) > CLIENT_NAME_MAX_CHARACTERS or not name.isprintable():
@@ -102,6 +106,7 @@ class DeviceCodes:
             next_poll_at=now,
             created_at=now,
             expires_at=now + LIFETIME_SECONDS,
+            share=_share(client),
         )
         drawn = [_user_code() for _ in range(_DRAWS_MAX)]
         return Begun(device_code, _shown(await self._store.write(_begin, row, drawn)))
@@ -160,8 +165,8 @@ class DeviceCodes:
 
 async def _begin(tx: Transaction, row: DeviceCodeRow, drawn: Sequence[str]) -> str:
     await queries.delete_before(tx, row.created_at - KEPT_SECONDS, limit=FORGET_MAX)
-    if await queries.count(tx) >= WAITING_MAX:
-        raise MarketError(Code.TOO_BUSY)
+    if await queries.count_waiting(tx, row.created_at) >= WAITING_MAX:
+        await queries.drop_waiting(tx, row.created_at)
     for user_code in drawn:
         if await queries.insert(tx, row._replace(user_hash=_hash(user_code))):
             return user_code
@@ -187,6 +192,16 @@ async def _answer(
     status, user_id = "approved" if is_approved else "denied", caller.profile.user_id
     if not await queries.answer(tx, row.id, status=status, user_id=user_id, now=now):
         raise MarketError(Code.USER_CODE_NOT_FOUND)
+
+
+def _share(client: str) -> str:
+    """Return the network that a client counts for when too many wait; "" if it has no address."""
+    try:
+        network = ip_network(client, strict=False)
+    except ValueError:
+        return ""
+    address, bits = network.network_address, SHARE_BITS[network.version]
+    return str(ip_network((address, bits), strict=False))
 
 
 def _user_code() -> str:

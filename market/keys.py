@@ -327,7 +327,8 @@ def status_of(row: KeyRow, now: int) -> str:
 
 
 def _grant(row: KeyRow) -> Grant:
-    return Grant(row.id, frozenset(row.scopes.split()), Spender(row.id, row.user_id))
+    spender = Spender(row.id, row.user_id)
+    return Grant(row.id, row.purse_id, frozenset(row.scopes.split()), spender)
 
 
 async def _require_login(tx: Transaction, login_id: str | None, now: int) -> None:

@@ -25,7 +25,7 @@ from market.proofs import RESET_SECONDS, Proof, Proofs, hashed, keep
 from market.throttle import Throttle
 from market.user_fields import check_password, email_key
 from market.webhooks import disable_all
-from storage import device_codes, users
+from storage import apps, device_codes, users
 from storage import outbox as outbox_queries
 from storage.errors import StoreError
 from storage.outbox import OutboxRow
@@ -199,8 +199,9 @@ async def _reset(
     user_id = await _use(tx, token_hash, "reset", now)
     await replace_password(tx, user_id, password_hash, keep="", now=now)
     await device_codes.deny_approved(tx, user_id)
-    # Whoever knew the old one may have made keys, and have had events sent elsewhere.
+    # Somebody with the old one may have made keys, read keys of apps, and sent events elsewhere.
     await end_all(tx, context, user_id)
+    await apps.forget_of(tx, user_id)
     await disable_all(tx, context, user_id)
     await users.set_email_verified(tx, user_id, now)
     user = await users.find(tx, user_id)

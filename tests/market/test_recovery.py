@@ -10,10 +10,12 @@ from support.events import said
 from support.market import SEALING, Market
 from support.statements import counted
 from support.waiting import until
+from support.work import posted
 
 from market.accounts import Caller, LoginLimits
 from market.errors import Code, MarketError
 from market.mail import Message, decoded
+from market.money import MICRO, Currency
 from market.outbox import Outbox
 from market.recovery import Recovery
 from market.scopes import Scope
@@ -290,6 +292,22 @@ async def test_a_reset_ends_what_events_were_sent_to(
     assert [each["webhook_id"] for each in told] == ids[1:]
     assert {each["reason"] for each in told} == {"reset"}
     assert await market.webhooks.due(but=(), limit=10) == []
+
+
+async def test_a_reset_ends_the_keys_of_apps(
+    market: Market, recovery: Recovery, letters: Letters, token: str
+) -> None:
+    me, other = (await caller(market, token)).profile.user_id, await market.person()
+    apps = {}
+    for person, email in ((me, EMAIL), (other, "person1@example.com")):
+        await market.deposit(email, 10 * MICRO, currency=Currency.CREDIT)
+        payload = {"script": "serve()", "ports": [{"name": "web", "port": 8888}]}
+        job_id = await posted(market, person, payload=payload)
+        apps[person] = await market.apps.of_job(person, job_id)
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    assert await market.apps.find(apps[me].id) is None
+    assert (await market.apps.of_job(me, apps[me].id)).key != apps[me].key
+    assert await market.apps.of_job(other, apps[other].id) == apps[other]
 
 
 async def test_a_change_does_not_undo_a_reset_that_was_faster(
