@@ -56,7 +56,7 @@ def routes(
     return [
         *HealthRoutes(ready).table(),
         *AccountRoutes(market.accounts, market.recovery, cookies).table(),
-        *KeyRoutes(market.keys).table(),
+        *KeyRoutes(market.keys, market.made_by_keys).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
         *WebhookRoutes(market.webhooks).table(),

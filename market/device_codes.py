@@ -18,6 +18,7 @@ from market.bounds import lock_user
 from market.context import Context
 from market.errors import Code, MarketError
 from market.keys import IssuedKey, NewKey, issue
+from market.letters import Letters
 from market.scopes import Scope
 from market.throttle import Throttle
 from storage import device_codes as queries
@@ -60,11 +61,13 @@ class DeviceCodes:
 
     Args:
         context: the store, identifiers and the time.
+        letters: e-mails to users.
         app_url: where the page is that people type the code into.
     """
 
-    def __init__(self, context: Context, app_url: str) -> None:
+    def __init__(self, context: Context, letters: Letters, app_url: str) -> None:
         self._context = context
+        self._letters = letters
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -121,6 +124,7 @@ class DeviceCodes:
         come = await self._store.write(self._redeem, _hash(device_code))
         if isinstance(come, Code):
             raise MarketError(come)
+        self._letters.wake()
         return come
 
     async def find(self, caller: Caller, user_code: str) -> DeviceCodeRow:
@@ -156,7 +160,7 @@ class DeviceCodes:
                 return Code.EXPIRED_TOKEN
             scopes = tuple(Scope(scope) for scope in row.scopes.split(","))
             new = NewKey(name=row.client_name, scopes=scopes)
-            return await issue(tx, self._context, row.user_id, new, "device")
+            return await issue(tx, self._context, row.user_id, new, "device", self._letters)
         is_too_soon = now < row.next_poll_at
         interval = row.interval_seconds + (SLOWER_SECONDS if is_too_soon else 0)
         await queries.pace(tx, row.id, interval_seconds=interval, next_poll_at=now + interval)

@@ -224,6 +224,7 @@ TESTED_IN = {
     "storage/keys.py": "tests/market/test_keys.py",
     "storage/ledger.py": "tests/market/test_ledger.py",
     "storage/logs.py": "tests/market/test_logs.py",
+    "storage/made_by_keys.py": "tests/market/test_made_by_keys.py",
     "storage/mesh.py": "tests/proxyd/exits/test_link.py",
     "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
     "storage/open.py": "tests/storage/test_store.py",

@@ -22,7 +22,7 @@ from market.device_codes import (
     DeviceCodes,
 )
 from market.errors import Code, MarketError
-from market.keys import KEYS_MAX, NewKey, issue
+from market.keys import KEYS_MAX, NewKey
 from market.scopes import Scope
 from storage import device_codes as queries
 from storage.errors import ConstraintError
@@ -203,7 +203,7 @@ async def test_who_has_all_keys_makes_room_and_goes_on(market: Market) -> None:
     made = []
     for _ in range(KEYS_MAX):
         new = NewKey(name="one of many", scopes=SCOPES)
-        made.append(await market.store.write(issue, market.context, user_id, new, "login"))
+        made.append(await market.keys.create(user_id, new))
     assert await refusal(codes, asked.device_code) is Code.TOO_MANY_KEYS
     await market.keys.revoke(user_id, made[0].row.id)
     assert (await codes.redeem(asked.device_code)).key.startswith("pxd_")
