@@ -13,6 +13,7 @@ from msgspec import structs
 
 from api import downloads, errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
+from api.accept import prefers_page
 from api.bodies import RawBody, unsupported_media_type, whole
 from api.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
 from api.codec import Decoder, convert_query
@@ -24,7 +25,7 @@ from api.connections import (
     Request,
     Server,
 )
-from api.console import Console
+from api.console import PREFIX, Console
 from api.cookies import Cookies, is_console
 from api.errors import Transport, TransportError
 from api.forms import Form, Uploads
@@ -35,7 +36,7 @@ from api.pages import Page, pages
 from api.patience import Patience
 from api.prefer import Handling
 from api.rate import Rates
-from api.responses import CSV, JSON, PLAIN, SERVER, SLICE_BYTES, Response, refusal
+from api.responses import CSV, JSON, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.router import Router, routed, wrong_method
 from api.routes import (
     Call,
@@ -63,8 +64,8 @@ if TYPE_CHECKING:
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
-# Of answers that are about the client, in the form that it asks for.
-OF_CLIENT = {"Cache-Control": "no-store", "Vary": "Accept"}
+# Of answers in the form that the client asks for.
+OF_CLIENT = {"Vary": "Accept"}
 _logger = logging.getLogger("api")
 
 
@@ -200,8 +201,11 @@ class HttpServer(Front):
         page = self._pages.get(path)
         if page is None and self._console is not None:
             page = self._console.page(path)
-        if is_metrics or page is not None:
+        is_visit = page is None and self._is_visit(request, path)
+        if is_metrics or is_visit or page is not None:
             await self._callers.rates.count(client)
+        if is_visit:
+            return Response(302, b"", {"Content-Type": PLAIN, **OF_CLIENT, "Location": PREFIX})
         if is_metrics:
             return self._metrics(request)
         if page is not None:
@@ -227,6 +231,12 @@ class HttpServer(Front):
             return await self._is_current(caller)
         except StoreError:
             return True
+
+    def _is_visit(self, request: Request, path: str) -> bool:
+        """Say whether a browser opens the service's address; programs are answered what it is."""
+        if path != "/" or self._console is None or request.method not in ("GET", "HEAD"):
+            return False
+        return prefers_page(request.headers.get(hdrs.ACCEPT, ""))
 
     def _metrics(self, request: Request) -> Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
@@ -334,8 +344,8 @@ async def _answered(
     if isinstance(reply, Streamed | Download | Redirect):
         return await _sent(request, reply, call.client)
     if isinstance(reply, WithCookie):
-        private: dict[str, str] = {hdrs.SET_COOKIE: reply.cookie, hdrs.CACHE_CONTROL: "no-store"}
-        return _whole(request, call.client, encode(reply.reply), private)
+        cookie: dict[str, str] = {hdrs.SET_COOKIE: reply.cookie}
+        return _whole(request, call.client, encode(reply.reply), cookie)
     headers = dict(OF_CLIENT) if route.has_text else {}
     if isinstance(reply, Text):
         headers["Content-Type"] = PLAIN
@@ -387,9 +397,10 @@ async def _sent(
 ) -> web.StreamResponse:
     """Answer with what is no object in memory: events, a file, or where a file is."""
     if isinstance(reply, Redirect):
-        headers: dict[str, str] = {hdrs.LOCATION: reply.url, hdrs.CACHE_CONTROL: "no-store"}
-        return Response(302, encode(reply), headers)
-    common = {"Server": SERVER, request_id.HEADER: request_id.current.get(), **_applied(request)}
+        place: dict[str, str] = {hdrs.LOCATION: reply.url}
+        return Response(302, encode(reply), place)
+    name = request_id.current.get()
+    common = {"Server": SERVER, **NO_SNIFF, request_id.HEADER: name, **_applied(request)}
     if isinstance(reply, Download):
         return await downloads.send(request, reply, client, common)
     return await sse.send(request, reply.events, common)
