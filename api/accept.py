@@ -24,6 +24,11 @@ def prefers_json(accept: str) -> bool:
     return _wish(accept, JSON) > _wish(accept, HTML)
 
 
+def prefers_page(accept: str) -> bool:
+    """Say whether a page is wanted rather than JSON, which is sent where both are as good."""
+    return _wish(accept, HTML) > _wish(accept, JSON)
+
+
 def _quality(accept: str, kind: str) -> float:
     """Return how much a type is wanted, from 0 to 1; the most specific range decides."""
     return _wish(accept, kind)[0]

@@ -56,7 +56,7 @@ def routes(
     return [
         *HealthRoutes(ready).table(),
         *AccountRoutes(market.accounts, market.recovery, cookies).table(),
-        *KeyRoutes(market.keys).table(),
+        *KeyRoutes(market.keys, market.made_by_keys).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
         *WebhookRoutes(market.webhooks).table(),
@@ -76,6 +76,6 @@ def routes(
         *DeployRoutes(market.deploys, market.rollouts, market.dispatch).table(),
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
-        *EventRoutes(market.event_feed, market.accounts).table(),
+        *EventRoutes(market.event_feed).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
     ]

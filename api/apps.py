@@ -3,6 +3,7 @@
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from api.identifiers import in_path
 from api.reverse.admission import KEY_PARAMETER
@@ -24,8 +25,9 @@ class AppPort(Struct):
 class AppItem(Struct):
     """An app, the address at which it is opened, and what it has carried.
 
-    `url` is that of its first port. Without `key` the key cannot be read any more, and a new one is
-    needed. Bytes are those of bodies, since this service has started; they cost nothing.
+    `url` is that of its first port. There is no `key`, and none in `url`, for an API key that may
+    not write jobs, and where the key cannot be read any more: then a new one is needed. Bytes are
+    those of bodies, since this service has started; they cost nothing.
     """
 
     # One field for each thing that a buyer wants to know.
@@ -116,7 +118,8 @@ class AppRoutes:
     async def of_job(self, call: Call[Nothing, Any]) -> AppReply:
         """Return a job of the caller's as an app."""
         door, job_id = self._offered(), in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
-        return AppReply(app=_item(door, await self._apps.of_job(call.user_id, job_id)))
+        app = await self._apps.of_job(call.user_id, job_id)
+        return AppReply(app=_item(door, _shown(call, app)))
 
     async def new_job_key(self, call: Call[Nothing, Any]) -> AppReply:
         """Make a key for a job of the caller's."""
@@ -128,7 +131,8 @@ class AppRoutes:
         door, deploy_id = self._offered(), in_path(call.path["deploy_id"], Code.DEPLOY_NOT_FOUND)
         whole, *replicas = await self._apps.of_deploy(call.user_id, deploy_id)
         return DeployAppsReply(
-            app=_item(door, whole), replicas=[_item(door, each) for each in replicas]
+            app=_item(door, _shown(call, whole)),
+            replicas=[_item(door, _shown(call, each)) for each in replicas],
         )
 
     async def new_deploy_key(self, call: Call[Nothing, Any]) -> AppReply:
@@ -140,6 +144,14 @@ class AppRoutes:
         if self._door is None:
             raise MarketError(Code.APPS_NOT_OFFERED)
         return self._door
+
+
+def _shown(call: Call[Any, Any], app: Opened) -> Opened:
+    """Return an app without its key for an API key that may only read: the key runs commands."""
+    grant = call.caller.key
+    if grant is None or Scope.JOBS_WRITE in grant.scopes:
+        return app
+    return replace(app, key=None)
 
 
 def _item(door: AppServer, app: Opened) -> AppItem:

@@ -10,6 +10,7 @@ from api.codec import File, money
 from api.forms import Form
 from api.listing import Timestamp, timestamp
 from api.routes import Auth, Call, Event, Nothing, Reply, Route, Streamed
+from api.sse import BYE, ByeEvent
 from market.assistant.chat import Chat, Message
 from market.assistant.goodness import Goodness, Submission
 from market.assistant.languages import Language, language_of
@@ -161,7 +162,7 @@ class AssistantRoutes:
                 },
                 errors=(Code.TOO_MANY_ATTEMPTS,),
                 ends_with_client=True,
-                events={"delta": ChatDelta, "done": ChatReply},
+                events={"delta": ChatDelta, "done": ChatReply, BYE: ByeEvent},
             ),
             Route(
                 "POST",

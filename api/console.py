@@ -11,22 +11,22 @@ import re
 from pathlib import Path
 from string import Template
 
+from api import pages
 from api.pages import Page
 
 FOLDER = Path(__file__).parent / "console"
 PREFIX = "/console"
 # What letters, referral links and devices lead to; the console's own addresses are below PREFIX.
 ENTRIES = ("/login", "/register", "/verify", "/forgot", "/reset", "/device")
+ICON = "/favicon.ico"  # browsers ask for it beside pages that name no icon, such as files
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {
+    **pages.HEADERS,
     "Content-Security-Policy": POLICY,
-    "Referrer-Policy": "no-referrer",  # an address may hold a secret
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(self), geolocation=()",
 }
 FOREVER = "public, max-age=31536000, immutable"
@@ -74,6 +74,8 @@ class Console:
         base = f"{PREFIX}/{self.digest}/"
         self._shell = _page("text/html; charset=utf-8", _filled(shell, base, files), "no-cache")
         self._files = {base + name: body for name, body in files.items()}
+        icon = files.get("icon.svg", b"")
+        self._icon = _page(KINDS[".svg"], icon, pages.CACHE)
         self._assets: dict[str, Page] = {}  # those that were asked for
 
     def page(self, path: str) -> Page | None:
@@ -84,6 +86,8 @@ class Console:
         """
         if path in ENTRIES or path == PREFIX:
             return self._shell
+        if path == ICON:
+            return self._icon
         if not path.startswith(f"{PREFIX}/"):
             return None
         if path in self._files:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -11,17 +10,15 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from api.identifiers import in_body
 from api.listing import Limit, Timestamp, timestamp
 from api.routes import Auth, Call, Event, Reply, Route, Streamed
-from market.accounts import Accounts, Caller
+from api.sse import BYE, ByeEvent
 from market.errors import Code, MarketError
 from market.event_feed import Bye, EventFeed, Idle, Item, Wanted
 from market.events import CATALOGUE
 from market.live_usage import UsageFrame
 from market.scopes import Scope
-from storage.errors import StoreError
 from storage.events import EventRow
 
 USAGE = "usage"
-BYE = "bye"
 
 
 class EventsQuery(Struct):
@@ -81,18 +78,11 @@ class UsageEvent(Struct):
     connections: int | None
 
 
-class ByeEvent(Struct):
-    """The stream ends. After `draining` come again at once; after `logged_out` log in first."""
-
-    reason: Literal["draining", "logged_out"]
-
-
 class EventRoutes:
     """The routes of events."""
 
-    def __init__(self, feed: EventFeed, accounts: Accounts) -> None:
+    def __init__(self, feed: EventFeed) -> None:
         self._feed = feed
-        self._accounts = accounts
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -149,16 +139,8 @@ class EventRoutes:
             call.caller.session_id,
             _wanted(types),
             since=in_body(since, field) if since else None,
-            is_valid=partial(self._is_current, call.caller),
         )
         return Streamed(events=_sent(items))
-
-    async def _is_current(self, caller: Caller) -> bool:
-        """Say whether a caller may still read; also while the store is away and cannot say it."""
-        try:
-            return await self._accounts.is_current(caller)
-        except StoreError:
-            return True
 
 
 def _wanted(types: frozenset[str]) -> Wanted:
@@ -180,7 +162,7 @@ def _event(item: Item) -> Event:
         case Idle():
             return Event("", None, item.id)
         case Bye():
-            return Event(BYE, ByeEvent(item.value))
+            return Event(BYE, ByeEvent("draining"))
         case UsageFrame():
             return Event(USAGE, msgspec.convert(item, UsageEvent, from_attributes=True))
         case _:

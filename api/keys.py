@@ -30,9 +30,11 @@ from market.keys import (
     ListedKey,
     NewKey,
 )
+from market.made_by_keys import MadeByKeys
 from market.scopes import Scope
 from market.spending import LimitsChange, SpendLimits
 from storage.keys import KeyRow
+from storage.made_by_keys import MadeRow
 
 ALL = "/api/keys"
 ONE = f"{ALL}/{{key_id}}"
@@ -76,8 +78,21 @@ class RollRequest(Struct):
     overlap_hours: Annotated[int, Meta(ge=0, le=OVERLAP_MAX_HOURS)] = 0
 
 
+class RevokeKeyRequest(Struct):
+    """Whether to end what the key has made, too: worker tokens, and endpoints of webhooks.
+
+    Those of all keys that it has replaced, or that have replaced it, are among them.
+    """
+
+    with_created: bool = False
+
+
 class Key(Struct):
-    """A key; `prefix` is how it begins. `last_used_at` is right to the hour."""
+    """A key; `prefix` is how it begins. `last_used_at` is right to the hour.
+
+    `created_webhooks` and `created_devices` are in use and were made by it, or by another key of
+    its line: they go on when it is revoked without `with_created`.
+    """
 
     id: str
     name: str
@@ -96,6 +111,8 @@ class Key(Struct):
     spend_period: KeyPeriod
     spent_usd: float
     spent_credit: float
+    created_webhooks: int
+    created_devices: int
 
 
 class NewKeyReply(Reply, kw_only=True):
@@ -122,8 +139,9 @@ class KeyReply(Reply, kw_only=True):
 class KeyRoutes:
     """The routes of keys. None takes a key: whoever has one must not make others of it."""
 
-    def __init__(self, keys: ApiKeys) -> None:
+    def __init__(self, keys: ApiKeys, made: MadeByKeys) -> None:
         self._keys = keys
+        self._made = made
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -158,6 +176,7 @@ class KeyRoutes:
                 self.revoke,
                 Reply,
                 auth=Auth.JWT,
+                body=RevokeKeyRequest,
                 body_optional=True,
                 errors=(Code.KEY_NOT_FOUND,),
             ),
@@ -191,7 +210,9 @@ class KeyRoutes:
 
     async def all(self, call: Call[Nothing, Any]) -> KeysReply:
         """List the caller's keys."""
-        return KeysReply(keys=[_key(each) for each in await self._keys.all_of(call.user_id)])
+        made = await self._made.counts(call.user_id)
+        keys = await self._keys.all_of(call.user_id)
+        return KeysReply(keys=[_key(each, made.get(each.row.purse_id)) for each in keys])
 
     async def change(self, call: Call[KeyChangeRequest, Any]) -> KeyReply:
         """Change a key."""
@@ -203,11 +224,16 @@ class KeyRoutes:
                 body.spend_limit_usd, body.spend_limit_credit, body.spend_period
             ),
         )
-        return KeyReply(key=_key(await self._keys.change(call.user_id, key_id, change)))
+        changed = await self._keys.change(call.user_id, key_id, change)
+        made = await self._made.counts(call.user_id)
+        return KeyReply(key=_key(changed, made.get(changed.row.purse_id)))
 
-    async def revoke(self, call: Call[Nothing, Any]) -> Reply:
-        """End a key."""
-        await self._keys.revoke(call.user_id, _place(call.path))
+    async def revoke(self, call: Call[RevokeKeyRequest, Any]) -> Reply:
+        """End a key, and what it has made if that is wanted."""
+        key_id = _place(call.path)
+        await self._keys.revoke(call.user_id, key_id)
+        if call.body.with_created:
+            await self._made.end(call.user_id, key_id)
         return Reply()
 
     async def roll(self, call: Call[RollRequest, Any]) -> NewKeyReply:
@@ -232,7 +258,7 @@ def _place(path: dict[str, str]) -> str:
     return in_path(path["key_id"], Code.KEY_NOT_FOUND)
 
 
-def _key(listed: ListedKey) -> Key:
+def _key(listed: ListedKey, made: MadeRow | None) -> Key:
     row = listed.row
     return Key(
         id=row.id,
@@ -252,6 +278,8 @@ def _key(listed: ListedKey) -> Key:
         spend_period=KEY_PERIODS[row.limit_period],
         spent_usd=money(listed.spent_usd),
         spent_credit=money(listed.spent_credit),
+        created_webhooks=0 if made is None else made.webhooks,
+        created_devices=0 if made is None else made.devices,
     )
 
 

@@ -15,6 +15,7 @@ from api.bodies import RawBody
 from api.identifiers import in_path
 from api.literals import JOB_STATUSES
 from api.routes import Auth, Call, Download, Event, Reply, Route, Streamed
+from api.sse import BYE, ByeEvent
 from market.errors import Code, MarketError
 from market.logs import CHUNK_MAX_BYTES, Began, Cut, Idle, Logs, Over, Position, Wrote
 from market.logs import Event as LogEvent
@@ -158,6 +159,7 @@ class LogRoutes:
                     "log": LogEventData,
                     "cut": CutEvent,
                     "end": EndEvent,
+                    BYE: ByeEvent,
                 },
                 ends_with_client=True,
             ),

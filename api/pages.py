@@ -9,8 +9,18 @@ PAGE_PATH = "/docs"
 PACKAGE = "swagger_ui"
 CACHE = "public, max-age=86400"
 
+# What every page of this origin has, those of the console, too.
+HEADERS = {
+    "Referrer-Policy": "no-referrer",  # an address may hold a secret
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
 # Swagger UI sets styles on its elements; everything else comes from this server alone.
-POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+REVALIDATE = {"Cache-Control": "no-cache"}
 
 _FILES = {
     "swagger-ui-bundle.js": "text/javascript",
@@ -39,7 +49,6 @@ _START = """SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#page",
   deepLinking: true,
-  persistAuthorization: true,
 });
 """
 
@@ -81,16 +90,16 @@ def pages(describe: Callable[[], bytes]) -> dict[str, Page]:
         describe: makes the OpenAPI document, as JSON; called at the first request, since it takes
             20 ms that a start need not wait for.
     """
-    headers = {"Content-Security-Policy": POLICY}
+    headers = {**HEADERS, **REVALIDATE, "Content-Security-Policy": POLICY}
     table = {
-        DESCRIPTION_PATH: Page("application/json", describe, {}),
+        DESCRIPTION_PATH: Page("application/json", describe, {**HEADERS, **REVALIDATE}),
         PAGE_PATH: Page("text/html; charset=utf-8", _HTML.encode(), headers),
         f"{PAGE_PATH}/start.js": Page("text/javascript", _START.encode(), headers),
     }
     folder = _folder()
     for name, content_type in _FILES.items():
         body = (folder / name).read_bytes()
-        table[f"{PAGE_PATH}/{name}"] = Page(content_type, body, {"Cache-Control": CACHE})
+        table[f"{PAGE_PATH}/{name}"] = Page(content_type, body, {**HEADERS, "Cache-Control": CACHE})
     return table
 
 

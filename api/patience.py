@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion10
 
 from api.request_id import HEADER, current
-from api.responses import JSON, SERVER
+from api.responses import JSON, NO_SNIFF, NO_STORE, SERVER
 
 if TYPE_CHECKING:
     from api.connections import Request
@@ -51,7 +51,8 @@ class Patience:
         if request.version == HttpVersion10:
             return
         if response is None:
-            headers = {hdrs.CONTENT_TYPE: JSON, hdrs.SERVER: SERVER, _UNBUFFERED: "no"}
+            kind = {hdrs.CONTENT_TYPE: JSON, hdrs.SERVER: SERVER, _UNBUFFERED: "no"}
+            headers = {**kind, **NO_STORE, **NO_SNIFF}
             response = web.StreamResponse(headers={**headers, HEADER: current.get()})
             response.enable_chunked_encoding()
             self._response = response

@@ -17,8 +17,16 @@ CSV = "text/csv; charset=utf-8; header=present"
 SERVER = "proxyd"
 SLICE_BYTES = 32 * 1024  # a larger body is written in pieces, each after the one before has left
 
+NO_STORE = {"Cache-Control": "no-store"}
+# Browsers take a response for what its Content-Type says, and for nothing else.
+NO_SNIFF = {"X-Content-Type-Options": "nosniff"}
+# What each response has unless it says otherwise. No cache may keep answers: nearly all hold what
+# is private, and caches on the way judge by extensions (`usage.csv`). Pages say that they may be.
+_COMMON = {"Server": SERVER, **NO_STORE, **NO_SNIFF}
 # What nearly every response begins with, behind its status line.
-_JSON_HEADERS = f"Content-Type: {JSON}\r\nServer: {SERVER}\r\n"
+_JSON_HEADERS = "".join(
+    f"{name}: {value}\r\n" for name, value in {"Content-Type": JSON, **_COMMON}.items()
+)
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
 
 
@@ -32,19 +40,21 @@ class Response(web.StreamResponse):
     Args:
         status: one that has a body: neither 204 nor 304.
         body: the body; it is left out of the response to HEAD.
-        headers: headers beside those that each response has; with a Content-Type, it is no JSON.
+        headers: headers beside those that each response has, or in their place; with a
+            Content-Type, it is no JSON.
     """
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         super().__init__(status=status)
         self._content = body
-        self._fields = "" if "Content-Type" in headers else _JSON_HEADERS
+        is_plain = not ("Content-Type" in headers or headers.keys() & _COMMON.keys())
+        self._fields = _JSON_HEADERS if is_plain else ""
         self._request: web.BaseRequest | None = None
         self._closes = False
+        if not is_plain:
+            headers = {"Content-Type": JSON, **_COMMON, **headers}
         for name, value in headers.items():
             self.add(name, value)
-        if not self._fields.startswith(_JSON_HEADERS):
-            self.add("Server", SERVER)
 
     def add(self, name: str, value: str) -> None:
         """Add a header.

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from api import downloads, errors, openapi, prefer, request_id, sse
 from api import metrics as exposed
+from api.accept import prefers_page
 from api.bodies import RawBody, unsupported_media_type, whole
 from api.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
 from api.codec import Decoder, convert_query
@@ -24,7 +25,7 @@ from api.connections import (
     Request,
     Server,
 )
-from api.console import Console
+from api.console import PREFIX, Console
 from api.cookies import Cookies, is_console
 from api.errors import Transport, TransportError
 from api.forms import Form, Uploads
@@ -35,7 +36,7 @@ from api.pages import Page, pages
 from api.patience import Patience
 from api.prefer import Handling
 from api.rate import Rates
-from api.responses import CSV, JSON, PLAIN, SERVER, SLICE_BYTES, Response, refusal
+from api.responses import CSV, JSON, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.router import Router, routed, wrong_method
 from api.routes import (
     Call,
@@ -52,6 +53,7 @@ from api.routes import (
     encode,
 )
 from api.sizes import largest
+from market.accounts import Caller
 from market.errors import MarketError
 from market.idempotency import KeyedRequest, Replayed, Seal
 from market.networks import counted_network
@@ -62,8 +64,8 @@ if TYPE_CHECKING:
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
-# Of answers that are about the client, in the form that it asks for.
-OF_CLIENT = {"Cache-Control": "no-store", "Vary": "Accept"}
+# Of answers in the form that the client asks for.
+OF_CLIENT = {"Vary": "Accept"}
 _logger = logging.getLogger("api")
 
 
@@ -75,6 +77,7 @@ class HttpServer(Front):
         authenticate: returns the login of a session token, or raises `MarketError`.
         authenticate_key: the same for an API key, and the address that it is shown from.
         authenticate_worker: the same for the tokens of worker devices.
+        is_current: says whether the login or key of a caller is valid; streams end with it.
         body_max_bytes: the largest request body; a route takes less if its type is smaller.
         seal: seals the answers that are stored for requests with an Idempotency-Key.
         now: the wall clock, in UTC seconds.
@@ -94,6 +97,7 @@ class HttpServer(Front):
         authenticate: Authenticate,
         authenticate_key: AuthenticateKey,
         authenticate_worker: AuthenticateWorker,
+        is_current: Callable[[Caller], Awaitable[bool]],
         body_max_bytes: int,
         seal: Seal,
         now: Callable[[], int],
@@ -119,6 +123,7 @@ class HttpServer(Front):
             kind: min(largest(kind) or body_max_bytes, body_max_bytes) for kind in self._decoders
         }
         self._clients = Clients(trusted_proxies)
+        self._is_current = is_current
         self._seal = seal
         self._wall_clock = now
         self._limits = limits or Limits()
@@ -196,8 +201,11 @@ class HttpServer(Front):
         page = self._pages.get(path)
         if page is None and self._console is not None:
             page = self._console.page(path)
-        if is_metrics or page is not None:
+        is_visit = page is None and self._is_visit(request, path)
+        if is_metrics or is_visit or page is not None:
             await self._callers.rates.count(client)
+        if is_visit:
+            return Response(302, b"", {"Content-Type": PLAIN, **OF_CLIENT, "Location": PREFIX})
         if is_metrics:
             return self._metrics(request)
         if page is not None:
@@ -212,10 +220,23 @@ class HttpServer(Front):
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
         request.connection.ends_request = route.ends_with_client
-        answer = _held if route.is_held else _answered
-        return await answer(
-            request, route, await self._call(request, route, names, client, address)
-        )
+        call = await self._call(request, route, names, client, address)
+        if route.is_held:
+            return await _held(request, route, call)
+        return await _answered(request, route, call, self._goes_on)
+
+    async def _goes_on(self, caller: Caller) -> bool:
+        """Say whether a caller may still read; also while the store is away and cannot say it."""
+        try:
+            return await self._is_current(caller)
+        except StoreError:
+            return True
+
+    def _is_visit(self, request: Request, path: str) -> bool:
+        """Say whether a browser opens the service's address; programs are answered what it is."""
+        if path != "/" or self._console is None or request.method not in ("GET", "HEAD"):
+            return False
+        return prefers_page(request.headers.get(hdrs.ACCEPT, ""))
 
     def _metrics(self, request: Request) -> Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
@@ -280,7 +301,10 @@ class HttpServer(Front):
             user_id = login.profile.user_id if login is not None else ""
             asked = b"\0".join((request.method.encode(), request.path.encode(), sent))
             request_hash = self._seal.fingerprint(asked)
-            keyed = KeyedRequest(user_id, key, request_hash, self._seal, self._wall_clock())
+            grant = login.key if login is not None else None
+            purse_id = grant.purse_id if grant is not None else ""
+            now = self._wall_clock()
+            keyed = KeyedRequest(user_id, key, request_hash, self._seal, now, purse_id)
         accepted = request.headers.get(hdrs.ACCEPT_LANGUAGE, "")
         accept = request.headers.get(hdrs.ACCEPT, "")
         last_id = request.headers.get(hdrs.LAST_EVENT_ID, "")
@@ -307,13 +331,21 @@ class HttpServer(Front):
         return await whole(request, self._body_max_bytes[route.body], client)
 
 
-async def _answered(request: Request, route: Route, call: Call[Any, Any]) -> web.StreamResponse:
+async def _answered(
+    request: Request,
+    route: Route,
+    call: Call[Any, Any],
+    goes_on: Callable[[Caller], Awaitable[bool]],
+) -> web.StreamResponse:
     reply = await route.handler(call)
+    if isinstance(reply, Streamed) and call.login is not None:
+        events = sse.while_current(reply.events, partial(goes_on, call.login))
+        reply = Streamed(events=events)
     if isinstance(reply, Streamed | Download | Redirect):
         return await _sent(request, reply, call.client)
     if isinstance(reply, WithCookie):
-        private: dict[str, str] = {hdrs.SET_COOKIE: reply.cookie, hdrs.CACHE_CONTROL: "no-store"}
-        return _whole(request, call.client, encode(reply.reply), private)
+        cookie: dict[str, str] = {hdrs.SET_COOKIE: reply.cookie}
+        return _whole(request, call.client, encode(reply.reply), cookie)
     headers = dict(OF_CLIENT) if route.has_text else {}
     if isinstance(reply, Text):
         headers["Content-Type"] = PLAIN
@@ -365,9 +397,10 @@ async def _sent(
 ) -> web.StreamResponse:
     """Answer with what is no object in memory: events, a file, or where a file is."""
     if isinstance(reply, Redirect):
-        headers: dict[str, str] = {hdrs.LOCATION: reply.url, hdrs.CACHE_CONTROL: "no-store"}
-        return Response(302, encode(reply), headers)
-    common = {"Server": SERVER, request_id.HEADER: request_id.current.get(), **_applied(request)}
+        place: dict[str, str] = {hdrs.LOCATION: reply.url}
+        return Response(302, encode(reply), place)
+    name = request_id.current.get()
+    common = {"Server": SERVER, **NO_SNIFF, request_id.HEADER: name, **_applied(request)}
     if isinstance(reply, Download):
         return await downloads.send(request, reply, client, common)
     return await sse.send(request, reply.events, common)

@@ -2,19 +2,35 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from typing import Literal
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
+from msgspec import Struct
 
 from api.routes import Event
 
 CONTENT_TYPE = "text/event-stream"
 WRITE_SECONDS = 30.0  # for one event; a client that has not read it by then is gone
 
+# How often the login or key of a stream is checked: what ends it ends the stream within 15 s, also
+# where the store takes seconds to answer. One look-up by a primary key.
+CHECK_SECONDS = 10.0
+BYE = "bye"
+
 _logger = logging.getLogger("api")
 _encoder = msgspec.json.Encoder()
+
+
+class ByeEvent(Struct):
+    """The stream ends. After `draining` come again at once; after `logged_out` log in first.
+
+    `logged_out` is also for an API key that was revoked or has expired.
+    """
+
+    reason: Literal["draining", "logged_out"]
 
 
 async def send(
@@ -25,7 +41,8 @@ async def send(
     """Send events until there are no more, or the client leaves or stops reading.
 
     An error before the first event is raised, so that it is answered like any other; after that
-    the status has been sent, and an error can only break the response off.
+    the status has been sent, and an error can only break the response off. HEAD is answered with
+    the status and the headers of GET (RFC 9110, section 9.3.2), and the events are closed.
     """
     response = web.StreamResponse(
         headers={
@@ -37,6 +54,10 @@ async def send(
     )
     async with aclosing(events):
         first = await anext(events)
+        if request.method == hdrs.METH_HEAD:
+            await events.aclose()
+            await response.prepare(request)
+            return response
         await response.prepare(request)
         try:
             await _write(response, encoded(first))
@@ -50,6 +71,44 @@ async def send(
             _logger.exception("%s %s: the event stream broke off", request.method, request.path)
             _break_off(request, response)
     return response
+
+
+async def while_current(
+    events: AsyncGenerator[Event, None], is_current: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[Event, None]:
+    """Yield events until there are no more, or their reader may read no longer.
+
+    Args:
+        events: the events; they are closed at the end.
+        is_current: says whether the login or key of the reader goes on; called every
+            `CHECK_SECONDS`, however fast or slow the events come.
+    """
+    clock = asyncio.get_running_loop().time
+    check_at = clock() + CHECK_SECONDS
+    coming: asyncio.Task[Event] | None = None
+    async with aclosing(events):
+        try:
+            while True:
+                coming = coming or asyncio.create_task(_next(events))
+                await asyncio.wait({coming}, timeout=max(check_at - clock(), 0))
+                if clock() >= check_at:
+                    if not await is_current():
+                        yield Event(BYE, ByeEvent("logged_out"))
+                        return
+                    check_at = clock() + CHECK_SECONDS
+                if coming.done():
+                    event, coming = coming.result(), None
+                    yield event
+        except StopAsyncIteration:
+            return
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.wait({coming})
+
+
+async def _next(events: AsyncGenerator[Event, None]) -> Event:
+    return await anext(events)
 
 
 def encoded(event: Event) -> bytes:

@@ -58,7 +58,7 @@ class Webhook(Struct):
     types: list[str]
     description: str
     status: Status
-    disabled_reason: Literal["gone", "failing", "user", "reset"] | None
+    disabled_reason: Literal["gone", "failing", "user", "reset", "key"] | None
     failing_since: Timestamp | None
     created_at: Timestamp
 
@@ -300,7 +300,11 @@ class WebhookRoutes:
         """Add an endpoint."""
         body = call.body
         made = await self._webhooks.create(
-            call.user_id, url=body.url, types=body.types, description=body.description
+            call.user_id,
+            url=body.url,
+            types=body.types,
+            description=body.description,
+            key=call.caller.key,
         )
         return _with_secret(made)
 
@@ -319,6 +323,7 @@ class WebhookRoutes:
             types=body.types,
             description=body.description,
             is_enabled=None if body.status is None else body.status == "enabled",
+            key=call.caller.key,
         )
         return WebhookReply(webhook=_webhook(row))
 
@@ -329,7 +334,7 @@ class WebhookRoutes:
 
     async def roll(self, call: Call[Nothing, Nothing]) -> Reply:
         """Replace a secret."""
-        rolled = await self._webhooks.roll(call.user_id, _place(call.path))
+        rolled = await self._webhooks.roll(call.user_id, _place(call.path), key=call.caller.key)
         return SecretReply(secret=rolled.secret)
 
     async def test(self, call: Call[Nothing, Nothing]) -> Reply:

@@ -11,10 +11,12 @@ from market import ledger
 from market.context import Context
 from market.errors import Code, MarketError
 from market.event_log import Recording, record
-from market.events import LoginNewNetwork, WalletDeposited
+from market.events import LoginNewNetwork, PasswordChanged, WalletDeposited
 from market.events import amount as shown
 from market.idempotency import Receipt
 from market.ledger import Movement, Transfer, TransferKind
+from market.letters import Letters
+from market.mail import password_changed
 from market.money import Currency
 from market.networks import site
 from market.passwords import Passwords
@@ -113,6 +115,7 @@ class Accounts:
         limits: how often somebody may try.
         rewards: what a referral earns the newcomer and the owner of the code.
         proofs: makes the e-mail that asks a newcomer to confirm their address.
+        letters: e-mails to users.
     """
 
     def __init__(
@@ -123,10 +126,12 @@ class Accounts:
         limits: LoginLimits,
         rewards: Rewards,
         proofs: Proofs,
+        letters: Letters,
     ) -> None:
         self._context = context
         self._rewards = rewards
         self._proofs = proofs
+        self._letters = letters
         self._store = context.store
         self._passwords = passwords
         self._tokens = tokens
@@ -262,9 +267,11 @@ class Accounts:
             if not await self._passwords.verify(old, user.password_hash, client=client):
                 raise MarketError(Code.WRONG_PASSWORD, field="old_password")
             encoded = await self._passwords.hash(new, client=client)
+            new_password = NewPassword(encoded, caller.session_id)
             await self._store.write(
-                _change_password, user, encoded, keep=caller.session_id, now=self._now()
+                _change_password, self._context, self._letters, user, new_password
             )
+        self._letters.wake()
 
     def forgive(self, email: str) -> None:
         """Forget the failed logins at an address whose owner has proved who they are."""
@@ -456,17 +463,27 @@ async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:
     }
 
 
-async def replace_password(
-    tx: Transaction, user_id: str, password_hash: str, *, keep: str, now: int
-) -> None:
-    """Replace a user's password; the caller has locked the user.
+class NewPassword(Struct, frozen=True):
+    """A password that replaces one: its hash, and the login that goes on ("" for none)."""
 
-    Every login session of theirs but `keep` ("" for none) ends, and every link that was sent to
-    replace the old password is void.
+    password_hash: str
+    keep: str = ""
+
+
+async def replace_password(
+    tx: Transaction, context: Context, letters: Letters, user_id: str, new: NewPassword
+) -> None:
+    """Replace a user's password; the caller has locked the user, and wakes the sender of e-mails.
+
+    Every login session of theirs but `new.keep` ends, and every link that was sent to replace the
+    old password is void. The user is told, because a thief may have done it.
     """
-    await queries.set_password(tx, user_id, password_hash)
-    await queries.end_logins(tx, user_id, but=keep, now=now)
+    now = context.now()
+    await queries.set_password(tx, user_id, new.password_hash)
+    await queries.end_logins(tx, user_id, but=new.keep, now=now)
     await queries.void_mail_tokens(tx, user_id, purpose="reset", now=now)
+    await record(tx, context, user_id, PasswordChanged(by_email=not new.keep))
+    await letters.put(tx, user_id, f"password changed:{user_id}", password_changed)
 
 
 def _check_user(username: str, email: str, password: str) -> None:
@@ -490,16 +507,16 @@ async def _replay(tx: Transaction, email: str, receipt: Receipt[tuple[Login, boo
 
 
 async def _change_password(
-    tx: Transaction, verified: UserRow, password_hash: str, *, keep: str, now: int
+    tx: Transaction, context: Context, letters: Letters, verified: UserRow, new: NewPassword
 ) -> None:
     """Replace the very password that was verified, if this login session still lives."""
     await queries.lock(tx, verified.id)
-    if not await queries.is_live(tx, keep, now):
+    if not await queries.is_live(tx, new.keep, context.now()):
         raise MarketError(Code.UNAUTHORIZED, ENDED)
     user = await queries.find(tx, verified.id)
     if user is None or user.password_hash != verified.password_hash:
         raise MarketError(Code.WRONG_PASSWORD, field="old_password")
-    await replace_password(tx, user.id, password_hash, keep=keep, now=now)
+    await replace_password(tx, context, letters, user.id, new)
 
 
 class _NotReferredError(Exception):

@@ -9,6 +9,7 @@ the key is made when it is handed over, so that nobody finds it in the store mea
 import hashlib
 import secrets
 from collections.abc import Sequence
+from ipaddress import ip_network
 
 from msgspec import Struct
 
@@ -17,6 +18,7 @@ from market.bounds import lock_user
 from market.context import Context
 from market.errors import Code, MarketError
 from market.keys import IssuedKey, NewKey, issue
+from market.letters import Letters
 from market.scopes import Scope
 from market.throttle import Throttle
 from storage import device_codes as queries
@@ -35,7 +37,10 @@ DEVICE_CODE_BYTES = 32
 # takes half a million minutes, of which each code lives ten.
 TRIES_MAX, TRIES_SECONDS = 5, 60
 BEGUN_MAX, BEGUN_SECONDS = 30, 3_600  # by one network
+# That wait for an answer. One more takes the place of the oldest of the network with the most, so
+# that nobody keeps others out: an IPv4 /24, and an IPv6 /32, which is what a provider has.
 WAITING_MAX = 10_000
+SHARE_BITS = {4: 24, 6: 32}
 FRESH_SECONDS = 600
 # How long one that ran out is known, and how many of them each new one removes.
 KEPT_SECONDS = 3_600
@@ -56,11 +61,13 @@ class DeviceCodes:
 
     Args:
         context: the store, identifiers and the time.
+        letters: e-mails to users.
         app_url: where the page is that people type the code into.
     """
 
-    def __init__(self, context: Context, app_url: str) -> None:
+    def __init__(self, context: Context, letters: Letters, app_url: str) -> None:
         self._context = context
+        self._letters = letters
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -78,7 +85,7 @@ class DeviceCodes:
 
         Raises:
             MarketError: `invalid_field`; `too_many_attempts` from this network; `too_busy`, when
-                more wait than may.
+                no code is free.
         """
         name = client_name.strip()
         if not name or len(name) > CLIENT_NAME_MAX_CHARACTERS or not name.isprintable():
@@ -102,6 +109,7 @@ class DeviceCodes:
             next_poll_at=now,
             created_at=now,
             expires_at=now + LIFETIME_SECONDS,
+            share=_share(client),
         )
         drawn = [_user_code() for _ in range(_DRAWS_MAX)]
         return Begun(device_code, _shown(await self._store.write(_begin, row, drawn)))
@@ -116,6 +124,7 @@ class DeviceCodes:
         come = await self._store.write(self._redeem, _hash(device_code))
         if isinstance(come, Code):
             raise MarketError(come)
+        self._letters.wake()
         return come
 
     async def find(self, caller: Caller, user_code: str) -> DeviceCodeRow:
@@ -151,7 +160,7 @@ class DeviceCodes:
                 return Code.EXPIRED_TOKEN
             scopes = tuple(Scope(scope) for scope in row.scopes.split(","))
             new = NewKey(name=row.client_name, scopes=scopes)
-            return await issue(tx, self._context, row.user_id, new, "device")
+            return await issue(tx, self._context, row.user_id, new, "device", self._letters)
         is_too_soon = now < row.next_poll_at
         interval = row.interval_seconds + (SLOWER_SECONDS if is_too_soon else 0)
         await queries.pace(tx, row.id, interval_seconds=interval, next_poll_at=now + interval)
@@ -160,8 +169,8 @@ class DeviceCodes:
 
 async def _begin(tx: Transaction, row: DeviceCodeRow, drawn: Sequence[str]) -> str:
     await queries.delete_before(tx, row.created_at - KEPT_SECONDS, limit=FORGET_MAX)
-    if await queries.count(tx) >= WAITING_MAX:
-        raise MarketError(Code.TOO_BUSY)
+    if await queries.count_waiting(tx, row.created_at) >= WAITING_MAX:
+        await queries.drop_waiting(tx, row.created_at)
     for user_code in drawn:
         if await queries.insert(tx, row._replace(user_hash=_hash(user_code))):
             return user_code
@@ -187,6 +196,16 @@ async def _answer(
     status, user_id = "approved" if is_approved else "denied", caller.profile.user_id
     if not await queries.answer(tx, row.id, status=status, user_id=user_id, now=now):
         raise MarketError(Code.USER_CODE_NOT_FOUND)
+
+
+def _share(client: str) -> str:
+    """Return the network that a client counts for when too many wait; "" if it has no address."""
+    try:
+        network = ip_network(client, strict=False)
+    except ValueError:
+        return ""
+    address, bits = network.network_address, SHARE_BITS[network.version]
+    return str(ip_network((address, bits), strict=False))
 
 
 def _user_code() -> str:

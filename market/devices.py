@@ -10,6 +10,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import TypedDict
 
@@ -20,12 +21,14 @@ from market.bounds import Bounds, lock_user, require
 from market.context import Context
 from market.errors import Code, MarketError
 from market.event_log import NewEvent, record, record_all
-from market.events import DeviceOffline, DeviceOnline, DeviceRevoked
+from market.events import DeviceCreated, DeviceOffline, DeviceOnline, DeviceRevoked
 from market.gathering import Gathering
 from market.idempotency import Receipt
 from market.reputation import Reputation
+from market.scopes import Grant
 from storage import benchmarks as benchmark_queries
 from storage import devices as queries
+from storage import made_by_keys
 from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
 from storage.errors import StoreError
@@ -50,6 +53,13 @@ REVOKED_MAX_TOKENS = 10_000
 UNKNOWN = "The worker token was not issued by this service, or was revoked; make a new one."
 
 _logger = logging.getLogger("devices")
+
+
+class Revoked(Struct, frozen=True):
+    """A device whose worker token was revoked."""
+
+    device_id: str
+    token_hash: str
 
 
 class Report(TypedDict, total=False):
@@ -106,6 +116,7 @@ class Devices:
         name: str,
         device_type: str,
         min_price_usd: int | None,
+        key: Grant | None = None,
         receipt: Receipt[WorkerToken] | None = None,
     ) -> WorkerToken:
         """Register a device, offline, and make its token.
@@ -115,6 +126,7 @@ class Devices:
             name: its label, and its host name until it says another.
             device_type: desktop, mini_pc, server or phone.
             min_price_usd: micro-USD per hour below which it is not offered work.
+            key: the API key that makes it, if none does a login.
             receipt: keeps the reply, if this is to be done once.
 
         Raises:
@@ -146,7 +158,8 @@ class Devices:
             revoked_at=None,
         )
         worker_token = WorkerToken(token, device.id)
-        await self._store.write(_create, device, worker_token, self.bounds, receipt)
+        make = partial(_create, bounds=self.bounds, key=key, receipt=receipt)
+        await self._store.write(make, self._context, device, worker_token)
         return worker_token
 
     async def authenticate(self, token: str) -> DeviceRow:
@@ -237,15 +250,19 @@ class Devices:
             MarketError: `token_not_found`, when there is none or it is another user's.
         """
         now = self._now()
-        token_hash = await self._store.write(_revoke, self._context, device_id, user_id, now)
+        token_hash = await self._store.write(revoke_device, self._context, device_id, user_id, now)
         if token_hash is None:
             raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
+        self.note_revoked(token_hash)
+
+    def note_revoked(self, token_hash: str) -> None:
+        """Refuse a token from memory, too, once a transaction has revoked it."""
         self._revoked[token_hash] = None
         if len(self._revoked) > REVOKED_MAX_TOKENS:
             del self._revoked[next(iter(self._revoked))]
         device = self._by_token.get(token_hash)
         if device is not None and device.revoked_at is None:
-            self._by_token[token_hash] = device._replace(revoked_at=now)
+            self._by_token[token_hash] = device._replace(revoked_at=self._now())
 
     async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
         """Return those of some devices whose tokens were revoked, by whomever.
@@ -356,21 +373,28 @@ class Devices:
 
 async def _create(
     tx: Transaction,
+    context: Context,
     device: DeviceRow,
     worker_token: WorkerToken,
+    *,
     bounds: Bounds,
+    key: Grant | None,
     receipt: Receipt[WorkerToken] | None,
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, worker_token)
     await lock_user(tx, device.user_id)
     await queries.insert(tx, device)
+    if key is not None:
+        await made_by_keys.note_device(tx, device.id, key.purse_id)
+    data = DeviceCreated(device.id, device.name, None if key is None else key.key_id)
+    await record(tx, context, device.user_id, data, subject_id=device.id)
     if bounds.devices:
         in_use = await queries.count_in_use(tx, device.user_id)
         require(in_use, bounds.devices, Code.TOO_MANY_DEVICES)
 
 
-async def _revoke(
+async def revoke_device(
     tx: Transaction, context: Context, device_id: str, user_id: str, now: int
 ) -> str | None:
     """Revoke a token, tell its owner unless it was, and return its hash; None when not theirs."""

@@ -13,7 +13,7 @@ again, too; whoever must not act twice goes by the identifier.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Literal
@@ -60,10 +60,9 @@ class EventFeedTerms(Struct, frozen=True):
 
 
 class Bye(Enum):
-    """Why a stream ends: the daemon stops, or the login is over."""
+    """Why a stream ends: the daemon stops."""
 
     DRAINING = "draining"
-    LOGGED_OUT = "logged_out"
 
 
 class Idle(Struct, frozen=True):
@@ -249,9 +248,8 @@ class EventFeed:
         wanted: Wanted,
         *,
         since: str | None,
-        is_valid: Callable[[], Awaitable[bool]],
     ) -> AsyncGenerator[Item, None]:
-        """Yield what happens to a user, until the reader goes, the login ends or the daemon stops.
+        """Yield what happens to a user, until the reader goes or the daemon stops.
 
         The first item comes at once, and one at least every `HEARTBEAT_SECONDS`. To whom nothing
         was missed it says where to go on from if the stream breaks before there is an event.
@@ -261,7 +259,6 @@ class EventFeed:
             login_id: of which no more than a few streams may be open.
             wanted: which of them.
             since: an event; those after it come first, and some before it. None for what is new.
-            is_valid: says whether the login may still read; asked as often as there are heartbeats.
 
         Raises:
             MarketError: `too_busy`, at the first item, when too many follow.
@@ -269,14 +266,7 @@ class EventFeed:
         """
         with self._reading(user_id, login_id, wanted) as reader:
             yield Idle(self._identifiers.new() if since is None else "")
-            check_at = _loop_time() + HEARTBEAT_SECONDS
             async for item in self._items(user_id, reader, since):
-                # Also among the events that were missed: a slow reader may take hours for them.
-                if _loop_time() >= check_at:
-                    if not await is_valid():
-                        yield Bye.LOGGED_OUT
-                        return
-                    check_at = _loop_time() + HEARTBEAT_SECONDS
                 yield item
 
     async def _items(

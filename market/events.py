@@ -228,6 +228,36 @@ class LoginNewNetwork(EventData, frozen=True):
     network: str
 
 
+class PasswordChanged(EventData, frozen=True):
+    """The password was changed by somebody with the old one, or replaced `by_email`."""
+
+    by_email: bool
+
+
+class DeviceCreated(EventData, frozen=True):
+    """A worker token was made, by a login or by an API key."""
+
+    device_id: str
+    name: str
+    key_id: str | None
+
+
+class WebhookCreated(EventData, frozen=True):
+    """An endpoint of webhooks was made, by a login or by an API key."""
+
+    webhook_id: str
+    url: str
+    key_id: str | None
+
+
+class WebhookChanged(EventData, frozen=True):
+    """An endpoint is elsewhere, wants other events, is enabled again or has another secret."""
+
+    webhook_id: str
+    url: str
+    key_id: str | None
+
+
 class WebhookDisabled(EventData, frozen=True):
     """An endpoint of webhooks gets nothing any more, for this `reason`."""
 
@@ -259,6 +289,7 @@ CATALOGUE: dict[str, type[EventData]] = {
     "deploy.ready": DeployReady,
     "deploy.finished": DeployFinished,
     "deploy.cancelled": DeployCancelled,
+    "device.created": DeviceCreated,
     "device.online": DeviceOnline,
     "device.offline": DeviceOffline,
     "device.revoked": DeviceRevoked,
@@ -269,6 +300,9 @@ CATALOGUE: dict[str, type[EventData]] = {
     "key.expiring": KeyExpiring,
     "key.limit_reached": KeyLimitReached,
     "login.new_network": LoginNewNetwork,
+    "password.changed": PasswordChanged,
+    "webhook.created": WebhookCreated,
+    "webhook.changed": WebhookChanged,
     "webhook.disabled": WebhookDisabled,
     "test.ping": Ping,
 }

@@ -54,6 +54,8 @@ class KeyedRequest(Struct, frozen=True):
     Args:
         user_id: who sends it; keys of others are others. "" for somebody without an account.
         key: what the sender calls it.
+        purse_id: of the API key that is shown, "" for a login. Replies may hold secrets, so another
+            key of the user has names of its own; a key that replaces one goes on with its names.
         request_hash: what it says, so that the same key does not answer another request.
         seal: seals the reply.
         now: UTC seconds.
@@ -64,6 +66,12 @@ class KeyedRequest(Struct, frozen=True):
     request_hash: str
     seal: Seal
     now: int
+    purse_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is stored as; no key has the line break in it."""
+        return f"{self.purse_id}\n{self.key}" if self.purse_id else self.key
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.key) <= KEY_MAX_CHARACTERS or not self.key.isprintable():
@@ -100,7 +108,7 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
         if await queries.insert(tx, row):
             await queries.delete_before(tx, request.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
             return
-        first = await queries.find(tx, row.user_id, request.key)
+        first = await queries.find(tx, row.user_id, request.name)
         if first is not None and first.created_at > request.now - KEEP_SECONDS:
             self._replay(first)
         await queries.replace(tx, row)  # of a day that is over, and not forgotten yet
@@ -117,14 +125,14 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
         Raises:
             Replayed, MarketError: as `keep`.
         """
-        first = await queries.find(tx, user_id, self.request.key)
+        first = await queries.find(tx, user_id, self.request.name)
         if first is not None:
             self._replay(first)
 
     def _row(self, user_id: str, outcome: Outcome) -> AnswerRow:
         request = self.request
         sealed = request.seal.close(self.reply(outcome))
-        return AnswerRow(user_id, request.key, request.request_hash, sealed, request.now)
+        return AnswerRow(user_id, request.name, request.request_hash, sealed, request.now)
 
     def _replay(self, first: AnswerRow) -> None:
         answer = self.request.seal.open(first.sealed_answer)

@@ -21,6 +21,8 @@ from market.context import Context
 from market.errors import Code, MarketError
 from market.event_log import record
 from market.events import KeyCreated, KeyExpiring, KeyRevoked, timestamp
+from market.letters import Letters
+from market.mail import Message, strong_key_created
 from market.networks import counted_network
 from market.scopes import Grant, Scope
 from market.spending import NO_LIMITS, LimitsChange, Spender, SpendLimits, beginning, limits_of
@@ -104,8 +106,9 @@ class _Known(Struct, frozen=True):
 class ApiKeys:
     """Makes, lists and ends keys, and knows who calls with one."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, letters: Letters) -> None:
         self._context = context
+        self._letters = letters
         self._store = context.store
         self._now = context.now
         self._known: dict[str, _Known] = {}  # by digest
@@ -163,9 +166,11 @@ class ApiKeys:
 
         async def unit(tx: Transaction) -> IssuedKey:
             await _require_login(tx, login_id, self._now())
-            return await issue(tx, self._context, user_id, new, "login")
+            return await issue(tx, self._context, user_id, new, "login", self._letters)
 
-        return await self._store.write(unit)
+        issued = await self._store.write(unit)
+        self._letters.wake()
+        return issued
 
     async def all_of(self, user_id: str) -> list[ListedKey]:
         """Return the keys of a user, newest first; ended ones for a while."""
@@ -270,9 +275,16 @@ def check(new: NewKey) -> None:
 
 
 async def issue(
-    tx: Transaction, context: Context, user_id: str, new: NewKey, created_by: str
+    tx: Transaction,
+    context: Context,
+    user_id: str,
+    new: NewKey,
+    created_by: str,
+    letters: Letters,
 ) -> IssuedKey:
     """Make a key in a transaction.
+
+    The owner gets an e-mail of one that may do everything, or that does not expire.
 
     Args:
         tx: the transaction.
@@ -280,6 +292,7 @@ async def issue(
         user_id: whose key it is.
         new: what it is to be.
         created_by: "login", or "device" where a device asked for it.
+        letters: e-mails to users; the caller wakes their sender.
 
     Raises:
         MarketError: `invalid_field`, `too_many_keys`.
@@ -309,6 +322,12 @@ async def issue(
         last_used_network=None,
     )
     await _add(tx, context, row)
+    if days is None or set(new.scopes) == set(Scope):
+
+        def write(to: str, app_url: str) -> Message:
+            return strong_key_created(to, app_url, row.name)
+
+        await letters.put(tx, user_id, f"key created:{key_id}", write)
     return IssuedKey(text, row)
 
 
@@ -327,7 +346,8 @@ def status_of(row: KeyRow, now: int) -> str:
 
 
 def _grant(row: KeyRow) -> Grant:
-    return Grant(row.id, frozenset(row.scopes.split()), Spender(row.id, row.user_id))
+    spender = Spender(row.id, row.user_id)
+    return Grant(row.id, row.purse_id, frozenset(row.scopes.split()), spender)
 
 
 async def _require_login(tx: Transaction, login_id: str | None, now: int) -> None:

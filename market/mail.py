@@ -68,6 +68,28 @@ def password_reset(to: str, app_url: str, token: str) -> Message:
     )
 
 
+def password_changed(to: str, app_url: str) -> Message:
+    """Return the e-mail that says that the password is another one."""
+    return Message(
+        to,
+        "Your password was changed",
+        "The password of your account was changed just now, and other logins have ended.\n\n"
+        "If it was not you, choose a new one at once, which also revokes all API keys:"
+        f"\n\n{app_url}/forgot\n",
+    )
+
+
+def strong_key_created(to: str, app_url: str, name: str) -> Message:
+    """Return the e-mail that says that there is an API key for everything, or without an end."""
+    return Message(
+        to,
+        "A strong API key was made",
+        f"An API key of your account was made that may do everything, or that never expires:\n\n"
+        f"{name}\n\nIf it was not you, revoke it and change your password:"
+        f"\n\n{app_url}/console/keys\n",
+    )
+
+
 def webhook_disabled(to: str, app_url: str, url: str, reason: str) -> Message:
     """Return the e-mail that says that an endpoint of webhooks is sent nothing any more."""
     return Message(

@@ -29,8 +29,10 @@ from market.exits import NO_EXITS, Exits, ExitTerms
 from market.jobs import Jobs
 from market.keys import ApiKeys
 from market.leases import Leases
+from market.letters import Letters
 from market.live_usage import LiveUsage, LiveUses
 from market.logs import Logs, LogTerms
+from market.made_by_keys import MadeByKeys
 from market.outbox import Outbox
 from market.outcomes import JobTerms
 from market.overdue import Overdue
@@ -122,11 +124,16 @@ class Market:
         self.passwords = passwords
         self.tokens = keys.tokens
         self.emails = Outbox(context, keys.sealing, "mail")
+        letters = Letters(self.emails, rules.app_url)
         proofs = Proofs(context, self.emails, rules.app_url)
+        self.accounts = Accounts(
+            context, passwords, keys.tokens, limits, rules.rewards, proofs, letters
+        )
+        self.keys = ApiKeys(context, letters)
         forgotten = Outbox(context, keys.sealing, "forgotten password")
-        self.accounts = Accounts(context, passwords, keys.tokens, limits, rules.rewards, proofs)
-        self.keys = ApiKeys(context)
-        self.recovery = Recovery(context, passwords, proofs, forgotten, self.accounts, limits)
+        self.recovery = Recovery(
+            context, passwords, proofs, forgotten, letters, self.accounts, limits
+        )
         self.wallet = Wallet(context)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases
@@ -136,10 +143,8 @@ class Market:
         self.usage = UsageHistory(context, leases, traffic)
         live_usage = LiveUsage(context, leases, live_uses, monotonic)
         self.event_feed = EventFeed(context, rules.event_feed, live_usage)
-        self.webhooks = Webhooks(
-            context, keys.webhook_secrets, self.emails, rules.webhooks, rules.app_url
-        )
-        self.device_codes = DeviceCodes(context, rules.app_url)
+        self.webhooks = Webhooks(context, keys.webhook_secrets, letters, rules.webhooks)
+        self.device_codes = DeviceCodes(context, letters, rules.app_url)
         self.devices = Devices(context, bounds, is_shared=is_shared)
         self.exits = Exits(context, self.devices, rules.exits)
         self.exit_advances = ExitAdvances(context)
@@ -161,6 +166,7 @@ class Market:
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
         self.jobs.logs = self.logs
+        self._end_with_keys()
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, lambda: self.jobs.bounds)
@@ -177,6 +183,11 @@ class Market:
         self.jobs.on_change = self.rollouts.hear
         self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)
         self.apps = Apps(context, keys.app_keys, self.specs)
+
+    def _end_with_keys(self) -> None:
+        """Have what API keys have made end with them, where this process knows it."""
+        self.made_by_keys = MadeByKeys(self.context, self.devices, self.exits, self.jobs)
+        self.recovery.on_revoked = self.made_by_keys.ended
 
     def change_bounds(self, bounds: Bounds) -> None:
         """Hold each user to other bounds from now on; nothing that is open is ended."""

@@ -7,17 +7,22 @@ is only written to the store. `run` looks up later whose address it is.
 
 import hashlib
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 
 from market.accounts import (
     LOGIN_WINDOW_SECONDS,
     Accounts,
     Caller,
     LoginLimits,
+    NewPassword,
     replace_password,
 )
 from market.context import Context
+from market.devices import Revoked
 from market.errors import Code, MarketError
 from market.keys import end_all
+from market.letters import Letters
+from market.made_by_keys import revoke_made
 from market.mail import mail_share
 from market.outbox import Outbox
 from market.passwords import Passwords
@@ -25,7 +30,7 @@ from market.proofs import RESET_SECONDS, Proof, Proofs, hashed, keep
 from market.throttle import Throttle
 from market.user_fields import check_password, email_key
 from market.webhooks import disable_all
-from storage import device_codes, users
+from storage import apps, device_codes, users
 from storage import outbox as outbox_queries
 from storage.errors import StoreError
 from storage.outbox import OutboxRow
@@ -42,11 +47,14 @@ _logger = logging.getLogger("recovery")
 class Recovery:
     """Sends secrets by mail and accepts them back.
 
+    `on_revoked` is called with the worker tokens that a reset has revoked.
+
     Args:
         context: the store, identifiers and the time.
         passwords: hashes new ones.
         proofs: makes the secrets, and their e-mails.
         requests: where requests wait whose address is still to be looked up.
+        letters: e-mails to users.
         accounts: forgets the failed logins of users who prove their address.
         limits: how often a client may fail.
     """
@@ -57,9 +65,12 @@ class Recovery:
         passwords: Passwords,
         proofs: Proofs,
         requests: Outbox,
+        letters: Letters,
         accounts: Accounts,
         limits: LoginLimits,
     ) -> None:
+        self.on_revoked: Callable[[Sequence[Revoked]], Awaitable[None]] = _ignored
+        self._letters = letters
         self._accounts = accounts
         self._failures = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, context.now)
         self._context = context
@@ -122,10 +133,12 @@ class Recovery:
             # Looked up before anything is hashed: hashing is dear, and asking is free.
             await self._store.read(_owner, hashed(secret), "reset", self._now())
             encoded = await self._passwords.hash(password, client=client)
-            email = await self._store.write(
-                _reset, self._context, hashed(secret), encoded, self._now()
+            email, revoked = await self._store.write(
+                _reset, self._context, self._letters, hashed(secret), encoded
             )
         self._accounts.forgive(email)
+        self._letters.wake()
+        await self.on_revoked(revoked)
 
     async def run(self) -> None:
         """Send what `forgot` was asked for, until cancelled."""
@@ -189,21 +202,29 @@ async def _verify(tx: Transaction, token_hash: str, now: int) -> None:
     await users.set_email_verified(tx, await _use(tx, token_hash, "verify", now), now)
 
 
-async def _reset(
-    tx: Transaction, context: Context, token_hash: str, password_hash: str, now: int
-) -> str:
-    """Replace a password, end all that somebody else may have made, and return the address.
+async def _ignored(_: Sequence[Revoked]) -> None:
+    """Do nothing with revoked tokens: no device can be known here."""
 
-    That is the address which the secret was sent to.
+
+async def _reset(
+    tx: Transaction, context: Context, letters: Letters, token_hash: str, password_hash: str
+) -> tuple[str, list[Revoked]]:
+    """Replace a password, and end all that somebody else may have made.
+
+    Returns:
+        The address which the secret was sent to, and the worker tokens that were revoked.
     """
+    now = context.now()
     user_id = await _use(tx, token_hash, "reset", now)
-    await replace_password(tx, user_id, password_hash, keep="", now=now)
+    await users.set_email_verified(tx, user_id, now)  # first: only then is there an e-mail
+    await replace_password(tx, context, letters, user_id, NewPassword(password_hash))
     await device_codes.deny_approved(tx, user_id)
-    # Whoever knew the old one may have made keys, and have had events sent elsewhere.
+    # Somebody with the old one may have made keys, read keys of apps, and sent events elsewhere.
     await end_all(tx, context, user_id)
+    await apps.forget_of(tx, user_id)
     await disable_all(tx, context, user_id)
-    await users.set_email_verified(tx, user_id, now)
+    revoked = await revoke_made(tx, context, user_id)
     user = await users.find(tx, user_id)
     if user is None:
         raise LookupError(f"the user {user_id} does not exist")
-    return user.email
+    return user.email, revoked

@@ -28,8 +28,12 @@ class Scope(StrEnum):
 
 
 class Grant(Struct, frozen=True):
-    """What a key that is valid lets its bearer do."""
+    """What a key that is valid lets its bearer do.
+
+    `purse_id` is the first key of a line that was rolled; keys of one line have it in common.
+    """
 
     key_id: str
+    purse_id: str
     scopes: frozenset[str]
     spender: Spender

@@ -27,13 +27,19 @@ from market import event_log
 from market.context import Context
 from market.errors import Code, MarketError
 from market.event_feed import beginning_of
-from market.events import CATALOGUE, Ping, WebhookDisabled, timestamp
-from market.mail import encoded as encoded_mail
-from market.mail import mail_share, webhook_disabled
-from market.outbox import Outbox
+from market.events import (
+    CATALOGUE,
+    Ping,
+    WebhookChanged,
+    WebhookCreated,
+    WebhookDisabled,
+    timestamp,
+)
+from market.letters import Letters
+from market.mail import Message, webhook_disabled
+from market.scopes import Grant
 from market.sealing import Sealing
 from market.throttle import Throttle
-from storage import outbox as outbox_queries
 from storage import users
 from storage import webhooks as queries
 from storage.events import EventRow
@@ -70,12 +76,11 @@ DELETED_MAX_TIMES = 20  # in one sweep
 # What a user has sent at once by hand is bounded: it is others who receive it.
 BY_HAND_PER_WINDOW = 30
 WINDOW_SECONDS = 60
-MAIL_LIFETIME_SECONDS = 3 * 86_400
 HTTPS_PORT = 443
 FIRST_FREE_PORT = 1_024  # below it are other services of the internet, which speak no HTTP
 
-# Why an endpoint is disabled: in the last case somebody else may have known the password.
-GONE, FAILING, BY_USER, RESET = "gone", "failing", "user", "reset"
+# Why an endpoint is disabled: at last, somebody else may have known the password, or had the key.
+GONE, FAILING, BY_USER, RESET, BY_KEY = "gone", "failing", "user", "reset", "key"
 GONE_STATUS = 410
 _REASONS = {
     GONE: "it answered that it is gone for good (status 410)",
@@ -154,9 +159,8 @@ class Webhooks:
     Args:
         context: the store, identifiers and the time.
         sealing: seals the secrets of endpoints.
-        emails: the e-mails that wait.
+        letters: e-mails to users.
         terms: where webhooks may go.
-        app_url: where the links in e-mails lead.
         jitter: returns by what the next pause is multiplied.
     """
 
@@ -164,18 +168,16 @@ class Webhooks:
         self,
         context: Context,
         sealing: Sealing,
-        emails: Outbox,
+        letters: Letters,
         terms: WebhookTerms,
-        app_url: str,
         jitter: Callable[[], float] = lambda: random.uniform(1 - JITTER, 1 + JITTER),  # noqa: S311
     ) -> None:
         self._context = context
         self._store = context.store
         self._now = context.now
         self._sealing = sealing
-        self._emails = emails
+        self._letters = letters
         self._terms = terms
-        self._app_url = app_url
         self._jitter = jitter
         self._by_hand = Throttle(BY_HAND_PER_WINDOW, WINDOW_SECONDS, context.now)
         # As `sweep` has counted it last; and attempts of this process, by how they ended.
@@ -186,9 +188,15 @@ class Webhooks:
     # --- endpoints ---------------------------------------------------------------------------
 
     async def create(
-        self, user_id: str, *, url: str, types: Sequence[str], description: str
+        self,
+        user_id: str,
+        *,
+        url: str,
+        types: Sequence[str],
+        description: str,
+        key: Grant | None = None,
     ) -> Secret:
-        """Add an endpoint, and return it with its secret.
+        """Add an endpoint, and return it with its secret; `key` is the API key that makes it.
 
         Raises:
             MarketError: `invalid_field`, `too_many_webhooks`.
@@ -207,8 +215,9 @@ class Webhooks:
             failing_since=None,
             disabled_at=None,
             disabled_reason=None,
+            made_by=None if key is None else key.purse_id,
         )
-        await self._store.write(_create, row)
+        await self._store.write(_create, self._context, row, _id_of(key))
         return Secret(row, shown_secret(secret))
 
     async def all_of(self, user_id: str) -> list[EndpointRow]:
@@ -224,10 +233,12 @@ class Webhooks:
         types: Sequence[str] | None = None,
         description: str | None = None,
         is_enabled: bool | None = None,
+        key: Grant | None = None,
     ) -> EndpointRow:
         """Change what is given of an endpoint; None leaves it as it is.
 
-        Enabling forgets that it has failed; what it has missed is sent when it is recovered.
+        An endpoint that an API key leads elsewhere, or enables, counts as made by it. Enabling
+        forgets that it has failed; what it has missed is sent when it is recovered.
 
         Raises:
             MarketError: `webhook_not_found`, `invalid_field`.
@@ -242,6 +253,9 @@ class Webhooks:
                 types=row.types if wanted is None else wanted,
                 description=row.description if description is None else description,
             )
+            is_news = is_enabled or (changed.url, changed.types) != (row.url, row.types)
+            if is_news:
+                changed = await self._note_change(tx, changed, key)
             await queries.update_endpoint(tx, changed)
             if is_enabled:
                 await queries.enable(tx, endpoint_id)
@@ -251,7 +265,15 @@ class Webhooks:
 
         return await self._store.write(unit)
 
-    async def roll(self, user_id: str, endpoint_id: str) -> Secret:
+    async def _note_change(
+        self, tx: Transaction, row: EndpointRow, key: Grant | None
+    ) -> EndpointRow:
+        """Record that an endpoint is another one, and return it as made by what made it so."""
+        data = WebhookChanged(row.id, row.url, _id_of(key))
+        await event_log.record(tx, self._context, row.user_id, data, subject_id=row.id)
+        return row._replace(made_by=None if key is None else key.purse_id)
+
+    async def roll(self, user_id: str, endpoint_id: str, *, key: Grant | None = None) -> Secret:
         """Give an endpoint another secret; the one before signs, too, for a day.
 
         Raises:
@@ -265,6 +287,7 @@ class Webhooks:
             rolled = row._replace(
                 sealed_secret=sealed, sealed_old_secret=row.sealed_secret, old_until=until
             )
+            rolled = await self._note_change(tx, rolled, key)
             await queries.update_endpoint(tx, rolled)
             return rolled
 
@@ -413,7 +436,7 @@ class Webhooks:
         if written is not _Written.NOTHING:
             self.ends["failed" if outcome.error else "delivered"] += 1
         if written is _Written.WITH_LETTER:
-            self._emails.wake()
+            self._letters.wake()
 
     async def sweep(self) -> None:
         """Delete what is old, hold queues to their bound, and count what waits.
@@ -488,18 +511,13 @@ class Webhooks:
             return _Written.OUTCOME
         data = WebhookDisabled(place.id, place.url, reason)
         await event_log.record(tx, self._context, place.user_id, data, subject_id=place.id)
-        user = await users.find(tx, place.user_id)
-        if user is None or user.email_verified_at is None:
-            return _Written.OUTCOME
-        message = webhook_disabled(user.email, self._app_url, place.url, _REASONS[reason])
-        letter = self._emails.item(
-            f"webhook disabled:{place.id}",
-            share=mail_share(user.email),
-            payload=encoded_mail(message),
-            lifetime_seconds=MAIL_LIFETIME_SECONDS,
-        )
-        await outbox_queries.put(tx, letter)
-        return _Written.WITH_LETTER
+
+        def write(to: str, app_url: str) -> Message:
+            return webhook_disabled(to, app_url, place.url, _REASONS[reason])
+
+        name = f"webhook disabled:{place.id}"
+        is_put = await self._letters.put(tx, place.user_id, name, write)
+        return _Written.WITH_LETTER if is_put else _Written.OUTCOME
 
 
 def body_of(event: EventRow) -> bytes:
@@ -596,22 +614,43 @@ def _enabled(place: EndpointRow) -> EndpointRow:
     return place
 
 
-async def disable_all(tx: Transaction, context: Context, user_id: str) -> None:
-    """Disable every endpoint of a user, who has lost the password or had it stolen."""
-    rows = [row for row in await queries.endpoints(tx, user_id) if row.disabled_at is None]
+async def disable_all(
+    tx: Transaction, context: Context, user_id: str, *, reason: str = RESET, made_by: str = ""
+) -> None:
+    """Disable every endpoint of a user, who has lost the password or had it stolen.
+
+    Args:
+        tx: the transaction.
+        context: the time and the record of events.
+        user_id: whose endpoints.
+        reason: why.
+        made_by: only those that this line of API keys has made; "" for all.
+    """
+    rows = [
+        row
+        for row in await queries.endpoints(tx, user_id)
+        if row.disabled_at is None and made_by in ("", row.made_by)
+    ]
     await tx.lock("webhook_endpoints", [row.id for row in rows])
     now = context.now()
     # All of them first: none is told of the others.
-    disabled = [row for row in rows if await queries.disable(tx, row.id, RESET, now)]
+    disabled = [row for row in rows if await queries.disable(tx, row.id, reason, now)]
     for row in disabled:
-        data = WebhookDisabled(row.id, row.url, RESET)
+        data = WebhookDisabled(row.id, row.url, reason)
         await event_log.record(tx, context, user_id, data, subject_id=row.id)
 
 
-async def _create(tx: Transaction, row: EndpointRow) -> None:
+def _id_of(key: Grant | None) -> str | None:
+    return None if key is None else key.key_id
+
+
+async def _create(tx: Transaction, context: Context, row: EndpointRow, key_id: str | None) -> None:
     await users.lock(tx, row.user_id)  # so that two requests do not count the same ones
     if len(await queries.endpoints(tx, row.user_id)) >= ENDPOINTS_MAX:
         raise MarketError(Code.TOO_MANY_WEBHOOKS)
+    # Before the endpoint is there, so that only others are told of it.
+    data = WebhookCreated(row.id, row.url, key_id)
+    await event_log.record(tx, context, row.user_id, data, subject_id=row.id)
     await queries.insert_endpoint(tx, row)
 
 

@@ -583,6 +583,7 @@ def _http(
         authenticate=market.accounts.authenticate,
         authenticate_key=market.keys.authenticate,
         authenticate_worker=market.devices.authenticate,
+        is_current=market.accounts.is_current,
         body_max_bytes=api.body_max_bytes,
         version=__version__,
         base_url=api.base_url,

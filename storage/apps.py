@@ -57,6 +57,18 @@ async def put(tx: Transaction, key: KeyRow) -> None:
     )
 
 
+async def forget_of(tx: Transaction, user_id: str) -> None:
+    """Delete the keys of a user's apps; each app has another one when its buyer asks for it."""
+    await tx.run(
+        """
+        DELETE FROM app_keys
+        WHERE job_id IN (SELECT id FROM jobs WHERE user_id = :user_id)
+            OR deploy_id IN (SELECT id FROM deploys WHERE user_id = :user_id)
+        """,
+        user_id=user_id,
+    )
+
+
 async def forget_over(tx: Transaction) -> int:
     """Delete the keys of jobs and deploys that are over; return how many."""
     return await tx.run(

@@ -8,7 +8,8 @@ from storage.store import Transaction
 class DeviceCodeRow(NamedTuple):
     """A program that asks; both codes are hashed, times are UTC seconds.
 
-    `user_id` is whoever has answered. Until `next_poll_at` the program is to wait.
+    `user_id` is whoever has answered. Until `next_poll_at` the program is to wait. `share` is the
+    network that it counts for when too many wait.
     """
 
     id: str
@@ -23,10 +24,11 @@ class DeviceCodeRow(NamedTuple):
     next_poll_at: int
     created_at: int
     expires_at: int
+    share: str
 
 
 _CODE = """SELECT id, device_hash, user_hash, client_name, scopes, network, status, user_id,
-        interval_seconds, next_poll_at, created_at, expires_at
+        interval_seconds, next_poll_at, created_at, expires_at, share
     FROM device_codes"""
 
 
@@ -36,10 +38,10 @@ async def insert(tx: Transaction, row: DeviceCodeRow) -> bool:
         """
         INSERT INTO device_codes
             (id, device_hash, user_hash, client_name, scopes, network, status, user_id,
-             interval_seconds, next_poll_at, created_at, expires_at)
+             interval_seconds, next_poll_at, created_at, expires_at, share)
         VALUES
             (:id, :device_hash, :user_hash, :client_name, :scopes, :network, :status, :user_id,
-             :interval_seconds, :next_poll_at, :created_at, :expires_at)
+             :interval_seconds, :next_poll_at, :created_at, :expires_at, :share)
         ON CONFLICT DO NOTHING
         """,
         **row._asdict(),
@@ -47,9 +49,32 @@ async def insert(tx: Transaction, row: DeviceCodeRow) -> bool:
     return row_count == 1
 
 
-async def count(tx: Transaction) -> int:
-    """Return how many are kept."""
-    return await tx.one(int, "SELECT COUNT(*) FROM device_codes") or 0
+async def count_waiting(tx: Transaction, now: int) -> int:
+    """Return how many programs wait for an answer."""
+    count = await tx.one(
+        int,
+        "SELECT COUNT(*) FROM device_codes WHERE status = 'pending' AND expires_at > :now",
+        now=now,
+    )
+    return count or 0
+
+
+async def drop_waiting(tx: Transaction, now: int) -> None:
+    """Delete the oldest program that waits of the share with the most."""
+    await tx.run(
+        """
+        DELETE FROM device_codes WHERE id = (
+            SELECT id FROM device_codes
+            WHERE status = 'pending' AND expires_at > :now AND share = (
+                SELECT share FROM device_codes
+                WHERE status = 'pending' AND expires_at > :now
+                GROUP BY share ORDER BY COUNT(*) DESC, share LIMIT 1
+            )
+            ORDER BY expires_at, id LIMIT 1
+        )
+        """,
+        now=now,
+    )
 
 
 async def find_by_device(tx: Transaction, device_hash: str) -> DeviceCodeRow | None:

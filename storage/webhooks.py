@@ -16,7 +16,10 @@ TURNS_MAX_ROWS = 5_000
 
 
 class EndpointRow(NamedTuple):
-    """Where a user is told of events: `types` has commas in between, times are UTC seconds."""
+    """Where a user is told of events: `types` has commas in between, times are UTC seconds.
+
+    `made_by` is the line of API keys that has set the address, None for a login.
+    """
 
     id: str
     user_id: str
@@ -30,6 +33,7 @@ class EndpointRow(NamedTuple):
     failing_since: int | None
     disabled_at: int | None
     disabled_reason: str | None
+    made_by: str | None
 
     def wants(self, kind: str) -> bool:
         """Say whether events of a type are to be delivered here as they happen."""
@@ -103,7 +107,8 @@ async def schedule(
 ) -> list[str]:
     """Have events delivered to the endpoints that want them; return the deliveries' identifiers.
 
-    One statement for users without endpoints, and two otherwise, however many events there are.
+    One statement for users without endpoints, and two otherwise, however many events there are. No
+    endpoint gets the events about itself.
     """
     users = {event.user_id for event in events}
     endpoints = await tx.all(
@@ -119,7 +124,9 @@ async def schedule(
         (endpoint, event)
         for event in events
         for endpoint in endpoints
-        if endpoint.user_id == event.user_id and endpoint.wants(event.type)
+        if endpoint.user_id == event.user_id
+        and endpoint.wants(event.type)
+        and endpoint.id != event.subject_id
     ]
     return await _insert(tx, pairs, new_id)
 
@@ -193,7 +200,7 @@ async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
         """
         UPDATE webhook_endpoints SET url = :url, types = :types, description = :description,
             sealed_secret = :sealed_secret, sealed_old_secret = :sealed_old_secret,
-            old_until = :old_until
+            old_until = :old_until, made_by = :made_by
         WHERE id = :id
         """,
         id=row.id,
@@ -203,6 +210,7 @@ async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
         sealed_secret=row.sealed_secret,
         sealed_old_secret=row.sealed_old_secret,
         old_until=row.old_until,
+        made_by=row.made_by,
     )
 
 

@@ -135,6 +135,32 @@ async def opens_a_job(offering: Service, job: Job) -> None:
     refused(over, "job_over", None, 400)
 
 
+async def key_of(service: Service, person: Person, *scopes: str) -> str:
+    body = {"name": "a dashboard", "scopes": scopes}
+    answer = await service.call("POST", "/api/keys", body, token=person.token)
+    assert answer.status == 200, answer.body
+    return str(answer.body["key"])
+
+
+async def test_an_api_key_that_only_reads_is_shown_no_key_of_an_app(offering: Service) -> None:
+    buyer = await offering.person(usd="10", credit="5")
+    body = {"job_name": "pages", "job_type": "Docker", "gpu_model": "A100", "image": "web:1"}
+    body |= {"ports": [{"name": "web", "port": 80}]}
+    deployed = await offering.call("POST", "/api/deploy/job", body, token=buyer.token)
+    deploy = f"/api/deploy/job/{deployed.body['job_id']}"
+    found = (await offering.call("GET", deploy, token=buyer.token)).body["deploy"]
+    await begun(offering, found["job_ids"][0])
+    reading = await key_of(offering, buyer, "jobs:read")
+    writing = await key_of(offering, buyer, "jobs:read", "jobs:write")
+    for path in (f"/api/jobs/{await posted(offering, buyer)}/app", f"{deploy}/apps"):
+        for token, is_shown in ((reading, False), (writing, True), (buyer.token, True)):
+            shown = (await offering.call("GET", path, token=token)).body
+            for app in (shown["app"], *shown.get("replicas", ())):
+                assert ("key" in app) is is_shown
+                urls = [app["url"], *(port["url"] for port in app["ports"])]
+                assert all(("key=" in url) is is_shown for url in urls), urls
+
+
 async def test_a_buyer_opens_a_deploy(offering: Service) -> None:
     buyer = await offering.person(usd="10")
     body = {

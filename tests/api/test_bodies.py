@@ -102,6 +102,7 @@ async def reader() -> AsyncIterator[Reader]:
         authenticate=nobody,
         authenticate_key=nobody,
         authenticate_worker=nobody,
+        is_current=nobody,
         body_max_bytes=1024,
         seal=Seal(b"k" * 40),
         now=lambda: 0,

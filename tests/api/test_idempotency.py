@@ -242,3 +242,23 @@ async def test_a_referral_code_is_applied_once(service: Service, buyer: Person) 
     again = await ask(service, buyer, path, "a", body)
     assert (again.status, again.body) == (200, first.body)
     assert (await ask(service, buyer, path, "b", body)).code == "referral_already_applied"
+
+
+async def test_what_one_api_key_was_answered_another_one_is_not(
+    service: Service, buyer: Person
+) -> None:
+    keys = []
+    for name in ("trusted", "weak"):
+        body = {"name": name, "scopes": ["sessions:write", "devices:write"]}
+        keys.append((await service.call("POST", "/api/keys", body, token=buyer.token)).body)
+    path = "/api/worker/token/create"
+    shown = [
+        await ask(service, Person("", "", token), path, "crawl-1")
+        for token in (buyer.token, keys[0]["key"], keys[1]["key"])
+    ]
+    assert len({answer.body["token"] for answer in shown}) == 3
+    assert not any("Idempotency-Replayed" in answer.headers for answer in shown)
+    rolled = await service.call("POST", f"/api/keys/{keys[0]['key_id']}/roll", token=buyer.token)
+    again = await ask(service, Person("", "", rolled.body["key"]), path, "crawl-1")
+    assert again.body == shown[1].body  # a key that replaces another one goes on where that was
+    assert again.headers["Idempotency-Replayed"] == "true"

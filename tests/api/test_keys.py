@@ -95,3 +95,21 @@ async def test_the_document_says_what_each_operation_takes(service: Service) -> 
     paths = service.daemon.http.openapi["paths"]
     assert {"key": ["usage:read"]} in paths["/api/usage"]["get"]["security"]
     assert paths[ALL]["post"]["security"] == [{"session": []}]
+
+
+async def test_a_key_is_revoked_with_what_it_has_made(service: Service) -> None:
+    me = await service.person()
+    made = await make(service, me, "devices:write", "webhooks:write")
+    hook = {"url": "https://example.com/", "types": ["*"]}
+    assert (await service.call("POST", "/api/webhooks", hook, token=made["key"])).status == 200
+    rig = await service.call("POST", "/api/worker/token/create", {"name": "x"}, token=made["key"])
+    worker = {"X-Worker-Token": rig.body["token"]}
+    revoke = f"{ALL}/{made['key_id']}/revoke"
+    for body, status, count in ((None, 200, 1), ({"with_created": True}, 401, 0)):
+        assert (await service.call("POST", revoke, body, token=me.token)).status == 200
+        beat = await service.call("POST", "/api/worker/heartbeat", headers=worker)
+        (listed,) = (await service.call("GET", ALL, token=me.token)).body["keys"]
+        assert (beat.status, listed["created_webhooks"]) == (status, count)
+        assert listed["created_devices"] == count
+    (hook,) = (await service.call("GET", "/api/webhooks", token=me.token)).body["webhooks"]
+    assert hook["disabled_reason"] == "key"

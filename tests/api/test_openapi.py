@@ -158,7 +158,7 @@ async def test_a_stream_is_declared_event_by_event(document: dict[str, Any]) -> 
         each["properties"]["event"]["const"]: each["properties"]["data"]["contentSchema"]
         for each in done["text/event-stream"]["schema"]["oneOf"]
     }
-    assert list(events) == ["delta", "done"]
+    assert list(events) == ["delta", "done", "bye"]
     assert events["done"] == done["application/json"]["schema"]
 
 

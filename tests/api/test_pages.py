@@ -9,7 +9,7 @@ import pytest
 from support.browser import CHROMIUM, FLAGS, needs_chromium
 from support.service import Service
 
-from api import openapi
+from api import openapi, pages
 from api.server import HttpServer
 from market.idempotency import Seal
 
@@ -37,6 +37,20 @@ async def test_the_page_takes_nothing_from_elsewhere(service: Service) -> None:
         assert response.headers["Server"] == "proxyd"
 
 
+async def test_no_page_beside_the_console_is_framed_or_keeps_tokens(service: Service) -> None:
+    for path in ("/docs", "/docs/start.js", "/docs/swagger-ui.css", "/openapi.json"):
+        async with service.http.get(service.url + path) as response:
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert response.headers["Referrer-Policy"] == "no-referrer"
+            assert response.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+            assert response.headers["Cache-Control"] in (pages.CACHE, "no-cache")
+            assert "persist" not in (await response.text())[:2_000]
+    async with service.http.get(service.url + "/docs") as response:
+        policy = response.headers["Content-Security-Policy"]
+    for rule in ("frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"):
+        assert rule in policy
+
+
 async def nobody(token: str) -> Any:
     raise AssertionError(token)
 
@@ -54,6 +68,7 @@ def test_the_api_is_described_when_somebody_asks_and_once(monkeypatch: pytest.Mo
         authenticate=nobody,
         authenticate_key=nobody,
         authenticate_worker=nobody,
+        is_current=nobody,
         body_max_bytes=1024,
         seal=Seal(b"k" * 40),
         now=lambda: 0,

@@ -794,3 +794,51 @@ async def test_an_idle_connection_keeps_no_body(service: Service) -> None:
     await until(lambda: max(kept(), default=0) <= SLICE_BYTES, "the body is let go of")
     writer.close()
     await writer.wait_closed()
+
+
+async def test_no_cache_keeps_what_is_private_and_no_browser_guesses_types(
+    service: Service,
+) -> None:
+    me = await service.person(usd="10")
+    session = await service.buy(me)
+    key = {"name": "x", "scopes": ["wallet:read"]}
+    login = {"email": me.email, "password": "long enough"}
+    asked: list[tuple[str, str, Any]] = [
+        ("POST", "/auth/login", login),
+        ("POST", "/auth/login", {**login, "password": "wrong enough"}),
+        ("POST", "/api/keys", key),
+        ("GET", "/api/wallet", None),
+        ("GET", "/auth/logins", None),
+        ("GET", "/api/events", None),
+        ("GET", f"/api/bandwidth/sessions/{session.id}", None),
+        ("GET", "/api/none", None),
+        ("GET", "/healthz", None),
+    ]
+    for method, path, body in asked:
+        answer = await service.call(method, path, body, token=me.token)
+        assert answer.headers.getall("Cache-Control") == ["no-store"], path
+        assert answer.headers.getall("X-Content-Type-Options") == ["nosniff"], path
+    auth = {"Authorization": f"Bearer {me.token}"}
+    for path in ("/api/usage.csv", "/api/events/stream", "/metrics"):
+        async with service.http.get(service.url + path, headers=auth) as response:
+            assert response.status == 200, path
+            assert response.headers.getall("Cache-Control") == ["no-store"], path
+            assert response.headers.getall("X-Content-Type-Options") == ["nosniff"], path
+
+
+async def test_a_browser_that_opens_the_address_of_the_service_comes_to_the_console(
+    service: Service,
+) -> None:
+    page = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+    for method in ("GET", "HEAD"):
+        asking = service.http.request(
+            method, service.url + "/", headers=page, allow_redirects=False
+        )
+        async with asking as response:
+            assert (response.status, response.headers["Location"]) == (302, "/console")
+            assert response.headers["Vary"] == "Accept"
+    for accept in ("*/*", "application/json", ""):
+        answer = await service.call("GET", "/", headers={"Accept": accept})
+        assert answer.body["service"] == "proxyd"
+    async with service.http.get(service.url + "/favicon.ico") as response:
+        assert (response.status, response.content_type) == (200, "image/svg+xml")

@@ -1,5 +1,6 @@
 """The configuration of nginx that the operator's guide shows, in front of a real daemon."""
 
+import asyncio
 import hashlib
 import io
 import os
@@ -45,9 +46,14 @@ http {{
 """
 
 
-@pytest.fixture
-async def front(service: Service, tmp_path: Path) -> AsyncIterator[tuple[str, ssl.SSLContext]]:
-    """The address of nginx, as the guide has it, and what trusts its certificate."""
+@pytest.fixture(params=["guide"])
+async def front(
+    service: Service, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[tuple[str, ssl.SSLContext]]:
+    """The address of nginx, as the guide has it, and what trusts its certificate.
+
+    With the parameter `kept`, nginx keeps its connections to the daemon for other clients.
+    """
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin")
     if program is None:
         pytest.skip("nginx is not installed: make clients")
@@ -55,7 +61,8 @@ async def front(service: Service, tmp_path: Path) -> AsyncIterator[tuple[str, ss
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         configuration = tmp_path / "nginx.conf"
-        configuration.write_text(shown(service.url, port, tmp_path))
+        text = shown(service.url, port, tmp_path)
+        configuration.write_text(kept(text, service.url) if request.param == "kept" else text)
         # It takes over the socket, as from an older one that it replaces: nobody else has the port.
         running = subprocess.Popen(
             [program, "-c", str(configuration)],
@@ -82,6 +89,38 @@ def shown(api: str, port: int, folder: Path) -> str:
         assert there in server
         server = server.replace(there, here)
     return WHOLE.format(folder=folder, server=server)
+
+
+def kept(text: str, api: str) -> str:
+    """Return a configuration with connections to the daemon that are used again."""
+    netloc = urlsplit(api).netloc
+    upstream = f"upstream daemon {{ server {netloc}; keepalive 4; }}"
+    text = text.replace(f"proxy_pass http://{netloc};", "proxy_pass http://daemon;")
+    return text.replace("http {", "http {\n    " + upstream, 1)
+
+
+@pytest.mark.parametrize("front", ["kept"], indirect=True)
+async def test_head_of_a_stream_leaves_nothing_for_the_next_client(
+    service: Service, front: tuple[str, ssl.SSLContext]
+) -> None:
+    url, context = front
+    mallory, bob = await service.person(), await service.person()
+    connector = aiohttp.TCPConnector(ssl=context, limit=4)
+    path = "/api/events/stream"
+    async with (
+        asyncio.timeout(60),
+        aiohttp.ClientSession(url, connector=connector) as client,
+    ):
+        for _ in range(4):
+            for _ in range(4):
+                headers = {"Authorization": f"Bearer {mallory.token}"}
+                async with client.head(path, headers=headers) as answer:
+                    assert (answer.status, await answer.read()) == (200, b"")
+            for _ in range(5):
+                headers = {"Authorization": f"Bearer {bob.token}"}
+                async with client.get("/auth/me", headers=headers) as answer:
+                    assert (answer.status, (await answer.json())["id"]) == (200, bob.user_id)
+    assert len(service.daemon.market.event_feed) == 0
 
 
 async def test_the_spaces_before_an_answer_are_not_kept_back(

@@ -6,6 +6,7 @@ import re
 import pytest
 from support.market import Market
 
+from market import device_codes
 from market.accounts import Caller
 from market.device_codes import (
     BEGUN_MAX,
@@ -21,8 +22,9 @@ from market.device_codes import (
     DeviceCodes,
 )
 from market.errors import Code, MarketError
-from market.keys import KEYS_MAX, NewKey, issue
+from market.keys import KEYS_MAX, NewKey
 from market.scopes import Scope
+from storage import device_codes as queries
 from storage.errors import ConstraintError
 from storage.store import Transaction
 
@@ -201,7 +203,7 @@ async def test_who_has_all_keys_makes_room_and_goes_on(market: Market) -> None:
     made = []
     for _ in range(KEYS_MAX):
         new = NewKey(name="one of many", scopes=SCOPES)
-        made.append(await market.store.write(issue, market.context, user_id, new, "login"))
+        made.append(await market.keys.create(user_id, new))
     assert await refusal(codes, asked.device_code) is Code.TOO_MANY_KEYS
     await market.keys.revoke(user_id, made[0].row.id)
     assert (await codes.redeem(asked.device_code)).key.startswith("pxd_")
@@ -229,3 +231,35 @@ async def test_the_schema_knows_who_has_answered(market: Market) -> None:
     await begun(market.device_codes)
     with pytest.raises(ConstraintError):
         await market.store.write(approve)
+
+
+async def test_a_network_that_fills_all_places_takes_them_from_itself(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_codes, "WAITING_MAX", 6)
+    codes = market.device_codes
+    honest = await begun(codes)
+    # A provider's /32: each /64 of it is another client.
+    flood = [f"2001:db8:{number:x}::/64" for number in range(20)]
+    asked = [await codes.begin("x", SCOPES, client=each) for each in flood]
+    other = await codes.begin("x", SCOPES, client="203.0.113.9")
+    for each in (honest, other, asked[-1]):
+        assert await refusal(codes, each.device_code) is Code.AUTHORIZATION_PENDING
+    assert await refusal(codes, asked[0].device_code) is Code.EXPIRED_TOKEN
+    assert await market.store.read(queries.count_waiting, market.clock.now) == 6
+
+
+async def test_what_ran_out_or_was_answered_takes_no_place(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_codes, "WAITING_MAX", 2)
+    codes, person = market.device_codes, await ada(market)
+    approved = await begun(codes)
+    await codes.answer(person, approved.user_code, is_approved=True)
+    first, second = await begun(codes), await begun(codes)
+    assert await refusal(codes, first.device_code) is Code.AUTHORIZATION_PENDING
+    market.clock.now += LIFETIME_SECONDS
+    third, fourth = await begun(codes), await begun(codes)
+    assert await refusal(codes, second.device_code) is Code.EXPIRED_TOKEN
+    for each in (third, fourth):
+        assert await refusal(codes, each.device_code) is Code.AUTHORIZATION_PENDING

@@ -11,7 +11,7 @@ from support.waiting import until
 from market import event_feed, event_log
 from market.context import Context
 from market.errors import MarketError
-from market.event_feed import Bye, EventFeed, EventFeedTerms, Idle, Item, Wanted, beginning_of
+from market.event_feed import EventFeed, EventFeedTerms, Idle, Item, Wanted, beginning_of
 from market.event_log import NewEvent
 from market.events import Ping
 from market.ids import Identifiers
@@ -33,12 +33,8 @@ def feed_of(market: Market, context: Context) -> EventFeed:
     return EventFeed(context, EventFeedTerms(), usage)
 
 
-async def always() -> bool:
-    return True
-
-
 def following(feed: EventFeed, since: str | None = None) -> AsyncGenerator[Item, None]:
-    return feed.follow("u", "login", Wanted(), since=since, is_valid=always)
+    return feed.follow("u", "login", Wanted(), since=since)
 
 
 async def next_row(items: AsyncGenerator[Item, None]) -> EventRow:
@@ -142,28 +138,12 @@ async def test_what_was_missed_while_the_process_stood_still_is_made_up_for(
     await items.aclose()
 
 
-async def test_a_login_that_ends_is_told_nothing_more_of_what_was_missed(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0)
-    first, second = [await ping(market, market.context, "u") for _ in range(2)]
-    answers = iter([True, False])
-
-    async def is_valid() -> bool:
-        return next(answers)
-
-    feed = feed_of(market, market.context)
-    items = feed.follow("u", "login", Wanted(), since=first.id, is_valid=is_valid)
-    assert second.id > first.id
-    assert [item async for item in items] == [Idle(), first, Bye.LOGGED_OUT]
-
-
 async def test_nobody_has_more_streams_than_are_left_for_the_others(market: Market) -> None:
     feed = feed_of(market, market.context)
     feed.terms = EventFeedTerms(streams=4)
 
     def opened(user_id: str) -> AsyncGenerator[Item, None]:
-        return feed.follow(user_id, user_id, Wanted(), since=None, is_valid=always)
+        return feed.follow(user_id, user_id, Wanted(), since=None)
 
     mine = [opened("u") for _ in range(2)]
     for items in mine:
@@ -183,11 +163,11 @@ async def test_a_user_may_not_have_every_stream(
     feed = feed_of(market, market.context)
     open_streams = []
     for number in range(2):
-        items = feed.follow("u", f"{number}", Wanted(), since=None, is_valid=always)
+        items = feed.follow("u", f"{number}", Wanted(), since=None)
         await anext(items)
         open_streams.append(items)
     with pytest.raises(Exception, match="Too many"):
-        await anext(feed.follow("u", "x", Wanted(), since=None, is_valid=always))
+        await anext(feed.follow("u", "x", Wanted(), since=None))
     for items in open_streams:
         await items.aclose()
     await until(lambda: len(feed) == 0)

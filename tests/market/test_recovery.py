@@ -6,14 +6,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.events import said
 from support.market import SEALING, Market
 from support.statements import counted
 from support.waiting import until
+from support.work import posted
 
 from market.accounts import Caller, LoginLimits
 from market.errors import Code, MarketError
+from market.keys import NewKey
+from market.letters import Letters
 from market.mail import Message, decoded
+from market.money import MICRO, Currency
 from market.outbox import Outbox
 from market.recovery import Recovery
 from market.scopes import Scope
@@ -22,10 +27,11 @@ from storage.errors import StoreError
 from storage.store import Transaction
 
 EMAIL = "ada@example.com"
+PASSWORD_CHANGED = "Your password was changed"
 LINK = re.compile(r"https://app\.example\.com/(verify|reset)\?token=(\S+)")
 
 
-class Letters:
+class Inbox:
     """Whoever reads the e-mails that wait, as their recipients will."""
 
     def __init__(self, market: Market) -> None:
@@ -52,8 +58,8 @@ class Letters:
 
 
 @pytest.fixture
-def letters(market: Market) -> Letters:
-    return Letters(market)
+def letters(market: Market) -> Inbox:
+    return Inbox(market)
 
 
 def opened(market: Market) -> Recovery:
@@ -63,6 +69,7 @@ def opened(market: Market) -> Recovery:
         market.passwords,
         market.recovery._proofs,
         Outbox(market.context, SEALING, "forgotten password"),
+        Letters(market.emails, "https://app.example.com"),
         market.accounts,
         LoginLimits(),
     )
@@ -95,7 +102,7 @@ async def refused(market: Market, token: str) -> bool:
     return False
 
 
-async def forgotten(recovery: Recovery, letters: Letters, email: str = EMAIL) -> str:
+async def forgotten(recovery: Recovery, letters: Inbox, email: str = EMAIL) -> str:
     before = await letters.look()
     await recovery.forgot(email)
 
@@ -107,7 +114,7 @@ async def forgotten(recovery: Recovery, letters: Letters, email: str = EMAIL) ->
 
 
 async def test_secrets_that_ran_out_long_ago_are_forgotten(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     async def kept(tx: Transaction) -> list[int]:
         return await tx.all(
@@ -154,7 +161,7 @@ async def fails(coroutine: object, code: Code) -> MarketError:
 
 
 async def test_a_letter_confirms_an_address_once(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     await recovery.resend_verification(await caller(market, token))
     secret = await letters.secret()
@@ -167,7 +174,7 @@ async def test_a_letter_confirms_an_address_once(
 
 
 async def test_a_registration_that_fails_leaves_neither_an_account_nor_an_email(
-    market: Market, letters: Letters
+    market: Market, letters: Inbox
 ) -> None:
     async def rename(tx: Transaction, old: str, new: str) -> None:
         await tx.run(f"ALTER TABLE {old} RENAME TO {new}")
@@ -189,7 +196,7 @@ async def test_a_registration_that_fails_leaves_neither_an_account_nor_an_email(
 
 
 async def test_what_waits_holds_no_secret_in_the_open(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     async def kept(tx: Transaction) -> list[str]:
         return await tx.all(str, "SELECT item_key || share || sealed_payload FROM outbox")
@@ -201,7 +208,7 @@ async def test_what_waits_holds_no_secret_in_the_open(
 
 
 async def test_an_email_whose_secret_is_void_by_a_later_one_is_not_sent_any_more(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     first = await letters.secret("verify")
     await recovery.resend_verification(await caller(market, token))
@@ -210,7 +217,7 @@ async def test_an_email_whose_secret_is_void_by_a_later_one_is_not_sent_any_more
 
 
 async def test_a_later_letter_voids_the_one_before(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     await recovery.resend_verification(await caller(market, token))
     first = await letters.secret()
@@ -220,7 +227,7 @@ async def test_a_later_letter_voids_the_one_before(
 
 
 async def test_a_secret_is_good_for_its_time_and_its_purpose(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     secret = await forgotten(recovery, letters)
     await fails(recovery.verify(secret), Code.INVALID_MAIL_TOKEN)
@@ -233,7 +240,7 @@ async def test_a_secret_is_good_for_its_time_and_its_purpose(
 
 
 async def test_only_the_hash_of_a_secret_is_kept(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     secret = await forgotten(recovery, letters)
 
@@ -244,7 +251,7 @@ async def test_only_the_hash_of_a_secret_is_kept(
 
 
 async def test_a_reset_replaces_the_password_and_ends_every_login(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     other = (await market.accounts.login(email=EMAIL, password="long enough")).token
     secret = await forgotten(recovery, letters, EMAIL.upper())
@@ -260,7 +267,7 @@ async def test_a_reset_replaces_the_password_and_ends_every_login(
 
 
 async def test_a_reset_takes_back_what_programs_were_promised(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     asked = await market.device_codes.begin("a thief", [Scope.WALLET_READ], client="192.0.2.1")
     me = await caller(market, token)
@@ -270,7 +277,7 @@ async def test_a_reset_takes_back_what_programs_were_promised(
 
 
 async def test_a_reset_ends_what_events_were_sent_to(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     me, other = (await caller(market, token)).profile.user_id, await market.person()
 
@@ -292,10 +299,79 @@ async def test_a_reset_ends_what_events_were_sent_to(
     assert await market.webhooks.due(but=(), limit=10) == []
 
 
+async def test_a_reset_revokes_worker_tokens_that_keys_have_made(
+    market: Market, recovery: Recovery, letters: Inbox, token: str
+) -> None:
+    me = (await caller(market, token)).profile.user_id
+    recovery.on_revoked = market.made_by_keys.ended
+    issued = await market.keys.create(me, NewKey(name="x", scopes=(Scope.DEVICES_WRITE,)))
+    grant = (await market.keys.authenticate(issued.key, "")).key
+    tokens = []
+    for key in (grant, None):
+        made = await market.devices.create(
+            me, name="rig", device_type="server", min_price_usd=None, key=key
+        )
+        await market.devices.authenticate(made.token)  # it is in memory now
+        tokens.append(made.token)
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    await fails(market.devices.authenticate(tokens[0]), Code.WORKER_UNAUTHORIZED)
+    await market.devices.authenticate(tokens[1])
+
+
+async def test_a_password_that_changes_causes_an_event_and_an_email(
+    market: Market, recovery: Recovery, letters: Inbox, token: str
+) -> None:
+    me = await caller(market, token)
+    user_id = me.profile.user_id
+
+    async def subjects() -> list[str]:
+        await letters.look()
+        return [each.subject for each in letters.sent if each.subject == PASSWORD_CHANGED]
+
+    await market.accounts.change_password(me, old="long enough", new="longer than it")
+    assert await subjects() == [], "nobody has confirmed the address"
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    assert await subjects() == [PASSWORD_CHANGED]
+    told = await said(market, user_id, "password.changed")
+    assert [each["by_email"] for each in told] == [False, True]
+
+
+async def test_a_strong_key_causes_an_email(
+    market: Market, recovery: Recovery, letters: Inbox, token: str
+) -> None:
+    me = (await caller(market, token)).profile.user_id
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    weak = NewKey(name="weak", scopes=(Scope.WALLET_READ,))
+    for new in (weak, replace(weak, name="endless", expires_in_days=None)):
+        await market.keys.create(me, new)
+    await market.keys.create(me, NewKey(name="everything", scopes=tuple(Scope)))
+    await letters.look()
+    texts = [each.text for each in letters.sent if each.subject == "A strong API key was made"]
+    assert len(texts) == 2
+    assert "endless" in texts[0]
+    assert "everything" in texts[1]
+
+
+async def test_a_reset_ends_the_keys_of_apps(
+    market: Market, recovery: Recovery, letters: Inbox, token: str
+) -> None:
+    me, other = (await caller(market, token)).profile.user_id, await market.person()
+    apps = {}
+    for person, email in ((me, EMAIL), (other, "person1@example.com")):
+        await market.deposit(email, 10 * MICRO, currency=Currency.CREDIT)
+        payload = {"script": "serve()", "ports": [{"name": "web", "port": 8888}]}
+        job_id = await posted(market, person, payload=payload)
+        apps[person] = await market.apps.of_job(person, job_id)
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    assert await market.apps.find(apps[me].id) is None
+    assert (await market.apps.of_job(me, apps[me].id)).key != apps[me].key
+    assert await market.apps.of_job(other, apps[other].id) == apps[other]
+
+
 async def test_a_change_does_not_undo_a_reset_that_was_faster(
     market: Market,
     recovery: Recovery,
-    letters: Letters,
+    letters: Inbox,
     token: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -327,7 +403,7 @@ async def test_a_login_under_way_does_not_survive_a_change(
 
 
 async def test_a_changed_password_voids_the_link_to_replace_it(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     secret, me = await forgotten(recovery, letters), await caller(market, token)
     await market.accounts.change_password(me, old="long enough", new="another password")
@@ -335,7 +411,7 @@ async def test_a_changed_password_voids_the_link_to_replace_it(
 
 
 async def test_a_letter_to_replace_a_password_leaves_the_other_letter_good(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     await recovery.resend_verification(await caller(market, token))
     to_verify = await letters.secret()
@@ -345,7 +421,7 @@ async def test_a_letter_to_replace_a_password_leaves_the_other_letter_good(
 
 
 async def test_a_reset_forgives_what_failed_before(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     login = market.accounts.login
     for _ in range(10):
@@ -357,7 +433,7 @@ async def test_a_reset_forgives_what_failed_before(
 async def test_a_wrong_secret_is_refused_before_anything_is_hashed(
     market: Market,
     recovery: Recovery,
-    letters: Letters,
+    letters: Inbox,
     token: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -373,7 +449,7 @@ async def test_a_wrong_secret_is_refused_before_anything_is_hashed(
 
 
 async def test_of_ten_who_use_a_secret_at_once_one_succeeds(
-    market: Market, recovery: Recovery, letters: Letters, token: str
+    market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     secret = await forgotten(recovery, letters)
     outcomes = await asyncio.gather(
@@ -384,7 +460,7 @@ async def test_of_ten_who_use_a_secret_at_once_one_succeeds(
 
 
 async def test_nobody_learns_whether_an_address_is_known(
-    recovery: Recovery, letters: Letters, token: str
+    recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     await recovery.forgot("nobody@example.com")
     await forgotten(recovery, letters)
@@ -403,7 +479,7 @@ async def test_a_known_address_costs_the_answer_what_an_unknown_one_does(
 
 
 async def test_a_request_is_answered_by_one_daemon_if_two_look(
-    market: Market, letters: Letters, token: str
+    market: Market, letters: Inbox, token: str
 ) -> None:
     requests, daemons = (
         Outbox(market.context, SEALING, "forgotten password"),
@@ -424,7 +500,7 @@ async def test_a_request_is_answered_by_one_daemon_if_two_look(
 
 
 async def test_a_password_that_is_too_short_uses_no_secret_up(
-    recovery: Recovery, letters: Letters, token: str
+    recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     secret = await forgotten(recovery, letters)
     error = await fails(recovery.reset(secret, "short"), Code.INVALID_FIELD)

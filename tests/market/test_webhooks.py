@@ -137,7 +137,7 @@ async def test_an_event_that_is_rolled_back_is_not_delivered(market: Market) -> 
 
 async def test_both_secrets_sign_for_a_day_after_a_roll(market: Market) -> None:
     me = await market.person()
-    old = await endpoint(market, me)
+    old = await endpoint(market, me, "deploy.finished")
     new = await market.webhooks.roll(me, old.endpoint.id)
     assert new.secret != old.secret
     await happen(market, me)
@@ -212,7 +212,7 @@ async def test_a_server_that_asks_to_be_left_alone_is(market: Market) -> None:
 
 async def test_an_endpoint_that_is_gone_is_disabled_at_once(market: Market) -> None:
     me = await market.person()
-    made = await endpoint(market, me)
+    made = await endpoint(market, me, "deploy.finished")
     other = await endpoint(market, me, "webhook.disabled")
     await happen(market, me, "first")
     await happen(market, me, "second")
@@ -393,7 +393,7 @@ async def test_a_test_goes_the_way_of_every_other_delivery(market: Market) -> No
     assert attempt.row.id == delivery_id
     assert verified(made, attempt)["type"] == "test.ping"
     assert await listed(market, me, other) == []
-    assert await types_of(market, me) == ["test.ping"]
+    assert await types_of(market, me) == ["webhook.created"] * 2 + ["test.ping"]
 
 
 async def test_what_is_sent_by_hand_is_bounded(market: Market) -> None:

@@ -13,14 +13,10 @@ QUOTA = 10**9
 BYTES = 300_000
 
 
-async def always() -> bool:
-    return True
-
-
 async def test_a_frame_says_what_the_api_says(service: Service) -> None:
     person, bought = await buy(service, quota=QUOTA)
     feed, wanted = service.daemon.market.event_feed, Wanted(frozenset({"usage"}))
-    items = feed.follow(person.user_id, "login", wanted, since=None, is_valid=always)
+    items = feed.follow(person.user_id, "login", wanted, since=None)
     await anext(items)
     async with echo() as target:
         client = await reached(service, bought, target)
@@ -42,7 +38,7 @@ async def test_a_frame_says_what_the_api_says(service: Service) -> None:
         still = await anext(items)
         assert isinstance(still, UsageFrame)
         assert still.bytes_per_second == 0
-        again = feed.follow(person.user_id, "login", wanted, since=None, is_valid=always)
+        again = feed.follow(person.user_id, "login", wanted, since=None)
         await anext(again)
         await feed.send_usage()
         assert await anext(again) == still  # who comes later is shown how it is

@@ -24,6 +24,7 @@ export const TYPES = [
   "deploy.ready",
   "deploy.finished",
   "deploy.cancelled",
+  "device.created",
   "device.online",
   "device.offline",
   "device.revoked",
@@ -34,6 +35,9 @@ export const TYPES = [
   "key.expiring",
   "key.limit_reached",
   "login.new_network",
+  "password.changed",
+  "webhook.created",
+  "webhook.changed",
   "webhook.disabled",
   "test.ping",
 ];

@@ -116,9 +116,11 @@ class Keys {
     const close = unfold(this.place, t("access.act_on.roll", { name: row.name }), rolling, { label: t("common.cancel") });
   }
 
-  async revoke({ id, name }) {
+  async revoke({ id, name, created_webhooks: webhooks, created_devices: devices }) {
     if (!(await ask({ title: t("access.act_on.revoke", { name }), text: t("access.keys.revoke.text"), action: t("access.act.revoke") }))) return;
     await post(`/api/keys/${id}/revoke`);
+    const made = { title: t("access.keys.made.title"), text: t("access.keys.made.text", { webhooks, devices }), action: t("access.keys.made.end") };
+    if (webhooks + devices && (await ask(made))) await post(`/api/keys/${id}/revoke`, { with_created: true });
     await this.refresh();
   }
 }
