@@ -3,12 +3,16 @@
 A job has no network of its own for this, and what others have put somewhere is not trusted either:
 it has the size and the hash that the buyer named, or the job does not begin. What is half fetched
 goes on where it stopped, also with the next agent.
+
+What an address of a buyer has answered stays on this device: a status, a hash or an error of the
+network would let the buyer look around from the owner's connection.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import re
 import stat
@@ -24,7 +28,7 @@ from proxyctl.worker.executors.ownership import uid_of
 from proxyctl.worker.files.archives import DEPTH_MAX, ArchiveError, UnpackOptions
 from proxyctl.worker.files.inspection import inspect
 from proxyctl.worker.files.unpacking import unpack_confined
-from proxyctl.worker.files.web import FetchError
+from proxyctl.worker.files.web import FetchError, require_address
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.scratch import remove_tree
 
@@ -34,17 +38,24 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.files.web import Web
 
+_logger = logging.getLogger("worker")
+
 INPUT: Final = "input"  # whose fault it is that a job cannot begin
 # Of a file whose size is not known before; as much as the marketplace keeps of one.
 FILE_MAX_BYTES: Final = 5 << 30
 # Others' servers may be down for a moment; a job does not wait for them for long.
 STRANGERS_TRIES: Final = 3
+_NOT_FETCHED: Final = "the file at its address could not be fetched"
 READ_BYTES: Final = 1 << 20
 # Beside the folder of inputs. Files lie here until they are whole, and archives while they are
 # unpacked, so no name of a buyer and no member of an archive is beside them.
 FETCHED: Final = "fetched"
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FILE_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class WrongFileError(FetchError):
+    """A file has come, with another hash or size than that in the request."""
 
 
 class Inputs:
@@ -130,29 +141,42 @@ class Inputs:
         self._place(partial, path.split("/"), is_archive=is_archive)
 
     def _fetch_from_others(self, url: str, partial: Path, digest: str) -> None:
-        tries = STRANGERS_TRIES
-        while not self._is_fetched_from_others(url, partial, digest, is_last=tries == 1):
-            tries -= 1
+        require_address(url)
+        for _ in range(STRANGERS_TRIES):
+            if self._is_fetched_from_others(url, partial, digest):
+                return
+        raise FetchError(_NOT_FETCHED)
 
-    def _is_fetched_from_others(
-        self, url: str, partial: Path, digest: str, *, is_last: bool
-    ) -> bool:
-        """Try once; False if it may be tried again."""
+    def _is_fetched_from_others(self, url: str, partial: Path, digest: str) -> bool:
+        """Try once. Return whether the file has come; the buyer reads one of two errors."""
+        max_bytes = min(FILE_MAX_BYTES, self._left)
         try:
             fetch_file(
                 self._web,
                 url,
                 partial,
                 digest,
-                max_bytes=min(FILE_MAX_BYTES, self._left),
+                max_bytes=max_bytes,
                 is_stopped=self._is_stopped,
                 is_strangers=True,
             )
+        except WrongFileError as error:
+            self._note(error)
+            raise FetchError(
+                "the file at its address is not the one with this SHA-256, or is larger than "
+                f"{max_bytes} bytes"
+            ) from None
+        except FetchError as error:
+            self._note(error)
+            raise FetchError(_NOT_FETCHED) from None
         except (LinkError, RefusedError) as error:
-            if is_last:
-                raise FetchError(str(error)) from None
+            self._note(error)
             return False
         return True
+
+    def _note(self, error: Exception) -> None:
+        """Log for the owner what the buyer does not read."""
+        _logger.info("job %s: an input: %s", self._folder.parent.name, short_line(str(error)))
 
     def _is_placed(self, path: str, *, is_archive: bool) -> bool:
         """Return whether an earlier call has completed an input. Count its size if so."""
@@ -260,18 +284,18 @@ def fetch_file(
                 hashed = hashlib.sha256()
                 file.truncate(0)
             if body.left is not None and offset + body.left > max_bytes:
-                raise FetchError(f"it has more than {max_bytes} bytes")
+                raise WrongFileError(f"it has more than {max_bytes} bytes")
             for piece in body.pieces():
                 offset += len(piece)
                 if offset > max_bytes:
                     file.truncate(0)
-                    raise FetchError(f"it has more than {max_bytes} bytes")
+                    raise WrongFileError(f"it has more than {max_bytes} bytes")
                 hashed.update(piece)
                 file.write(piece)
                 if is_stopped():
                     return
         if hashed.hexdigest() != digest:
             file.truncate(0)
-            raise FetchError(f"its SHA-256 is {hashed.hexdigest()}, and should be {digest}")
+            raise WrongFileError(f"its SHA-256 is {hashed.hexdigest()}, and should be {digest}")
         file.flush()
         os.fsync(file.fileno())

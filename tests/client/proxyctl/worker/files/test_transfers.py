@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from support.archives import Member, tarred
+from support.outward import to_loopback, to_nowhere_near
+from support.ports import closed_port
 from support.service import Person, Service
 from support.story import worker_token
 from support.threads import WebTarget
 from support.waiting import until
 
-from proxyctl.protocol.policy import Policy
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
 from proxyctl.worker.files import inputs, web
 from proxyctl.worker.files.transfers import FileTransfers, _opened
@@ -44,7 +45,7 @@ class Device:
         self.job_id = ""
         self.attempt = 0
         self.link = Link(service.url, token)
-        self.web = Web(service.url, token, Policy(allow=("127.0.0.0/8",)))
+        self.web = Web(service.url, token, to_loopback())
         self.transfers = FileTransfers(self.link, self.web)
         self.given: dict[str, Any] = {}
         self.renew()
@@ -245,7 +246,7 @@ async def test_inputs_are_there_read_only_and_unpacked_where_that_is_said(device
     assert sorted(path.name for path in folder.iterdir()) == ["code", "in"]
     sent = device.service.http
     assert sent
-    device.web = Web("http://127.0.0.1:1", "x")  # nothing is fetched again
+    device.web = Web("http://127.0.0.1:1", "x", to_loopback())  # nothing is fetched again
     device.transfers = FileTransfers(device.link, device.web)
     await device.fetch()
 
@@ -469,10 +470,12 @@ async def test_what_others_have_put_somewhere_is_fetched_without_our_token(
 async def test_nothing_of_the_owners_own_network_is_asked(
     device: Device, target: WebTarget, url: str
 ) -> None:
-    device.transfers = FileTransfers(device.link, Web(device.service.url, device.token))
+    device.transfers = FileTransfers(
+        device.link, Web(device.service.url, device.token, to_nowhere_near())
+    )
     named = url.format(port=target.port, api=device.service.url)
     device.given["inputs"] = [from_others(named, b"page")]
-    with pytest.raises(TaskError, match="not an address that may be asked from here"):
+    with pytest.raises(TaskError, match="the file at its address could not be fetched"):
         await device.fetch()
     assert target.asked == []
 
@@ -486,18 +489,33 @@ async def test_other_addresses_are_none(device: Device, url: str) -> None:
         await device.fetch()
 
 
-async def test_others_that_do_not_have_it_end_the_job(device: Device, target: WebTarget) -> None:
+async def test_what_an_address_has_answered_is_not_for_the_buyer(
+    device: Device, target: WebTarget, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a status, nor a hash, nor an error of the network: the owner's log has them."""
+    caplog.set_level("INFO", "worker")
     target.pages["/other"] = b"another file"
-    for path, words in (("/other", "its SHA-256 is"), ("/missing", "the answer is 404")):
-        device.renew()
-        device.given["inputs"] = [from_others(f"http://127.0.0.1:{target.port}{path}", b"page")]
-        with pytest.raises(TaskError, match=words) as caught:
-            await device.fetch()
-        assert caught.value.kind == "input"
-    device.renew()
-    device.given["inputs"] = [from_others("http://127.0.0.1:9/x", b"page")]
-    with pytest.raises(TaskError, match="cannot be fetched"):
-        await device.fetch()
+    with closed_port() as closed:
+        base = f"http://127.0.0.1:{target.port}"
+        told: dict[str, str] = {}
+        for url in (
+            f"{base}/missing", f"http://127.0.0.1:{closed}/x", "http://10.0.0.1/x",
+            "http://localhost/x", "http://name.invalid/x", f"https://127.0.0.1:{target.port}/",
+            f"{base}/other",
+        ):  # fmt: skip
+            device.renew()
+            device.given["inputs"] = [from_others(url, b"page")]
+            with pytest.raises(TaskError) as caught:
+                await device.fetch()
+            assert caught.value.kind == "input"
+            told[url] = caught.value.message
+    other = told.pop(f"{base}/other")
+    assert set(told.values()) == {"the input x: the file at its address could not be fetched"}
+    digest = hashlib.sha256(b"another file").hexdigest()
+    assert "the file at its address is not the one with this SHA-256" in other
+    assert digest not in other
+    for detail in (digest, "the answer is 404", "refused", "strangers may"):
+        assert detail in caplog.text
 
 
 async def test_what_is_not_wanted_any_more_is_left_alone(device: Device) -> None:
