@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-CONNECT_SECONDS: Final = 10.0  # for each address; the targets of exits have as long
-# Between two questions by which address the service sees this device. A home line has another one
-# once a day at most; a device that is carried elsewhere asks again after so long.
+CONNECT_SECONDS: Final = 10.0  # for each address, as for targets of exits
+# Between two questions for the public address of this device. A home line gets another one once a
+# day at most, and a device can be carried elsewhere.
 LEARN_SECONDS: Final = 60.0
 _REPLY_MAX_BYTES: Final = 64 << 10
 
 
 class ForbiddenError(Exception):
-    """A stranger has named a place that nobody may reach from this device."""
+    """Strangers may not reach this place from this device."""
 
 
 class Outward:
@@ -71,7 +71,7 @@ class Outward:
 
         Raises:
             ForbiddenError: the guard permits none of its addresses.
-            OSError: none of those that it permits answers.
+            OSError: no permitted address answers.
         """
         self.refresh()
         permitted = [
@@ -96,8 +96,8 @@ class Outward:
 class WayOut(Outward):
     """The one of this device, with its own guard; to be closed.
 
-    The guard also learns by which addresses the service sees this device: from inside, such an
-    address leads to the owner's router, and nothing else of this device knows it.
+    The guard learns the public addresses of this device from the service: from inside, such an
+    address leads to the owner's router, and the device has no other way to know it.
 
     Args:
         api: the address of the API.
@@ -113,7 +113,7 @@ class WayOut(Outward):
     def refresh(self) -> None:
         """Read anew in which networks this device is, and ask the service how it sees it."""
         super().refresh()
-        with self._lock:  # whoever comes meanwhile waits for the answer, too
+        with self._lock:  # other threads wait for the answer
             if time.monotonic() < self._learn_at:
                 return
             for family in (socket.AF_INET, socket.AF_INET6):
@@ -130,7 +130,7 @@ def anywhere(host: str, port: int, seconds: float) -> socket.socket:
     """Connect to a place that the owner or the owner's own settings have named.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: the place does not answer.
     """
     sock = socket.create_connection((host, port), CONNECT_SECONDS)
     sock.settimeout(seconds)

@@ -125,7 +125,7 @@ def agent_with(
         executors=executors,
         executor_for=lambda payload: sandboxes.executor_for(executors, payload),
         log_sender=log_sender,
-        transfers=FileTransfers(link, Web(consent.api, consent.token, outward)),
+        transfers=FileTransfers(link, Web(consent.api, consent.token, outward), consent.lend),
         ports=Ports(job_tunnel(consent.api, consent.token, link.get, outward.guard, allowance)),
         gpus=gpus,
         capabilities=lambda: {**can, "ports": [] if allowance.is_spent else can["ports"]},

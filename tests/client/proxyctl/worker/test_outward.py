@@ -1,4 +1,4 @@
-"""A device reaches nothing of its owner's network for strangers, whatever asks it to."""
+"""A device reaches nothing of its owner's network for strangers."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ HOSTS = (
     f"[{STORAGE_V6}]", f"[{OTHER_LAN_V6}]", f"[::ffff:{STORAGE}]", "localhost", "storage.local",
     "fritz", *NAMES,
 )  # fmt: skip
-# What the device has to send to ask names, and to reach the internet.
+# Packets of look-ups, and of the way to the internet.
 RIGHTFUL = {
     Packet(ROUTER, "arp", 0),
     Packet(ROUTER, "udp", 53),
@@ -131,7 +131,7 @@ def test_the_next_address_is_dialled_if_one_does_not_answer(
 def test_connections_for_strangers_are_made_in_one_place() -> None:
     """A further way to open one would go around the guard: add it to `outward.py`, or explain it.
 
-    All others connect to what the owner has named, or to the jobs themselves.
+    All others connect to places that the owner has named, or to the jobs themselves.
     """
     ways = (
         r"create_connection\(",

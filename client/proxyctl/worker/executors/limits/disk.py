@@ -34,6 +34,37 @@ class TooMuchError(Exception):
     """A job has written more than it may; the message says what."""
 
 
+def is_short(place: str | Path | int, reserve_bytes: int | None = None) -> bool:
+    """Return whether a disk has no more free than the device keeps for itself.
+
+    Args:
+        place: a path on the disk, or a descriptor.
+        reserve_bytes: in the place of `RESERVE_BYTES`.
+    """
+    reserve = RESERVE_BYTES if reserve_bytes is None else reserve_bytes
+    return free_bytes(place) < reserve
+
+
+def free_bytes(place: str | Path | int) -> int:
+    """Return the bytes of a disk that are free for ordinary users."""
+    free = os.statvfs(place)
+    return free.f_bavail * free.f_frsize
+
+
+def measure(path: Path, max_bytes: int, depth_max: int = DEPTH_MAX) -> int:
+    """Return the bytes that a file, or a folder with its content, takes on the disk.
+
+    A file counts with its size where that is more than its blocks.
+
+    Raises:
+        TooMuchError: more than `max_bytes`, or too many or too deep folders.
+        FileNotFoundError: the path is gone.
+    """
+    total = Total(max_bytes, depth_max, with_holes=True)
+    total.add_path(path)
+    return total.bytes
+
+
 class DiskWatch:
     """Adds up what one job has written.
 
@@ -68,7 +99,7 @@ class DiskWatch:
         started_at = time.monotonic()
         try:
             # First what it has written itself: who fills a disk is not excused by its being full.
-            total = _Sum(self._max_bytes)
+            total = Total(self._max_bytes)
             total.add(self._folder)
             total.add_removed(self._processes(), os.stat(self._folder).st_dev)  # noqa: PTH116 - text or path
             self._require_reserve()
@@ -83,22 +114,37 @@ class DiskWatch:
         return ""
 
     def _require_reserve(self) -> None:
-        free = os.statvfs(self._folder)
-        if free.f_bavail * free.f_frsize < self._reserve_bytes:
+        if is_short(self._folder, self._reserve_bytes):
             self.is_short = True
             megabytes = self._reserve_bytes >> 20
             raise TooMuchError(f"less than {megabytes} MiB are free on the disk of this machine")
 
 
-class _Sum:
-    """The sum of one look; ends at the first bound that is passed."""
+class Total:
+    """The sum of several folders; raises `TooMuchError` at the first bound that they pass.
 
-    def __init__(self, max_bytes: int) -> None:
+    Attributes:
+        bytes: so far.
+    """
+
+    def __init__(
+        self, max_bytes: int, depth_max: int | None = None, *, with_holes: bool = False
+    ) -> None:
+        self.bytes = 0
         self._max_bytes = max_bytes
-        self._bytes = 0
+        self._depth_max = DEPTH_MAX if depth_max is None else depth_max
+        self._with_holes = with_holes  # as if a sparse file had all of its blocks
         self._entries = 0
 
+    def add_path(self, path: Path) -> None:
+        """Add a file, or a folder with its content."""
+        status = path.lstat()
+        self.add_status(status)
+        if stat.S_ISDIR(status.st_mode):
+            self.add(path)
+
     def add(self, folder: str | Path) -> None:
+        """Add the content of a folder."""
         descriptor = _open_folder(str(folder), None)
         if descriptor is None:
             return
@@ -119,16 +165,20 @@ class _Sum:
                         continue
                     if stat.S_ISREG(status.st_mode) and status.st_ino not in counted:
                         counted.add(status.st_ino)
-                        self._add_bytes(status)
+                        self.add_status(status)
 
-    def _add_bytes(self, status: os.stat_result) -> None:
-        self._bytes += status.st_blocks * _BLOCK_BYTES
-        if self._bytes > self._max_bytes:
+    def add_status(self, status: os.stat_result) -> None:
+        """Add a file without a name."""
+        size = status.st_blocks * _BLOCK_BYTES
+        if self._with_holes and stat.S_ISREG(status.st_mode):
+            size = max(size, status.st_size)
+        self.bytes += size
+        if self.bytes > self._max_bytes:
             raise TooMuchError(f"more than the {self._max_bytes} bytes that the job may write")
 
     def _add_below(self, folder: int, depth: int) -> None:
-        if depth > DEPTH_MAX:
-            raise TooMuchError(f"folders within folders, more than {DEPTH_MAX} deep")
+        if depth > self._depth_max:
+            raise TooMuchError(f"folders within folders, more than {self._depth_max} deep")
         with os.scandir(folder) as entries:
             for entry in entries:
                 self._count(entry, folder, depth)
@@ -141,7 +191,7 @@ class _Sum:
             status = _status(entry.name, folder)
         except FileNotFoundError:  # the job has removed it meanwhile
             return
-        self._add_bytes(status)
+        self.add_status(status)
         if stat.S_ISDIR(status.st_mode):
             below = _open_folder(entry.name, folder)
             if below is not None:
