@@ -296,14 +296,14 @@ class Supervisor:
 
 
 class _Disk:
-    """What the job leaves on the disk: in its folder, and by its logs.
+    """The files of the job on the disk: in its folder, and its logs.
 
     Args:
-        attempts: the folder of all attempts. While one job is ended because the disk is short, the
-            supervisors of the others wait for what comes back: so it is nobody else's, and may do.
+        attempts: the folder of all attempts. While one supervisor ends its job because the disk is
+            short, the others wait: the room that comes back is that job's, and may be enough.
 
     Attributes:
-        is_full: there is no room for what the job does, whoever has taken it.
+        is_full: the disk has no room for the job, by no fault of its own as far as is known.
         over: why the job must end: it has written more than it may.
         look_at: when the folder is to be added up next, as `_now` tells time.
     """

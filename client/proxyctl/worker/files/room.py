@@ -1,8 +1,8 @@
 """Room on the disk for the files of one attempt: its own bytes, and the reserve of the device.
 
-The bytes are those that the device lends to the attempt, or that the job says it needs: inputs and
-what the job writes share them. What the job has caused is told as its fault. A device without room
-for what it lends refuses the attempt.
+The bytes are the attempt's share of the lent disk, or the job's `disk_gb`: inputs and files of the
+job share them. Beyond them the job is at fault. A device that lends more than its free disk refuses
+the attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NoRoomError(Exception):
 
 
 class Room:
-    """What one attempt may still take.
+    """The bytes that one attempt may still take.
 
     Args:
         folder: of the attempt.
@@ -65,12 +65,12 @@ class Room:
 
 
 def takes_more(path: Path, max_bytes: int) -> bool:
-    """Return whether a folder that another process has filled takes more than so many bytes."""
+    """Return whether a folder of another process takes more than `max_bytes`."""
     try:
         disk.measure(path, max_bytes, _DEPTH_MAX)
     except disk.TooMuchError:
         return True
-    except OSError:  # what cannot be looked at is not held against anybody
+    except OSError:  # a folder that cannot be read proves nothing
         return False
     return False
 
@@ -84,11 +84,11 @@ def used_bytes(path: Path, max_bytes: int) -> int:
 
 
 def failure_of(error: OSError | NoRoomError, words: str, kind: str) -> TaskError:
-    """Return how an error of the system is told to the marketplace.
+    """Return the error of the attempt for an error of the system.
 
     Args:
         error: the attempt has kept to its bytes.
-        words: of what could not be kept.
+        words: the name of the file.
         kind: where it is not the device's fault, so that no file has the device blamed.
     """
     if isinstance(error, NoRoomError) or error.errno in _NO_ROOM:

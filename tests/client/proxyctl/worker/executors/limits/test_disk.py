@@ -126,7 +126,7 @@ def test_what_holds_up_a_look_is_too_much(work: Path, monkeypatch: pytest.Monkey
 def test_what_came_back_was_the_jobs(
     work: Path, monkeypatch: pytest.MonkeyPatch, back: int, is_jobs: bool
 ) -> None:
-    """Beside what it has left in its folder."""
+    """Together with the files in its folder."""
     (work / "file").write_bytes(b"x" * 400_000)
     free = 1_000_000
     monkeypatch.setattr(disk, "free_bytes", lambda _: free)
