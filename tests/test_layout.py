@@ -110,6 +110,9 @@ TESTED_IN = {
     "client/proxyctl/worker/files/inputs.py": (
         "tests/client/proxyctl/worker/files/test_transfers.py"
     ),
+    "client/proxyctl/worker/files/room.py": (
+        "tests/client/proxyctl/worker/files/test_transfers.py"
+    ),
     "client/proxyctl/worker/files/unpacker.py": (
         "tests/client/proxyctl/worker/files/test_unpacking.py"
     ),

@@ -74,6 +74,8 @@ Jobs
     worker_process: the agent as a process of its own, beside such a marketplace
     crash_site: a daemon, its database and devices that work, all of which a test can kill
     worker_agent: the program of an agent that kills itself in a state
+    outward: ways out of a device, which lead to this machine or not
+    fetching_device: the program of an agent that fetches inputs from addresses of strangers
     battery: what a job must not be able to do, for every kind of sandbox
     probe: the program that tries it from within
     bombs: programs that misbehave for as long as they may

@@ -61,6 +61,28 @@ for number in range(20):
     held[-1].write(bytes(8 << 20))
 time.sleep(600)
 """,
+    "mapped disk": """
+import ctypes, os, time
+mmap = ctypes.CDLL(None).mmap
+mmap.restype, mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, *[ctypes.c_long] * 5]
+for number in range(20):
+    with open(f"/work/{number}", "wb+", buffering=0) as file:
+        os.unlink(f"/work/{number}")
+        file.write(bytes(8 << 20))
+        mmap(None, 8 << 20, 1, 1, file.fileno(), 0)
+time.sleep(600)
+""",
+    "disk in flight": """
+import os, socket, time
+pair = socket.socketpair()
+for number in range(10):
+    with open(f"/work/{number}", "wb", buffering=0) as file:
+        os.unlink(f"/work/{number}")
+        file.write(bytes(8 << 20))
+        socket.send_fds(pair[0], [b"x"], [file.fileno()])
+print("hidden", flush=True)
+time.sleep(600)
+""",
     "deep": """
 import os, time
 os.chdir("/work")

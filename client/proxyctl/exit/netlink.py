@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +70,7 @@ def networks() -> set[Network]:
 
 
 class Routes:
-    """Says of an address whether this machine would send to it by its default route.
+    """Says of an address whether this machine would send to it by its default route; thread-safe.
 
     Raises:
         OSError: the kernel does not tell.
@@ -78,6 +79,7 @@ class Routes:
     def __init__(self) -> None:
         self._kernel = _open()
         self._sequence = 0
+        self._lock = threading.Lock()  # one thread must not read the reply to another one
 
     def leads_out(self, address: Address) -> bool:
         """Return False if the address is this machine's, on a link of it, or routed specially.
@@ -87,6 +89,10 @@ class Routes:
         Raises:
             OSError: the kernel does not tell.
         """
+        with self._lock:
+            return self._ask(address)
+
+    def _ask(self, address: Address) -> bool:
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
         self._kernel.send(_question(address, self._sequence))
         while True:

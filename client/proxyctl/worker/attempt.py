@@ -21,6 +21,7 @@ from proxyctl.worker.beneath import Folder
 from proxyctl.worker.endings import failed, report_of
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.none import NoExecutor
+from proxyctl.worker.files.room import used_bytes
 from proxyctl.worker.journal import Stop
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.ports import Served
@@ -253,7 +254,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         if payload.script:
             _write_script(folder / INPUTS, payload.script)
         self._tools.transfers.fetch(self.entry, folder, self._is_wanted_no_more)
-        task = self._with_image(executor, task)
+        task = self._with_image(executor, self._beside_inputs(task))
         if self._is_wanted_no_more():  # which ends a fetch before all is there
             return False
         launch = executor.prepare(task)
@@ -267,6 +268,12 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             },
         )
         return True
+
+    def _beside_inputs(self, task: Task) -> Task:
+        """Return a task that may write what its inputs have left of its bytes on the disk."""
+        most = task.bounds.disk_bytes
+        left = max(1, most - used_bytes(self._folder / INPUTS, most))  # 0 would be no bound
+        return replace(task, bounds=replace(task.bounds, disk_bytes=left))
 
     def _with_image(self, executor: Executor, task: Task) -> Task:
         """Return a task that names the image that is here, by the digest that was resolved."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.engine import EngineError, call
+from proxyctl.worker.outward import anywhere
 from proxyctl.worker.references import is_allowed, parse
 from proxyctl.worker.registry import Manifest, Registry, failure
 from proxyctl.worker.scratch import remove_tree
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from proxyctl.worker.executors.engine import Engine
+    from proxyctl.worker.outward import Dial
     from proxyctl.worker.references import Reference
-    from proxyctl.worker.registry import Permits
 
 NAME: Final = "localhost/proxyd-image"  # of all that is kept here; the tag is the digest
 _UNFINISHED: Final = "image-"  # folders of archives that are not whole yet
@@ -100,18 +101,18 @@ class Images:
         engine: whose.
         folder: the agent's; what is kept is remembered there, and files on their way lie there.
         limits: the owner's.
-        permits: judges addresses of registries before they are connected to.
+        dial: connects to registries, but to those that the owner has named.
 
     Raises:
         FileError: what an agent that was killed has left of an image cannot be removed.
     """
 
-    def __init__(self, engine: Engine, folder: Path, limits: Limits, permits: Permits) -> None:
+    def __init__(self, engine: Engine, folder: Path, limits: Limits, dial: Dial) -> None:
         self._engine = engine
         self._folder = folder
         self._state = folder / f"images-{engine.name}.json"
         self._limits = limits
-        self._permits = permits
+        self._dial = dial
         self._pulling = threading.Lock()
         for left in folder.glob(f"{_UNFINISHED}*"):  # by an agent that was killed as it fetched
             remove_tree(left)
@@ -152,7 +153,7 @@ class Images:
         is_owners = reference.host in self._limits.registries
         registry = Registry(
             reference,
-            permits=(lambda _, __: True) if is_owners else self._permits,
+            dial=anywhere if is_owners else self._dial,
             deadline=time.monotonic() + self._limits.seconds,
             is_stopped=is_stopped,
         )

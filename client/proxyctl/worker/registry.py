@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import logging
 import re
 import socket
 import ssl
@@ -22,15 +23,16 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from proxyctl.words import plain_line
 from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.outward import ForbiddenError
 from proxyctl.worker.references import DEFAULT_REGISTRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from proxyctl.protocol.addresses import Address
+    from proxyctl.worker.outward import Dial
     from proxyctl.worker.references import Reference
 
-    Permits = Callable[[Address, int], bool]
+_logger = logging.getLogger("worker")
 
 STALL_SECONDS: Final = 30.0  # without a byte; a registry that is asked for much may take ten
 CHUNK_BYTES: Final = 1 << 18
@@ -71,7 +73,7 @@ class Registry:
 
     Args:
         reference: the image; its host and name are used.
-        permits: judges an address and port before they are connected to.
+        dial: connects to it, and to where it redirects.
         deadline: monotonic time after which nothing is waited for any more.
         is_stopped: says that nobody wants it any more.
     """
@@ -80,13 +82,13 @@ class Registry:
         self,
         reference: Reference,
         *,
-        permits: Permits,
+        dial: Dial,
         deadline: float,
         is_stopped: Callable[[], bool],
     ) -> None:
         self.host = reference.host
         self._name = reference.name
-        self._permits = permits
+        self._dial = dial
         self._deadline = deadline
         self._is_stopped = is_stopped
         self._token = ""
@@ -224,31 +226,16 @@ class Registry:
         if parts.scheme == "http" and not _is_loopback(host):
             raise failure(f"{host} is to be asked without encryption, which nobody could trust")
         try:
-            sock = self._dial(host, port)
+            sock = self._dial(host, port, STALL_SECONDS)
             if parts.scheme == "https":
                 sock = _encrypted(sock, host)
-        except OSError as error:
-            raise failure(f"{host} cannot be reached: {_words(error)}") from None
+        except (ForbiddenError, OSError) as error:
+            # A buyer must not use this device to find open ports, or names of the owner's network.
+            _logger.info("the registry %s cannot be reached: %s", host, _words(error))
+            raise failure(f"{host} cannot be reached on the public internet") from None
         connection = http.client.HTTPConnection(host, port)
         connection.sock = sock
         return connection
-
-    def _dial(self, host: str, port: int) -> socket.socket:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        names = [(each[0], each[4]) for each in found]
-        open_ones = [
-            (family, place)
-            for family, place in names
-            if self._permits(ip_address(str(place[0]).partition("%")[0]), port)
-        ]
-        if not open_ones:
-            raise failure(
-                f"{host} is not on the public internet, and this device goes nowhere else"
-            )
-        for family, place in open_ones[:-1]:
-            with suppress(OSError):
-                return _connected(family, place)
-        return _connected(*open_ones[-1])
 
 
 def _ask(
@@ -258,17 +245,6 @@ def _ask(
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     connection.request("GET", path, headers=dict(headers))
     return connection.getresponse()
-
-
-def _connected(family: int, place: Any) -> socket.socket:  # noqa: ANN401 - as the system has it
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(STALL_SECONDS)
-        sock.connect(place)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _encrypted(sock: socket.socket, host: str) -> socket.socket:

@@ -8,7 +8,6 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.exit.lan import make_guard
 from proxyctl.power import read_power
 from proxyctl.words import OwnerError
 from proxyctl.worker import names, sandboxes
@@ -20,6 +19,7 @@ from proxyctl.worker.files.transfers import FileTransfers
 from proxyctl.worker.files.web import Web
 from proxyctl.worker.link import Link
 from proxyctl.worker.logs import LogSender
+from proxyctl.worker.outward import WayOut
 from proxyctl.worker.ports import Ports
 from proxyctl.worker.record import AGREE, ALL_GPUS, GIGABYTE
 from proxyctl.worker.rules import Readings, Rules
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from proxyctl.exit.lan import Guard
     from proxyctl.worker.executors.base import Executor
     from proxyctl.worker.journal import Entry
+    from proxyctl.worker.outward import Outward
     from proxyctl.worker.record import Consent
     from proxyctl.worker.sensors.nvidia import Gpu
 
@@ -57,14 +57,29 @@ def agent_of(consent: Consent, folder: Path) -> Agent:
     problems = not_in_machine(consent.lend, consent.sandbox, folder)
     if problems:
         raise CannotWorkError(f"{'; '.join(problems)}; {AGREE}")
-    way_out = _WayOut()
+    way_out = WayOut(consent.api)
+    egress = Egress(way_out) if consent.lend.network == "egress" else None
+
+    def close() -> None:
+        if egress is not None:
+            egress.stop()
+        way_out.close()
+
+    try:
+        executors = _usable(consent, folder, egress, way_out)
+    except CannotWorkError:
+        close()
+        raise
+    return agent_with(consent, folder, executors, way_out, close)
+
+
+def _usable(
+    consent: Consent, folder: Path, egress: Egress | None, outward: Outward
+) -> dict[str, Executor]:
+    """Return the executors of this device; raises `CannotWorkError`."""
     try:
         executors, findings = sandboxes.usable(
-            consent.sandbox,
-            consent.lend,
-            folder,
-            way_out.egress if consent.lend.network == "egress" else None,
-            way_out.guard.permits,
+            consent.sandbox, consent.lend, folder, egress, outward.dial
         )
     except TaskError as error:
         raise CannotWorkError(error.message) from None
@@ -72,19 +87,20 @@ def agent_of(consent: Consent, folder: Path) -> Agent:
         missing = [each for part in findings.values() for each in part if not each.is_met]
         words = "; ".join(f"{each.id}: {each.actual}" for each in missing)
         raise CannotWorkError(f"no job can be walled in here ({words}); run: proxyctl worker check")
-    return agent_with(consent, folder, executors, way_out.close, way_out.guard)
+    return executors
 
 
 def agent_with(
     consent: Consent,
     folder: Path,
     executors: Mapping[str, Executor],
+    outward: Outward,
     close: Callable[[], None],
-    guard: Guard | None = None,
 ) -> Agent:
     """Return an agent that uses these executors, and calls `close` at its end.
 
-    `guard` judges where the daemon's port for devices may be, if not where its API is.
+    `outward` connects to places of strangers. Its guard judges where the daemon's port for devices
+    may be, if not where its API is.
     """
     gpus = lent_gpus(consent)
     link = Link(consent.api, consent.token)
@@ -109,8 +125,8 @@ def agent_with(
         executors=executors,
         executor_for=lambda payload: sandboxes.executor_for(executors, payload),
         log_sender=log_sender,
-        transfers=FileTransfers(link, Web(consent.api, consent.token)),
-        ports=Ports(job_tunnel(consent.api, consent.token, link.get, guard, allowance)),
+        transfers=FileTransfers(link, Web(consent.api, consent.token, outward), consent.lend),
+        ports=Ports(job_tunnel(consent.api, consent.token, link.get, outward.guard, allowance)),
         gpus=gpus,
         capabilities=lambda: {**can, "ports": [] if allowance.is_spent else can["ports"]},
         readings=lambda: {**host.readings(processor), **_gpu_readings(gpus)},
@@ -164,19 +180,6 @@ def capabilities(
         "cuda": nvidia.cuda_version() if gpus else "",
         "network": consent.lend.network,
     }
-
-
-class _WayOut:
-    """The way out of jobs and to images, judged as a stranger's connection through an exit is."""
-
-    def __init__(self) -> None:
-        self.guard, self._routes = make_guard()
-        self.egress = Egress(self.guard)
-
-    def close(self) -> None:
-        self.egress.stop()
-        if self._routes is not None:
-            self._routes.close()
 
 
 def _gpu_readings(gpus: tuple[Gpu, ...]) -> dict[str, Any]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.bwrap import JobNetwork
     from proxyctl.worker.executors.engine import Engine
     from proxyctl.worker.images import Image
+    from proxyctl.worker.outward import Dial
     from proxyctl.worker.record import Lend, Sandbox
-    from proxyctl.worker.registry import Permits
 
 BWRAP: Final = "bwrap"
 _ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
@@ -51,7 +51,7 @@ def usable(
     lend: Lend,
     folder: Path,
     network: JobNetwork | None = None,
-    permits: Permits | None = None,
+    dial: Dial | None = None,
 ) -> tuple[dict[str, Executor], dict[str, list[Finding]]]:
     """Return the executors that can be used, and what every one of them needs.
 
@@ -62,7 +62,7 @@ def usable(
         lend: the same.
         folder: of the agent.
         network: gives jobs a way out; None if the owner does not want that.
-        permits: judges the addresses of registries; None if no image will be fetched.
+        dial: connects to registries; None if no image will be fetched.
 
     Raises:
         TaskError: the owner wants something that may not be.
@@ -91,10 +91,10 @@ def usable(
         else:
             engine = _ENGINES[name](folder)
             images = None
-            if permits is not None:
+            if dial is not None:
                 # gVisor runs what podman has.
                 store = Podman() if name == "gvisor" else engine
-                images = Images(store, folder, _image_limits(sandbox), permits)
+                images = Images(store, folder, _image_limits(sandbox), dial)
             executor = Containers(
                 engine,
                 folder=folder,
@@ -105,7 +105,7 @@ def usable(
         findings[name] = executor.check()
         if all(each.is_met for each in findings[name]):
             executors[name] = executor
-            if name != BWRAP and permits is not None:
+            if name != BWRAP and dial is not None:
                 break
     return executors, findings
 

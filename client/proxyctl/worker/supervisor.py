@@ -49,6 +49,10 @@ _RING_SECONDS: Final = 0.005  # a job that prints byte by byte rings 200 times a
 _TURN_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was killed
 _AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
+# For the room of a job that was killed to come back: a moment by the kernel, some seconds by an
+# engine, which ends a container only when its client is gone.
+_BACK_SECONDS: Final = 2.0
+_BACK_FROM_ENGINE_SECONDS: Final = 8.0
 _HIGH: Final = 100  # descriptors from here on are our own between fork and exec
 _BALLAST_BYTES: Final = 256 << 10  # how it ended, and what the agent writes down of that
 _STATUS_MAX_BYTES: Final = 4096  # a few short lines
@@ -80,7 +84,7 @@ class Supervisor:
         self._kill_at: float | None = None
         self._is_asked_inside = False
         self._is_timed_out = False
-        self._disk = _Disk()
+        self._disk = _Disk(os.path.dirname(folder))  # noqa: PTH120 - as above
 
     def run(self) -> None:
         """Start the program unless somebody has had this attempt before; return when it is over."""
@@ -104,6 +108,7 @@ class Supervisor:
         status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
         self._kill(signal.SIGKILL)
         self._drain()
+        self._disk.judge(_BACK_SECONDS if self._is_asked_inside else _BACK_FROM_ENGINE_SECONDS)
         if self._disk.is_full or status != 0:
             self._disk.look()  # whether it has failed for want of room, and has filled it itself
         for log in self._logs.values():
@@ -291,19 +296,26 @@ class Supervisor:
 
 
 class _Disk:
-    """What the job leaves on the disk: in its folder, and by its logs.
+    """The files of the job on the disk: in its folder, and its logs.
+
+    Args:
+        attempts: the folder of all attempts. While one supervisor ends its job because the disk is
+            short, the others wait: the room that comes back is that job's, and may be enough.
 
     Attributes:
-        is_full: there is no room for what the job does, whoever has taken it.
+        is_full: the disk has no room for the job, by no fault of its own as far as is known.
         over: why the job must end: it has written more than it may.
         look_at: when the folder is to be added up next, as `_now` tells time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: str) -> None:
         self.is_full = False
         self.over = ""
         self.look_at = math.inf
         self._watch: DiskWatch | None = None
+        self._attempts = attempts
+        self._turn: int | None = None  # a descriptor with the lock
+        self._short: DiskWatch | None = None  # to be judged, once the job has ended
 
     def watch(self, folder: str, max_bytes: int) -> None:
         """Add the folder up from now on, if there is a bound."""
@@ -326,13 +338,55 @@ class _Disk:
 
     def is_over(self, now: float) -> bool:
         """Say whether the job must end; add up if it is time for that."""
-        if self._watch is not None and now >= self.look_at:
-            words = self._watch.look()
-            self.look_at = _now() + self._watch.pause_seconds
+        watch = self._watch
+        if watch is not None and now >= self.look_at:
+            words = watch.look()
+            if words and watch.is_short and self._turn is None:
+                if not self._has_turn() and not watch.is_half_gone():
+                    self.look_at = _now() + _AGAIN_SECONDS
+                    return False
+                words = watch.look()  # another job's end may have made room
+            self.look_at = _now() + watch.pause_seconds
             if words:
-                self.is_full, self.over = self._watch.is_short, words
+                self.is_full, self.over = watch.is_short, words
+                self._short = watch if watch.is_short else None
                 self._watch, self.look_at = None, math.inf
+            if not watch.is_short:
+                self._end_turn()
         return bool(self.over)
+
+    def judge(self, seconds: float) -> None:
+        """Find out whether the job itself had made the disk short, when its program has ended.
+
+        Args:
+            seconds: for its room to come back.
+        """
+        deadline = _now() + seconds
+        while self._short is not None:
+            words = self._short.judge()
+            if words:
+                self.is_full, self.over = False, words
+            if words or _now() >= deadline:
+                break
+            time.sleep(_AGAIN_SECONDS)
+        self._end_turn()
+
+    def _has_turn(self) -> bool:
+        """Take the lock of the one job that is ended for want of room; say whether it is free."""
+        try:
+            self._turn = os.open(self._attempts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._end_turn()
+            return False
+        except OSError:  # a file system without locks
+            pass
+        return True
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            os.close(self._turn)
+            self._turn = None
 
 
 class _Log:

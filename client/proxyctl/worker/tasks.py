@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from proxyctl.worker.journal import Entry
-    from proxyctl.worker.record import Consent
+    from proxyctl.worker.record import Consent, Lend
 
 _PROCESSES: Final = 512  # and threads, of one job: many programs start one for each core
 _INTERPRETERS: Final = {"python3": ("python3", "-u"), "bash": ("bash",)}
@@ -30,6 +30,11 @@ def resources_wanted(work: dict[str, object]) -> Resources:
         return resources_of(stored) if isinstance(stored, dict) else Resources()
     except SpecError:
         return Resources()
+
+
+def disk_bytes_of(work: dict[str, object], lend: Lend) -> int:
+    """Return the bytes of disk of one attempt, for its inputs and all that it writes."""
+    return int(share_of(resources_wanted(work), lend).disk_gb * GIGABYTE)
 
 
 def payload_of_work(work: dict[str, object]) -> Payload:

@@ -19,17 +19,18 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.outward import to_nowhere_near
 from support.ports import closed_port
 from support.service import Service, running_in
 from support.story import worker_token
 from support.waiting import until
 
-from proxyctl.protocol.policy import Policy
 from proxyctl.worker.executors.base import INPUTS, WORK
 from proxyctl.worker.files.transfers import FileTransfers
 from proxyctl.worker.files.web import Web
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.link import Link
+from proxyctl.worker.record import Lend
 from proxyctl.worker.states import State
 from proxyd.loop import clock
 from proxyd.outbound import s3
@@ -247,7 +248,7 @@ async def test_buyers_and_devices_send_to_the_store_and_fetch_from_it(
         for name, content in contents.items():
             (folder / WORK / name).write_bytes(content)
         link = Link(service.url, token)
-        transfers = FileTransfers(link, Web(service.url, token, Policy()))
+        transfers = FileTransfers(link, Web(service.url, token, to_nowhere_near()), Lend())
         payload = {"command": ["true"], "outputs": [{"name": "all", "path": "**"}]}
         work = {"job_id": job_id, "attempt": 1, "payload": payload}
         entry = Entry(work=work, state=State.UPLOADING, boot="")

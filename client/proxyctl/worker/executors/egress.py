@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from proxyctl.exit.lan import Guard
     from proxyctl.protocol.addresses import Address
+    from proxyctl.worker.outward import Outward
 
 PORT: Final = 1080  # on the job's own loopback
 CONNECTIONS_MAX: Final = 64  # of one job at once; a client of packages opens a dozen
@@ -65,12 +66,12 @@ class Egress:
     """The way out of all jobs; a thread with an event loop of its own.
 
     Args:
-        guard: judges targets.
+        outward: whose guard judges targets.
         rules: for each job.
     """
 
-    def __init__(self, guard: Guard, rules: Rules = Rules()) -> None:  # noqa: B008 - immutable
-        self._guard = guard
+    def __init__(self, outward: Outward, rules: Rules = Rules()) -> None:  # noqa: B008 - immutable
+        self._outward = outward
         self._rules = rules
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -102,7 +103,8 @@ class Egress:
                 listening = netns.listen_inside(pid, PORT)
             except OSError as error:
                 raise TaskError("host", f"the job's network cannot be served: {error}") from None
-            job = _Job(self._guard, self._rules, loop)
+            self._outward.refresh()
+            job = _Job(self._outward.guard, self._rules, loop)
             try:
                 _call(loop, job.serve(listening))
             except (OSError, futures.TimeoutError) as error:

@@ -3,12 +3,16 @@
 A job has no network of its own for this, and what others have put somewhere is not trusted either:
 it has the size and the hash that the buyer named, or the job does not begin. What is half fetched
 goes on where it stopped, also with the next agent.
+
+What an address of a buyer has answered stays on this device: a status, a hash or an error of the
+network would let the buyer look around from the owner's connection.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import re
 import stat
@@ -20,11 +24,13 @@ from proxyctl.protocol.jobspec.checks import check_apart
 from proxyctl.words import short_line
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import INPUTS, TaskError
+from proxyctl.worker.executors.limits.disk import TooMuchError, measure
 from proxyctl.worker.executors.ownership import uid_of
 from proxyctl.worker.files.archives import DEPTH_MAX, ArchiveError, UnpackOptions
 from proxyctl.worker.files.inspection import inspect
+from proxyctl.worker.files.room import NoRoomError, failure_of, takes_more
 from proxyctl.worker.files.unpacking import unpack_confined
-from proxyctl.worker.files.web import FetchError
+from proxyctl.worker.files.web import FetchError, require_address
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.scratch import remove_tree
 
@@ -32,13 +38,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from proxyctl.worker.files.room import Room
     from proxyctl.worker.files.web import Web
+
+_logger = logging.getLogger("worker")
 
 INPUT: Final = "input"  # whose fault it is that a job cannot begin
 # Of a file whose size is not known before; as much as the marketplace keeps of one.
 FILE_MAX_BYTES: Final = 5 << 30
 # Others' servers may be down for a moment; a job does not wait for them for long.
 STRANGERS_TRIES: Final = 3
+_NOT_FETCHED: Final = "the file at its address could not be fetched"
 READ_BYTES: Final = 1 << 20
 # Beside the folder of inputs. Files lie here until they are whole, and archives while they are
 # unpacked, so no name of a buyer and no member of an archive is beside them.
@@ -47,24 +57,28 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FILE_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class WrongFileError(FetchError):
+    """A file has come, with another hash or size than that in the request."""
+
+
 class Inputs:
     """Fetches the inputs of one attempt.
 
     Args:
         web: fetches files.
         folder: of the attempt; inputs go to `INPUTS` in it.
-        max_bytes: of all inputs together, unpacked ones included.
+        room: for all inputs together, unpacked ones included.
         is_stopped: says whether nobody wants them any more.
     """
 
     def __init__(
-        self, web: Web, folder: Path, *, max_bytes: int, is_stopped: Callable[[], bool]
+        self, web: Web, folder: Path, *, room: Room, is_stopped: Callable[[], bool]
     ) -> None:
         self._web = web
         self._folder = folder / INPUTS
         self._fetched = folder / FETCHED
         self._user = uid_of(folder.name)
-        self._left = max_bytes
+        self._room = room
         self._is_stopped = is_stopped
 
     def fetch(self, given: list[dict[str, Any]]) -> None:
@@ -92,10 +106,12 @@ class Inputs:
             except (FetchError, ArchiveError) as error:
                 message = f"the input {short_line(str(each.get('name')))}: {error}"
                 raise TaskError(INPUT, message) from None
+            except TooMuchError as error:
+                raise TaskError(INPUT, f"the inputs are too large: {error}") from None
             except FileError as error:
                 raise TaskError("host", str(error)) from None
-            except OSError as error:
-                raise TaskError("host", f"an input cannot be kept: {error.strerror}") from None
+            except (NoRoomError, OSError) as error:
+                raise failure_of(error, "an input", INPUT) from None
 
     def _fetch(self, each: dict[str, Any]) -> None:
         path, digest = str(each.get("path") or each["name"]), str(each["sha256"])
@@ -113,46 +129,62 @@ class Inputs:
         if self._is_placed(path, is_archive=is_archive):
             partial.unlink(missing_ok=True)  # if the agent was killed before it did that
             return
-        if each.get("url"):
-            self._fetch_from_others(str(each["url"]), partial, digest)
-        else:
-            url = f"/api/worker/artifacts/{each['artifact_id']}"
-            fetch_file(
-                self._web,
-                url,
-                partial,
-                digest,
-                max_bytes=min(int(each["size_bytes"]), self._left),
-                is_stopped=self._is_stopped,
-            )
-        if self._is_stopped():
-            return
-        self._place(partial, path.split("/"), is_archive=is_archive)
+        try:
+            if each.get("url"):
+                self._fetch_from_others(str(each["url"]), partial, digest)
+            else:
+                url = f"/api/worker/artifacts/{each['artifact_id']}"
+                max_bytes = min(int(each["size_bytes"]), self._room.left)
+                self._fetch_file(url, partial, digest, max_bytes)
+            if not self._is_stopped():
+                self._place(partial, path.split("/"), is_archive=is_archive)
+        except (NoRoomError, TooMuchError, OSError):
+            partial.unlink(missing_ok=True)  # at once: the report may have to wait
+            raise
+
+    def _fetch_file(
+        self, url: str, partial: Path, digest: str, max_bytes: int, *, is_strangers: bool = False
+    ) -> None:
+        fetch_file(
+            self._web,
+            url,
+            partial,
+            digest,
+            max_bytes=max_bytes,
+            is_stopped=self._is_stopped,
+            check=self._room.check,
+            is_strangers=is_strangers,
+        )
 
     def _fetch_from_others(self, url: str, partial: Path, digest: str) -> None:
-        tries = STRANGERS_TRIES
-        while not self._is_fetched_from_others(url, partial, digest, is_last=tries == 1):
-            tries -= 1
+        require_address(url)
+        for _ in range(STRANGERS_TRIES):
+            if self._is_fetched_from_others(url, partial, digest):
+                return
+        raise FetchError(_NOT_FETCHED)
 
-    def _is_fetched_from_others(
-        self, url: str, partial: Path, digest: str, *, is_last: bool
-    ) -> bool:
-        """Try once; False if it may be tried again."""
+    def _is_fetched_from_others(self, url: str, partial: Path, digest: str) -> bool:
+        """Try once. Return whether the file has come; the buyer reads one of two errors."""
+        max_bytes = min(FILE_MAX_BYTES, self._room.left)
         try:
-            fetch_file(
-                self._web,
-                url,
-                partial,
-                digest,
-                max_bytes=min(FILE_MAX_BYTES, self._left),
-                is_stopped=self._is_stopped,
-                is_strangers=True,
-            )
+            self._fetch_file(url, partial, digest, max_bytes, is_strangers=True)
+        except WrongFileError as error:
+            self._note(error)
+            raise FetchError(
+                "the file at its address is not the one with this SHA-256, or is larger than "
+                f"{max_bytes} bytes"
+            ) from None
+        except FetchError as error:
+            self._note(error)
+            raise FetchError(_NOT_FETCHED) from None
         except (LinkError, RefusedError) as error:
-            if is_last:
-                raise FetchError(str(error)) from None
+            self._note(error)
             return False
         return True
+
+    def _note(self, error: Exception) -> None:
+        """Log for the owner what the buyer does not read."""
+        _logger.info("job %s: an input: %s", self._folder.parent.name, short_line(str(error)))
 
     def _is_placed(self, path: str, *, is_archive: bool) -> bool:
         """Return whether an earlier call has completed an input. Count its size if so."""
@@ -164,32 +196,41 @@ class Inputs:
                     return False
                 if is_archive and stat.S_ISDIR(status.st_mode):
                     with parent.folder((name,)) as content:
-                        self._count(inspect(content, self._left))
-                elif not is_archive and stat.S_ISREG(status.st_mode):
-                    self._count(status.st_size)
-                else:
+                        inspect(content, self._room.left)
+                elif is_archive or not stat.S_ISREG(status.st_mode):
                     raise FetchError("its path is taken by another file")
         except FileNotFoundError:
             return False
         except OSError as error:
             raise _not_a_place(error) from None
+        self._room.spend(self._folder.joinpath(*folders, name))
         return True
 
     def _place(self, partial: Path, parts: list[str], *, is_archive: bool) -> None:
         """Move an input to its path, unpacked if that is wanted."""
         if not is_archive:
-            self._count(partial.stat().st_size)
+            self._room.spend(partial)
             partial.chmod(0o444)
             self._move(partial, parts)
             return
         # Moved once it is whole: an agent that is killed in between begins again.
         unfinished = partial.with_name(f"{partial.name}.d")
         remove_tree(unfinished)
-        options = UnpackOptions(max_bytes=self._left)
-        size = unpack_confined(
-            partial, unfinished, options, user=self._user, is_stopped=self._is_stopped
+        # Until the end of the unpacking both are on the disk: the archive and its content.
+        packed = measure(partial, self._room.left)
+        options = UnpackOptions(max_bytes=self._room.left - packed)
+        unpack_confined(
+            partial,
+            unfinished,
+            options,
+            user=self._user,
+            is_stopped=self._is_stopped,
+            check=self._room.check,
         )
-        self._count(size)
+        if takes_more(unfinished, self._room.left - packed):
+            remove_tree(unfinished)
+            raise FetchError(f"it takes more than {self._room.left - packed} bytes on the disk")
+        self._room.spend(unfinished)
         unfinished.chmod(0o755)
         self._move(unfinished, parts)
         partial.unlink()
@@ -201,11 +242,6 @@ class Inputs:
                 fetched.move_below(source.name, inputs, parts)
         except OSError as error:
             raise _not_a_place(error) from None
-
-    def _count(self, size: int) -> None:
-        self._left -= size
-        if self._left < 0:
-            raise FetchError("the inputs have more bytes than this job may have on the disk")
 
 
 def _not_a_place(error: OSError) -> Exception:
@@ -233,14 +269,15 @@ def fetch_file(
     *,
     max_bytes: int,
     is_stopped: Callable[[], bool],
+    check: Callable[[], None],
     is_strangers: bool = False,
 ) -> None:
-    """Fetch a file of which the hash is known, going on behind what is there of it.
+    """Fetch a file with a known hash, behind the part that is there.
 
-    It is incomplete if it was stopped.
+    It is incomplete if it was stopped. `check` is called before each piece is written.
 
     Raises:
-        FetchError: it is not that file, too large, or cannot be had.
+        FetchError: another file has come, a larger one, or none.
         LinkError: it may be tried again.
         RefusedError: the marketplace does not give it.
         OSError: this device cannot hold it.
@@ -260,18 +297,19 @@ def fetch_file(
                 hashed = hashlib.sha256()
                 file.truncate(0)
             if body.left is not None and offset + body.left > max_bytes:
-                raise FetchError(f"it has more than {max_bytes} bytes")
+                raise WrongFileError(f"it has more than {max_bytes} bytes")
             for piece in body.pieces():
                 offset += len(piece)
                 if offset > max_bytes:
                     file.truncate(0)
-                    raise FetchError(f"it has more than {max_bytes} bytes")
+                    raise WrongFileError(f"it has more than {max_bytes} bytes")
                 hashed.update(piece)
+                check()
                 file.write(piece)
                 if is_stopped():
                     return
         if hashed.hexdigest() != digest:
             file.truncate(0)
-            raise FetchError(f"its SHA-256 is {hashed.hexdigest()}, and should be {digest}")
+            raise WrongFileError(f"its SHA-256 is {hashed.hexdigest()}, and should be {digest}")
         file.flush()
         os.fsync(file.fileno())

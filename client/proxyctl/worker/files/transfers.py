@@ -15,17 +15,18 @@ from proxyctl.files import FileError
 from proxyctl.protocol.jobspec import Output
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import WORK, TaskError
+from proxyctl.worker.executors.limits.disk import TooMuchError
 from proxyctl.worker.executors.ownership import uid_of
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, pack
 from proxyctl.worker.files.inputs import INPUT, Inputs, fetch_file
 from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError
+from proxyctl.worker.files.room import NoRoomError, Room, failure_of
 from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.uploads import Uploader
 from proxyctl.worker.files.web import FetchError, Web
 from proxyctl.worker.link import LinkError, RefusedError
-from proxyctl.worker.record import GIGABYTE
 from proxyctl.worker.scratch import remove_tree
-from proxyctl.worker.tasks import payload_of_work, resources_wanted
+from proxyctl.worker.tasks import disk_bytes_of, payload_of_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.journal import Entry
     from proxyctl.worker.link import Link
+    from proxyctl.worker.record import Lend
 
 _logger = logging.getLogger("worker")
 
@@ -42,8 +44,6 @@ LEFT_OUT: Final = "left-out.txt"
 CHECKPOINT: Final = "checkpoint.tar"
 RESTORED: Final = "restored.tar"
 CHECKPOINT_MAX_BYTES: Final = 5 << 30
-# Of inputs, where the job does not say how much room it needs.
-DISK_BYTES: Final = 20 * GIGABYTE
 
 
 class FileTransfers:
@@ -52,11 +52,13 @@ class FileTransfers:
     Args:
         link: asks the API.
         web: sends and fetches files.
+        lend: what the owner lends; each attempt has its share of the disk.
     """
 
-    def __init__(self, link: Link, web: Web) -> None:
+    def __init__(self, link: Link, web: Web, lend: Lend) -> None:
         self._link = link
         self._web = web
+        self._lend = lend
 
     def fetch(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
         """Bring the inputs, and the checkpoint of an attempt before.
@@ -67,13 +69,11 @@ class FileTransfers:
             RefusedError: it is in vain.
         """
         given = entry.work.get("inputs") or []
-        disk_gb = resources_wanted(entry.work).disk_gb
-        max_bytes = int(disk_gb * GIGABYTE) if disk_gb else DISK_BYTES
-        inputs = Inputs(self._web, folder, max_bytes=max_bytes, is_stopped=is_stopped)
-        inputs.fetch(list(given))
+        room = Room(folder, disk_bytes_of(entry.work, self._lend))
+        Inputs(self._web, folder, room=room, is_stopped=is_stopped).fetch(list(given))
         checkpoint, payload = entry.work.get("checkpoint"), payload_of_work(entry.work)
         if checkpoint and payload.checkpoint is not None and not is_stopped():
-            self._restore(checkpoint, payload.checkpoint.path, folder, is_stopped)
+            self._restore(checkpoint, payload.checkpoint.path, folder, room, is_stopped)
 
     def upload(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
         """Bring the outputs back; what is not taken of them is said in a file of its own.
@@ -104,7 +104,12 @@ class FileTransfers:
         return Checkpoints(entry.attempt_id, checkpoint.every_s, send)
 
     def _restore(
-        self, checkpoint: dict[str, Any], path: str, folder: Path, is_stopped: Callable[[], bool]
+        self,
+        checkpoint: dict[str, Any],
+        path: str,
+        folder: Path,
+        room: Room,
+        is_stopped: Callable[[], bool],
     ) -> None:
         """Put a checkpoint where the job expects it; a job that has begun has its own."""
         archive, unfinished = folder / RESTORED, folder / f"{RESTORED}.d"
@@ -117,25 +122,32 @@ class FileTransfers:
                 f"/api/worker/artifacts/{checkpoint['artifact_id']}",
                 archive,
                 str(checkpoint["sha256"]),
-                max_bytes=min(int(checkpoint["size_bytes"]), CHECKPOINT_MAX_BYTES),
+                max_bytes=min(int(checkpoint["size_bytes"]), CHECKPOINT_MAX_BYTES, room.left),
                 is_stopped=is_stopped,
+                check=room.check,
             )
             if is_stopped():
                 return
             remove_tree(unfinished)
             # It was made on the machine of a stranger, who may not put files elsewhere. No agent
             # packs a link.
-            options = UnpackOptions(CHECKPOINT_MAX_BYTES, writable=True, within=path, links=False)
+            most = min(CHECKPOINT_MAX_BYTES, room.left - archive.stat().st_size)
+            options = UnpackOptions(most, writable=True, within=path, links=False)
             user = uid_of(folder.name)
-            unpack_confined(archive, unfinished, options, user=user, is_stopped=is_stopped)
+            unpack_confined(
+                archive, unfinished, options, user=user, is_stopped=is_stopped, check=room.check
+            )
+            room.spend(unfinished)
             _move_up(unfinished, folder / WORK, path.split("/"))
             _discard(archive, unfinished)
         except (FetchError, ArchiveError) as error:
             raise TaskError(INPUT, f"the checkpoint: {error}") from None
+        except TooMuchError as error:
+            raise TaskError(INPUT, f"the checkpoint is too large: {error}") from None
         except FileError as error:
             raise TaskError("host", str(error)) from None
-        except OSError as error:
-            raise TaskError("host", f"the checkpoint cannot be kept: {error.strerror}") from None
+        except (NoRoomError, OSError) as error:
+            raise failure_of(error, "the checkpoint", INPUT) from None
 
     def _send_checkpoint(
         self, entry: Entry, folder: Path, path: str, is_stopped: Callable[[], bool]

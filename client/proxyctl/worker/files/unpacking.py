@@ -21,7 +21,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxyctl.files import FileError
 from proxyctl.words import plain_line, short_line
@@ -32,6 +32,7 @@ from proxyctl.worker.executors.ownership import FIRST_UID
 from proxyctl.worker.files import unpacker
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.inspection import inspect
+from proxyctl.worker.files.room import NoRoomError, takes_more
 from proxyctl.worker.programs import python
 from proxyctl.worker.scratch import remove_tree
 
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-_LOOK_SECONDS: Final = 0.2  # between two looks whether the archive is still wanted
+# Between two looks whether the archive is still wanted, and the disk has room. An archive that has
+# taken the process over writes less than the reserve of the disk meanwhile.
+_LOOK_SECONDS: Final = 0.1
 _OUTPUT_MAX_BYTES: Final = 64 << 10  # of each of its two streams
 _LOGGED_CHARACTERS: Final = 2_000
 # Processor time: five minutes, and a second for each megabyte of the archive. The slowest format
@@ -64,6 +67,16 @@ _TRIES: Final = 2  # of a process that a signal from outside has ended
 _CAPABILITIES: Final = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7
 
 
+class _Watch(NamedTuple):
+    """Two reasons to end the process early; see `unpack_confined`."""
+
+    is_stopped: Callable[[], bool]
+    check: Callable[[], None]
+
+
+_UNWATCHED: Final = _Watch(lambda: False, lambda: None)  # for an archive of the agent's own
+
+
 class _SignalError(Exception):
     """A signal from outside has ended the process."""
 
@@ -75,6 +88,7 @@ def unpack_confined(
     *,
     user: int,
     is_stopped: Callable[[], bool],
+    check: Callable[[], None],
 ) -> int:
     """Unpack an archive into a new folder; remove the folder after a failure.
 
@@ -84,23 +98,31 @@ def unpack_confined(
         options: bounds and rights.
         user: that the process is, where root runs the agent.
         is_stopped: says whether to give up.
+        check: raises `NoRoomError` if the disk has too little room; called while it goes on.
 
     Returns:
         The bytes of all files together.
 
     Raises:
         ArchiveError: the archive is not accepted, or not wanted any more.
+        NoRoomError: of `check`, with no more on the disk than the archive may have.
         OSError: this device cannot store the files.
         TaskError: this device cannot confine such a process.
     """
     for tries_left in reversed(range(_TRIES)):
         folder.mkdir(mode=0o700)
         try:
-            return _unpack(archive, folder, options, user, is_stopped)[0]
+            return _unpack(archive, folder, options, user, _Watch(is_stopped, check))[0]
         except _SignalError as error:
             _remove(folder)
             if not tries_left:
                 raise OSError(errno.EIO, str(error)) from None
+        except (NoRoomError, OSError):
+            is_too_much = takes_more(folder, options.max_bytes)
+            _remove(folder)
+            if is_too_much:  # it has filled the disk itself
+                raise ArchiveError(f"it takes more than {options.max_bytes} bytes") from None
+            raise
         except BaseException:
             _remove(folder)
             raise
@@ -108,16 +130,12 @@ def unpack_confined(
 
 
 def _unpack(
-    archive: Path,
-    folder: Path,
-    options: UnpackOptions,
-    user: int,
-    is_stopped: Callable[[], bool],
+    archive: Path, folder: Path, options: UnpackOptions, user: int, watch: _Watch
 ) -> tuple[int, dict[str, Any]]:
     """Unpack an archive once. Return the bytes of its files, and the walls around the process."""
     with Folder.at(folder) as target, archive.open("rb") as file:
         given_to = _hand_over(target, user)
-        answers = _run(file, target, options, given_to, is_stopped)
+        answers = _run(file, target, options, given_to, watch)
         if unpacker.DONE not in answers:
             raise _error_of(answers, target)
         owner = None if given_to is None else (os.geteuid(), os.getegid())
@@ -145,7 +163,7 @@ def check(folder: Path | None) -> Finding:
             archive.write_bytes(buffer.getvalue())
             target.mkdir(mode=0o700)
             options = UnpackOptions(max_bytes=1)
-            _, walls = _unpack(archive, target, options, FIRST_UID, lambda: False)
+            _, walls = _unpack(archive, target, options, FIRST_UID, _UNWATCHED)
         actual, is_met = _words_of(walls), True
     except TaskError as error:
         actual = str(error)
@@ -168,7 +186,7 @@ def _run(
     folder: Folder,
     options: UnpackOptions,
     user: int | None,
-    is_stopped: Callable[[], bool],
+    watch: _Watch,
 ) -> dict[str, Any]:
     """Run the process, as a user or as the agent's own. Return its answers, by name.
 
@@ -188,7 +206,7 @@ def _run(
         "options": asdict(options),
     }
     with _started(json.dumps(request), archive.fileno(), folder.descriptor) as process:
-        out, err = _read(process, is_stopped)
+        out, err = _read(process, watch)
     if err:
         text = plain_line(err.decode(errors="replace"))
         _logger.warning("unpacker: %s", text[-_LOGGED_CHARACTERS:])
@@ -251,7 +269,7 @@ def _started(request: str, archive: int, folder: int) -> Iterator[subprocess.Pop
                 stream.close()
 
 
-def _read(process: subprocess.Popen[bytes], is_stopped: Callable[[], bool]) -> tuple[bytes, bytes]:
+def _read(process: subprocess.Popen[bytes], watch: _Watch) -> tuple[bytes, bytes]:
     """Return what a process writes to its two streams until it closes the first one."""
     assert process.stdout is not None  # noqa: S101 - as above
     assert process.stderr is not None  # noqa: S101 - as above
@@ -269,7 +287,8 @@ def _read(process: subprocess.Popen[bytes], is_stopped: Callable[[], bool]) -> t
                 poll.unregister(descriptor)
                 if descriptor == out:
                     return streams[out], streams[err]
-        if is_stopped():
+        watch.check()
+        if watch.is_stopped():
             raise ArchiveError("it is not wanted any more")
         if time.monotonic() > deadline:
             raise ArchiveError(f"it takes more than {_SECONDS_MAX:.0f} seconds")

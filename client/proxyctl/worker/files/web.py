@@ -1,29 +1,30 @@
 """Files over HTTP, piece by piece: to and from the API, and from where others have put them.
 
-An address that came from somebody else is judged like every target of the proxy, and what was
-judged is what is dialled: a device must not be made to ask its owner's own network. So is every
-redirection. The token goes to the API and to nobody else.
+`outward.py` dials the addresses of strangers and every redirection: a device asks nothing of its
+owner's own network for a stranger. The token goes to the API alone.
 """
 
 from __future__ import annotations
 
 import http.client
-import socket
 import ssl
 import time
 from contextlib import closing, contextmanager, suppress
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
 
 from proxyctl import __version__
 from proxyctl.api import api_address, refusal_of
-from proxyctl.protocol.policy import Policy
 from proxyctl.words import plain_line
 from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.outward import ForbiddenError, anywhere, is_loopback
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Mapping
+    from urllib.parse import SplitResult
+
+    from proxyctl.worker.outward import Dial, Outward
 
 PIECE_BYTES: Final = 256 << 10
 REDIRECTIONS_MAX: Final = 5
@@ -36,11 +37,6 @@ BYTES_PER_SECOND_MIN: Final = 8 << 10
 TOKEN: Final = "X-Worker-Token"  # noqa: S105 - the name of a header
 _MOVED: Final = (301, 302, 303, 307, 308)
 _OK: Final = (200, 201, 204, 206)
-# Mail servers: nothing to fetch there, and much harm to be done.
-_BLOCKED_PORTS: Final = (25, 465, 587)
-_LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
-
-STRANGERS: Final = Policy(blocked_ports=_BLOCKED_PORTS)
 
 
 class FetchError(Exception):
@@ -53,17 +49,14 @@ class Web:
     Args:
         api: the address of the API.
         token: the worker token of this device.
-        strangers: judges the addresses of others.
+        outward: connects to all other places.
     """
 
-    def __init__(self, api: str, token: str, strangers: Policy = STRANGERS) -> None:
+    def __init__(self, api: str, token: str, outward: Outward) -> None:
         self.api = api_address(api)
         self._token = token
         self._host = urlsplit(self.api).netloc
-        self._strangers = strangers
-        # Where the marketplace keeps files elsewhere, that is as near as the marketplace itself.
-        allow = _LOOPBACK if self.api.startswith("http:") else ()
-        self._service = Policy(allow=allow, blocked_ports=_BLOCKED_PORTS)
+        self._outward = outward
         self._tls = ssl.create_default_context()
 
     def put(
@@ -136,25 +129,28 @@ class Web:
     ) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
         """Return a connection for a URL, its target there, and the headers that we add."""
         absolute = _absolute(self.api, url)
-        try:
-            parts = urlsplit(absolute)
-            port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-        except (ValueError, KeyError):
-            raise FetchError("its address is not one with http or https") from None
-        if not parts.hostname or not absolute.isprintable() or " " in absolute:
-            raise FetchError("its address is not one with http or https")
+        parts, port = _parts_of(absolute)
         # To strangers the API is an address like others: nothing is asked in this device's name.
         is_api = (
             not is_strangers and parts.netloc == self._host and absolute.startswith(f"{self.api}/")
         )
-        policy = self._strangers if is_strangers else self._service
+        if is_api:
+            dial: Dial = anywhere
+        else:
+            dial = self._outward.dial if is_strangers else self._dial_store
         own = {"User-Agent": f"proxyctl/{__version__}"}
         if is_api:
             own[TOKEN] = self._token
         tls = self._tls if parts.scheme == "https" else None
-        connection = _Judged(parts.hostname, port, None if is_api else policy, tls)
+        connection = _Connection(parts.hostname or "", port, dial, tls)
         target = parts.path or "/"
         return connection, f"{target}?{parts.query}" if parts.query else target, own
+
+    def _dial_store(self, host: str, port: int, seconds: float) -> socket.socket:
+        """Connect to a place where the marketplace keeps files, which is as near as itself."""
+        if self.api.startswith("http:") and is_loopback(host):
+            return anywhere(host, port, seconds)
+        return self._outward.dial(host, port, seconds)
 
 
 class Body:
@@ -193,49 +189,50 @@ class Body:
             raise LinkError("a file broke off")
 
 
-class _Judged(http.client.HTTPConnection):
-    """A connection to an address that was judged; a policy of None permits every address."""
+class _Connection(http.client.HTTPConnection):
+    """A connection over a socket of `dial`."""
 
-    def __init__(
-        self, host: str, port: int, policy: Policy | None, tls: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, host: str, port: int, dial: Dial, tls: ssl.SSLContext | None) -> None:
         super().__init__(host, port, timeout=SECONDS)
         self.default_port = 443 if tls is not None else 80  # so that Host has no needless port
-        self._policy = policy
+        self._dial = dial
         self._context = tls
 
     def connect(self) -> None:
-        """Dial the first permitted address that answers.
+        """Connect.
 
         Raises:
-            FetchError: none is permitted.
+            FetchError: the device refuses the place.
+            OSError: the place does not answer.
         """
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        permitted = [each for each in found if self._permits(each[4][0])]
-        if not permitted:
-            raise FetchError(f"{self.host} is not an address that may be asked from here")
-        failure: OSError | None = None
-        for family, kind, protocol, _, address in permitted:
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.settimeout(SECONDS)
-                sock.connect(address)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if self._context is not None:
-                    sock = self._context.wrap_socket(sock, server_hostname=self.host)
-            except OSError as error:
-                failure = error
-                sock.close()
-                continue
-            self.sock = sock
-            return
-        assert failure is not None  # noqa: S101 - there was an address, and each has failed
-        raise failure
+        try:
+            sock = self._dial(self.host, self.port, SECONDS)
+        except ForbiddenError as error:
+            raise FetchError(str(error)) from None
+        try:
+            if self._context is not None:
+                sock = self._context.wrap_socket(sock, server_hostname=self.host)
+        except BaseException:
+            sock.close()
+            raise
+        self.sock = sock
 
-    def _permits(self, address: object) -> bool:
-        if self._policy is None:
-            return True
-        return self._policy.permits(ip_address(str(address).partition("%")[0]), self.port)
+
+def require_address(url: str) -> None:
+    """Raise `FetchError` if a stranger's URL is not one that files are fetched from."""
+    _parts_of(url)
+
+
+def _parts_of(url: str) -> tuple[SplitResult, int]:
+    """Return the parts of an absolute URL, and its port."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        raise FetchError("its address is not one with http or https") from None
+    if not parts.hostname or not url.isprintable() or " " in url:
+        raise FetchError("its address is not one with http or https")
+    return parts, port
 
 
 def _asked(

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 import pytest
 from support.mounts import fill, small_disk
+from support.outward import to_loopback
 from support.pythons import pythons
 from support.waiting import until_true
 from support.worker_market import TOKEN, Job, WorkerMarket, worker_market
@@ -537,7 +538,7 @@ def test_an_agent_of_which_a_thread_fails_ends_and_says_so(
         raise RuntimeError("a sensor that nobody has thought of")
 
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
-    agent = agent_with(consent, tmp_path, {}, lambda: None)
+    agent = agent_with(consent, tmp_path, {}, to_loopback(), lambda: None)
     agent._device = replace(agent._device, readings=readings)
     with pytest.raises(AgentError, match="start it again"):
         agent.run()
@@ -562,7 +563,7 @@ def test_only_silence_of_an_answer_that_may_take_its_time_has_an_agent_ask_more_
         return {"ok": True, "jobs": [], "actions": [], "lease_s": 4, "seen": 0}
 
     consent = Consent("http://127.0.0.1:9", TOKEN, "2026-01-01T00:00:00+00:00")
-    agent = agent_with(consent, tmp_path, {}, lambda: None)
+    agent = agent_with(consent, tmp_path, {}, to_loopback(), lambda: None)
     monkeypatch.setattr(agent._link, "poll", poll)
     monkeypatch.setattr(agent._orders, "pause", lambda _: None)
     agent._ask()
@@ -580,7 +581,7 @@ def test_an_agent_that_cannot_find_out_what_runs_does_not_begin(
             raise TaskError("host", "podman ps did not end within 20 s")
 
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
-    agent = agent_with(consent, tmp_path, {"podman": Silent()}, lambda: None)  # type: ignore[dict-item]
+    agent = agent_with(consent, tmp_path, {"podman": Silent()}, to_loopback(), lambda: None)  # type: ignore[dict-item]
     with pytest.raises(AgentError, match=r"under podman cannot be found out.* did not end within"):
         agent.run()
     assert not market.questions
@@ -593,7 +594,7 @@ def test_who_lets_nobody_in_is_given_no_job_that_listens(tmp_path: Path) -> None
 
     def told(lend: Lend) -> object:
         consent = Consent("http://127.0.0.1:1", TOKEN, "2026-01-01T00:00:00+00:00", lend)
-        agent = agent_with(consent, tmp_path, {"podman": Serving()}, lambda: None)  # type: ignore[dict-item]
+        agent = agent_with(consent, tmp_path, {"podman": Serving()}, to_loopback(), lambda: None)  # type: ignore[dict-item]
         return agent._device.capabilities()["ports"]
 
     assert told(Lend()) == ["podman"]
@@ -631,7 +632,7 @@ def test_what_an_engine_makes_after_all_was_removed_is_removed_too(
 
     late = Late()
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
-    agent = agent_with(consent, tmp_path, {"docker": late}, lambda: None)  # type: ignore[dict-item]
+    agent = agent_with(consent, tmp_path, {"docker": late}, to_loopback(), lambda: None)  # type: ignore[dict-item]
     monkeypatch.setattr(agent_module, "_SWEEP_SECONDS", 0)
     agent._sweep_again()  # it ends, and not before it has answered
     assert late.calls == ["stop late-1 0", "clean late-1"]
@@ -654,7 +655,7 @@ def test_a_sweep_that_the_end_overtakes_touches_nothing(
             pytest.fail(f"{attempt_id} is stopped")
 
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
-    agent = agent_with(consent, tmp_path, {"docker": Slow()}, lambda: None)  # type: ignore[dict-item]
+    agent = agent_with(consent, tmp_path, {"docker": Slow()}, to_loopback(), lambda: None)  # type: ignore[dict-item]
     agent._sweep(set())
 
 

@@ -13,7 +13,7 @@ from proxyctl.files import FileError
 from proxyctl.worker import attempt as attempts
 from proxyctl.worker import names
 from proxyctl.worker.attempt import Attempt, Tools
-from proxyctl.worker.executors.base import Ending, TaskError
+from proxyctl.worker.executors.base import INPUTS, Ending, Task, TaskError
 from proxyctl.worker.journal import Entry, Journal, Report, Stop
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.ports import Served
@@ -88,6 +88,7 @@ class Device:
         self.is_over = threading.Event()
         self.fetch: Callable[[Attempt], None] = lambda _: None
         self.clean: Callable[[], None] = lambda: None
+        self.prepared: list[Task] = []
         self.ending = Ending()
         self.post_fails: Callable[[], None] = lambda: None
         self.engine_fails: Callable[[], None] = lambda: None
@@ -118,8 +119,9 @@ class Device:
             def ended(self, attempt_id: str) -> Ending:
                 return device.ending
 
-            def prepare(self, task: object) -> None:
-                raise AssertionError("it must not be started")
+            def prepare(self, task: Task) -> None:
+                device.prepared.append(task)
+                raise TaskError("refused", "the test starts nothing")
 
         class Link:
             def post(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -310,6 +312,27 @@ def test_an_agent_that_leaves_while_it_prepares_starts_nothing_and_reports_nothi
         assert attempt.join(20)
         assert attempt.entry.state is State.PREPARING
         assert not device.posted
+
+
+def test_a_job_writes_what_its_inputs_have_left_of_its_disk(device: Device) -> None:
+    """One bound for both; a job whose inputs take all of it may write hardly anything."""
+    left = []
+    for size in (0, 300_000_000, 30_000_000_000):
+
+        def fetch(attempt: Attempt, size: int = size) -> None:
+            with (device.journal.folder_of(attempt.entry) / INPUTS / "large").open("wb") as file:
+                file.truncate(size)  # a file counts with its size, as if it had no holes
+
+        device.attempt(State.PREPARING)
+        device.fetch = fetch
+        device.is_over.clear()
+        run(device)
+        left.append(device.prepared[-1].bounds.disk_bytes)
+    lent = int(device.made._tools.consent.lend.disk_gb * 1e9)
+    assert 0 <= lent - left[0] <= 8_192  # the folder itself, and the script
+    assert left[0] - left[1] == 300_000_000
+    assert left[2] == 1
+    assert {fields["kind"] for _, fields in device.posted} == {"refused"}
 
 
 def test_an_agent_that_leaves_throws_no_result_away(device: Device) -> None:

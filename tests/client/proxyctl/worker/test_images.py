@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support import registry
 from support.archives import Member, tarred
+from support.outward import to_nowhere_near
 from support.registry import ImageParts, Liar, layer_of, push
 
 from proxyctl.worker import images as images_module
@@ -19,6 +20,7 @@ from proxyctl.worker.executors.base import Bounds, Task, TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
 from proxyctl.worker.images import NAME, Images, Limits
+from proxyctl.worker.outward import anywhere
 
 UNLIMITED = Limits()
 
@@ -73,7 +75,7 @@ def kept(containers: Containers) -> list[str]:
 
 
 def images_of(containers: Containers, folder: Path, limits: Limits = UNLIMITED) -> Images:
-    return Images(containers.engine, folder, limits, permits=lambda address, port: True)
+    return Images(containers.engine, folder, limits, dial=anywhere)
 
 
 def shell_image(text: str = "own") -> ImageParts:
@@ -316,9 +318,9 @@ def test_an_image_that_a_job_is_about_to_run_is_not_removed(
 
 def test_a_registry_at_home_is_not_reached(podman: Containers, folder: Path, liar: Liar) -> None:
     liar.serve("own", shell_image())
-    images = Images(podman.engine, folder, Limits(), permits=lambda address, port: False)
+    images = Images(podman.engine, folder, Limits(), dial=to_nowhere_near().dial)
     error = refusal(images, f"{liar.host}/own")
-    assert "not on the public internet" in error.message
+    assert "cannot be reached on the public internet" in error.message
     assert liar.asked == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import registry
+from support.outward import to_nowhere_near
 from support.registry import ImageParts, Liar, layer_of
 from support.worker_market import WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, until, worker_agent
@@ -135,11 +136,11 @@ def test_an_agent_that_fetches_images_has_one_engine(
         monkeypatch.setenv("DOCKER_HOST", containers.engine.environment()["DOCKER_HOST"])
     sandbox = Sandbox(executor=containers.name)
     executors, findings = sandboxes.usable(
-        sandbox, Lend(jobs=("docker",)), tmp_path, permits=lambda address, port: False
+        sandbox, Lend(jobs=("docker",)), tmp_path, dial=to_nowhere_near().dial
     )
     assert [*executors] == [*findings] == [containers.name]
     chosen = executors[containers.name]
-    with pytest.raises(TaskError, match="not on the public internet"):
+    with pytest.raises(TaskError, match="cannot be reached on the public internet"):
         sandboxes.fetch_image(chosen, "127.0.0.1:5000/own", lambda: False)
     assert sandboxes.fetch_image(chosen, "", lambda: False) is None
     chosen.close()

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,8 +17,9 @@ from support.waiting import until_true
 
 from proxyctl.worker import names
 from proxyctl.worker.executors.base import Launch
+from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.processes import Identity
-from proxyctl.worker.supervisor import claim
+from proxyctl.worker.supervisor import _Disk, claim
 from proxyctl.worker.supervisors import Supervisors
 
 SHELL = "/bin/sh"
@@ -219,12 +221,44 @@ def test_a_machine_that_can_start_nothing_for_a_while_runs_jobs_later(
     supervisors.close()
 
 
+def test_of_several_jobs_one_is_ended_when_the_disk_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on, if its end makes room: or each would pass for the one that hid it."""
+    free = 100
+    monkeypatch.setattr(disk, "free_bytes", lambda _: free)
+    monkeypatch.setattr(disk, "RESERVE_BYTES", 150)
+    both = [_Disk(str(tmp_path)), _Disk(str(tmp_path))]
+    for number, each in enumerate(both):
+        work = tmp_path / str(number)
+        work.mkdir()
+        each.watch(str(work), 1 << 20)
+    assert both[0].is_over(math.inf)
+    assert not both[1].is_over(math.inf)
+    free = 20  # too little to wait any longer
+    assert both[1].is_over(math.inf)
+    both[1].judge(0)
+    free = 100
+    third = _Disk(str(tmp_path))
+    third.watch(str(tmp_path / "1"), 1 << 20)
+    assert not third.is_over(math.inf)
+    free += 2 << 20
+    both[0].judge(0)
+    assert "bytes that the job may write" in both[0].over
+    assert not both[0].is_full
+    assert not third.is_over(math.inf)
+    free = 100
+    assert third.is_over(math.inf)
+    third.judge(0)
+    assert third.is_full
+
+
 def test_a_job_that_fills_the_disk_is_to_blame_for_that(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "small", 16) as disk:
+    with small_disk(tmp_path / "small", 16) as small:
         script = (
-            f"cd {disk}/attempts/one && mkdir work && head -c 40000000 /dev/zero > work/all;"
+            f"cd {small}/attempts/one && mkdir work && head -c 40000000 /dev/zero > work/all;"
             "while true; do echo and on it goes; done"
         )
-        ended = run(disk, script, launch={"disk_bytes": 4 << 20})
+        ended = run(small, script, launch={"disk_bytes": 4 << 20})
         assert "more than the 4194304 bytes" in ended["disk_over"]
         assert not ended["disk_full"]

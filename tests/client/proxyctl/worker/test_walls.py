@@ -1,11 +1,14 @@
 """The walls around a job as it comes by the whole agent: the battery, the bombs, the way out."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support import battery, worker_process
 from support.battery import EXPECTED, SECRET, Outcome
 from support.bombs import BOMBS
+from support.mounts import small_disk
 from support.worker_market import TOKEN, WorkerMarket, worker_market
 from support.worker_process import WorkerAgent, require_sandbox, until, worker_agent
 
@@ -76,6 +79,7 @@ def test_neither_the_agents_token_nor_its_folder_is_in_proc(
         ("disk", "job", "bytes that the job may write"),
         ("hidden disk", "job", "bytes that the job may write"),
         ("removed disk", "job", "bytes that the job may write"),
+        ("mapped disk", "job", "bytes that the job may write"),
         ("deep", "job", "folders within folders"),
     ],
 )
@@ -88,6 +92,24 @@ def test_a_bomb_ends_alone_and_its_buyer_is_told(
     assert words in fields["reason"]
     [(verb, fields)] = agent.run("print('hello')").reports
     assert verb == "complete"
+
+
+def test_a_job_that_fills_the_disk_where_nobody_sees_it_is_to_blame(
+    market: WorkerMarket, tmp_path: Path
+) -> None:
+    """Removed files in flight in a socket are in no table. They come back by the job's end."""
+    with small_disk(tmp_path / "small", 570) as folder, worker_agent(folder, market) as agent:
+        agent.agree(market.url, Lend(cores=1, ram_gb=1.5, disk_gb=0.1, max_jobs=5))
+        agent.start()
+        [(verb, fields)] = agent.run(BOMBS["disk in flight"]).reports
+        assert (verb, fields["kind"]) == ("fail", "job"), fields
+        assert "bytes that the job may write" in fields["reason"]
+        agent.until_idle()
+        with (folder / "owners").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 100 << 20)
+        [(verb, fields)] = agent.run("import time; time.sleep(600)").reports
+        assert (verb, fields["kind"]) == ("fail", "host"), fields
+        agent.until_idle()
 
 
 def test_the_disk_is_bounded_while_the_agent_is_away(

@@ -28,10 +28,45 @@ RESERVE_BYTES: Final = 512 << 20
 ENTRIES_MAX: Final = 200_000  # files and folders; each takes an inode, and time to add up
 DEPTH_MAX: Final = 100  # folders within folders; each open while those below it are added up
 _BLOCK_BYTES: Final = 512  # st_blocks, whatever the file system has
+# Descriptors and mappings of one job: adding them up takes a second or two. Jobs that work have a
+# tenth of it: 512 processes with 100 descriptors and a library of each kind.
+HANDLES_MAX: Final = 1_000_000
+_DELETED: Final = b" (deleted)"  # behind the path of a mapping, proc(5)
 
 
 class TooMuchError(Exception):
     """A job has written more than it may; the message says what."""
+
+
+def is_short(place: str | Path | int, reserve_bytes: int | None = None) -> bool:
+    """Return whether a disk has no more free than the device keeps for itself.
+
+    Args:
+        place: a path on the disk, or a descriptor.
+        reserve_bytes: in the place of `RESERVE_BYTES`.
+    """
+    reserve = RESERVE_BYTES if reserve_bytes is None else reserve_bytes
+    return free_bytes(place) < reserve
+
+
+def free_bytes(place: str | Path | int) -> int:
+    """Return the bytes of a disk that are free for ordinary users."""
+    free = os.statvfs(place)
+    return free.f_bavail * free.f_frsize
+
+
+def measure(path: Path, max_bytes: int, depth_max: int = DEPTH_MAX) -> int:
+    """Return the bytes that a file, or a folder with its content, takes on the disk.
+
+    A file counts with its size where that is more than its blocks.
+
+    Raises:
+        TooMuchError: more than `max_bytes`, or too many or too deep folders.
+        FileNotFoundError: the path is gone.
+    """
+    total = Total(max_bytes, depth_max, with_holes=True)
+    total.add_path(path)
+    return total.bytes
 
 
 class DiskWatch:
@@ -53,24 +88,25 @@ class DiskWatch:
         folder: str | Path,
         max_bytes: int,
         *,
-        reserve_bytes: int = RESERVE_BYTES,
+        reserve_bytes: int | None = None,
         processes: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
-        self._reserve_bytes = reserve_bytes
+        self._reserve_bytes = RESERVE_BYTES if reserve_bytes is None else reserve_bytes
         self._processes = processes
         self.pause_seconds = EVERY_SECONDS
         self.is_short = False
+        self._free_when_short = 0
 
     def look(self) -> str:
         """Return why the job must end, or nothing; then pause for `pause_seconds`."""
         started_at = time.monotonic()
         try:
-            # First what it has written itself: who fills a disk is not excused by its being full.
-            total = _Sum(self._max_bytes)
+            # First the job's own files: a full disk is no excuse for the job that has filled it.
+            total = Total(self._max_bytes)
             total.add(self._folder)
-            total.add_removed(self._processes(), os.stat(self._folder).st_dev)  # noqa: PTH116 - text or path
+            Removed(total, os.stat(self._folder).st_dev).add(self._processes())  # noqa: PTH116 - text or path
             self._require_reserve()
         except TooMuchError as error:
             return str(error)
@@ -83,22 +119,63 @@ class DiskWatch:
         return ""
 
     def _require_reserve(self) -> None:
-        free = os.statvfs(self._folder)
-        if free.f_bavail * free.f_frsize < self._reserve_bytes:
-            self.is_short = True
+        self.is_short = is_short(self._folder, self._reserve_bytes)
+        if self.is_short:
+            self._free_when_short = free_bytes(self._folder)
             megabytes = self._reserve_bytes >> 20
             raise TooMuchError(f"less than {megabytes} MiB are free on the disk of this machine")
 
+    def is_half_gone(self) -> bool:
+        """Return whether half of the reserve is used up, so that nothing can wait any more."""
+        return is_short(self._folder, self._reserve_bytes // 2)
 
-class _Sum:
-    """The sum of one look; ends at the first bound that is passed."""
+    def judge(self) -> str:
+        """Return why the job was at fault when the disk was short; "" if it was not.
 
-    def __init__(self, max_bytes: int) -> None:
+        To be called when all of its processes are gone. Bytes that came back by their end were the
+        job's, in files that no look could see: removed ones in flight in a socket, for example.
+        """
+        named = Total(self._max_bytes)
+        try:
+            named.add(self._folder)
+            back = max(0, free_bytes(self._folder) - self._free_when_short)
+        except TooMuchError as error:
+            return str(error)
+        except OSError:  # cleaned meanwhile
+            return ""
+        if named.bytes + back <= self._max_bytes:
+            return ""
+        return (
+            f"more than the {self._max_bytes} bytes that the job may write, {back} of them in files"
+            " without a name"
+        )
+
+
+class Total:
+    """The sum of several folders; raises `TooMuchError` at the first bound that they pass.
+
+    Attributes:
+        bytes: so far.
+    """
+
+    def __init__(
+        self, max_bytes: int, depth_max: int | None = None, *, with_holes: bool = False
+    ) -> None:
+        self.bytes = 0
         self._max_bytes = max_bytes
-        self._bytes = 0
+        self._depth_max = DEPTH_MAX if depth_max is None else depth_max
+        self._with_holes = with_holes  # as if a sparse file had all of its blocks
         self._entries = 0
 
+    def add_path(self, path: Path) -> None:
+        """Add a file, or a folder with its content."""
+        status = path.lstat()
+        self.add_status(status)
+        if stat.S_ISDIR(status.st_mode):
+            self.add(path)
+
     def add(self, folder: str | Path) -> None:
+        """Add the content of a folder."""
         descriptor = _open_folder(str(folder), None)
         if descriptor is None:
             return
@@ -107,28 +184,22 @@ class _Sum:
         finally:
             os.close(descriptor)
 
-    def add_removed(self, processes: Iterable[int], device: int) -> None:
-        """Add files that have no name any more, and are there until nobody has them open."""
-        counted = set()
-        for pid in processes:
-            with suppress(OSError):  # it has ended
-                for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - as below
-                    status = _status_of(f"/proc/{pid}/fd/{descriptor}")
-                    is_removed = status is not None and not status.st_nlink
-                    if status is None or not is_removed or status.st_dev != device:
-                        continue
-                    if stat.S_ISREG(status.st_mode) and status.st_ino not in counted:
-                        counted.add(status.st_ino)
-                        self._add_bytes(status)
+    def add_status(self, status: os.stat_result) -> None:
+        """Add a file without a name."""
+        size = status.st_blocks * _BLOCK_BYTES
+        if self._with_holes and stat.S_ISREG(status.st_mode):
+            size = max(size, status.st_size)
+        self.add_bytes(size)
 
-    def _add_bytes(self, status: os.stat_result) -> None:
-        self._bytes += status.st_blocks * _BLOCK_BYTES
-        if self._bytes > self._max_bytes:
+    def add_bytes(self, size: int) -> None:
+        """Add bytes of something else."""
+        self.bytes += size
+        if self.bytes > self._max_bytes:
             raise TooMuchError(f"more than the {self._max_bytes} bytes that the job may write")
 
     def _add_below(self, folder: int, depth: int) -> None:
-        if depth > DEPTH_MAX:
-            raise TooMuchError(f"folders within folders, more than {DEPTH_MAX} deep")
+        if depth > self._depth_max:
+            raise TooMuchError(f"folders within folders, more than {self._depth_max} deep")
         with os.scandir(folder) as entries:
             for entry in entries:
                 self._count(entry, folder, depth)
@@ -141,7 +212,7 @@ class _Sum:
             status = _status(entry.name, folder)
         except FileNotFoundError:  # the job has removed it meanwhile
             return
-        self._add_bytes(status)
+        self.add_status(status)
         if stat.S_ISDIR(status.st_mode):
             below = _open_folder(entry.name, folder)
             if below is not None:
@@ -149,6 +220,77 @@ class _Sum:
                     self._add_below(below, depth + 1)
                 finally:
                     os.close(below)
+
+
+class Removed:
+    """Adds files that have no name any more, and are there until no process has them.
+
+    Args:
+        total: the sum that grows.
+        device: number of the file system that counts.
+    """
+
+    def __init__(self, total: Total, device: int) -> None:
+        self._total = total
+        self._device = device
+        self._in_maps = f" {os.major(device):02x}:{os.minor(device):02x} ".encode()
+        self._counted: set[int] = set()  # numbers of files
+        self._mapped: dict[int, int] = {}  # bytes of a file, by its number
+        self._handles = 0
+
+    def add(self, processes: Iterable[int]) -> None:
+        """Add those that these processes have open or mapped."""
+        for pid in processes:
+            threads = _names(f"/proc/{pid}/task")
+            # A thread may have a table of files of its own, and the first one may have ended.
+            for thread in threads:
+                for descriptor in _names(f"/proc/{thread}/fd"):
+                    self._count_handle()
+                    self._add_file(_status_of(f"/proc/{thread}/fd/{descriptor}"))
+            for thread in threads:
+                if self._add_mappings(thread):
+                    break  # all threads of a process have the same memory
+
+    def _add_mappings(self, thread: str) -> bool:
+        """Add the mapped files of a thread. Return whether it has any memory."""
+        try:
+            with open(f"/proc/{thread}/maps", "rb") as file:  # noqa: PTH123 - spares pathlib
+                lines = file.read().splitlines()
+        except OSError:  # it has ended
+            return False
+        for line in lines:
+            self._count_handle()
+            if line.endswith(_DELETED):
+                self._add_mapping(thread, line)
+        return bool(lines)
+
+    def _add_mapping(self, thread: str, line: bytes) -> None:
+        places, _, offset, _, number, *_ = line.split()
+        start, end = (int(each, 16) for each in places.split(b"-"))
+        try:
+            self._add_file(os.stat(f"/proc/{thread}/map_files/{start:x}-{end:x}"))  # noqa: PTH116 - as above
+        except PermissionError:
+            # That is root's to see. Others know no more than how far into the file it goes.
+            if self._in_maps not in line or int(number) in self._counted:
+                return
+            before = self._mapped.get(int(number), 0)
+            size = max(before, int(offset, 16) + end - start)
+            self._mapped[int(number)] = size
+            self._total.add_bytes(size - before)
+        except OSError:  # unmapped meanwhile
+            return
+
+    def _add_file(self, status: os.stat_result | None) -> None:
+        if status is None or status.st_nlink or status.st_dev != self._device:
+            return
+        if stat.S_ISREG(status.st_mode) and status.st_ino not in self._counted:
+            self._counted.add(status.st_ino)
+            self._total.add_status(status)
+
+    def _count_handle(self) -> None:
+        self._handles += 1
+        if self._handles > HANDLES_MAX:
+            raise TooMuchError(f"more than {HANDLES_MAX} open files and mappings")
 
 
 def _open_folder(name: str, parent: int | None) -> int | None:
@@ -164,6 +306,13 @@ def _open_folder(name: str, parent: int | None) -> int | None:
         raise TooMuchError("a folder that cannot be looked into") from None
     except OSError:  # gone, or something else by now, which the next look finds
         return None
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return os.listdir(path)  # noqa: PTH208 - thousands of them, every second
+    except OSError:  # it has ended
+        return []
 
 
 def _status_of(path: str) -> os.stat_result | None:

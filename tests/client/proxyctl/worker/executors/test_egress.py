@@ -22,6 +22,7 @@ from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.bwrap import BwrapExecutor
 from proxyctl.worker.executors.egress import Egress, Rules, _Job
 from proxyctl.worker.executors.limits.choose import choose
+from proxyctl.worker.outward import Outward
 
 PAGE = b"x" * 300_000
 
@@ -128,7 +129,7 @@ def run(folder: Path, wishes: list[tuple[Any, ...]], guard: Guard, **rules: int)
     limits, findings = choose()
     battery.require("" if limits else str(findings))
     assert limits is not None
-    egress = Egress(guard, Rules(**rules))
+    egress = Egress(Outward(guard), Rules(**rules))
     executor = BwrapExecutor(limits, egress)
     battery.require(battery.lacking(executor))
     try:
@@ -212,7 +213,7 @@ def test_a_new_agent_serves_a_job_that_runs(top: Path, server: int, guard: Guard
     limits, findings = choose()
     battery.require("" if limits else str(findings))
     assert limits is not None
-    first, second = Egress(guard), Egress(guard)
+    first, second = Egress(Outward(guard)), Egress(Outward(guard))
     program = f"""
 import socket, time
 def ask():
@@ -249,7 +250,7 @@ print("served again", flush=True)
 
 def test_a_job_that_is_gone_cannot_be_served(strict: Guard) -> None:
     """A word, and no thread that waits for ever."""
-    egress = Egress(strict)
+    egress = Egress(Outward(strict))
     with pytest.raises(TaskError) as error:
         egress.open("gone-1", os.getpid())
     assert error.value.kind == "host"
@@ -306,7 +307,7 @@ def test_a_way_out_that_could_not_be_opened_does_not_count_as_open(
         raise OSError("no descriptor is left")
 
     guard, routes = make_guard()
-    egress = Egress(guard)
+    egress = Egress(Outward(guard))
     try:
         monkeypatch.setattr(netns, "listen_inside", lambda *_: socket.socket())
         with monkeypatch.context() as broken:

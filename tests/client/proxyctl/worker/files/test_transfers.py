@@ -1,29 +1,35 @@
 """Files of a job between a device and the buyer, over a real daemon."""
 
 import asyncio
+import errno
 import hashlib
 import io
 import os
 import tarfile
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.archives import Member, tarred
+from support.mounts import small_disk
+from support.outward import to_loopback, to_nowhere_near
+from support.ports import closed_port
 from support.service import Person, Service
 from support.story import worker_token
 from support.threads import WebTarget
 from support.waiting import until
 
-from proxyctl.protocol.policy import Policy
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
+from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.files import inputs, web
+from proxyctl.worker.files.room import Room, failure_of
 from proxyctl.worker.files.transfers import FileTransfers, _opened
 from proxyctl.worker.files.web import Web
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.link import Link, LinkError, RefusedError
+from proxyctl.worker.record import Lend
 from proxyctl.worker.states import State
 
 JOB = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
@@ -44,10 +50,13 @@ class Device:
         self.job_id = ""
         self.attempt = 0
         self.link = Link(service.url, token)
-        self.web = Web(service.url, token, Policy(allow=("127.0.0.0/8",)))
-        self.transfers = FileTransfers(self.link, self.web)
+        self.web = Web(service.url, token, to_loopback())
         self.given: dict[str, Any] = {}
+        self.lend(Lend(disk_gb=1, max_jobs=1))
         self.renew()
+
+    def lend(self, lend: Lend) -> None:
+        self.transfers = FileTransfers(self.link, self.web, lend)
 
     def renew(self) -> None:
         """Begin with a new folder, as each attempt does."""
@@ -245,8 +254,8 @@ async def test_inputs_are_there_read_only_and_unpacked_where_that_is_said(device
     assert sorted(path.name for path in folder.iterdir()) == ["code", "in"]
     sent = device.service.http
     assert sent
-    device.web = Web("http://127.0.0.1:1", "x")  # nothing is fetched again
-    device.transfers = FileTransfers(device.link, device.web)
+    device.web = Web("http://127.0.0.1:1", "x", to_loopback())  # nothing is fetched again
+    device.lend(Lend())
     await device.fetch()
 
 
@@ -396,16 +405,17 @@ async def test_what_a_killed_agent_has_left_of_whole_inputs_is_removed(device: D
 
 
 async def test_unpacked_inputs_count_after_a_restart(device: Device) -> None:
-    device.given["resources"] = {"disk_gb": 0.000_002}
+    device.given["resources"] = {"disk_gb": 0.000_1}
     given = [
-        await give(device, archive(a=bytes(1_500)), "code", unpack=True),
-        await give(device, bytes(1_501), "two"),
+        await give(device, archive(a=bytes(60_000)), "code", unpack=True),
+        await give(device, bytes(60_001), "two"),
     ]
     device.given["inputs"] = given[:1]
     await device.fetch()
     device.given["inputs"] = given
-    with pytest.raises(TaskError, match="more than 500 bytes"):
+    with pytest.raises(TaskError, match="more than") as caught:
         await device.fetch()
+    assert caught.value.kind == "input"
 
 
 async def test_a_path_has_a_bound_of_folders(device: Device) -> None:
@@ -416,14 +426,83 @@ async def test_a_path_has_a_bound_of_folders(device: Device) -> None:
     assert caught.value.kind == "input"
 
 
-async def test_inputs_have_no_more_than_the_disk_of_the_job(device: Device) -> None:
-    device.given["resources"] = {"disk_gb": 0.000_002}
-    device.given["inputs"] = [
-        await give(device, bytes(1_500), "one"),
-        await give(device, bytes(1_501), "two"),
-    ]
-    with pytest.raises(TaskError, match="more than 500 bytes"):
-        await device.fetch()
+@pytest.mark.parametrize("resources", [{"disk_gb": 0.000_1}, {}], ids=["wanted", "lent"])
+async def test_inputs_have_no_more_than_the_disk_of_the_attempt(
+    device: Device, resources: dict[str, Any]
+) -> None:
+    """A job without `disk_gb` has its share of the lent disk."""
+    device.lend(Lend(disk_gb=0.000_4, max_jobs=4))
+    device.given["resources"] = resources
+    two = [await give(device, bytes(60_000), "one"), await give(device, bytes(60_001), "two")]
+    bomb = await give(device, archive(a=bytes(10_000_000)), unpack=True)
+    many = await give(device, archive(**{str(each): b"x" for each in range(500)}), unpack=True)
+    for given in (two, [bomb], [many], [await give(device, bytes(100_001))]):
+        device.renew()
+        device.given["inputs"] = given
+        with pytest.raises(TaskError, match="more than") as caught:
+            await device.fetch()
+        assert caught.value.kind == "input"
+        assert disk.measure(device.folder, 1 << 30) < 120_000
+
+
+@pytest.fixture
+def small(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A disk with 24 MiB more than its reserve, with the folder of the device on it."""
+    monkeypatch.setattr(disk, "RESERVE_BYTES", 40 << 20)
+    with small_disk(tmp_path / "disk", 64) as place:
+        device.folder = place / "attempt"
+        device.renew()
+        yield place
+
+
+@pytest.mark.parametrize(
+    ("lent_gb", "kind"), [(0.01, "input"), (1.0, "refused")], ids=["too-large", "no-room"]
+)
+async def test_inputs_leave_the_reserve_of_the_disk_alone(
+    device: Device, small: Path, target: WebTarget, lent_gb: float, kind: str
+) -> None:
+    """A device that lends more than it has refuses, and no input has it fail."""
+    device.lend(Lend(disk_gb=lent_gb, max_jobs=1))
+    size = 50_000_000
+    base = f"http://127.0.0.1:{target.port}"
+    least = free = disk.free_bytes(small)
+    check = Room.check
+
+    def looking(room: Room) -> None:
+        nonlocal least
+        least = min(least, disk.free_bytes(small))
+        check(room)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Room, "check", looking)
+        for given in (
+            from_others(f"{base}/bytes/{size}", b"another"),
+            await give(device, archive(a=bytes(size)), "a", unpack=True),
+        ):
+            device.renew()
+            device.given["inputs"] = [given]
+            with pytest.raises(TaskError) as caught:
+                await device.fetch()
+            assert caught.value.kind == kind
+            assert least > 20 << 20
+    assert disk.free_bytes(small) > free - (1 << 20)  # nothing is left on the disk
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, "refused"),
+        (errno.EDQUOT, "refused"),
+        (errno.EIO, "host"),
+        (errno.EROFS, "host"),
+        (errno.EMFILE, "host"),
+        (errno.ENAMETOOLONG, "input"),
+        (errno.EEXIST, "input"),
+    ],
+)
+def test_only_errors_of_the_disk_are_the_devices(number: int, kind: str) -> None:
+    error = OSError(number, "words")
+    assert failure_of(error, "an input", "input").kind == kind
 
 
 @pytest.fixture
@@ -469,10 +548,11 @@ async def test_what_others_have_put_somewhere_is_fetched_without_our_token(
 async def test_nothing_of_the_owners_own_network_is_asked(
     device: Device, target: WebTarget, url: str
 ) -> None:
-    device.transfers = FileTransfers(device.link, Web(device.service.url, device.token))
+    device.web = Web(device.service.url, device.token, to_nowhere_near())
+    device.lend(Lend())
     named = url.format(port=target.port, api=device.service.url)
     device.given["inputs"] = [from_others(named, b"page")]
-    with pytest.raises(TaskError, match="not an address that may be asked from here"):
+    with pytest.raises(TaskError, match="the file at its address could not be fetched"):
         await device.fetch()
     assert target.asked == []
 
@@ -486,18 +566,33 @@ async def test_other_addresses_are_none(device: Device, url: str) -> None:
         await device.fetch()
 
 
-async def test_others_that_do_not_have_it_end_the_job(device: Device, target: WebTarget) -> None:
+async def test_what_an_address_has_answered_is_not_for_the_buyer(
+    device: Device, target: WebTarget, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a status, nor a hash, nor an error of the network: the owner's log has them."""
+    caplog.set_level("INFO", "worker")
     target.pages["/other"] = b"another file"
-    for path, words in (("/other", "its SHA-256 is"), ("/missing", "the answer is 404")):
-        device.renew()
-        device.given["inputs"] = [from_others(f"http://127.0.0.1:{target.port}{path}", b"page")]
-        with pytest.raises(TaskError, match=words) as caught:
-            await device.fetch()
-        assert caught.value.kind == "input"
-    device.renew()
-    device.given["inputs"] = [from_others("http://127.0.0.1:9/x", b"page")]
-    with pytest.raises(TaskError, match="cannot be fetched"):
-        await device.fetch()
+    with closed_port() as closed:
+        base = f"http://127.0.0.1:{target.port}"
+        told: dict[str, str] = {}
+        for url in (
+            f"{base}/missing", f"http://127.0.0.1:{closed}/x", "http://10.0.0.1/x",
+            "http://localhost/x", "http://name.invalid/x", f"https://127.0.0.1:{target.port}/",
+            f"{base}/other",
+        ):  # fmt: skip
+            device.renew()
+            device.given["inputs"] = [from_others(url, b"page")]
+            with pytest.raises(TaskError) as caught:
+                await device.fetch()
+            assert caught.value.kind == "input"
+            told[url] = caught.value.message
+    other = told.pop(f"{base}/other")
+    assert set(told.values()) == {"the input x: the file at its address could not be fetched"}
+    digest = hashlib.sha256(b"another file").hexdigest()
+    assert "the file at its address is not the one with this SHA-256" in other
+    assert digest not in other
+    for detail in (digest, "the answer is 404", "refused", "strangers may"):
+        assert detail in caplog.text
 
 
 async def test_what_is_not_wanted_any_more_is_left_alone(device: Device) -> None:

@@ -24,8 +24,10 @@ from support.waiting import until
 
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.family import children, is_alive
+from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.files import unpacking
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
+from proxyctl.worker.files.room import NoRoomError, Room
 from proxyctl.worker.files.unpacking import check, unpack_confined
 from proxyctl.worker.programs import python
 
@@ -45,10 +47,13 @@ def unpacked(
     content: bytes,
     options: UnpackOptions = OPTIONS,
     is_stopped: Callable[[], bool] = never,
+    check_room: Callable[[], None] = lambda: None,
 ) -> int:
-    archive = folder / "archive"
+    archive, into = folder / "archive", folder / "into"
     archive.write_bytes(content)
-    return unpack_confined(archive, folder / "into", options, user=UID, is_stopped=is_stopped)
+    return unpack_confined(
+        archive, into, options, user=UID, is_stopped=is_stopped, check=check_room
+    )
 
 
 def processes(parent: int | None = None) -> list[int]:
@@ -113,16 +118,47 @@ async def test_an_archive_that_is_not_wanted_any_more_ends_its_process(tmp_path:
 
 
 def test_a_full_disk_is_the_devices(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 2) as disk:
+    with small_disk(tmp_path / "disk", 2) as small:
         large = tarfile.TarInfo("large")
         large.size = 8 << 20
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
             tar.addfile(large, io.BytesIO(bytes(large.size)))
         with pytest.raises(OSError, match="No space left") as caught:
-            unpacked(disk, buffer.getvalue(), UnpackOptions(max_bytes=16 << 20))
+            unpacked(small, buffer.getvalue(), UnpackOptions(max_bytes=16 << 20))
         assert caught.value.errno == errno.ENOSPC
-        assert [each.name for each in disk.iterdir()] == ["archive"]
+        assert [each.name for each in small.iterdir()] == ["archive"]
+
+
+FLOOD = (
+    "import json, os, sys; os.write(1, b'{\"walls\": {}}\\n');"
+    "folder = json.loads(sys.argv[1])['folder'];"
+    "files = [os.open(str(n), os.O_CREAT | os.O_WRONLY, dir_fd=folder) for n in range(9)];"
+    "[os.write(each, bytes(1 << 20)) for _ in range(100_000) for each in files]"
+)
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "error", "words"),
+    [(4 << 20, ArchiveError, "takes more than 4194304 bytes"), (1 << 40, NoRoomError, None)],
+)
+def test_a_process_that_an_archive_has_taken_over_does_not_fill_the_disk(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    max_bytes: int,
+    error: type[Exception],
+    words: str | None,
+) -> None:
+    """It keeps to no bound of its own. The archive is at fault for more than it may have."""
+    says(monkeypatch, FLOOD)
+    monkeypatch.setattr(unpacking, "_LOOK_SECONDS", 0.005)
+    with small_disk(tmp_path / "disk", 512) as folder:
+        monkeypatch.setattr(disk, "RESERVE_BYTES", 448 << 20)
+        room = Room(folder, max_bytes)
+        with pytest.raises(error, match=words):
+            unpacked(folder, ORDINARY, UnpackOptions(max_bytes), check_room=room.check)
+        assert [each.name for each in folder.iterdir()] == ["archive"]
+        assert disk.free_bytes(folder) > 448 << 20
 
 
 WALLS = "import os, sys; say = lambda t: os.write(1, t.encode() + b'\\n'); say('{\"walls\": {}}');"
@@ -159,7 +195,7 @@ def test_what_that_process_says_is_checked(
     monkeypatch: pytest.MonkeyPatch,
     program: str,
     error: type[Exception],
-    words: str,
+    words: str | None,
 ) -> None:
     says(monkeypatch, program)
     with pytest.raises(error, match=words) as caught:
@@ -234,7 +270,7 @@ from proxyctl.worker.files.archives import UnpackOptions
 from proxyctl.worker.files.unpacking import unpack_confined
 unpack_confined(
     Path(sys.argv[2], "archive"), Path(sys.argv[2], "into"), UnpackOptions(1 << 20),
-    user=1_900_000_007, is_stopped=lambda: False,
+    user=1_900_000_007, is_stopped=lambda: False, check=lambda: None,
 )
 """
 
@@ -310,7 +346,7 @@ from proxyctl.worker.files.unpacking import unpack_confined
 for number, name in enumerate(sys.argv[3:]):
     print(unpack_confined(
         Path(name), Path(sys.argv[2], str(number)), UnpackOptions(1 << 20), user=1_900_000_007,
-        is_stopped=lambda: False,
+        is_stopped=lambda: False, check=lambda: None,
     ))
 """
 

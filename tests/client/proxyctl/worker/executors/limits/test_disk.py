@@ -1,6 +1,8 @@
 """proxyctl.worker.executors.limits.disk"""
 
+import ctypes
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +51,94 @@ def test_what_was_removed_counts_until_it_is_closed(work: Path) -> None:
             more.write(b"x" * 600_000)
             assert "bytes" in watch.look()
         assert watch.look() == ""
+
+
+def map_file(path: Path, size: int) -> int:
+    """Map a new file that is removed and closed at once; return where it is."""
+    mmap = ctypes.CDLL(None, use_errno=True).mmap
+    mmap.restype, mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, *[ctypes.c_long] * 5]
+    with path.open("wb+", buffering=0) as file:
+        path.unlink()
+        file.write(b"x" * size)
+        return int(mmap(None, size, 1, 1, file.fileno(), 0))
+
+
+def test_what_was_removed_counts_as_long_as_it_is_mapped(work: Path) -> None:
+    """Each file once, however often it is mapped, and open besides."""
+    watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(),))
+    places = [map_file(work / "file", 600_000)]
+    try:
+        assert watch.look() == ""
+        places.append(map_file(work / "more", 600_000))
+        assert "bytes" in watch.look()
+    finally:
+        for place in places:
+            ctypes.CDLL(None).munmap(ctypes.c_void_p(place), ctypes.c_size_t(600_000))
+    assert watch.look() == ""
+
+
+def test_an_ordinary_user_sees_what_is_mapped_too(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the size of the mapping: the file itself is root's to see."""
+    monkeypatch.chdir(work.parent)
+
+    def looking() -> str:
+        watch = DiskWatch("work", 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(),))
+        map_file(Path("work/file"), 600_000)
+        first = watch.look()
+        map_file(Path("work/more"), 600_000)
+        return f"{first}, {watch.look()}"
+
+    assert as_ordinary_user(work, looking).startswith(", more than the 1048576 bytes")
+
+
+def test_a_thread_with_a_table_of_files_of_its_own_hides_none(work: Path) -> None:
+    """`unshare` of its files is a call that jobs have, as is `clone` without them."""
+    watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(),))
+    opened, looked = threading.Event(), threading.Event()
+
+    def hide() -> None:
+        assert ctypes.CDLL(None, use_errno=True).unshare(0x400) == 0  # CLONE_FILES
+        descriptor = os.open(work / "file", os.O_CREAT | os.O_WRONLY)
+        (work / "file").unlink()
+        os.write(descriptor, bytes(2 << 20))
+        opened.set()
+        looked.wait()
+
+    thread = threading.Thread(target=hide)
+    thread.start()
+    assert opened.wait(10)
+    try:
+        assert "bytes" in watch.look()
+    finally:
+        looked.set()
+        thread.join()
+
+
+def test_what_holds_up_a_look_is_too_much(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "HANDLES_MAX", 5)
+    watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(),))
+    assert "open files and mappings" in watch.look()
+
+
+@pytest.mark.parametrize(("back", "is_jobs"), [(300_000, False), (900_000, True)])
+def test_what_came_back_was_the_jobs(
+    work: Path, monkeypatch: pytest.MonkeyPatch, back: int, is_jobs: bool
+) -> None:
+    """Together with the files in its folder."""
+    (work / "file").write_bytes(b"x" * 400_000)
+    free = 1_000_000
+    monkeypatch.setattr(disk, "free_bytes", lambda _: free)
+    watch = DiskWatch(work, 1 << 20, reserve_bytes=free + 1)
+    assert "free" in watch.look()
+    free += back
+    assert watch.judge() == (
+        ""
+        if not is_jobs
+        else f"more than the {1 << 20} bytes that the job may write, {back} of them in files"
+        " without a name"
+    )
 
 
 def test_links_are_not_followed(work: Path, tmp_path: Path) -> None:
