@@ -265,6 +265,7 @@ class CancelCostReply(Reply, kw_only=True):
     """What cancelling would do now: how many jobs it ends, what is paid for them, what comes back.
 
     More than one is ended where a job is one of several copies. A job that runs costs more later.
+    `pays` includes the pay of earlier attempts whose own work has failed.
     """
 
     jobs: int
