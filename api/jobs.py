@@ -498,6 +498,7 @@ class JobRoutes:
                     Code.JOB_FAILED_HERE,
                     Code.COPY_TAKEN_HERE,
                     Code.DEVICE_FULL,
+                    Code.DEVICE_UNSUITABLE,
                     Code.REPUTATION_TOO_LOW,
                 ),
             ),

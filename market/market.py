@@ -161,6 +161,7 @@ class Market:
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
         self.jobs.logs = self.logs
+        self.jobs.offer_of = self.dispatch.offer_of
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, lambda: self.jobs.bounds)
