@@ -265,6 +265,7 @@ class CancelCostReply(Reply, kw_only=True):
     """What cancelling would do now: how many jobs it ends, what is paid for them, what comes back.
 
     More than one is ended where a job is one of several copies. A job that runs costs more later.
+    `pays` includes the pay of earlier attempts whose own work has failed.
     """
 
     jobs: int
@@ -497,6 +498,7 @@ class JobRoutes:
                     Code.JOB_FAILED_HERE,
                     Code.COPY_TAKEN_HERE,
                     Code.DEVICE_FULL,
+                    Code.DEVICE_UNSUITABLE,
                     Code.REPUTATION_TOO_LOW,
                 ),
             ),

@@ -186,6 +186,7 @@ class JobSettings(Struct, frozen=True):
 
     device_slots: Reloadable[Slots] = 16
     new_device_slots: Reloadable[Slots] = 4
+    new_owner_slots: Reloadable[Slots] = 16
     lease_seconds: Annotated[int, Meta(ge=120, le=86_400)] = 600
     start_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 300
     prepare_seconds: Annotated[int, Meta(ge=30, le=86_400)] = 1800

@@ -94,7 +94,7 @@ async def _audit(tx: Transaction) -> Report:
             _lines(await assistant_queries.rewards_against_postings(tx)),
         ),
         Check(
-            "holds are drawn from as attempts at replicas were paid, for the time that these have",
+            "holds are drawn from as attempts were paid, for the time that their jobs have",
             (
                 *_lines(await draw_queries.against_holds(tx)),
                 *_lines(await draw_queries.against_postings(tx)),

@@ -24,6 +24,7 @@ class Bounds(Struct, frozen=True):  # as wide as the list of bounds
         devices: devices whose token is not revoked.
         device_slots: jobs that one device holds.
         new_device_slots: the same, until the device has completed some jobs.
+        new_owner_slots: jobs that all devices of one owner hold, until these have a reputation.
     """
 
     sessions: int = 1_000
@@ -35,6 +36,7 @@ class Bounds(Struct, frozen=True):  # as wide as the list of bounds
     devices: int = 1_000
     device_slots: int = 16
     new_device_slots: int = 4
+    new_owner_slots: int = 16
 
 
 async def lock_user(tx: Transaction, user_id: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from time import monotonic
 
-from market import copies, trust
+from market import copies, owner_slots, trust
 from market.attempts import PROVEN_JOBS, slots_of
 from market.bounds import Bounds
 from market.context import Context
@@ -37,14 +37,16 @@ class Refused(Enum):
     """Why a pair does not hold.
 
     `TAKEN`: the job does not wait any more. `RELATED`: it is a copy, and the device's owner or
-    network has another one. `FULL`: the device has as many jobs as it may. `REVOKED`: its token was
-    revoked. `UNTRUSTED`: its reputation is lower than it was, and than the job's buyer asks.
-    `UNWANTED`: nobody waits for the answer any more.
+    network has another one. `FULL`: the device has as many jobs as it may. `OWNER_FULL`: so have
+    all devices of its owner together. `REVOKED`: its token was revoked. `UNTRUSTED`: its reputation
+    is lower than it was, and than the job's buyer asks. `UNWANTED`: nobody waits for the answer any
+    more.
     """
 
     TAKEN = auto()
     RELATED = auto()
     FULL = auto()
+    OWNER_FULL = auto()
     REVOKED = auto()
     UNTRUSTED = auto()
     UNWANTED = auto()
@@ -154,13 +156,14 @@ async def claim(
     in one order, or two daemons that give the same ones away would wait for each other.
     """
     devices = sorted({pair.device_id for pair in pairs})
-    await tx.lock("devices", devices)
+    owners = await owner_slots.lock(tx, devices, bounds)
     members = await copies.lock_pairs(tx, pairs)
     left = {
         row.device_id: len(pairs) if most is None else most - row.running
         for row in await queries.loads(tx, devices, proven_jobs=PROVEN_JOBS)
         for most in (slots_of(PROVEN_JOBS if row.is_proven else 0, bounds),)
     }
+    owners_left = await owner_slots.left(tx, set(owners.values()), bounds)
     # What a buyer asks never changes, so it is not read again.
     choosy = [pair.device_id for pair in pairs if pair.min_reputation]
     reputations = await trust.of_devices(tx, choosy) if choosy else {}
@@ -174,9 +177,13 @@ async def claim(
             outcomes[pair.job_id] = Refused.UNTRUSTED
         elif room < 1:
             outcomes[pair.job_id] = Refused.FULL
+        elif owners_left.get(owners.get(pair.device_id, ""), 1) < 1:
+            outcomes[pair.job_id] = Refused.OWNER_FULL
         else:
             # One that is taken already uses a slot of this batch, no more.
             left[pair.device_id] = room - 1
+            if owners.get(pair.device_id) in owners_left:
+                owners_left[owners[pair.device_id]] -= 1
             allowed.append(pair)
     permitted = await copies.independent(tx, allowed, members)
     for pair in allowed:

@@ -31,8 +31,6 @@ from market.errors import Code, MarketError
 from market.gathering import Gathering
 from market.hindrances import Compared, Device, compare
 from market.matching import (
-    MILLION,
-    WITHOUT_IMAGE,
     DeviceBook,
     JobBook,
     Lack,
@@ -42,6 +40,7 @@ from market.matching import (
     lack,
     suits,
 )
+from market.offers import reported
 from market.reputation import Reputation
 from market.specs import Specs
 from market.waiting_jobs import WaitingJobs
@@ -67,7 +66,7 @@ NOTHING = Capacity()
 # In a market with more devices than that, some of the latest run what is run at all.
 KINDS_LOOKED_AT_MAX = 200
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
-# nobody says here when it has finished one.
+# nobody says here when it has finished one. All devices of a full owner wait for the same time.
 FULL_SECONDS = 5.0
 # An agent asks again at once, or after a minute if the marketplace was away for long.
 AGENT_AWAY_SECONDS = 120.0
@@ -79,7 +78,6 @@ NO_ATTEMPTS: Final[frozenset[tuple[str, int]]] = frozenset()
 NO_ACTIONS: Final[frozenset[Action]] = frozenset()
 NEVER: Final = -math.inf
 SayHeld = Callable[[], Awaitable[None]]
-JOB_TYPES = frozenset(("docker", "training", "inference", "script"))
 
 
 class Takers(NamedTuple):
@@ -413,6 +411,8 @@ class Dispatch:
             self._end_unreadable,
         )
         self._looks = Gathering(self._look_up, LOOKS_MAX_DEVICES)
+        # The owners without a free slot, and the moment of the next try, by the clock of the loop.
+        self._full_until: dict[str, float] = {}
         self._is_draining = False
         waking.listen(self)
 
@@ -431,8 +431,7 @@ class Dispatch:
             limit: how many at most.
             network: where it asks from.
         """
-        known = self._devices.get(row.id)
-        offer = known.offer if known is not None and known.offer is not None else _reported(row)
+        offer = self.offer_of(row)
         offer = structs.replace(offer, capacity=replace(offer.capacity, slots=1))
         reputation = (await self._store.read(trust.of_devices, [row.id]))[row.id]
         suitable = self.jobs.best(offer, row.user_id, reputation.score, network)
@@ -441,6 +440,11 @@ class Dispatch:
         rows = {each.job_id: each for each in found}
         jobs = [OfferedJob(rows[job.id], job.price) for job in best if job.id in rows]
         return Offers(jobs, reputation)
+
+    def offer_of(self, row: DeviceRow) -> Offer:
+        """Return the last offer of a device here; else one by its heartbeats."""
+        known = self._devices.get(row.id)
+        return known.offer if known is not None and known.offer is not None else reported(row)
 
     def is_asking(self, device_id: str) -> bool | None:
         """Say whether a device's agent asks for work here; None if that never has."""
@@ -464,7 +468,7 @@ class Dispatch:
         """
         known = self._devices.get(row.id)
         said = None if known is None else known.offer
-        offer = _reported(row) if said is None else said
+        offer = reported(row) if said is None else said
         capacity = replace(offer.capacity, slots=max(offer.capacity.slots, 1))
         kind = Device(
             structs.replace(offer, capacity=capacity),
@@ -582,7 +586,7 @@ class Dispatch:
             seconds = until - loop.time()
             if not request.claiming and (seconds <= 0 or self._is_draining):
                 break
-            is_full = request.offer is not ask.offer
+            is_full = request.offer is not ask.offer or self._is_full(request.owner)
             await self._wait(request, min(seconds, FULL_SECONDS) if is_full else seconds)
             if is_full:
                 request.offer = ask.offer
@@ -779,7 +783,7 @@ class Dispatch:
         offer = request.offer
         chosen: list[WaitingJob] = []
         most = min(offer.capacity.slots, JOBS_PER_ANSWER)
-        if most < 1 or not self.jobs:
+        if most < 1 or not self.jobs or self._is_full(request.owner):
             return
         groups: set[str] = set()
         best = self.jobs.best(offer, request.owner, request.reputation, request.network)
@@ -801,7 +805,7 @@ class Dispatch:
 
         One that there is no room for comes again, as everything that waits and is not kept.
         """
-        request = self._waiting.find(job)
+        request = self._waiting.find(job, self._is_full)
         if request is None:
             if self.jobs.has_room(job):
                 self.jobs.add(job)
@@ -842,6 +846,8 @@ class Dispatch:
         else:
             if outcome is Refused.FULL:
                 request.offer = structs.replace(request.offer, capacity=NOTHING)
+            elif outcome is Refused.OWNER_FULL:
+                self._owner_is_full(request.owner)
             elif outcome is Refused.REVOKED:
                 request.error = MarketError(Code.WORKER_UNAUTHORIZED)
             elif outcome is Refused.UNTRUSTED:  # it has fallen since it was looked up
@@ -851,6 +857,17 @@ class Dispatch:
         self._settle(device)
         if not request.claiming:
             request.wake()
+
+    def _owner_is_full(self, owner: str) -> None:
+        """Give an owner's devices nothing for a while; else a job goes from one to the next."""
+        now = asyncio.get_running_loop().time()
+        for other in [each for each, until in self._full_until.items() if until <= now]:
+            del self._full_until[other]
+        self._full_until[owner] = now + FULL_SECONDS
+
+    def _is_full(self, owner: str) -> bool:
+        until = self._full_until.get(owner)
+        return until is not None and until > asyncio.get_running_loop().time()
 
     def _settle(self, device: _Device) -> None:
         """Have later requests of a device go on, unless a job is still being given to it."""
@@ -883,6 +900,7 @@ class Dispatch:
         if device is None:
             return
         device.is_certain = False
+        self._full_until.pop(device.owner, None)  # perhaps a job of it has ended
         if device.request is not None and not device.request.claiming:
             device.request.wake()
 
@@ -947,17 +965,6 @@ def apart(networks: Mapping[str, Collection[str]], most: int) -> int:
 def replaced(ask: Ask) -> Told:
     """Return the answer for an agent in whose place another one works."""
     return Told((), (), ask.seen, is_replaced=True)
-
-
-def _reported(row: DeviceRow) -> Offer:
-    """Return an offer of what a device has reported of itself, for anything it can run."""
-    names = (row.gpu_name,) if row.gpu_name else ()
-    capacity = Capacity(
-        slots=1, cores=row.cpu_cores, ram_gb=row.ram_gb, gpus=len(names), gpu_names=names
-    )
-    executors = frozenset((WITHOUT_IMAGE, "any"))
-    least = (row.min_price_usd or 0) * MILLION
-    return Offer(capacity, executors, JOB_TYPES, True, least, executors)
 
 
 async def _look(

@@ -1,8 +1,11 @@
-"""Draws: replicas are paid for the time that they can be used, to the second, attempt by attempt.
+"""Draws: payments of single attempts from the hold of work that goes on.
 
-A replica's hold is drawn from whenever an attempt at it ends, however it ends. What an attempt did
-not use is there for the next one, and is released when the replica is over. As with a result, what
-was drawn is in review for a while: that a replica served is its device's word alone.
+Replicas are paid for the time that they can be used, to the second, attempt by attempt. An attempt
+at another job is paid so when its own work has failed and the job waits for the next attempt.
+
+A replica's hold is drawn from whenever an attempt at it ends, however it ends. The rest is there
+for the next attempt, and is released when the replica is over. As with a result, the pay is in
+review for a while: only the device says that a replica served, or that the work has failed.
 """
 
 from collections.abc import Callable
@@ -18,6 +21,7 @@ from storage import attempts as attempt_queries
 from storage import devices as device_queries
 from storage import draws as queries
 from storage import rollouts as rollout_queries
+from storage.attempts import SpecRow
 from storage.draws import DrawRow
 from storage.jobs import JobRow
 from storage.rollouts import ReplicaRow
@@ -31,6 +35,7 @@ SECONDS_MIN = 60
 # enough to load a large model.
 UNREADY_FREE_SECONDS = 1_800
 DAY_SECONDS = 86_400
+HOUR_SECONDS = 3_600
 
 
 class Drawn(Struct, frozen=True):
@@ -140,13 +145,9 @@ async def _measure(
     owner = await device_queries.owner_of(tx, job.device_id)
     if seconds == 0 or owner is None:
         return Drawn(left, left, time.worked), 0
-
-    def worth(price: int) -> int:
-        """Return what of a price these seconds are worth, so that all of them make the price."""
-        used = before.seconds
-        return price * (used + seconds) // replica.seconds - price * used // replica.seconds
-
-    gross, amount = worth(job.price_credit), worth(job.price_held)
+    used, whole = before.seconds, replica.seconds
+    gross = part(job.price_credit, used, seconds, whole)
+    amount = part(job.price_held, used, seconds, whole)
     earned = gross - gross * how.fee // FEE_WHOLE
     row = DrawRow(
         job_id=job.id,
@@ -159,6 +160,68 @@ async def _measure(
         created_at=how.now,
     )
     return Drawn(left - seconds, left, time.worked, row), min(time.served, seconds)
+
+
+async def draw_failed(
+    tx: Transaction, job: JobRow, spec: SpecRow, worker: str, how: Drawing
+) -> Drawn | None:
+    """Return the pay of an attempt at a job whose own work has failed; None without pay.
+
+    It is the price of the attempt's time. The rest of the price is for the rest of the job's time,
+    so each attempt has the same pay for an hour. `record_failed` writes it down.
+
+    Args:
+        tx: the transaction, which has locked the job.
+        job: as it is before the attempt ends; it has no replica.
+        spec: the job's specification.
+        worker: the owner of the device.
+        how: the values from outside.
+    """
+    assert job.device_id is not None  # noqa: S101 - the job runs
+    used = (await queries.drawn(tx, job.id, job.attempts)).seconds
+    whole = job.duration_hrs * HOUR_SECONDS
+    began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
+    worked = 0 if began is None else max(how.now - began, 0)
+    seconds = min(worked, spec.timeout_seconds or whole, whole - used)
+    amount = part(job.price_held, used, seconds, whole)
+    gross = part(job.price_credit, used, seconds, whole)
+    if not amount:
+        return None
+    row = DrawRow(
+        job_id=job.id,
+        attempt=job.attempts,
+        device_id=job.device_id,
+        user_id=worker,
+        seconds=seconds,
+        amount=amount,
+        earned=gross - gross * how.fee // FEE_WHOLE,
+        created_at=how.now,
+    )
+    left = whole - used - seconds
+    return Drawn(left, whole - used, worked, row)
+
+
+async def record_failed(tx: Transaction, drawn: Drawn) -> None:
+    """Record the result of `draw_failed`; `pay` follows in the same transaction."""
+    assert drawn.due is not None  # noqa: S101 - else nothing was returned
+    await queries.insert(tx, drawn.due, served_seconds=0)
+
+
+async def drawn_seconds(tx: Transaction, job_id: str) -> int:
+    """Return the seconds of a job that attempts were paid for before the present one."""
+    return (await queries.drawn(tx, job_id, 0)).seconds
+
+
+def part(price: int, used: int, seconds: int, whole: int) -> int:
+    """Return the price of some seconds, rounded so that the parts add up to the whole price.
+
+    Args:
+        price: the price of `whole` seconds.
+        used: the seconds of them that were paid before.
+        seconds: the seconds to pay now.
+        whole: all seconds of the price.
+    """
+    return price * (used + seconds) // whole - price * used // whole
 
 
 async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:

@@ -154,6 +154,11 @@ class Code(Enum):
         Kind.INVALID,
         "The device has as many jobs as it may have at once; finish one.",
     )
+    DEVICE_UNSUITABLE = (
+        "device_unsuitable",
+        Kind.INVALID,
+        "The job needs more than the device has said that it has.",
+    )
     BENCHMARK_FAILED = (
         "benchmark_failed",
         Kind.INVALID,

@@ -106,13 +106,19 @@ def compare(book: JobBook, device: Device) -> Compared:
     return Compared(waiting, suitable, counted, best_price)
 
 
-def _of_kind(needs: Needs, device: Device) -> Hindrance | None:
-    missing = lack(needs, device.offer)
+def unmet(needs: Needs, offer: Offer) -> Hindrance | None:
+    """Return the first need of a job that an offer does not meet, free room included."""
+    missing = lack(needs, offer)
     if missing is not None:
         return _OF_LACK[missing]
-    short = shortage(needs.resources, device.offer.capacity)
-    if short is not None:
-        return _OF_SHORTAGE[short]
+    short = shortage(needs.resources, offer.capacity)
+    return None if short is None else _OF_SHORTAGE[short]
+
+
+def _of_kind(needs: Needs, device: Device) -> Hindrance | None:
+    hindrance = unmet(needs, device.offer)
+    if hindrance is not None:
+        return hindrance
     return Hindrance.REPUTATION if needs.min_reputation > device.reputation else None
 
 

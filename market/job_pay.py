@@ -1,11 +1,12 @@
-"""What the work at a job is worth, and who is paid that from its hold.
+"""The worth of the work at a job, and its payment from the hold.
 
-Replicas that are paid by time have `market.draws` instead.
+Replicas that are paid by time have `market.draws` instead. So have attempts
+at other jobs whose own work has failed; the last attempt has the rest of the price.
 """
 
 from msgspec import Struct
 
-from market import ledger, reviews
+from market import draws, ledger, reviews
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import Currency
 from market.postings import hold_of
@@ -24,18 +25,32 @@ class Moment(Struct, frozen=True):
     payout_id: str
 
 
-def share(job: JobRow, began: int | None, now: int, spec: SpecRow | None) -> int:
+def share(
+    job: JobRow, began: int | None, now: int, spec: SpecRow | None, *, paid_seconds: int = 0
+) -> int:
     """Return what the part of a job's estimated time is worth that has passed since work began.
 
     No more than the job may take: its device may tell later that this was over, or be late with all
-    that it tells because the service was away.
+    that it tells because the service was away. Nor more than attempts have left that were paid for
+    `paid_seconds` before.
     """
     if began is None:
         return 0
-    ran = max(now - began, 0)
+    whole = job.duration_hrs * HOUR_SECONDS
+    ran = min(max(now - began, 0), whole - paid_seconds)
     if spec is not None and spec.timeout_seconds:
         ran = min(ran, spec.timeout_seconds)
-    return min(job.price_credit * ran // (job.duration_hrs * HOUR_SECONDS), job.price_credit)
+    return draws.part(job.price_credit, paid_seconds, ran, whole)
+
+
+def rest(job: JobRow, paid_seconds: int) -> int:
+    """Return the rest of a job's price once attempts were paid for some of its seconds."""
+    return job.price_credit - spent(job, paid_seconds)
+
+
+def spent(job: JobRow, paid_seconds: int) -> int:
+    """Return the part of a job's price that attempts were paid for some of its seconds."""
+    return draws.part(job.price_credit, 0, paid_seconds, job.duration_hrs * HOUR_SECONDS)
 
 
 async def settle(

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from market import copies, postings, reviews, trust
+from market import copies, offers, owner_slots, postings, reviews, trust
 from market.attempts import Ending, require_current, slots_left
 from market.bounds import Bounds
 from market.context import Context
@@ -22,6 +22,7 @@ from market.errors import Code, MarketError
 from market.event_log import record
 from market.events import JobAccepted
 from market.idempotency import Receipt
+from market.matching import Offer
 from market.money import as_decimal
 from market.outcomes import JobTerms, Outcomes, Quote, attempt_outcome
 from market.overdue import Ended, Overdue
@@ -31,6 +32,7 @@ from market.spending import Spender, written
 from market.states import JobStatus, ReviewStatus
 from market.sweeping import Sweep
 from market.throttle import Throttle
+from market.waiting_jobs import needs_of
 from market.waking import Waking
 from storage import copies as copy_queries
 from storage import deploys as deploy_queries
@@ -55,6 +57,7 @@ REFUSALS_SECONDS = 60
 FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB_TEXT))
 NOTHING_SAID = Ending()
 REVOKED = "the token of the device was revoked"
+OWNER_FULL = "All devices of this owner together have as many jobs as they may; finish one."
 
 Reply = TypeVar("Reply")
 
@@ -134,6 +137,8 @@ class Jobs:
         self.bounds = bounds
         # Whoever keeps logs puts itself here.
         self.logs: AttemptLogs | None = None
+        # Returns the last word of a device about itself; requests for work say more than reports.
+        self.offer_of: Callable[[DeviceRow], Offer] = offers.reported
         # And whoever replaces replicas; it neither waits nor raises.
         self.on_change: Callable[[str], None] | None = None
         # How many attempts ended here, by outcome.
@@ -365,12 +370,13 @@ class Jobs:
 
         Raises:
             MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
-                `reputation_too_low`; `copy_taken_here`, when it is one of several copies, and the
-                device's owner or network has another one, or has put it up; `worker_unauthorized`,
-                when the device was revoked meanwhile.
+                `device_unsuitable`, `reputation_too_low`; `copy_taken_here`, when it is one of
+                several copies, and the device's owner or network has another one, or has put it
+                up; `worker_unauthorized`, when the device was revoked meanwhile.
         """
+        offer = self.offer_of(device)
         job, others = await self._store.write(
-            _accept, self._context, device, job_id, network, self.bounds
+            _accept, self._context, device, job_id, network, self.bounds, offer
         )
         self._waking.gone([job_id])
         for other in others:  # who may have these is another matter now
@@ -616,16 +622,29 @@ async def _page_open(
     return [row._replace(user_id=shown.get(row.id, row.user_id)) for row in rows]
 
 
-async def _require_able(tx: Transaction, device_id: str, job_id: str, bounds: Bounds) -> None:
-    """Check that a device may hold one more job, and is trusted enough for this one.
+async def _require_able(
+    tx: Transaction, device: DeviceRow, job: JobRow, bounds: Bounds, offer: Offer
+) -> None:
+    """Check that a device may hold one more job, can do this one, and is trusted enough for it.
 
     Raises:
-        MarketError: `device_full`, `reputation_too_low`.
+        MarketError: `device_full`, `device_unsuitable`, `reputation_too_low`.
     """
+    device_id, job_id = device.id, job.id
     left = await slots_left(tx, device_id, bounds)
     if left is not None and left < 0:
         raise MarketError(Code.DEVICE_FULL)
-    least = await spec_queries.min_reputation(tx, job_id)
+    owner_left = await owner_slots.left(tx, [device.user_id], bounds)
+    if owner_left.get(device.user_id, 0) < 0:
+        raise MarketError(Code.DEVICE_FULL, OWNER_FULL)
+    spec = await spec_queries.find(tx, job_id)
+    least = 0 if spec is None else spec.min_reputation
+    if spec is not None:
+        needs = needs_of(spec.payload, spec.resources, job.job_type, least)
+        has_payload, is_replica = spec.payload is not None, job.deploy_id is not None
+        lacking = offers.missing(needs, offer, has_payload=has_payload, is_replica=is_replica)
+        if lacking is not None:
+            raise MarketError(Code.DEVICE_UNSUITABLE, lacking)
     if least:
         reputation = (await trust.of_devices(tx, [device_id]))[device_id]
         if reputation.score < least:
@@ -639,12 +658,13 @@ async def _accept(
     job_id: str,
     network: str,
     bounds: Bounds,
+    offer: Offer,
 ) -> tuple[JobRow, Sequence[str]]:
     """Start a job on a device; return it, and its other copies that wait."""
     device_id, now = device.id, context.now()
     # The token may be revoked while this request is under way. Revoking takes the device's jobs
     # back and must not miss one that begins, so both lock the device.
-    await device_queries.lock(tx, device_id)
+    await owner_slots.lock(tx, [device_id], bounds)
     if await device_queries.is_revoked(tx, device_id):
         raise MarketError(Code.WORKER_UNAUTHORIZED)
     pair = PairRow(job_id, device_id, 0, group_id=job_id, network=network)
@@ -654,7 +674,7 @@ async def _accept(
     if is_permitted:
         started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
-        await _require_able(tx, device_id, job_id, bounds)
+        await _require_able(tx, device, started, bounds, offer)
         if members:
             await copies.note_networks(tx, [pair], [job_id])
         begun = JobAccepted(job_id, started.title, started.attempts, started.deploy_id)

@@ -167,6 +167,7 @@ class Market:
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
         self.jobs.logs = self.logs
         self._end_with_keys()
+        self.jobs.offer_of = self.dispatch.offer_of
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, lambda: self.jobs.bounds)

@@ -10,7 +10,7 @@ A job takes about 600 bytes here, a shape some 2 KB beside them, a device that w
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -471,14 +471,19 @@ class DeviceBook(Generic[_Waiter]):
         if not group:
             del self._groups[waiter.offer]
 
-    def find(self, job: WaitingJob) -> _Waiter | None:
-        """Return the device for a job, of those that suit the one that has waited longest."""
+    def find(self, job: WaitingJob, is_full: Callable[[str], bool] | None = None) -> _Waiter | None:
+        """Return the device for a job, of those that suit the one that has waited longest.
+
+        Devices of a full owner get none.
+        """
         least, looks = job.needs.min_reputation, DEVICES_LOOKED_AT_MAX
         for offer, group in islice(self._groups.items(), OFFERS_LOOKED_AT_MAX):
             if job.price < offer.least_price or not suits(job.needs, offer):
                 continue
             for waiter in group:
-                if job.permits(waiter.owner, waiter.network) and waiter.reputation >= least:
+                has_room = is_full is None or not is_full(waiter.owner)
+                is_permitted = has_room and job.permits(waiter.owner, waiter.network)
+                if is_permitted and waiter.reputation >= least:
                     return waiter
                 looks -= 1
                 if not looks:

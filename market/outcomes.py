@@ -29,8 +29,11 @@ from market.draws import (
     Drawn,
     accounts_of,
     draw,
+    draw_failed,
+    drawn_seconds,
     due_now,
     pay,
+    record_failed,
 )
 from market.errors import Code, MarketError
 from market.event_log import record
@@ -175,7 +178,10 @@ class Outcomes:
         return stopped
 
     async def quote(self, tx: Transaction, user_id: str, job_id: str) -> Quote:
-        """Return what cancelling a job now would cost, or all copies of it; nothing is changed."""
+        """Return what cancelling a job now would cost, or all copies of it; nothing is changed.
+
+        That includes the pay of earlier attempts whose own work has failed.
+        """
         job = await queries.find(tx, job_id)
         if job is None or job.user_id != user_id:
             raise MarketError(Code.JOB_NOT_FOUND)
@@ -187,8 +193,9 @@ class Outcomes:
             if row is None or row.status not in (JobStatus.WAITING, JobStatus.RUNNING):
                 continue
             stopped += 1
-            pays += await self._pays_now(tx, row)
-            held += await ledger_queries.left_in_hold(tx, hold_of(row.id))
+            before = await _paid_before(tx, row)
+            pays += before + await self._pays_now(tx, row)
+            held += before + await ledger_queries.left_in_hold(tx, hold_of(row.id))
         if not stopped:
             raise MarketError(Code.JOB_OVER)
         return Quote(Currency(job.currency), stopped, pays, held - pays)
@@ -200,9 +207,7 @@ class Outcomes:
             return due
         if job.device_id is None:
             return 0
-        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
-        spec = await attempt_queries.spec(tx, job.id)
-        return job_pay.held_part(job, job_pay.share(job, began, self._now(), spec))
+        return job_pay.held_part(job, await _share(tx, job, self._now()))
 
     async def give_up(
         self, tx: Transaction, moment: Moment, job_id: str, reason: str
@@ -230,9 +235,7 @@ class Outcomes:
         """
         device_id = job.device_id
         worker = None if device_id is None else await device_queries.owner_of(tx, device_id)
-        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
-        spec = await attempt_queries.spec(tx, job.id)
-        gross = job_pay.share(job, began, moment.now, spec) if worker is not None else 0
+        gross = await _share(tx, job, moment.now) if worker is not None else 0
         outcome = Outcome(JobStatus.CANCELLED, gross, failure_reason=reason)
         await self._leave(tx, moment, job, outcome, worker, group=group)
 
@@ -270,7 +273,8 @@ class Outcomes:
             wrong = Outcome(JobStatus.FAILED, 0, result, reason, attempt="failed", ending=ending)
             await self._leave(tx, moment, job, wrong, None)
             return Completion(JobStatus.FAILED)
-        outcome = Outcome(JobStatus.COMPLETED, job.price_credit, result, ending=ending)
+        gross = job_pay.rest(job, await drawn_seconds(tx, job.id))
+        outcome = Outcome(JobStatus.COMPLETED, gross, result, ending=ending)
         seconds = 0 if spec is None else self._terms.review_seconds(spec.review_hours)
         if group is not None:
             seconds = copies.review_seconds(job, group)
@@ -335,8 +339,8 @@ class Outcomes:
         """Put a running job up again, and return whether it waits now, or has failed for good.
 
         It has when so many owners' devices did not do it, refusals apart, or its buyer wants it run
-        once; a copy also when enough others have agreed. `worker` is who owns the device, if that
-        says itself how the attempt ended.
+        once, or what the attempts were paid has used its price up; a copy also when enough others
+        have agreed. `worker` is who owns the device, if that says itself how the attempt ended.
         """
         attempt = "lost" if is_lost else attempt_outcome(ending)
         if job.device_id is not None:
@@ -354,6 +358,10 @@ class Outcomes:
             # It is nobody else's, is paid for by its result alone, and does not fail by itself.
             await sample_checks.unproven(tx, sample)
             over, worker, attempt = True, None, "lost"
+        failed = None
+        if worker is not None and ending.kind in WORK_KINDS and drawn is None:
+            failed = await self._draw_failed(tx, moment, job, worker)
+            over = over or (failed is not None and failed.left < SECONDS_MIN)
         status = JobStatus.FAILED if over else JobStatus.WAITING
         outcome = Outcome(status, failure_reason=reason, attempt=attempt, ending=ending)
         if over and worker is not None and ending.kind in WORK_KINDS and drawn is None:
@@ -368,7 +376,34 @@ class Outcomes:
             if drawn is not None:
                 await self._pay_drawn(tx, moment, job, drawn)
                 await spec_queries.set_timeout(tx, job.id, drawn.left)
+            elif failed is not None:
+                await self._pay_failed(tx, moment, job, failed)
         return not over
+
+    async def _draw_failed(
+        self, tx: Transaction, moment: Moment, job: JobRow, worker: str
+    ) -> Drawn | None:
+        """Return the pay of an attempt whose own work has failed; see `draw_failed`."""
+        spec = await attempt_queries.spec(tx, job.id)
+        if spec is None:
+            return None
+        return await draw_failed(tx, job, spec, worker, self._drawing(moment))
+
+    async def _pay_failed(self, tx: Transaction, moment: Moment, job: JobRow, drawn: Drawn) -> None:
+        """Pay an attempt whose own work has failed, while the job waits for the next one.
+
+        Else a buyer had a result for nothing, by a script that prints it, ends with 1 and is to be
+        run again. The next attempt has the time that the rest of the price pays for.
+        """
+        assert drawn.due is not None  # noqa: S101 - or there was nothing to pay
+        spec = await attempt_queries.spec(tx, job.id)
+        assert spec is not None  # noqa: S101 - it says what has failed
+        await record_failed(tx, drawn)
+        seconds = self._terms.review_seconds(spec.review_hours)
+        how = self._drawing(moment, seconds)
+        await pay(tx, job, drawn.due, hold_of(job.id), how)
+        least = min(spec.timeout_seconds or drawn.left, drawn.left)
+        await spec_queries.set_timeout(tx, job.id, least)
 
     async def _leave_failed(
         self,
@@ -386,8 +421,7 @@ class Outcomes:
         may have done it.
         """
         spec = await attempt_queries.spec(tx, job.id)
-        began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
-        gross = 0 if spec is None else job_pay.share(job, began, moment.now, spec)
+        gross = 0 if spec is None else await _share(tx, job, moment.now)
         if spec is None or not gross:
             await self._leave(tx, moment, job, outcome, None, group=group)
             return
@@ -418,8 +452,9 @@ class Outcomes:
         if drawn.due is not None:
             await pay(tx, job, drawn.due, hold_of(job.id), self._drawing(moment))
 
-    def _drawing(self, moment: Moment) -> Drawing:
-        review_seconds = self._terms.review_seconds(None)
+    def _drawing(self, moment: Moment, review_seconds: int | None = None) -> Drawing:
+        if review_seconds is None:
+            review_seconds = self._terms.review_seconds(None)
         return Drawing(self._terms.fee, moment.now, self._identifiers.new, review_seconds)
 
     async def _leave(
@@ -561,6 +596,21 @@ def _event(job: JobRow, outcome: Outcome) -> EventData:
 def attempt_outcome(ending: Ending) -> str:
     """Return how an attempt ended that its device could not complete."""
     return "lost" if ending.kind in HOST_KINDS else "failed"
+
+
+async def _share(tx: Transaction, job: JobRow, now: int) -> int:
+    """Return the price of the present attempt's time until now, in micro-credits."""
+    began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
+    spec = await attempt_queries.spec(tx, job.id)
+    paid_seconds = await drawn_seconds(tx, job.id)
+    return job_pay.share(job, began, now, spec, paid_seconds=paid_seconds)
+
+
+async def _paid_before(tx: Transaction, job: JobRow) -> int:
+    """Return the pay of earlier attempts at a job, from its hold; 0 for a replica."""
+    if job.deploy_id is not None:
+        return 0
+    return job_pay.held_part(job, job_pay.spent(job, await drawn_seconds(tx, job.id)))
 
 
 async def _is_taken(tx: Transaction, job: JobRow, device_id: str, attempt: int | None) -> bool:

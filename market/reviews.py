@@ -6,8 +6,9 @@ what the house keeps waits in an account of the house. The buyer confirms, or sa
 time is over: then both are paid. The buyer disputes: then nothing moves until the operator has
 decided that the payment stands (`upheld`), or that the buyer gets all of it back (`reversed`).
 
-A replica that is paid by time has such a review of each attempt that was paid, instead; its buyer
-and the operator decide about all of them at once that are open.
+A replica that is paid by time has such a review of each attempt that was paid, instead; so has an
+attempt at another job whose work has failed, beside the review of the result. The buyer and the
+operator decide about all of them at once that are open.
 """
 
 import logging
@@ -196,7 +197,7 @@ async def keep(tx: Transaction, job: JobRow, how: Beginning, *, is_draw: bool = 
         tx: the transaction, which has locked every account that this moves money between.
         job: as it was while it ran.
         how: who has done it, what was received for it, and what of that they earn in credits.
-        is_draw: whether it pays for the time of the attempt at a replica, and not for a result.
+        is_draw: whether it pays for the time of an attempt, and not for a result.
     """
     currency, house = Currency(job.currency), ledger.revenue(Currency.CREDIT)
     source = ledger.review(currency) if currency == Currency.CREDIT else house
@@ -227,11 +228,15 @@ async def schedule(tx: Transaction, job_id: str, until: int) -> None:
 
 
 async def give_back(tx: Transaction, chosen: Decision, job_id: str) -> None:
-    """Give a buyer the price of a finished job back, unless it was paid for; the job is locked."""
+    """Give a buyer the price of a finished job back, unless it was paid for; the job is locked.
+
+    The pay of earlier attempts for their time stays in review.
+    """
     assert chosen.state == ReviewStatus.REVERSED  # noqa: S101 - nothing else gives money back
     rows = await queries.of_job(tx, job_id)
     is_open = (ReviewStatus.HELD, ReviewStatus.DISPUTED)
-    await _resolve(tx, chosen, [row for row in rows if row.state in is_open])
+    results = [row for row in rows if not row.is_draw]
+    await _resolve(tx, chosen, [row for row in results if row.state in is_open])
 
 
 async def _of_buyer(tx: Transaction, user_id: str, job_id: str) -> list[ReviewRow]:

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from market import sample_checks, sample_tasks
+from market import owner_slots, sample_checks, sample_tasks
 from market.attempts import slots_left
 from market.bounds import Bounds, lock_user
 from market.claims import accepted
@@ -228,14 +228,16 @@ class Samples:
             MarketError: `worker_unauthorized`; `insufficient_funds`, when the account, or what may
                 be spent by now, has nothing left.
         """
-        await device_queries.lock(tx, device_id)
+        owners = await owner_slots.lock(tx, [device_id], self._bounds())
         if await device_queries.is_revoked(tx, device_id):
             raise MarketError(Code.WORKER_UNAUTHORIZED)
         jobs_left = await queries.jobs_left(tx, device_id)
         slots = await slots_left(tx, device_id, self._bounds())
         payer = await user_queries.find_by_email(tx, email_key(self._terms.account))
         owner_id = (await trust_queries.owners(tx, [device_id]))[device_id]
-        if jobs_left or (slots is not None and slots < 1):
+        owner_left = await owner_slots.left(tx, set(owners.values()), self._bounds())
+        is_full = (slots is not None and slots < 1) or owner_left.get(owner_id, 1) < 1
+        if jobs_left or is_full:
             return None
         if payer is None:
             raise MarketError(Code.INSUFFICIENT_FUNDS)

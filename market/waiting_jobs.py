@@ -233,9 +233,7 @@ class WaitingJobs:
         """Return a job; None for one whose secrets nobody can read any more."""
         if row.secrets is not None and self._specs.payload_of(row.payload, row.secrets) is None:
             return None
-        runs = _payload.decode(row.payload)
-        resources = _resources.decode(row.resources)
-        needs = Needs.of(runs, resources, row.job_type, min_reputation=row.min_reputation)
+        needs = needs_of(row.payload, row.resources, row.job_type, row.min_reputation)
         return WaitingJob(
             row.job_id,
             needs,
@@ -266,6 +264,16 @@ class WaitingJobs:
         for job_id in known:
             self._unread[job_id] = None
             self._book.remove(job_id)
+
+
+def needs_of(payload: str | None, resources: str, job_type: str, min_reputation: int) -> Needs:
+    """Return the needs of a job, out of the columns of its specification; it may run nothing.
+
+    Raises:
+        msgspec.DecodeError, SpecError: a column cannot be read.
+    """
+    runs = Runs() if payload is None else _payload.decode(payload)
+    return Needs.of(runs, _resources.decode(resources), job_type, min_reputation=min_reputation)
 
 
 async def _read(tx: Transaction, job_ids: Sequence[str], now: int) -> _Found:

@@ -220,6 +220,7 @@ def bounds(settings: Settings) -> Bounds:
         devices=limits.devices_per_user,
         device_slots=settings.jobs.device_slots,
         new_device_slots=settings.jobs.new_device_slots,
+        new_owner_slots=settings.jobs.new_owner_slots,
     )
 
 

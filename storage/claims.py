@@ -4,7 +4,7 @@ These are the jobs with a payload whose needs were understood; others wait to be
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from storage.jobs import CHANCES, CHANCES_OF_ATTEMPT
@@ -75,6 +75,21 @@ class LoadRow(NamedTuple):
     device_id: str
     running: int
     is_proven: bool
+
+
+class OwnerRow(NamedTuple):
+    """A device, its owner, and the owner's oldest device."""
+
+    device_id: str
+    user_id: str
+    first_id: str
+
+
+class OwnerLoadRow(NamedTuple):
+    """The number of jobs that the devices of an owner run."""
+
+    user_id: str
+    running: int
 
 
 class HeldRow(NamedTuple):
@@ -186,6 +201,36 @@ async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int)
         asked=json.dumps([{"id": device_id} for device_id in device_ids]),
         others=proven_jobs - 1,
     )
+
+
+async def owners(tx: Transaction, device_ids: Collection[str]) -> list[OwnerRow]:
+    """Return the owners of devices, each with their oldest device."""
+    return await tx.all(
+        OwnerRow,
+        f"""
+        SELECT d.id, d.user_id,
+            (SELECT MIN(own.id) FROM devices AS own WHERE own.user_id = d.user_id)
+        FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
+        """,
+        asked=json.dumps([{"id": device_id} for device_id in sorted(device_ids)]),
+    )
+
+
+async def running_of_owners(tx: Transaction, owner_ids: Sequence[str]) -> dict[str, int]:
+    """Count the jobs that the devices of each owner run."""
+    rows = await tx.all(
+        OwnerLoadRow,
+        f"""
+        SELECT asked.id, (
+            SELECT COUNT(*) FROM devices AS d
+            JOIN jobs AS j ON j.device_id = d.id AND j.status = 'running'
+            WHERE d.user_id = asked.id AND d.revoked_at IS NULL
+        )
+        FROM {tx.table("asked", id="TEXT")}
+        """,
+        asked=json.dumps([{"id": owner_id} for owner_id in owner_ids]),
+    )
+    return {row.user_id: row.running for row in rows}
 
 
 async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[str]:

@@ -314,7 +314,8 @@ async def against_money(tx: Transaction) -> list[DifferenceRow]:
                 UNION ALL
                 SELECT r.job_id, 0, 1 FROM job_reviews AS r
                 JOIN job_copies AS c ON c.job_id = r.job_id
-                WHERE c.verdict = 'agrees' OR r.state NOT IN ('held', 'disputed')
+                WHERE r.is_draw = 0
+                    AND (c.verdict = 'agrees' OR r.state NOT IN ('held', 'disputed'))
             ) AS both_lists
             GROUP BY job_id HAVING SUM(judged) > SUM(reviews)
             """,
@@ -326,7 +327,8 @@ async def against_money(tx: Transaction) -> list[DifferenceRow]:
             JOIN job_copies AS c ON c.group_id = g.id
             JOIN jobs AS j ON j.id = c.job_id
             JOIN job_reviews AS r ON r.job_id = c.job_id
-            WHERE g.state = 'agreed' AND j.status = 'failed' AND r.state IN ('held', 'disputed')
+            WHERE g.state = 'agreed' AND j.status = 'failed' AND r.is_draw = 0
+                AND r.state IN ('held', 'disputed')
             """,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Queries on draws: what attempts at replicas were paid for the time that they could be used."""
+"""Queries on draws: what attempts were paid for their time, each from the hold of its job."""
 
 from typing import NamedTuple
 
@@ -131,15 +131,15 @@ async def against_postings(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def overused(tx: Transaction) -> list[DifferenceRow]:
-    """Return each replica that was paid for more seconds than it has."""
+    """Return each replica, and each other job, that was paid for more seconds than it has."""
     return await tx.all(
         DifferenceRow,
         """
-        SELECT 'job:' || job_id, CAST(SUM(had) AS BIGINT), CAST(SUM(used) AS BIGINT) FROM (
-            SELECT job_id, seconds AS had, 0 AS used FROM deploy_replicas
-            UNION ALL
-            SELECT job_id, 0, seconds FROM job_draws
-        ) AS both_lists
-        GROUP BY job_id HAVING SUM(used) > SUM(had)
+        SELECT 'job:' || d.job_id, CAST(MAX(COALESCE(r.seconds, 3600 * j.duration_hrs)) AS BIGINT),
+            CAST(SUM(d.seconds) AS BIGINT)
+        FROM job_draws AS d JOIN jobs AS j ON j.id = d.job_id
+        LEFT JOIN deploy_replicas AS r ON r.job_id = d.job_id
+        GROUP BY d.job_id
+        HAVING SUM(d.seconds) > MAX(COALESCE(r.seconds, 3600 * j.duration_hrs))
         """,
     )

@@ -11,7 +11,7 @@ class ReviewRow(NamedTuple):  # as wide as its table
 
     `user_id` is the worker, who has earned `earned` micro-credits; `price` is what the buyer has
     paid, in micro-units of `currency`. `reason` is why the buyer disputes it. `is_draw` is 1 if it
-    is not about a result, but about what an attempt at a replica was paid for its time.
+    is not about a result, but about what an attempt was paid for its time.
     """
 
     job_id: str
@@ -87,11 +87,11 @@ async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -
 
 
 async def schedule(tx: Transaction, job_id: str, review_until: int) -> None:
-    """Set until when a review that is held lasts."""
+    """Set until when the review of a result lasts that is held."""
     await tx.run(
         """
         UPDATE job_reviews SET review_until = :review_until
-        WHERE job_id = :job_id AND state = 'held'
+        WHERE job_id = :job_id AND state = 'held' AND is_draw = 0
         """,
         job_id=job_id,
         review_until=review_until,
@@ -154,9 +154,9 @@ async def reviews_against_holds(tx: Transaction) -> list[DifferenceRow]:
         *await tx.all(
             DifferenceRow,
             """
-            SELECT 'job:' || r.job_id, r.price, COALESCE(h.captured, 0) FROM job_reviews AS r
-            LEFT JOIN holds AS h ON h.id = 'job:' || r.job_id
-            WHERE r.is_draw = 0 AND r.price <> COALESCE(h.captured, 0)
+            SELECT 'job:' || r.job_id, r.price, COALESCE(h.captured - h.drawn, 0)
+            FROM job_reviews AS r LEFT JOIN holds AS h ON h.id = 'job:' || r.job_id
+            WHERE r.is_draw = 0 AND r.price <> COALESCE(h.captured - h.drawn, 0)
             """,
         ),
         *await tx.all(

@@ -257,6 +257,7 @@ ABOUT_SEVERAL = {
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/test_cancelling_costs.py": "market/outcomes.py: what cancelling would cost now",
     "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",
+    "tests/market/test_failed_attempts.py": "market/outcomes.py and draws.py: work that has failed",
     "tests/market/test_leases_among_nodes.py": "market/leases.py, any sequence on several nodes",
     "tests/market/test_ledger_invariants.py": "money, by any sequence of operations",
     "tests/proxyd/exits/test_failover.py": "dial.py with the choice of directory.py",

@@ -101,6 +101,10 @@ async def test_the_buyer_a_worker_and_the_device_that_holds_it_see_what_they_may
     assert seen["review_hours"] == 3
     assert "payload" not in seen
     assert "resources" not in await shown(service, public)
+    unable = await service.call("POST", f"{JOBS}/{job_id}/accept", headers=device)
+    assert (unable.status, unable.body["error"]["code"]) == (400, "device_unsuitable")
+    report = {"cpu_cores": 8, "ram_gb": 16}
+    await service.call("POST", "/api/worker/heartbeat", report, headers=device)
     accepted = await service.call("POST", f"{JOBS}/{job_id}/accept", headers=device)
     assert accepted.status == 200, accepted.body
     work = await shown(service, f"/api/worker/jobs/{job_id}", headers=device)

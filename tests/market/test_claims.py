@@ -99,7 +99,7 @@ async def test_what_nobody_waits_for_is_not_written(market: Market, claims: Clai
 
 
 async def test_more_pairs_than_a_batch_are_all_written(market: Market, claims: Claims) -> None:
-    market.jobs.bounds = Bounds(device_slots=0, new_device_slots=0)
+    market.jobs.bounds = Bounds(device_slots=0, new_device_slots=0, new_owner_slots=0)
     buyer, device = await people(market)
     jobs = [await posted(market, buyer) for _ in range(BATCH_MAX_PAIRS + 5)]
     made = await outcomes(claims, *((waiting(job), device) for job in jobs))

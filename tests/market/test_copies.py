@@ -195,7 +195,7 @@ async def of_two_daemons(
 ) -> list[Outcome]:
     """Let two daemons give a copy each to a device each at once; return what became of them."""
     found: list[Outcome] = []
-    unbounded = Bounds(device_slots=0, new_device_slots=0)
+    unbounded = Bounds(device_slots=0, new_device_slots=0, new_owner_slots=0)
     daemons = [Claims(market.context, lambda: unbounded) for _ in devices]
     for daemon, job_id, device in zip(daemons, jobs, devices, strict=True):
         copy = waiting_copy(job_id, jobs[0])

@@ -496,7 +496,9 @@ async def _another(tx: Transaction, device: DeviceRow, number: int, market: Mark
 
 
 async def test_every_job_is_given_once_whoever_asks_and_sums_are_right(market: Market) -> None:
-    market.jobs.bounds = Bounds(device_slots=20, new_device_slots=20, jobs=0, free_jobs=0)
+    market.jobs.bounds = Bounds(
+        device_slots=20, new_device_slots=20, new_owner_slots=0, jobs=0, free_jobs=0
+    )
     buyer, owner = await buyer_of(market), await market.person()
     device = await device_of(market, owner)
     devices = [await market.store.write(_another, device, each, market) for each in range(30)]

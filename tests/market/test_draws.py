@@ -338,7 +338,7 @@ async def test_the_audit_finds_what_was_drawn_and_not_paid(market: Market) -> No
     ]
     assert failed == [
         "held money is the sum of open holds",
-        "holds are drawn from as attempts at replicas were paid, for the time that these have",
+        "holds are drawn from as attempts were paid, for the time that their jobs have",
     ]
 
     async def mend(tx: Transaction) -> None:

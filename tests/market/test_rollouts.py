@@ -550,7 +550,7 @@ async def test_a_revision_needs_the_same_gpus(market: Market, fleet: Fleet) -> N
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=1, gpu_count=2)
     await market.rollouts.revise(user, deploy_id, Change(resources=Resources(ram_gb=8)))
-    await fleet.settle(user, deploy_id)
+    await market.rollouts.look(deploy_id)
     [job] = await fleet.jobs(user, deploy_id)
     spec = (await market.jobs.find(user, job.id)).spec
     assert spec is not None

@@ -98,6 +98,8 @@ async def test_its_buyer_and_its_device_are_told_what_it_runs(market: Market) ->
     assert (shown.resources.cores, shown.review_hours) == (8.0, 5)
     assert (await market.jobs.find_open(job_id)).spec == shown
     device = await device_of(market, owner)
+    market.devices.heartbeat(device, {"cpu_cores": 8})
+    [device] = await market.devices.page(owner, before="", limit=1)
     await market.jobs.accept(device, job_id)
     assert (await market.jobs.work(device, job_id)).spec == spec
 

@@ -52,6 +52,7 @@ EFFECTS: dict[str, Callable[[Daemon], Any]] = {
     "limits.devices_per_user": lambda daemon: daemon.market.devices.bounds.devices,
     "jobs.device_slots": lambda daemon: daemon.market.jobs.bounds.device_slots,
     "jobs.new_device_slots": lambda daemon: daemon.market.jobs.bounds.new_device_slots,
+    "jobs.new_owner_slots": lambda daemon: daemon.market.jobs.bounds.new_owner_slots,
     "jobs.waiting_devices": lambda daemon: daemon.market.dispatch.terms.held_max,
 }
 # Values that no setting has from the start, and that every machine can afford.

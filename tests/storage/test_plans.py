@@ -103,7 +103,9 @@ async def _opened(url: str, size: int) -> AsyncIterator[Market]:
     # What a user has open is counted when they add to it, up to a bound: without one here, where a
     # buyer has more than that.
     for each in (market.bandwidth, market.devices, market.jobs):
-        each.bounds = Bounds(sessions=0, addresses=0, jobs=0, free_jobs=0, job_bytes=0, devices=0)
+        each.bounds = Bounds(
+            sessions=0, addresses=0, jobs=0, free_jobs=0, job_bytes=0, devices=0, new_owner_slots=0
+        )
     market.artifacts.terms = ArtifactTerms(user_bytes=0, user_files=0)
     try:
         yield market
@@ -486,7 +488,8 @@ async def given_to_a_device(market: Market, buyer: str) -> None:
     rows = await market.store.read(claim_queries.waiting, jobs)
     assert len(rows) == len(jobs)
     pairs = [PairRow(row.job_id, device.id, row.attempts) for row in rows]
-    outcomes = await market.store.write(claim, market.context, pairs, Bounds())
+    bounds = Bounds(new_owner_slots=10_000)
+    outcomes = await market.store.write(claim, market.context, pairs, bounds)
     assert all(isinstance(each, GivenRow) for each in outcomes.values())
     held = await market.store.read(claim_queries.held, [device.id], limit=100)
     assert {row.job_id for row in held} == set(jobs)
