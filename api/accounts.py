@@ -89,6 +89,12 @@ class ProfileReply(Reply, kw_only=True):
     email_verified: bool
 
 
+class AccountTermsReply(Reply, kw_only=True):
+    """What this service does for accounts; `has_mail`: it sends e-mails, as those to confirm."""
+
+    has_mail: bool
+
+
 class TokenReply(Reply, kw_only=True):
     """A new session token, unless it is kept in a cookie."""
 
@@ -148,10 +154,14 @@ class AccountRoutes:
         accounts: registers people and lets them in.
         recovery: confirms addresses and replaces forgotten passwords.
         cookies: where browsers keep logins.
+        has_mail: whether e-mails go out.
     """
 
-    def __init__(self, accounts: Accounts, recovery: Recovery, cookies: Cookies) -> None:
+    def __init__(
+        self, accounts: Accounts, recovery: Recovery, cookies: Cookies, *, has_mail: bool
+    ) -> None:
         self._accounts = accounts
+        self._has_mail = has_mail
         self._cookies = cookies
         self._recovery = recovery
 
@@ -187,6 +197,13 @@ class AccountRoutes:
                 body=LoginRequest,
                 example={"email": "ada@example.com", "password": "correct horse"},
                 errors=(Code.INVALID_CREDENTIALS, Code.TOO_BUSY, Code.TOO_MANY_ATTEMPTS),
+            ),
+            Route(
+                "GET",
+                "/auth/terms",
+                "What this service does for accounts",
+                self.terms,
+                AccountTermsReply,
             ),
             Route(
                 "GET",
@@ -313,6 +330,11 @@ class AccountRoutes:
 
     def _kept(self, reply: Reply, token: str) -> WithCookie:
         return WithCookie(reply=reply, cookie=self._cookies.keep(token))
+
+    async def terms(self, call: Call[Nothing, Any]) -> AccountTermsReply:
+        """Say what this service does for accounts."""
+        del call  # the same for everybody
+        return AccountTermsReply(has_mail=self._has_mail)
 
     async def me(self, call: Call[Nothing, Any]) -> ProfileReply:
         """Return the caller's profile."""

@@ -40,6 +40,7 @@ def routes(
     ready: Callable[[], Awaitable[bool]],
     app_url: str,
     cookies: Cookies,
+    has_mail: bool,
     door: AppServer | None = None,
 ) -> list[Route]:
     """Return every endpoint; a new one is added to the file of its resource, or that file here.
@@ -50,12 +51,13 @@ def routes(
         ready: says whether the store is reachable and the listeners are up.
         app_url: where referral links lead.
         cookies: where browsers keep logins.
+        has_mail: whether e-mails go out.
         door: where apps are reached; None where they are not.
     """
     responses = Answers(market.context.store.version)
     return [
         *HealthRoutes(ready).table(),
-        *AccountRoutes(market.accounts, market.recovery, cookies).table(),
+        *AccountRoutes(market.accounts, market.recovery, cookies, has_mail=has_mail).table(),
         *KeyRoutes(market.keys, market.made_by_keys).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),
@@ -66,7 +68,7 @@ def routes(
         *ExitRoutes(market.exits).table(),
         *IpRoutes(market.exits).table(),
         *JobRoutes(market.jobs, market.dispatch, responses).table(),
-        *DeviceRoutes(market.device_work, market.devices).table(),
+        *DeviceRoutes(market.device_work, market.devices, market.exits).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
         *BenchmarkRoutes(market.benchmarks).table(),

@@ -127,9 +127,14 @@ class SessionItem(Struct):
 
 
 class ListReply(Reply, kw_only=True):
-    """Sessions, newest first; `next_cursor` is there when there are more."""
+    """Sessions, newest first; `next_cursor` is there when there are more.
+
+    `total` is how many are active, or with `status=all` how many there are, 10,000 at most; it is
+    there with the first part.
+    """
 
     sessions: list[SessionItem]
+    total: int | UnsetType = UNSET
     next_cursor: str | UnsetType = UNSET
 
 
@@ -306,7 +311,12 @@ class BandwidthRoutes:
             limit=query.fetch_limit,
         )
         part, cursor = query.cut(rows)
-        return ListReply(sessions=[_item(session) for session in part], next_cursor=cursor)
+        items = [_item(session) for session in part]
+        reply = ListReply(sessions=items, next_cursor=cursor)
+        if not query.cursor and query.status in ("active", "all"):
+            is_active = query.status == "active"
+            reply.total = await self._bandwidth.count(call.user_id, is_active=is_active)
+        return reply
 
     async def one(self, call: Call[Nothing, Any]) -> OneReply:
         """Return a session of the caller, its counters as of now."""

@@ -10,12 +10,14 @@ from api.listing import Page, Timestamp, timestamp
 from api.literals import (
     ATTEMPT_OUTCOMES,
     DEVICE_TYPES,
+    EXIT_STATES,
     FAILURE_KINDS,
     HINDRANCES,
     JOB_TYPES,
     WORK_STATES,
     AttemptOutcome,
     DeviceType,
+    ExitState,
     FailureKind,
     Hindrance,
     JobType,
@@ -27,6 +29,7 @@ from market.device_work import DAY_SECONDS, DAYS_MAX, DeviceWork, EarnedDay, See
 from market.devices import Devices
 from market.dispatch import Standing
 from market.errors import Code
+from market.exits import ATTACHED_STATES, Exits
 from market.matching import MILLION
 from market.scopes import Scope
 from storage.device_work import DoneRow
@@ -73,7 +76,7 @@ class Suitability(Struct):
 class DeviceSeen(Struct):
     """A device as its owner sees it, as of now; see the list. `running` is how many jobs it runs.
 
-    What it never reported, or never offered, is not there.
+    What it never reported, or never offered, is not there; nor is `exit` of what was never one.
     """
 
     # One field for each thing that an owner wants to know.
@@ -90,6 +93,7 @@ class DeviceSeen(Struct):
     reputation: Reputation
     suitability: Suitability
     created_at: Timestamp
+    exit: ExitState | UnsetType = UNSET
     offer: OfferedWork | UnsetType = UNSET
     min_price_usd: float | UnsetType = UNSET
     last_heartbeat_at: Timestamp | UnsetType = UNSET
@@ -161,9 +165,10 @@ class EarnedReply(Reply, kw_only=True):
 class DeviceRoutes:
     """The routes of what a device is at."""
 
-    def __init__(self, device_work: DeviceWork, devices: Devices) -> None:
+    def __init__(self, device_work: DeviceWork, devices: Devices, exits: Exits) -> None:
         self._work = device_work
         self._devices = devices
+        self._exits = exits
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -207,8 +212,11 @@ class DeviceRoutes:
         """Return one of the caller's devices."""
         seen = await self._work.find(call.user_id, _device_id(call))
         reputation = (await self._devices.reputations([seen.row.id]))[seen.row.id]
-        is_online = self._devices.is_online(seen.row)
-        return DeviceReply(device=_seen(seen, shown(reputation), is_online=is_online))
+        exit_state = (await self._exits.states([seen.row.id])).get(seen.row.id)
+        is_online = self._devices.is_online(seen.row) or exit_state in ATTACHED_STATES
+        device = _seen(seen, shown(reputation), is_online=is_online)
+        device.exit = UNSET if exit_state is None else EXIT_STATES[exit_state]
+        return DeviceReply(device=device)
 
     async def jobs(self, call: Call[Nothing, Page]) -> DoneReply:
         """List the jobs of one of the caller's devices."""

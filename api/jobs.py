@@ -183,10 +183,14 @@ class OpenJobReply(Reply, kw_only=True):
 
 
 class OwnJobItem(JobItem, kw_only=True):
-    """A job in its buyer's list; `paid` is in `payment_type`, and there once the job is over."""
+    """A job in its buyer's list; `cost` is what it costs at most, in `payment_type`.
+
+    So is `paid`, which is there once the job is over.
+    """
 
     attempts: int
     payment_type: Currency
+    cost: float
     created_at: Timestamp
     accepted_at: Timestamp | UnsetType = UNSET
     finished_at: Timestamp | UnsetType = UNSET
@@ -858,6 +862,7 @@ def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
         buyer_id=job.user_id,
         attempts=job.attempts,
         payment_type=CURRENCIES[job.currency],
+        cost=money(job.price_held),
         created_at=timestamp(job.created_at),
         accepted_at=UNSET if job.accepted_at is None else timestamp(job.accepted_at),
         finished_at=UNSET if job.finished_at is None else timestamp(job.finished_at),

@@ -19,7 +19,7 @@ class WalletReply(Reply, kw_only=True):
 
     `credit_in_review` is the part of `credit_held` that the caller's devices have earned and that
     buyers may still dispute. `usd_pending` is what the caller's exits have earned of sessions that
-    have ended, and will be paid out.
+    have ended, and will be paid out, the oldest part at `usd_payable_at`.
     """
 
     credit_balance: float
@@ -28,6 +28,7 @@ class WalletReply(Reply, kw_only=True):
     usd_held: float
     usd_pending: float
     credit_in_review: float
+    usd_payable_at: Timestamp | UnsetType = UNSET
 
 
 class TransactionItem(Struct):
@@ -89,6 +90,7 @@ class WalletRoutes:
     async def balances(self, call: Call[Nothing, Any]) -> WalletReply:
         """Return what the caller can spend, and what is held."""
         user = call.caller.profile
+        payable_at = await self._exits.payable_at(call.user_id)
         return WalletReply(
             credit_balance=money(user.credit_available),
             usd_balance=money(user.usd_available),
@@ -96,6 +98,7 @@ class WalletRoutes:
             usd_held=money(user.usd_held),
             usd_pending=money(await self._exits.pending(call.user_id)),
             credit_in_review=money(await self._reviews.earned_in_review(call.user_id)),
+            usd_payable_at=UNSET if payable_at is None else timestamp(payable_at),
         )
 
     async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:

@@ -9,13 +9,20 @@ from api.benchmarks import Benchmark, benchmark_item
 from api.codec import Money, money
 from api.identifiers import in_body
 from api.listing import Page, Timestamp, timestamp
-from api.literals import DEVICE_TYPES, WORK_STATES, DeviceType, WorkState
+from api.literals import (
+    DEVICE_TYPES,
+    EXIT_STATES,
+    WORK_STATES,
+    DeviceType,
+    ExitState,
+    WorkState,
+)
 from api.reputations import Reputation, shown
 from api.routes import Auth, Call, Nothing, Reply, Route
 from market.device_work import DeviceWork
 from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
 from market.errors import Code, MarketError
-from market.exits import Exits
+from market.exits import ATTACHED_STATES, Exits
 from market.jobs import Jobs
 from market.scopes import Scope
 from storage.benchmarks import BenchmarkRow
@@ -64,6 +71,8 @@ class DeviceItem(Struct):
     `earn_today_usd` and `shared_bytes_today` are what it has earned and carried as an exit since.
     `work` is what it is at; `not_asking`: it is alive, but no agent asks for work, as with an exit
     alone; `wants_none`: its owner's rules have it rest. What it never reported is not there.
+    `exit` is what it is at as an exit, of a device that is or was one. `is_online`: it was heard of
+    lately, or is attached as an exit.
     """
 
     # One field for each thing that an owner wants to know.
@@ -79,6 +88,7 @@ class DeviceItem(Struct):
     shared_bytes_today: int
     reputation: Reputation
     work: WorkState
+    exit: ExitState | UnsetType = UNSET
     benchmark: Benchmark | UnsetType = UNSET
     last_heartbeat_at: Timestamp | UnsetType = UNSET
     cpu_temp: float | UnsetType = UNSET
@@ -286,6 +296,7 @@ class WorkerRoutes:
         reputations = await self._devices.reputations(device_ids)
         benchmarks = await self._devices.benchmarks(device_ids)
         states = await self._device_work.states(devices)
+        exits = await self._exits.states(device_ids)
         items = [
             self._device_item(
                 device,
@@ -293,6 +304,7 @@ class WorkerRoutes:
                 shared.get(device.id),
                 shown(reputations[device.id]),
                 WORK_STATES[states[device.id]],
+                exits.get(device.id),
                 benchmarks.get(device.id),
             )
             for device in devices
@@ -306,6 +318,7 @@ class WorkerRoutes:
         shared: DayRow | None,
         reputation: Reputation,
         work: WorkState,
+        exit_state: str | None,
         benchmark: BenchmarkRow | None,
     ) -> DeviceItem:
         return DeviceItem(
@@ -315,12 +328,13 @@ class WorkerRoutes:
             gpu_name=device.gpu_name,
             cpu_cores=device.cpu_cores,
             ram_gb=device.ram_gb,
-            is_online=self._devices.is_online(device),
+            is_online=self._devices.is_online(device) or exit_state in ATTACHED_STATES,
             earn_today=money(earned),
             earn_today_usd=money(0 if shared is None else shared.earned),
             shared_bytes_today=0 if shared is None else shared.used_bytes,
             reputation=reputation,
             work=work,
+            exit=UNSET if exit_state is None else EXIT_STATES[exit_state],
             benchmark=UNSET if benchmark is None else benchmark_item(benchmark),
             last_heartbeat_at=_moment(device.last_heartbeat_at),
             cpu_temp=_known(device.cpu_temp),

@@ -35,6 +35,8 @@ from storage.store import Transaction
 QUOTA_MAX_BYTES = 10_000 * GB
 PRICE_MAX_PER_GB = 1_000_000 * MICRO
 EXPIRE_MAX_SESSIONS = 100
+# Of a list that has no bound, so many are counted: nobody reads on to there.
+COUNTED_MAX = 10_000
 
 _logger = logging.getLogger("bandwidth")
 _STATUSES = {str(status): status for status in SessionStatus}  # looked up for each row of a list
@@ -327,6 +329,12 @@ class Bandwidth:
             node_id=self._leases.node_id,
         )
         return [self._shown(row, addresses.get(row.id, ())) for row in rows]
+
+    async def count(self, user_id: str, *, is_active: bool) -> int:
+        """Return how many active sessions a user has, or how many of all, to `COUNTED_MAX`."""
+        if is_active:
+            return await self._store.read(queries.count_active, user_id)
+        return await self._store.read(queries.count, user_id, most=COUNTED_MAX)
 
     async def one(self, user_id: str, session_id: str) -> OneSession:
         """Return a session of a user, its counters as of now.

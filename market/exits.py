@@ -58,6 +58,8 @@ BARRED_WORDS = {
     "flood": "This device flooded the service.",
 }
 
+# What an exit is at while it is attached: it carries, or it could.
+ATTACHED_STATES = frozenset({"online", "resting"})
 # A query that changes a device as an exit: it takes the transaction, the device and a value.
 _Change = Callable[..., Coroutine[Any, Any, None]]
 
@@ -433,6 +435,11 @@ class Exits:
             for row in rows
         ]
 
+    async def states(self, device_ids: Sequence[str]) -> dict[str, str]:
+        """Return in a word what those of some devices do as exits that are or were exits."""
+        rows = await self._store.read(queries.of_devices, device_ids)
+        return {row.device_id: self._state(row) for row in rows}
+
     async def today(self, device_ids: Sequence[str]) -> dict[str, DayRow]:
         """Return what those of some devices that were exits today carried since 00:00 UTC."""
         rows = await self._store.read(queries.days, device_ids, since=self._today())
@@ -449,6 +456,11 @@ class Exits:
     async def pending(self, user_id: str) -> int:
         """Return what a user's exits have earned and is not paid out yet, in micro-USD."""
         return await self._store.read(ledger_queries.balance, ledger.pending(user_id)) or 0
+
+    async def payable_at(self, user_id: str) -> int | None:
+        """Return when the oldest of what is pending may be paid out; None where nothing is."""
+        posted_at = await self._store.read(queries.pending_since, user_id)
+        return None if posted_at is None else posted_at + self.terms.hold_seconds
 
     async def by_country(self, user_id: str, session_id: str) -> list[CountryRow]:
         """Return how much of a session left in which country, as far as it was reported.

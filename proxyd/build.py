@@ -578,6 +578,7 @@ def _http(
             ready=partial(is_ready, gateway, context.store),
             app_url=app_url,
             cookies=cookies,
+            has_mail=bool(settings.mail.host),
             door=door,
         ),
         authenticate=market.accounts.authenticate,

@@ -259,6 +259,21 @@ async def count_active(tx: Transaction, user_id: str) -> int:
     return counted or 0
 
 
+async def count(tx: Transaction, user_id: str, *, most: int) -> int:
+    """Return how many sessions a user has had, `most` where there are more."""
+    counted = await tx.one(
+        int,
+        """
+        SELECT COUNT(*) FROM (
+            SELECT 1 FROM bandwidth_sessions WHERE user_id = :user_id LIMIT :most
+        ) AS some
+        """,
+        user_id=user_id,
+        most=most,
+    )
+    return counted or 0
+
+
 async def used_up(tx: Transaction) -> list[str]:
     """Return active sessions of which every byte is used."""
     rows = await tx.all(

@@ -459,6 +459,20 @@ async def standings(tx: Transaction, device_ids: Sequence[str]) -> list[Standing
     )
 
 
+async def of_devices(tx: Transaction, device_ids: Sequence[str]) -> list[ExitRow]:
+    """Return those of some devices that are or were exits."""
+    return await tx.all(
+        ExitRow,
+        f"""
+        SELECT {_OWN}, d.revoked_at
+        FROM {tx.table("asked", id="TEXT")}
+        JOIN exits AS e ON e.device_id = asked.id
+        JOIN devices AS d ON d.id = e.device_id
+        """,
+        asked=json.dumps([{"id": each} for each in device_ids]),
+    )
+
+
 async def of_owner_of(tx: Transaction, device_id: str) -> list[str]:
     """Return all devices that are or were exits of the user who owns this one."""
     return await tx.all(
@@ -699,6 +713,20 @@ async def due_to_pay(tx: Transaction, *, moment: int, after: DueRow, limit: int)
         moment=moment,
         limit=limit,
         **after._asdict(),
+    )
+
+
+async def pending_since(tx: Transaction, user_id: str) -> int | None:
+    """Return when the oldest earning of an owner was posted that is pending."""
+    return await tx.one(
+        int,
+        """
+        SELECT posted_at FROM exit_earnings
+        WHERE user_id = :user_id AND paid_at IS NULL AND reversed_at IS NULL
+        ORDER BY posted_at
+        LIMIT 1
+        """,
+        user_id=user_id,
     )
 
 

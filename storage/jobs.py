@@ -58,7 +58,10 @@ class OpenJobRow(NamedTuple):
 
 
 class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
-    """A job as its buyer's list shows it; `captured` is what it cost, None until it is over."""
+    """A job as its buyer's list shows it; `captured` is what it cost, None until it is over.
+
+    Both that and `price_held` are in `currency`.
+    """
 
     id: str
     user_id: str
@@ -73,6 +76,7 @@ class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
     finished_at: int | None
     deploy_id: str | None
     currency: str
+    price_held: int
     captured: int | None
 
 

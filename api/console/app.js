@@ -3,8 +3,9 @@
 import { ApiError, get, post, whenSignedOut } from "./lib/api.js";
 import { el, replace } from "./lib/dom.js";
 import { frame, keepBalance } from "./lib/frame.js";
-import { go, start } from "./lib/router.js";
+import { again, go, start } from "./lib/router.js";
 import "./lib/state.js";
+import { begun, opening } from "./lib/stream.js";
 import { failure } from "./lib/view.js";
 import { keep, kept } from "./lib/storage.js";
 import { load, t } from "./lib/words.js";
@@ -47,6 +48,7 @@ const REFRESH_MS = 3_600_000;
 
 let leaving = new AbortController(); // of the page that is shown
 let isFirst = true;
+let known = null; // who was there last: while the server is away the menu stays
 
 function pattern(path) {
   return new RegExp(`^${path.replace(/\{(\w+)\}/g, "(?<$1>[^/]+)")}/?$`);
@@ -74,7 +76,7 @@ function plain(text) {
   }
 }
 
-async function render(url) {
+async function render(url, kept) {
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
@@ -82,18 +84,27 @@ async function render(url) {
   let me = null;
   let module;
   try {
-    [module, me] = await Promise.all([loaded(page), page.open ? null : get("/auth/me", null, { signal }), load("common")]);
+    [module, me] = await Promise.all([loaded(page), page.open ? null : who(page, signal), load("common")]);
+    if (!page.open || page.module.startsWith("entry/")) known = me;
   } catch (error) {
     if (signal.aborted || error.status === 401) return; // another page is on its way
     if (!(error instanceof ApiError)) throw error;
     await load("common");
-    return shown(page, url, null, t("common.failed"), (main) => main.append(failure(error, () => location.reload())));
+    return shown(page, url, isAway(error) ? known : null, t("common.failed"), (main) => main.append(failure(error, again)));
   }
   if (signal.aborted) return;
   if (me) refresh();
   const title = typeof module.title === "function" ? module.title(params) : t(module.title);
-  await shown(page, url, me, title, (main) => module.render(main, { params, query: url.searchParams, me, signal, path: url.pathname }), signal);
+  await shown(page, url, me, title, (main) => module.render(main, { params, query: url.searchParams, me, signal, kept, path: url.pathname }), signal);
 }
+
+// Who is logged in, asked for once the stream is there: what happens from then on is told.
+async function who(page, signal) {
+  if (!page.bare) await opening(signal);
+  return get("/auth/me", null, { signal });
+}
+
+const isAway = (error) => error.status === 0 || error.status >= 500;
 
 // Puts a page into its frame; what `fill` refuses stands where the page would have been.
 async function shown(page, url, me, title, fill, signal) {
@@ -111,8 +122,10 @@ async function shown(page, url, me, title, fill, signal) {
     await fill(main);
   } catch (error) {
     if (signal?.aborted || error.status === 401) return;
-    main.append(failure(error, () => location.reload()));
+    main.append(failure(error, again));
     if (!(error instanceof ApiError)) throw error; // a mistake of ours: its author looks at the console
+  } finally {
+    begun(signal);
   }
 }
 
@@ -145,7 +158,7 @@ async function isThere(module) {
 // While two versions serve at once, no page flickers.
 function mayReload() {
   const last = history.state?.reloaded ?? 0;
-  history.replaceState({ reloaded: Date.now() }, "");
+  history.replaceState({ ...history.state, reloaded: Date.now() }, "");
   return Date.now() - last > RELOAD_MS;
 }
 

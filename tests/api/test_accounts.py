@@ -1,11 +1,12 @@
 """What the routes of accounts promise: register, log in, who am I."""
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
-from support.service import TEST_SETTINGS, Answer, Person, Service
+from support.service import TEST_SETTINGS, Answer, Person, Service, running_in
 
 from market.money import Currency
 from proxyd.loop import clock
@@ -93,6 +94,17 @@ async def test_me_has_the_six_fields_of_the_specification_and_no_more(service: S
     assert isinstance(answer.body["credit_balance"], float)
     assert isinstance(answer.body["usd_balance"], float)
     assert answer.body["email_verified"] is False
+
+
+async def test_whether_e_mails_go_out_is_said_to_everybody(
+    service: Service, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mailing"
+    folder.mkdir()
+    async with running_in(folder, mail={"host": "127.0.0.1", "port": 9}) as mailing:
+        for each, has_mail in ((service, False), (mailing, True)):
+            answer = await each.call("GET", "/auth/terms")
+            assert (answer.status, answer.body) == (200, {"ok": True, "has_mail": has_mail})
 
 
 async def test_both_tokens_of_two_logins_are_valid_and_differ(service: Service) -> None:

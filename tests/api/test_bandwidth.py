@@ -223,7 +223,7 @@ async def test_a_listed_session_has_the_fields_of_the_specification(service: Ser
     buyer = await service.person(usd="10")
     answer = await create(service, buyer, '{"gb": 2.5}')
     listing = await service.call("GET", SESSIONS, token=buyer.token)
-    assert listing.body.keys() == {"ok", "sessions"}
+    assert listing.body.keys() == {"ok", "sessions", "total"}
     assert listing.body["ok"] is True
     (session,) = listing.body["sessions"]
     assert session.keys() == LISTED_FIELDS | ADDED_FIELDS
@@ -523,7 +523,7 @@ async def test_a_list_holds_the_sessions_of_its_caller_alone(service: Service) -
 async def test_a_list_without_sessions_is_empty(service: Service) -> None:
     person = await service.person()
     answer = await service.call("GET", SESSIONS, token=person.token)
-    assert (answer.status, answer.body) == (200, {"ok": True, "sessions": []})
+    assert (answer.status, answer.body) == (200, {"ok": True, "sessions": [], "total": 0})
 
 
 async def test_pages_join_into_the_whole_list(service: Service) -> None:
@@ -532,6 +532,7 @@ async def test_pages_join_into_the_whole_list(service: Service) -> None:
     pages, cursor = [], ""
     while True:
         answer = await service.call("GET", f"{SESSIONS}?limit=2&cursor={cursor}", token=buyer.token)
+        assert answer.body.get("total") == (None if cursor else 5)
         pages.append([each["id"] for each in answer.body["sessions"]])
         if "next_cursor" not in answer.body:
             break
@@ -625,6 +626,9 @@ async def test_a_list_shows_the_active_ones_or_those_of_a_status_or_all(service:
     assert await found("?status=expired") == []
     assert await found("?status=all") == [exhausted.id, ended.id, active.id]
     assert await found("?status=all&limit=1") == [exhausted.id]
+    for status, total in (("active", 1), ("all", 3), ("ended", None)):
+        answer = await service.call("GET", f"{SESSIONS}?status={status}", token=buyer.token)
+        assert answer.body.get("total") == total
     assert await found(f"?status=ended&cursor={exhausted.id}") == [ended.id]
     assert await found(f"?status=ended&cursor={ended.id}") == []
 

@@ -133,6 +133,7 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
     assert deploy["job_ids"] == [job["id"] for job in jobs[::-1]]
     mine = (await service.call("GET", "/api/jobs", token=buyer.token)).body["jobs"]
     assert {(job["deploy_id"], job["payment_type"]) for job in mine} == {(deploy_id, "credit")}
+    assert {job["cost"] for job in mine} == {job["price_credit"] for job in mine}
     worker = await worker_of(service, await service.person())
     job_id = deploy["job_ids"][0]
     await service.call("POST", f"/api/jobs/{job_id}/accept", headers=worker)

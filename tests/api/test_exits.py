@@ -1,6 +1,7 @@
 """What the routes of exits promise: terms, consent, limits, earnings, coverage."""
 
 import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -229,7 +230,30 @@ async def test_what_an_exit_has_earned_is_shown_wherever_its_owner_looks(offered
     assert day["taken_back_usd"] == 0.0
     wallet = await offered.call("GET", "/api/wallet", token=owner.token)
     assert (wallet.body["usd_pending"], wallet.body["usd_balance"]) == (0.3, 0.0)
+    held = datetime.fromisoformat(wallet.body["usd_payable_at"]) - datetime.now(UTC)
+    assert timedelta(days=6.9) < held <= timedelta(days=7)
     assert await mine(offered, buyer) == []
+
+
+async def test_a_device_that_is_attached_as_an_exit_is_online(offered: Service) -> None:
+    owner = await offered.person()
+    made = await exit_of(offered, owner)
+    attached = offered.daemon.market.exits.attached
+    assert isinstance(attached, SomeAttached)
+
+    async def shown() -> list[tuple[bool, str, str]]:
+        path = "/api/worker/devices"
+        [listed] = (await offered.call("GET", path, token=owner.token)).body["devices"]
+        one = await offered.call("GET", f"{path}/{made['token_id']}", token=owner.token)
+        both = (listed, one.body["device"])
+        return [(each["is_online"], each["work"], each["exit"]) for each in both]
+
+    assert await shown() == [(False, "never_seen", "offline")] * 2
+    for reason, state in (("", "online"), ("its quota is used up", "resting")):
+        attached.states[made["token_id"]] = reason
+        assert await shown() == [(True, "never_seen", state)] * 2
+    await offered.call("POST", PAUSE, {"token_id": made["token_id"]}, token=owner.token)
+    assert await shown() == [(False, "never_seen", "paused")] * 2
 
 
 async def test_a_buyer_sees_where_a_session_left(offered: Service) -> None:

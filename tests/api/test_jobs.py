@@ -27,6 +27,7 @@ OWN_ITEM_FIELDS = {
     **JOB_FIELDS,
     "attempts": int,
     "payment_type": str,
+    "cost": float,
     "created_at": str,
 }
 OWN_FIELDS = {**OWN_ITEM_FIELDS, "description": str, "requirements": str}

@@ -8,9 +8,13 @@ import pytest
 from support import upstream as stand_in
 from support.browser import Visit
 from support.console import PASSWORD, opened
+from support.mailbox import Mailbox, smtp
 from support.pictures import jpeg, natural
 from support.service import Service, running_in
 from support.upstream import Upstream
+
+# That a fact is no reward: "10 credits" says "0 credits", too.
+NOTHING = "(each) => each.textContent === '0 credits'"
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ async def test_a_photo_is_looked_at_and_its_reward_listed(
     left = f"{listed.body['left_today']:g} credits of {listed.body['daily']:g} credits"
     await tab.until_text(left)
     await tab.click("Have it looked at")
-    await tab.until_text("0 credits", ".facts")
+    await tab.until(f"[...document.querySelectorAll('.facts dd')].some({NOTHING})")
 
 
 async def test_the_link_brings_somebody_whose_reward_is_seen_without_a_name(
@@ -149,8 +153,29 @@ async def test_language_and_colours_are_chosen(service: Service, visit: Visit) -
     await tab.until_text("Dil ve renkler")
 
 
-async def test_the_letter_is_sent_again_and_then_waits(service: Service, visit: Visit) -> None:
+async def test_the_letter_is_sent_again_and_then_waits(tmp_path: Path, visit: Visit) -> None:
+    async with smtp(Mailbox()) as port:
+        mail = {"host": "127.0.0.1", "port": port, "tls": "none"}
+        async with running_in(tmp_path, mail=mail) as service:
+            tab = await opened(visit, service, await service.person(), "/console/account")
+            await tab.click("Send the letter again")
+            await tab.until_text("Sent. Look into your spam folder")
+            await tab.until_text("Again in")
+
+
+async def test_no_letter_is_promised_where_none_is_sent(service: Service, visit: Visit) -> None:
     tab = await opened(visit, service, await service.person(), "/console/account")
-    await tab.click("Send the letter again")
-    await tab.until_text("Sent. Look into your spam folder")
-    await tab.until_text("Again in")
+    said = []
+    pages = {
+        "/console/account": "Make another link",
+        "/verify": "Make another link",
+        "/forgot": "Make the link",
+        "/register": "Open the account",
+        "/console": "To the wallet",
+    }
+    for path, action in pages.items():
+        await tab.goto(service.url + path)
+        await tab.until_text(action, "main")
+        said.append(await tab.text("main"))
+    assert [each for each in said if "letter" in each or "We send" in each] == []
+    assert all("sends no e-mail" in each for each in said[:-1])

@@ -43,6 +43,8 @@ async def test_a_page_that_is_open_survives_a_restart(tmp_path: Path, visit: Vis
         await tab.fill("Code", "BCDF")
     await tab.click("proxyd")
     await tab.until_text("The server does not answer.", "#state")
+    await tab.until_text("Sessions", ".menu")  # the menu and the balance stay
+    assert "$0.00" in await tab.text("#balance")
     async with running(settings_for(database, api={"port": service.api_port})):
         await tab.until_text("Overview", "h1")
         assert await tab.text("#state") == ""

@@ -129,7 +129,7 @@ async def test_a_person_comes_by_a_referral_and_confirms(
     await tab.click("Open the account")
     await at(tab, "/verify")
     await letters(log, "ada@example.com", 1)  # a second one would replace it while it waits
-    await tab.click("Send the letter again")
+    await tab.click("Make another link")
     await tab.until_text("Again in")
     info = await service.call("GET", "/api/referral/info", token=referrer.token)
     assert info.body["total_referrals"] == 1
@@ -162,7 +162,7 @@ async def test_a_link_that_was_used_says_what_to_do(service: Service, visit: Vis
     tab = await visit.open(f"{service.url}/verify?token=made-up")
     await tab.click("Confirm my address")
     await tab.until_text("The link is not valid, was used before, or is too old.")
-    await tab.click("Send the letter again")
+    await tab.click("Make another link")
     await tab.until_text("log in first")
 
 
@@ -175,8 +175,8 @@ async def test_a_forgotten_password_is_replaced(
     for email in ("nobody@example.com", person.email):
         await tab.goto(f"{service.url}/forgot")
         await tab.fill("E-mail address", email)
-        await tab.click("Send me the link")
-        await tab.until_text("a letter is on its way", ".notice")
+        await tab.click("Make the link")
+        await tab.until_text("the link is in the log", ".notice")
         said.append(await tab.text("main"))
     assert said[0] == said[1]
     await tab.goto(await link(log, "reset"))

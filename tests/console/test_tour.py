@@ -6,6 +6,7 @@ them where docs/console.md shows them.
 
 import asyncio
 import io
+import math
 import os
 import re
 from collections.abc import AsyncIterator
@@ -188,7 +189,9 @@ async def ended(tour: Tour, session_id: str) -> None:
     await tab.click("main .button.danger")
     await tab.until_text(dollars(due), "dialog")
     await tab.click("dialog button[value=yes]")
-    await tab.until_text(dollars(10 - due), "#balance")
+    # To the cent in the top bar, and never more than there is; exactly behind it and in the wallet.
+    await tab.until(f"document.querySelector('#balance span').title === '{dollars(10 - due)}'")
+    assert await tab.text("#balance span") == f"${math.floor((10 - due) * 100) / 100:.2f}"
     await tour.go("/console/wallet")
     await tab.until_text(dollars(10 - due), "main")
     await tour.shoot("wallet")

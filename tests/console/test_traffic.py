@@ -146,7 +146,8 @@ async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visi
     person = await service.person(usd="10")
     sessions = [await service.buy(person) for _ in range(2)]
     tab = await opened(visit, service, person, "/console/usage?range=live")
-    await tab.until(LIVE)
+    total = "Number(document.querySelector('[data-total]')?.dataset.total)"
+    await tab.until(f"{LIVE} && {total} === 0")
     async with echo() as target:
         for bought, size in zip(sessions, (30_000, 10_000), strict=True):
             client = await reached(service, bought, target)
@@ -154,7 +155,6 @@ async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visi
             await client.receive(size)
             await client.close()
             assert await used(service, person, bought) == 2 * size
-    total = "Number(document.querySelector('[data-total]')?.dataset.total)"
     await tab.until(f"{total} === 80000")
     for name in ("today", "7d", "30d"):
         await tab.goto(f"{service.url}/console/usage?range={name}")
@@ -189,8 +189,8 @@ async def test_a_table_that_is_open_stays_open_over_live_figures(
     person = await service.person(usd="10")
     bought = await service.buy(person)
     tab = await opened(visit, service, person, f"/console/usage?range={shown}")
-    await tab.until(LIVE)
     total = "Number(document.querySelector('[data-total]')?.dataset.total)"
+    await tab.until(f"{LIVE} && {total} === 0")
     async with echo() as target:
         client = await reached(service, bought, target)
         for turn in (1, 2, 3):
@@ -220,6 +220,45 @@ async def test_money_that_comes_while_one_buys_is_counted(service: Service, visi
     await service.fund(person.email, "10")
     await tab.until_text("$10.50", ".bill")
     assert "missing" not in await tab.text(".bill")
+    # With too little there is nothing to press, and one message with a way on.
+    submit = "document.querySelector('main form [type=submit]').disabled"
+    assert await tab.run(submit) is False
+    await tab.fill("main form [name=gb]", "20")
+    await tab.until(submit)
+    assert (await tab.text("main")).count("missing") == 1
+    await tab.click("To the wallet")
+    await tab.until("location.pathname === '/console/wallet'")
+    await tab.until_text("Deposit", "table")
+
+
+async def test_a_list_says_how_long_it_is_and_keeps_its_place(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person(usd="60")
+    bought = [await service.buy(person) for _ in range(52)]
+    newest = bought[-1].id
+    tab = await opened(visit, service, person, "/console")
+    name = f"Session {newest[-8:]}"
+    await tab.until_text("20 of 52", "main")
+    await tab.until_text(name, ".overview-sessions")
+    await tab.until_text(f"{name} was bought", ".overview-events")
+    await tab.click("All sessions (52)")
+    await tab.until_text("25 of 52", "main")
+    await tab.click("Load more")
+    await tab.until_text("50 of 52", "main")
+    # What is selected stays so while figures move.
+    await tab.run("getSelection().selectAllChildren(document.querySelector('tbody tr td a'))")
+    await service.end(person, bought[0])
+    await tab.until_text("50 of 51", "main")
+    assert await tab.run("String(getSelection())") == name
+    link = f"document.querySelector('[data-row=\"{bought[10].id}\"] a')"
+    await tab.run(f"{link}.scrollIntoView(); window.before = scrollY; {link}.click()")
+    await tab.until_text(f"Session {bought[10].id[-8:]}", "h1")
+    await tab.run("history.back()")
+    await tab.until_text("50 of 51", "main")
+    await tab.until("before > 1000 && scrollY === before")
+    await tab.goto(f"{service.url}/console/wallet")
+    await tab.until_text(name, "table")
 
 
 LOST = """

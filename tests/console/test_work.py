@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.browser import Visit
 from support.console import agent, opened
+from support.exit_device import EXITS, Consented, hello
 from support.service import Person, Service, running_in
 from support.waiting import until
 from support.worker_process import require_sandbox
@@ -187,7 +188,7 @@ async def test_figures_that_cannot_be_had_any_more_say_how_old_they_are(
 
 
 async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_path: Path) -> None:
-    async with running_in(tmp_path, exits={"host": "127.0.0.1", "port": 0}) as service:
+    async with running_in(tmp_path, **EXITS) as service:
         person = await service.person()
         made = await service.call(
             "POST", "/api/worker/token/create", {"name": "box"}, token=person.token
@@ -211,6 +212,25 @@ async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_pat
         await tab.until_text("Paused")
         await tab.click("Resume")
         await tab.until_text("Offline")
+        terms = (await service.call("GET", "/api/exits/terms")).body["terms_hash"]
+        first = hello(made.body["token"], terms=terms)
+        device = await Consented(person, made.body["token_id"], first).attach(service)
+        await tab.run("document.dispatchEvent(new Event('visibilitychange'))")
+        # It is no worker: nothing is said of work, and the line to run is that of exits.
+        await tab.until_text("now, as an exit", ".facts")
+        await tab.until_text("paid out 7 days after it was posted")
+        shown = await tab.text("main")
+        assert not [each for each in ("Never seen", "Offline", "never") if each in shown]
+        line = "document.querySelector('[aria-label=\"Carry traffic as an exit\"]')"
+        assert "proxyctl exit run" in await tab.run(f"{line}.textContent")
+        assert "proxyctl worker" not in shown
+        for path, state in (("/console/devices", "Carries"), ("/console", "Online")):
+            await tab.goto(service.url + path)
+            await tab.until_text(state, "main table")
+            assert "Never seen" not in await tab.text("main table")
+        await device.kill()
+        await tab.goto(service.url + f"/console/devices/{made.body['token_id']}")
+        await tab.until_text("Offline", ".facts")
         await tab.click("Withdraw consent")
         await tab.click("dialog button[value=yes]")
         await tab.until_text("Withdrawn")

@@ -1,6 +1,6 @@
 // A picture of figures over time: bars, stacked by series, beside a table that says the same.
 
-import { el, replace, svg } from "./dom.js";
+import { el, replace, svg, update } from "./dom.js";
 import { table } from "./view.js";
 
 const WIDE = 720;
@@ -20,14 +20,15 @@ const COLOURS = 6; // as many as the styles have; the rest are one
 export function chart({ title, amount, labels }) {
   const place = el("div");
   const asTable = twin({ title, amount, labels });
+  const cursor = { at: null }; // of the point that somebody looks at, while figures change
   const draw = (figures) => {
-    replace(place, picture({ title, amount, labels, ...figures }));
+    replace(place, picture({ title, amount, labels, cursor, ...figures }));
     asTable.draw(figures);
   };
   return { node: el("figure", { class: "chart-figure" }, place, asTable.node), draw };
 }
 
-function picture({ title, summary, points, series, amount, labels }) {
+function picture({ title, summary, points, series, amount, labels, cursor: looked }) {
   const wide = matchMedia("(max-width: 40rem)").matches ? NARROW : WIDE;
   const most = ceiling(Math.max(0, ...points.map(total)));
   const told = el("p", { class: "chart-told", "aria-hidden": "true" }, summary);
@@ -45,8 +46,11 @@ function picture({ title, summary, points, series, amount, labels }) {
 
   function pointed(event) {
     const box = drawing.getBoundingClientRect();
-    const at = Math.floor((((event.clientX - box.left) / box.width) * wide - LEFT) / step);
+    show(Math.floor((((event.clientX - box.left) / box.width) * wide - LEFT) / step));
+  }
+  function show(at) {
     if (!points[at]) return left();
+    looked.at = points[at].at;
     const middle = LEFT + (at + 0.5) * step;
     cursor.setAttribute("x1", middle);
     cursor.setAttribute("x2", middle);
@@ -54,9 +58,11 @@ function picture({ title, summary, points, series, amount, labels }) {
     replace(told, spoken(points[at], series, amount, labels));
   }
   function left() {
+    looked.at = null;
     cursor.setAttribute("visibility", "hidden");
     replace(told, summary);
   }
+  if (looked.at !== null) show(points.findIndex((point) => point.at === looked.at));
   const legend = series.length > 1 ? el("ul", { class: "chart-legend" }, series.map((each, index) => el("li", { class: colour(index) }, el("span", null, each.label)))) : null;
   return [drawing, told, legend];
 }
@@ -138,7 +144,7 @@ function twin({ title, amount, labels }) {
       { key: "total", label: labels.total, number: true, cell: (row) => (row.parts ? amount(total(row)) : null) },
     ];
     const made = table({ caption: title, columns, rows: points });
-    if (!place.firstChild?.isEqualNode(made)) replace(place, made);
+    update(place, made);
   }
   return { node, draw };
 }

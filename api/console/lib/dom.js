@@ -1,6 +1,7 @@
 // Elements out of properties and text; no string is ever read as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
+const PRESSED = "button, input, select, textarea, form";
 const made = new WeakMap(); // of a parent: the children that `keyed` keeps there, by key
 
 // el("a", {href: "/x", class: "link", on: {click() {}}, data: {id: 1}}, "text", node, [more], null)
@@ -17,6 +18,36 @@ export function svg(tag, props, ...children) {
 export function replace(node, ...children) {
   node.replaceChildren(...flat(children));
   return node;
+}
+
+// Gives a node such children and touches what is the same: what is selected, focused or unfolded in it stays so.
+export function update(node, ...children) {
+  const next = flat(children).map((child) => (child instanceof Node ? child : document.createTextNode(child)));
+  const before = [...node.childNodes];
+  next.forEach((child, at) => {
+    if (!before[at]) node.append(child);
+    else if (!grown(before[at], child)) before[at].replaceWith(child);
+  });
+  for (const gone of before.slice(next.length)) gone.remove();
+  return node;
+}
+
+// Makes a node what another one is, where it may stay; what is pressed or filled in knows what it was made for.
+function grown(node, next) {
+  if (node.isEqualNode(next)) return true;
+  if (node.nodeName !== next.nodeName || node.dataset?.row !== next.dataset?.row) return false;
+  if (node.nodeType === Node.TEXT_NODE) {
+    node.data = next.data;
+    return true;
+  }
+  if (node.matches(PRESSED)) return false;
+  for (const { name } of [...node.attributes]) if (!next.hasAttribute(name) && name !== "open") node.removeAttribute(name);
+  for (const { name, value } of next.attributes) {
+    if (name === "style") node.style.cssText = next.style.cssText;
+    else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+  }
+  update(node, [...next.childNodes]);
+  return true;
 }
 
 // Makes the children of `parent` those of `items`, in their order, and touches none that may stay:

@@ -1,12 +1,12 @@
 // What stands around a page: the menu, the balance, language and colours.
 
 import { get, post } from "./api.js";
-import { el, replace } from "./dom.js";
+import { el, update } from "./dom.js";
 import { again, go } from "./router.js";
 import { keep, kept } from "./storage.js";
 import { follow } from "./stream.js";
 import { button, link } from "./view.js";
-import { LANGUAGES, choose, credits, language, money, t } from "./words.js";
+import { LANGUAGES, choose, credits, creditsRoughly, language, money, moneyRoughly, t } from "./words.js";
 
 const MENU = [
   ["traffic", ["/console", "/console/sessions", "/console/usage", "/console/wallet"]],
@@ -50,7 +50,12 @@ function balance(me) {
   );
 }
 
-const amounts = (me) => [el("span", null, money(me.usd_balance)), " · ", el("span", null, credits(me.credit_balance))];
+// To the cent; what is there exactly stands behind it, and in the wallet.
+const amounts = (me) => [
+  el("span", { title: money(me.usd_balance) }, moneyRoughly(me.usd_balance)),
+  " · ",
+  el("span", { title: credits(me.credit_balance) }, creditsRoughly(me.credit_balance)),
+];
 
 // Keeps the balance at the top up to date until `signal`: most of what happens moves money.
 export function keepBalance(signal) {
@@ -58,7 +63,7 @@ export function keepBalance(signal) {
   async function refresh() {
     const me = await get("/auth/me", null, { signal });
     const place = document.getElementById("balance");
-    if (place) replace(place, amounts(me));
+    if (place) update(place, amounts(me));
   }
   function soon() {
     clearTimeout(timer);

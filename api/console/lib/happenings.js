@@ -1,5 +1,6 @@
 // What an event says, as a sentence, and the page of what it is about.
 
+import { sessionName } from "./view.js";
 import { bytes, credits, date, load, money, t } from "./words.js";
 
 const PLACES = {
@@ -20,7 +21,7 @@ export const ready = () => load("events");
 
 // The sentence. A type that this page does not know stands there by its name.
 export function happened({ type, data }) {
-  const key = `event.${type}`;
+  const key = type === "job.created" && data.deploy_id ? "event.job.created.deploy" : `event.${type}`;
   const text = t(key, written(data));
   return text === key ? type : text;
 }
@@ -33,7 +34,7 @@ export function happenedPath({ type, subject_id: id }) {
 
 // Figures as their reader writes them; the name of a field says what it is.
 function written(data) {
-  const values = {};
+  const values = data.session_id ? { session: sessionName(data.session_id) } : {};
   for (const [name, value] of Object.entries(data)) {
     if (name.endsWith("_bytes") || name.startsWith("bytes_")) values[name] = bytes(value);
     else if (name.endsWith("_usd")) values[name] = money(value);

@@ -1,12 +1,21 @@
-// The button for another letter that confirms an address, and how long until it may be pressed again.
+// The button for another letter that confirms an address, what is true of letters, and how long until it may be pressed again.
 
-import { ApiError, post } from "./api.js";
+import { ApiError, get, post } from "./api.js";
 import { el, replace } from "./dom.js";
 import { refusal } from "./forms.js";
 import { live } from "./view.js";
 
 const PAUSE_SECONDS = 60; // between letters
 const TICK_MS = 1000;
+
+// Whether the service sends e-mails; without a mail server it writes the links into its log.
+export const mails = async (signal) => (await get("/auth/terms", null, { signal })).has_mail;
+
+// Which text is true of it: what `key` says, or its other form.
+export async function worded(signal) {
+  const hasMail = await mails(signal);
+  return (key) => (hasMail ? key : `${key}.no_mail`);
+}
 
 // `say` has the texts, as functions: again(), againIn(n), sent(), and loggedOut() for nodes instead of a refusal.
 export function letter(signal, say) {

@@ -2,25 +2,49 @@
 
 let show = () => {};
 let place = ""; // what is shown, without the part of the page that an address may name
+let entry = ""; // of the history, that is shown
+let count = 0;
+const ENTRIES_MAX = 100; // more than browsers remember
+const entries = new Map(); // of each: how far down its page was, and what that keeps there itself
 const OURS = /^\/(console(\/|$)|(login|register|verify|forgot|reset|device)\/?$)/;
 
-// Shows the page of the present address, and of each one after it; `render(url)` does.
+// Shows the page of the present address, and of each one after it; `render(url, kept)` does. `kept` is an object that
+// is the same when somebody comes back to that page.
 export function start(render) {
+  history.scrollRestoration = "manual"; // a page has to be filled first
+  entry = history.state?.entry ?? "";
   show = (url) => {
     place = url.pathname + url.search;
-    return render(url);
+    return render(url, here().kept);
   };
   document.addEventListener("click", followed);
-  addEventListener("popstate", () => {
-    if (location.pathname + location.search !== place) again();
-  });
+  addEventListener("popstate", returned);
   return again();
+}
+
+function here() {
+  if (!entries.has(entry)) entries.set(entry, { top: 0, kept: {} });
+  if (entries.size > ENTRIES_MAX) entries.delete(entries.keys().next().value);
+  return entries.get(entry);
+}
+
+async function returned() {
+  if (location.pathname + location.search === place) return;
+  here().top = scrollY;
+  entry = history.state?.entry ?? "";
+  const to = entry;
+  await again();
+  if (entry === to) scrollTo(0, here().top);
 }
 
 // Shows the page at a path of the console; with `replace`, "back" does not lead here.
 export function go(path, { replace = false } = {}) {
   const url = new URL(path, location.href);
-  history[replace ? "replaceState" : "pushState"](null, "", url);
+  here().top = scrollY;
+  count += 1;
+  if (!replace) entry = `${performance.timeOrigin}-${count}`;
+  history[replace ? "replaceState" : "pushState"]({ entry }, "", url);
+  if (replace) entries.delete(entry);
   return show(url);
 }
 

@@ -2,6 +2,7 @@
 
 import { whenAway } from "./api.js";
 import { el, replace } from "./dom.js";
+import { again } from "./router.js";
 import { t } from "./words.js";
 
 const FIRST_MS = 2000;
@@ -25,7 +26,7 @@ function watch(pause) {
     isWatching = false;
     say(null);
     // A page that could not be shown is shown now; one that somebody fills in is left as it is.
-    if (document.querySelector("main > .failed")) location.reload();
+    if (document.querySelector("main > .failed")) again();
   }, pause);
 }
 

@@ -7,6 +7,7 @@ import { language, t } from "./words.js";
 const PATH = "/api/events/stream";
 const NAME = "proxyd.stream"; // of the lock, and of the channel
 const SILENCE_MS = 20_000; // the server says something every 15 s
+const OPENING_MS = 1_000; // a page waits no longer for it
 const LINGER_MS = 2_000; // from one page to the next the stream stays open
 const POLL_MS = 10_000; // how often pages ask for their lists while there is no stream
 const TICK_MS = 200;
@@ -16,6 +17,7 @@ const REMEMBERED = 500; // events that a replay may repeat
 
 const followers = new Set();
 const seen = new Set(); // ids of the last events
+let early = null; // what has happened since a page began
 const tab = { reading: null, isHolder: false, channel: null, ticking: 0, polledAt: 0 };
 // What is known of the stream; `heardAt` is when it last said anything, `since` when the state began.
 const stream = { state: "opening", since: Date.now(), heardAt: null, lastId: "" };
@@ -37,7 +39,24 @@ export function follow({ types, onEvent, onUsage, onState, refresh, signal }) {
   });
   begin();
   mark();
+  const missed = early?.events.filter((event) => !types || follower.types.has(event.type)) ?? [];
+  if (missed.length) setTimeout(() => missed.forEach((event) => signal.aborted || call(onEvent, event)));
   if (stream.state !== "opening") onState?.(stream.state, { since: stream.since, heardAt: stream.heardAt });
+}
+
+// Opens the stream for a page, and is done when it is live or known to be away, or after a while. The page asks for its
+// figures from then on, once; what happens until `begun(signal)` is told also to those who follow a moment later.
+export function opening(signal) {
+  early = { signal, events: [] };
+  return new Promise((resolve) => {
+    setTimeout(resolve, OPENING_MS);
+    follow({ onState: resolve, signal });
+  });
+}
+
+// The page of `signal` has its figures, and follows.
+export function begun(signal) {
+  if (early?.signal === signal) early = null;
 }
 
 function begin() {
@@ -177,6 +196,7 @@ function happened({ id, data }) {
   seen.add(id);
   if (seen.size > REMEMBERED) seen.delete(seen.values().next().value);
   stream.lastId = id;
+  if (early && early.events.length < REMEMBERED) early.events.push(data);
   for (const follower of [...followers]) {
     if (!follower.types || follower.types.has(data.type)) call(follower.onEvent, data);
   }

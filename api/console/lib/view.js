@@ -79,6 +79,9 @@ export function button(label, onClick, { kind = "", ...attributes } = {}) {
   return node;
 }
 
+// What a session is called, wherever it is named.
+export const sessionName = (id) => t("common.session", { id: id.slice(-8) });
+
 // A link; `kind` primary or quiet makes it look like a button.
 export const link = (path, text, { kind, ...attributes } = {}) => el("a", { href: path, class: kind ? `button ${kind}` : null, ...attributes }, text);
 

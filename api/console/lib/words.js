@@ -12,6 +12,7 @@ const UNITS = [
   ["minute", 60],
   ["second", 1],
 ];
+const TIME = { hour: "numeric", minute: "2-digit" };
 const BYTES = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
 // The sentence of the code alone would not say what is wrong: the server's own one stands behind it.
 const PARTICULAR = new Set(["invalid_field", "unknown_field", "payload_invalid", "benchmark_failed"]);
@@ -66,13 +67,16 @@ export async function errorText(code, message) {
 }
 
 export const money = (usd) => known(usd, (x) => exact("USD", x));
+// An amount to the cent, never more than there is; what is less than a cent is shown as it is.
+export const moneyRoughly = (usd) => known(usd, (x) => (Math.abs(x) < 0.01 ? exact("USD", x) : number(x, { style: "currency", currency: "USD", roundingMode: "trunc" })));
+export const creditsRoughly = (n) => known(n, (x) => (Math.abs(x) < 0.01 ? credits(x) : t("common.credits", { n: x, amount: number(x, { maximumFractionDigits: 2, roundingMode: "trunc" }) })));
 export const credits = (n) => known(n, (x) => t("common.credits", { n: x, amount: number(x, { maximumFractionDigits: 6 }) }));
 export const count = (n) => known(n, (x) => number(x, {}));
 export const percent = (x) => known(x, (y) => number(y, { style: "percent", maximumFractionDigits: 1 }));
 export const bytes = (n) => known(n, (x) => sized(x));
 export const rate = (n) => known(n, (x) => t("common.rate", { amount: sized(x) }));
-export const date = (iso) => moment(iso, { dateStyle: "medium", timeStyle: "short" });
-export const day = (iso) => moment(iso, { dateStyle: "medium" });
+export const date = (iso) => moment(iso, { ...dayParts(iso), ...TIME });
+export const day = (iso) => moment(iso, dayParts(iso));
 export const time = (iso) => moment(iso, { timeStyle: "short" });
 
 // "3 minutes ago", "in 2 hours".
@@ -107,6 +111,12 @@ function sized(n) {
 
 function moment(value, options) {
   return known(value, () => format("DateTimeFormat", options).format(at(value)));
+}
+
+// Of this year the year is not said.
+function dayParts(value) {
+  const isPresent = at(value).getFullYear() === new Date().getFullYear();
+  return { month: "short", day: "numeric", ...(isPresent ? {} : { year: "numeric" }) };
 }
 
 // Times of the API are text (ISO 8601) or seconds.

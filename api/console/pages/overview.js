@@ -1,10 +1,11 @@
 // What is going on: what to do first, what is used and left, what was earned, what has happened.
 
 import { ApiError, get } from "../lib/api.js";
-import { el, keyed, replace } from "../lib/dom.js";
+import { el, keyed, replace, update } from "../lib/dom.js";
 import { happened, happenedPath, ready } from "../lib/happenings.js";
+import { mails } from "../lib/letter.js";
 import { follow } from "../lib/stream.js";
-import { busy, card, facts, failure, link, meter, table } from "../lib/view.js";
+import { busy, card, facts, failure, link, meter, sessionName, table } from "../lib/view.js";
 import { ago, bytes, credits, date, money, percent, rate, t } from "../lib/words.js";
 import { steps } from "./overview/steps.js";
 import { keyWarnings, warnings } from "./overview/warnings.js";
@@ -14,7 +15,9 @@ export const words = "overview";
 export const title = "overview.title";
 
 const EVENTS = 8;
+const SHOWN = 20; // sessions, and devices
 const SUMMARY_MS = 5_000; // the sums are asked for so often at most while bytes move
+const DEVICES_MS = 10_000; // a device that comes as an exit has no event
 const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export async function render(main, page) {
@@ -24,22 +27,25 @@ export async function render(main, page) {
   // Before anything is asked for: what happens while the answers are on their way is not in them.
   follow({
     signal: page.signal,
-    refresh: () => board.all(),
+    refresh: () => board.again(),
     onUsage: (frame) => board.moved(frame),
     onState: (state) => state === "live" && board.frames.clear(),
-    onEvent: (event) => board.told(event),
+    onEvent: (event) => board.hear(event),
   });
-  await board.all();
+  const timer = setInterval(() => document.hidden || !board.known.devices || board.earned(), DEVICES_MS);
+  page.signal.addEventListener("abort", () => clearInterval(timer));
+  await board.all(page.me);
 }
 
 // The parts of the page, each asked for on its own: one that fails says so, and the others stand.
 class Board {
-  constructor({ me, signal }) {
-    Object.assign(this, { me, signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, filled: new Set() });
+  constructor({ signal }) {
+    Object.assign(this, { signal, sessions: [], frames: new Map(), events: [], known: {}, turns: {}, filled: new Set() });
     this.summed = chasing(() => this.reckoned(), SUMMARY_MS, signal);
-    this.parts = Object.fromEntries(["head", "keys", "use", "sessions", "devices", "events", "system"].map((name) => [name, el("div", null, busy())]));
+    this.parts = Object.fromEntries(["head", "keys", "use", "sessions", "devices", "events"].map((name) => [name, el("div", null, busy())]));
     this.rows = el("ul", { class: "overview-sessions" });
-    const { head, keys, use, sessions, devices, events, system } = this.parts;
+    this.lines = el("ul", { class: "overview-events" });
+    const { head, keys, use, sessions, devices, events } = this.parts;
     this.node = el(
       "div",
       { class: "overview" },
@@ -49,13 +55,16 @@ class Board {
       card(t("overview.sessions"), sessions),
       card(t("overview.earned"), devices),
       card(t("overview.events"), events),
-      card(t("overview.system"), system),
     );
   }
 
-  async all() {
-    await Promise.all([this.use(), this.listed(), this.earned(), this.happened(), this.expiring(), this.state()]);
-    await this.headed();
+  async all(me) {
+    await Promise.all([this.use(), this.listed(), this.earned(), this.happened(), this.expiring()]);
+    await this.headed(me);
+  }
+
+  async again() {
+    await this.all(await this.get("/auth/me"));
   }
 
   // Fills a part with what `make` finds, unless it was asked for again meanwhile; a refusal stands in its place, and
@@ -66,7 +75,7 @@ class Board {
     try {
       const found = await make();
       if (this.turns[name] !== turn) return;
-      replace(this.parts[name], found);
+      update(this.parts[name], found);
       this.filled.add(name);
     } catch (error) {
       if (this.signal.aborted || this.turns[name] !== turn) return;
@@ -81,17 +90,24 @@ class Board {
     return get(path, query, { signal: this.signal });
   }
 
-  headed() {
+  // With `me` as it was asked for a moment ago, if it was.
+  headed(me) {
     return this.fill("head", async () => {
-      const [me, ever] = await Promise.all([this.get("/auth/me"), this.get("/api/bandwidth/sessions", { status: "all", limit: 1 })]);
-      this.known.head = { me, hasBought: ever.sessions.length > 0 };
+      const present = me ?? (await this.get("/auth/me"));
+      const hasMail = present.email_verified || (this.known.head?.hasMail ?? (await mails(this.signal)));
+      this.known.head = { me: present, hasMail, hasBought: await this.hasBought() };
       return this.heading();
     });
   }
 
+  async hasBought() {
+    if (this.sessions.length || this.known.head?.hasBought) return true;
+    return (await this.get("/api/bandwidth/sessions", { status: "all", limit: 1 })).sessions.length > 0;
+  }
+
   heading() {
-    const { me, hasBought } = this.known.head;
-    return [warnings({ me, sessions: this.sessions }), steps({ me, hasBought, hasUsed: this.hasUsed() })];
+    const { me, hasMail, hasBought } = this.known.head;
+    return [warnings({ me, sessions: this.sessions }), steps({ me, hasMail, hasBought, hasUsed: this.hasUsed() })];
   }
 
   hasUsed() {
@@ -123,15 +139,15 @@ class Board {
   async reckoned() {
     const hadUsed = this.hasUsed();
     await this.use();
-    if (!hadUsed && this.hasUsed() && this.known.head) replace(this.parts.head, this.heading());
+    if (!hadUsed && this.hasUsed() && this.known.head) update(this.parts.head, this.heading());
   }
 
   listed() {
     return this.fill("sessions", async () => {
-      const { sessions } = await this.get("/api/bandwidth/sessions", { status: "active", limit: 20 });
+      const { sessions, total } = await this.get("/api/bandwidth/sessions", { status: "active", limit: SHOWN });
       this.sessions = sessions;
       this.draw();
-      if (sessions.length) return this.rows;
+      if (sessions.length) return [this.rows, el("p", { class: "links" }, total > sessions.length ? t("common.of", { shown: sessions.length, n: total }) : null, link("/console/sessions", t("overview.all_sessions", { n: total })))];
       return el("div", { class: "empty" }, el("p", null, t("overview.no_sessions")), link("/console/sessions/new", t("overview.buy"), { kind: "primary" }));
     });
   }
@@ -147,11 +163,8 @@ class Board {
     const used = each.quota_bytes - each.bytes_left;
     const text = t("overview.left", { left: bytes(each.bytes_left), quota: bytes(each.quota_bytes), share: percent(used / each.quota_bytes) });
     const now = el("span", { class: "rate" }, each.bytes_per_second ? rate(each.bytes_per_second) : "");
-    const name = link(`/console/sessions/${each.id}`, t("overview.session", { when: date(each.created_at) }));
-    const isKept = node.contains(document.activeElement);
-    const body = el("div", { class: "is-live" }, meter(used, each.quota_bytes, text), now);
-    if (isKept) node.lastChild.replaceWith(body);
-    else replace(node, name, body);
+    const name = link(`/console/sessions/${each.id}`, sessionName(each.id));
+    update(node, name, " ", el("span", { class: "hint" }, date(each.created_at)), el("div", { class: "is-live" }, meter(used, each.quota_bytes, text), now));
     node.dataset.session = each.id;
     node.dataset.used = String(each.bytes_used);
     return node;
@@ -165,7 +178,8 @@ class Board {
 
   earned() {
     return this.fill("devices", async () => {
-      const { devices } = await this.get("/api/worker/devices", { limit: 20 });
+      const { devices } = await this.get("/api/worker/devices", { limit: SHOWN });
+      this.known.devices = devices.length > 0;
       return table({
         caption: t("overview.earned_caption"),
         columns: [
@@ -175,6 +189,7 @@ class Board {
           { key: "earn_today_usd", label: t("overview.exit_earned"), number: true, cell: (each) => money(each.earn_today_usd) },
         ],
         rows: devices,
+        keyOf: (each) => each.id,
         empty: { text: t("overview.no_devices"), action: link("/console/devices", t("overview.add_device"), { kind: "primary" }) },
       });
     });
@@ -184,7 +199,7 @@ class Board {
     return this.fill("events", async () => {
       const { events } = await this.get("/api/events", { limit: EVENTS });
       this.heard(events);
-      return this.lines();
+      return this.told();
     });
   }
 
@@ -194,29 +209,24 @@ class Board {
     this.events = [...all.values()].toSorted((one, other) => (one.id < other.id ? 1 : -1)).slice(0, EVENTS);
   }
 
-  lines() {
+  told() {
     if (!this.events.length) return el("p", null, t("overview.no_events"));
-    const lines = this.events.map((event) => {
-      const path = happenedPath(event);
-      const text = happened(event);
-      return el("li", null, path ? link(path, text) : text, " ", el("time", { datetime: event.created_at, title: date(event.created_at) }, ago(event.created_at)));
-    });
-    return [el("ul", { class: "overview-events" }, lines), link("/console/events", t("overview.to_events"))];
+    keyed(this.lines, this.events, (event) => event.id, (event) => aged(el("li"), event), aged);
+    return [this.lines, link("/console/events", t("overview.to_events"))];
   }
 
-  told(event) {
+  hear(event) {
     this.heard([event]);
-    replace(this.parts.events, this.lines());
+    update(this.parts.events, this.told());
     if (event.type.startsWith("session.")) this.listed().then(() => this.headed());
     else if (event.type.startsWith("device.") || event.type.startsWith("job.")) this.earned();
     else if (event.type.startsWith("key.")) this.expiring();
     else this.headed();
   }
+}
 
-  state() {
-    return this.fill("system", async () => {
-      await this.get("/readyz");
-      return el("p", null, t("overview.ready", { when: date(new Date().toISOString()) }));
-    });
-  }
+function aged(node, event) {
+  const path = happenedPath(event);
+  const text = happened(event);
+  return update(node, path ? link(path, text) : text, " ", el("time", { datetime: event.created_at, title: date(event.created_at) }, ago(event.created_at)));
 }

@@ -4,7 +4,7 @@ import { get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { SCHEMES, dressed, scheme } from "../../lib/frame.js";
-import { letter } from "../../lib/letter.js";
+import { letter, worded } from "../../lib/letter.js";
 import { again } from "../../lib/router.js";
 import { ask, badge, button, card, facts, shown, table, toast } from "../../lib/view.js";
 import { LANGUAGES, choose, credits, date, language, money, t } from "../../lib/words.js";
@@ -14,9 +14,10 @@ export const title = "account.title";
 
 export async function render(main, page) {
   const logins = el("div");
+  const key = page.me.email_verified ? null : await worded(page.signal);
   const list = () => shown(logins, () => drawn(page.signal, list));
   main.append(
-    card(t("account.profile"), profile(page.me), page.me.email_verified ? null : unconfirmed(page)),
+    card(t("account.profile"), profile(page.me), key ? unconfirmed(page, key) : null),
     card(t("account.password"), el("p", null, t("account.password.text")), password(list)),
     card(t("account.looks"), looks()),
     card(t("account.logins"), el("p", null, t("account.logins.text")), logins),
@@ -32,14 +33,14 @@ const profile = (me) =>
     [t("account.id"), el("code", null, me.id)],
   ]);
 
-function unconfirmed(page) {
+function unconfirmed(page, key) {
   const say = {
-    again: () => t("account.letter"),
+    again: () => t(key("account.letter")),
     againIn: (n) => t("account.letter.in", { n }),
-    sent: () => t("account.letter.sent"),
+    sent: () => t(key("account.letter.sent")),
     loggedOut: () => "",
   };
-  return el("div", null, el("p", null, t("account.unconfirmed.text")), letter(page.signal, say));
+  return el("div", null, el("p", null, t(key("account.unconfirmed.text"))), letter(page.signal, say));
 }
 
 function password(changed) {

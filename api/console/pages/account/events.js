@@ -18,22 +18,23 @@ const MOST = 1_000; // that are kept while the page is open
 export async function render(main, page) {
   await ready();
   const feed = new Feed(page);
-  await feed.load();
+  follow({ onEvent: (event) => feed.heard([event]), refresh: () => feed.refresh(), signal: page.signal });
+  await feed.back();
   main.append(feed.node);
   const timer = setInterval(() => feed.draw(), AGES_MS);
   page.signal.addEventListener("abort", () => clearInterval(timer));
-  follow({ onEvent: (event) => feed.heard([event]), refresh: () => feed.refresh(), signal: page.signal });
 }
 
 class Feed {
-  constructor({ query, signal }) {
+  constructor({ query, signal, kept }) {
     const type = TYPES.includes(query.get("type")) ? query.get("type") : "";
-    Object.assign(this, { signal, type, rows: [], after: undefined, isLoaded: false });
+    Object.assign(this, { signal, kept, type, rows: [], after: undefined, isLoaded: false });
     this.problem = el("div");
     this.empty = el("div", { class: "empty", hidden: true });
     this.list = el("ul", { class: "happenings" });
-    this.next = el("div");
-    this.node = el("div", null, el("p", null, t("access.events.text")), el("div", { class: "filters" }, this.filter()), this.problem, this.empty, this.list, this.next);
+    this.next = more(() => this.older());
+    this.most = el("p", { class: "hint" }, t("access.events.most", { n: MOST }));
+    this.node = el("div", null, el("p", null, t("access.events.text")), el("div", { class: "filters" }, this.filter()), this.problem, this.empty, this.list, this.next, this.most);
   }
 
   async get(after) {
@@ -56,6 +57,12 @@ class Feed {
     this.heard(events);
   }
 
+  // As many as there were when somebody went on from here, and has come back.
+  async back() {
+    await this.load();
+    while (this.after && this.rows.length < Math.min(this.kept.length ?? 0, MOST)) await this.older();
+  }
+
   refresh() {
     return again(this.problem, () => this.load());
   }
@@ -73,14 +80,16 @@ class Feed {
     this.empty.hidden = this.rows.length > 0;
     replace(this.empty, el("p", null, t(this.type ? "access.events.none_of_type" : "access.events.empty")));
     const isFull = this.rows.length >= MOST;
-    replace(this.next, isFull ? el("p", { class: "hint" }, t("access.events.most", { n: MOST })) : this.after ? more(() => this.older()) : null);
+    this.most.hidden = !isFull;
+    this.next.hidden = isFull || !this.after;
   }
 
   async older() {
     const { events, next } = await this.get(this.after);
     this.after = next;
     this.heard(events);
-    return true; // another button stands there, or none
+    this.kept.length = this.rows.length;
+    return true; // the button is hidden where there is no more
   }
 
   filter() {

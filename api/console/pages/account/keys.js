@@ -48,10 +48,10 @@ const KIND_OF_STATUS = { active: "good", expired: "warn", revoked: "bad" };
 
 export async function render(main, page) {
   const keys = new Keys(page.signal);
+  follow({ types: OF_KEYS, onEvent: paced(() => keys.refresh(), PACE_MS, page.signal), refresh: () => keys.refresh(), signal: page.signal });
   await keys.load();
   const creating = grouped(form(creatingOf(keys)), SCOPES, t("access.keys.scopes"), t("access.keys.scopes.hint"));
   main.append(el("p", null, t("access.keys.text")), keys.node, card(t("access.keys.new"), creating));
-  follow({ types: OF_KEYS, onEvent: paced(() => keys.refresh(), PACE_MS, page.signal), refresh: () => keys.refresh(), signal: page.signal });
 }
 
 class Keys {

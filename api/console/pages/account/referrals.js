@@ -1,7 +1,7 @@
 // The link for friends: what both get, who came by it, and the code of whoever sent me.
 
 import { get, post } from "../../lib/api.js";
-import { el, replace } from "../../lib/dom.js";
+import { el, replace, update } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { follow } from "../../lib/stream.js";
 import { badge, button, card, copyable, facts, notice, table } from "../../lib/view.js";
@@ -18,13 +18,13 @@ export async function render(main, page) {
   async function refresh() {
     const asked = { signal: page.signal };
     const [info, { referrals }] = await Promise.all([get("/api/referral/info", null, asked), get("/api/referral/list", null, asked)]);
-    replace(sums, facts([[t("account.referrals.total"), count(info.total_referrals)], [t("account.referrals.earned"), credits(info.total_bonus)]]));
-    replace(came, friends(referrals));
+    update(sums, facts([[t("account.referrals.total"), count(info.total_referrals)], [t("account.referrals.earned"), credits(info.total_bonus)]]));
+    update(came, friends(referrals));
     return info;
   }
+  follow({ types: ["referral.earned"], onEvent: () => refresh().catch(unlessRefused), refresh, signal: page.signal });
   const info = await refresh();
   main.append(card(t("account.referrals.link"), offer(info), sums), card(t("account.referrals.came"), came), card(t("account.referrals.apply"), applying(info)));
-  follow({ types: ["referral.earned"], onEvent: () => refresh().catch(unlessRefused), refresh, signal: page.signal });
 }
 
 // A refusal, or leaving the page: what is shown stays until the next event.

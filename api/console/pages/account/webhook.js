@@ -1,7 +1,7 @@
 // One webhook: what became of each event that was to be told, and how to have it told again.
 
 import { del, get, patch, post } from "../../lib/api.js";
-import { el, replace } from "../../lib/dom.js";
+import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { follow } from "../../lib/stream.js";
@@ -24,13 +24,13 @@ const KIND_OF_STATUS = { pending: "info", delivered: "good", failed: "bad" };
 
 export async function render(main, page) {
   const hook = new Hook(page);
+  const refresh = () => hook.refresh();
+  follow({ onEvent: paced(refresh, PACE_MS, page.signal), refresh, signal: page.signal });
   await hook.load();
   main.querySelector("h1").after(el("p", { class: "address" }, hook.row.url));
   main.append(hook.node);
-  const refresh = () => hook.refresh();
   const timer = setInterval(() => document.hidden || !hook.isWaiting || refresh(), EVERY_MS);
   page.signal.addEventListener("abort", () => clearInterval(timer));
-  follow({ onEvent: paced(refresh, PACE_MS, page.signal), refresh, signal: page.signal });
 }
 
 class Hook {
@@ -40,14 +40,15 @@ class Hook {
     this.head = place();
     this.editing = place();
     this.detail = el("div");
-    this.next = el("div");
+    this.next = more(() => this.longer());
+    this.most = el("p", { class: "hint" }, t("access.hook.most", { n: MOST }));
     this.deliveries = list({ caption: t("access.hook.caption"), columns: this.columns(), empty: { text: t("access.hook.empty") } });
     this.node = el(
       "div",
       null,
       this.problem,
       card(t("access.hook.now"), this.head.node),
-      card(t("access.hook.deliveries"), el("div", { class: "filters" }, this.filter()), this.deliveries.node, this.next),
+      card(t("access.hook.deliveries"), el("div", { class: "filters" }, this.filter()), this.deliveries.node, this.next, this.most),
       this.detail,
       card(t("access.hook.recover"), el("p", null, t("access.hook.recover.text")), this.recovering()),
       card(t("access.hook.change"), this.editing.node),
@@ -65,8 +66,8 @@ class Hook {
     this.isWaiting = deliveries.some((each) => each.status === "pending");
     this.deliveries.show(deliveries);
     if (this.shown) await this.details(this.shown);
-    const isFull = next && deliveries.length >= MOST;
-    replace(this.next, isFull ? el("p", { class: "hint" }, t("access.hook.most", { n: MOST })) : next ? more(() => this.longer()) : null);
+    this.most.hidden = !next || deliveries.length < MOST;
+    this.next.hidden = !next || deliveries.length >= MOST;
   }
 
   refresh() {
@@ -76,7 +77,7 @@ class Hook {
   async longer() {
     this.length += LIMIT;
     await this.load();
-    return true; // another button stands there, or none
+    return true; // the button is hidden where there is no more
   }
 
   heading() {

@@ -20,10 +20,10 @@ export async function render(main, page) {
   const problem = el("div");
   const hooks = list({ caption: t("access.hooks.caption"), columns: columns(), empty: { text: t("access.hooks.empty") } });
   const load = async () => hooks.show((await get("/api/webhooks", null, { signal: page.signal })).webhooks);
-  await load();
   const refresh = () => again(problem, load);
-  main.append(el("p", null, t("access.hooks.text")), problem, hooks.node, card(t("access.hooks.new"), creating()));
   follow({ types: ["webhook.disabled"], onEvent: refresh, refresh, signal: page.signal });
+  await load();
+  main.append(el("p", null, t("access.hooks.text")), problem, hooks.node, card(t("access.hooks.new"), creating()));
 }
 
 const columns = () => [

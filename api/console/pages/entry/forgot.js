@@ -3,22 +3,24 @@
 import { post } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
+import { worded } from "../../lib/letter.js";
 import { link, notice } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 
 export const words = "entry";
 export const title = "entry.forgot.title";
 
-export function render(main) {
+export async function render(main, page) {
+  const key = await worded(page.signal);
   const place = el("div");
   const asking = form({
     fields: [{ name: "email", label: t("entry.email"), type: "email", autocomplete: "username", required: true, maxlength: 254 }],
-    submit: t("entry.forgot.submit"),
+    submit: t(key("entry.forgot.submit")),
     send: async (values) => {
       await post("/auth/password/forgot", values);
-      replace(place, notice("good", t("entry.forgot.done")));
+      replace(place, notice("good", t(key("entry.forgot.done"))));
     },
   });
-  replace(place, el("p", null, t("entry.forgot.text")), asking);
+  replace(place, el("p", null, t(key("entry.forgot.text"))), asking);
   main.append(place, el("p", { class: "links" }, link("/login", t("entry.back"))));
 }

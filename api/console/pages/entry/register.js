@@ -4,20 +4,22 @@ import { ApiError, get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
+import { worded } from "../../lib/letter.js";
 import { link, notice } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 
 export const words = "entry";
 export const title = "entry.register.title";
 
-export function render(main, page) {
+export async function render(main, page) {
+  const key = await worded(page.signal);
   const ref = page.query.get("ref");
   main.append(
     ref ? notice("info", t("entry.register.invited", { code: ref })) : "",
     form({
       fields: [
         { name: "username", label: t("entry.username"), autocomplete: "nickname", required: true, maxlength: 50, hint: t("entry.username.hint") },
-        { name: "email", label: t("entry.email"), type: "email", autocomplete: "username", required: true, maxlength: 254, hint: t("entry.email.hint") },
+        { name: "email", label: t("entry.email"), type: "email", autocomplete: "username", required: true, maxlength: 254, hint: t(key("entry.email.hint")) },
         { name: "password", label: t("entry.password"), type: "password", autocomplete: "new-password", required: true, minlength: 8, maxlength: 128, hint: t("entry.password.hint") },
       ],
       submit: t("entry.register.submit"),

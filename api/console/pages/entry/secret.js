@@ -7,7 +7,7 @@ export function taken({ path, query }) {
   const token = query.get("token");
   if (token) {
     kept.set(path, token);
-    history.replaceState(null, "", path);
+    history.replaceState(history.state, "", path);
   }
   return kept.get(path) ?? "";
 }

@@ -3,7 +3,7 @@
 import { ApiError, post } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";
 import { refusal } from "../../lib/forms.js";
-import { letter } from "../../lib/letter.js";
+import { letter, worded } from "../../lib/letter.js";
 import { button, link, notice } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 import { taken } from "./secret.js";
@@ -11,31 +11,32 @@ import { taken } from "./secret.js";
 export const words = "entry";
 export const title = "entry.verify.title";
 
-export function render(main, page) {
+export async function render(main, page) {
   const token = taken(page);
+  const key = await worded(page.signal);
   const place = el("div");
   main.append(place);
   // A look at the address confirms nothing: scanners of mail look, too. The button does.
-  if (token) replace(place, el("p", null, t("entry.verify.ready")), button(t("entry.verify.submit"), () => confirmed(place, token, page), { kind: "primary" }));
-  else replace(place, el("p", null, t("entry.verify.sent")), again(page), onward());
+  if (token) replace(place, el("p", null, t("entry.verify.ready")), button(t("entry.verify.submit"), () => confirmed(place, token, page, key), { kind: "primary" }));
+  else replace(place, el("p", null, t(key("entry.verify.sent"))), again(page, key), onward());
 }
 
-async function confirmed(place, token, page) {
+async function confirmed(place, token, page, key) {
   try {
     await post("/auth/verify", { token });
     replace(place, notice("good", t("entry.verify.done")), onward());
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    replace(place, notice("bad", refusal(error)), el("p", null, t("entry.verify.other")), again(page), onward());
+    replace(place, notice("bad", refusal(error)), el("p", null, t(key("entry.verify.other"))), again(page, key), onward());
   }
 }
 
 const onward = () => el("p", { class: "links" }, link("/console", t("entry.onward"), { kind: "primary" }));
 
-const again = (page) =>
+const again = (page, key) =>
   letter(page.signal, {
-    again: () => t("entry.verify.again"),
+    again: () => t(key("entry.verify.again")),
     againIn: (n) => t("entry.verify.again_in", { n }),
-    sent: () => t("entry.verify.sent_again"),
+    sent: () => t(key("entry.verify.sent_again")),
     loggedOut: () => [t("entry.verify.log_in"), " ", link("/login?next=/verify", t("entry.login.submit"))],
   });

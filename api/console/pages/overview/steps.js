@@ -5,11 +5,11 @@ import { el } from "../../lib/dom.js";
 import { badge, button, card, link, toast } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 
-// steps({me, hasBought, hasUsed}): a card, or null when there is nothing left to do.
-export function steps({ me, hasBought, hasUsed }) {
+// steps({me, hasMail, hasBought, hasUsed}): a card, or null when there is nothing left to do.
+export function steps({ me, hasMail, hasBought, hasUsed }) {
   const hasMoney = hasBought || me.usd_balance > 0;
   const todo = [
-    ["confirm", me.email_verified, () => button(t("overview.step.confirm.action"), resend)],
+    ...(hasMail ? [["confirm", me.email_verified, () => button(t("overview.step.confirm.action"), resend)]] : []),
     ["money", hasMoney, () => [link("/console/wallet", t("overview.step.money.pay")), " · ", link("/console/devices", t("overview.step.money.earn"))]],
     ["buy", hasBought, () => link("/console/sessions/new", t("overview.step.buy.action"), { kind: hasMoney ? "primary" : undefined })],
     ["line", hasUsed, () => link("/console/sessions", t("overview.step.line.action"))],

@@ -1,7 +1,7 @@
 // What will stop working soon, and what to do about it.
 
 import { el } from "../../lib/dom.js";
-import { link, notice } from "../../lib/view.js";
+import { link, notice, sessionName } from "../../lib/view.js";
 import { bytes, date, money, t } from "../../lib/words.js";
 
 const LOW_USD = 1;
@@ -15,10 +15,10 @@ export function warnings({ me, sessions }) {
   return [
     sessions.length && me.usd_balance < LOW_USD ? warning("low", { balance: money(me.usd_balance) }, "/console/wallet") : null,
     sessions.filter((each) => each.bytes_left <= each.quota_bytes * NEARLY_USED).map((each) =>
-      warning("used", { left: bytes(each.bytes_left), bought: date(each.created_at) }, `/console/sessions/${each.id}`),
+      warning("used", { left: bytes(each.bytes_left), session: sessionName(each.id) }, `/console/sessions/${each.id}`),
     ),
     sessions.filter((each) => new Date(each.expires_at) - now < DAY_MS).map((each) =>
-      warning("expires", { when: date(each.expires_at), bought: date(each.created_at) }, `/console/sessions/${each.id}`),
+      warning("expires", { when: date(each.expires_at), session: sessionName(each.id) }, `/console/sessions/${each.id}`),
     ),
   ];
 }

@@ -1,11 +1,11 @@
 // Buying a session: what it costs is said before it is bought, its password once behind it.
 
 import { get, post } from "../../lib/api.js";
-import { el, replace } from "../../lib/dom.js";
+import { el, update } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { follow } from "../../lib/stream.js";
-import { button, card, facts, live, notice, secret } from "../../lib/view.js";
+import { button, card, facts, link, live, notice, secret } from "../../lib/view.js";
 import { language, money, t } from "../../lib/words.js";
 import { remember, unlessRefused } from "./shared.js";
 
@@ -17,44 +17,45 @@ const GB = 1_000_000_000;
 
 export async function render(main, page) {
   const asked = { signal: page.signal };
+  let balance = page.me.usd_balance;
+  let reckoned = () => {};
+  async function refresh() {
+    balance = (await get("/auth/me", null, asked)).usd_balance;
+    reckoned();
+  }
+  follow({ onEvent: () => refresh().catch(unlessRefused), refresh, signal: page.signal });
   const [terms, { countries }] = await Promise.all([get("/api/bandwidth/terms", null, asked), get("/api/exits/coverage", null, asked)]);
   const bill = live(el("div", { class: "bill" }));
   const node = form({ fields: fields(terms, countries), submit: t("traffic.buy.submit"), send: buy, note: t("traffic.buy.note", { days: Math.round(terms.lifetime_seconds / 86_400) }) });
   const input = (name) => node.querySelector(`[name=${name}]`);
 
-  let balance = page.me.usd_balance;
-
-  function reckoned() {
+  reckoned = () => {
     const floor = floorOf(input("country")?.value, terms, countries);
     const price = input("price_per_gb").value === "" ? Math.max(terms.price_per_gb, floor) : Number(input("price_per_gb").value);
     const gb = Number(input("gb").value);
     const cost = gb > 0 && price >= 0 ? costOf(gb, price) : null;
     const left = cost === null ? null : (Math.round(balance * MICRO) - cost) / MICRO;
-    replace(
+    const isPoor = left !== null && left < 0;
+    update(
       bill,
       facts([
         [t("traffic.price_per_gb"), money(price)],
         [t("traffic.buy.cost"), el("strong", { data: { cost: cost ?? "" } }, money(cost === null ? null : cost / MICRO))],
         [t("traffic.buy.available"), money(balance)],
-        [t("traffic.buy.left"), money(left !== null && left < 0 ? null : left)],
+        [t("traffic.buy.left"), money(isPoor ? null : left)],
       ]),
       price < floor ? notice("warn", t("traffic.buy.floor", { price: money(floor) })) : null,
       cost !== null && cost < terms.cost_floor_usd * MICRO ? notice("warn", t("traffic.buy.small", { cost: money(terms.cost_floor_usd) })) : null,
-      left !== null && left < 0 ? notice("warn", t("traffic.buy.poor", { missing: money(-left) })) : null,
+      isPoor ? notice("warn", t("traffic.buy.poor", { missing: money(-left) }), " ", link("/console/wallet", t("traffic.buy.to_wallet"))) : null,
     );
-  }
+    node.querySelector("[type=submit]").disabled = isPoor;
+  };
 
-  async function refresh() {
-    balance = (await get("/auth/me", null, asked)).usd_balance;
-    reckoned();
-  }
-
-  node.addEventListener("input", reckoned);
+  node.addEventListener("input", () => reckoned());
   node.querySelector(".actions").before(bill);
   if (terms.has_passwordless) input("allow_ips").after(mine(input("allow_ips")));
   main.append(card(null, node));
   reckoned();
-  follow({ onEvent: () => refresh().catch(unlessRefused), refresh, signal: page.signal });
 }
 
 function fields(terms, countries) {

@@ -1,12 +1,12 @@
 // One session: what was bought is used and left, what was held is paid and released; how it is dialled, and ended.
 
 import { get, post } from "../../lib/api.js";
-import { el, replace } from "../../lib/dom.js";
+import { el, replace, update } from "../../lib/dom.js";
 import { lines } from "../../lib/lines.js";
 import { follow } from "../../lib/stream.js";
-import { ask, button, card, copyable, facts, link, notice, tabs } from "../../lib/view.js";
+import { ask, button, card, copyable, facts, link, notice, sessionName, tabs } from "../../lib/view.js";
 import { count, date, money, rate, t } from "../../lib/words.js";
-import { OF_SESSIONS, chasing, named, refused, remembered, state, unlessRefused, usedBar } from "./shared.js";
+import { OF_SESSIONS, chasing, refused, remembered, state, unlessRefused, usedBar } from "./shared.js";
 
 export const words = "traffic";
 export const title = "traffic.session";
@@ -25,7 +25,7 @@ export async function render(main, page) {
     signal: page.signal,
   });
   await shown.refresh();
-  main.querySelector("h1").textContent = named(shown.found.session);
+  main.querySelector("h1").textContent = sessionName(shown.id);
   main.append(shown.node);
 }
 
@@ -68,7 +68,7 @@ class Shown {
   draw() {
     this.head();
     this.bill();
-    replace(this.parts.why, refused(this.total.refusals));
+    update(this.parts.why, refused(this.total.refusals));
     const { status } = this.found.session;
     if (this.dialled === status) return; // what is being typed there stays
     this.dialled = status;
@@ -82,7 +82,7 @@ class Shown {
     const { bytes_used: used, quota_bytes: quota } = session;
     this.node.dataset.session = session.id;
     this.node.dataset.used = String(used);
-    replace(
+    update(
       this.parts.head,
       usedBar(session),
       el("p", { class: "identity is-live" }, t("traffic.identity.bytes", { bought: t("traffic.bytes", { n: quota }), used: count(used), left: count(quota - used) })),
@@ -104,7 +104,7 @@ class Shown {
   bill() {
     const { held_usd: held, due_usd: due, session } = this.found;
     const over = session.status === "active" ? "traffic.identity.now" : "traffic.identity.paid";
-    replace(
+    update(
       this.parts.bill,
       el("p", { class: "identity is-live" }, t(over, { held: money(held), paid: money(due), released: money(exactly(held - due)) })),
       facts([[t("traffic.price_per_gb"), money(session.price_per_gb)]]),

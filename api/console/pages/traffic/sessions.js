@@ -1,11 +1,12 @@
 // My sessions: what each has used and has left, as it is used.
 
 import { get } from "../../lib/api.js";
-import { el, replace } from "../../lib/dom.js";
+import { el, update } from "../../lib/dom.js";
 import { follow } from "../../lib/stream.js";
-import { link, more, table } from "../../lib/view.js";
-import { date, money, rate, t } from "../../lib/words.js";
+import { link, more } from "../../lib/view.js";
+import { count, date, money, rate, t } from "../../lib/words.js";
 import { go } from "../../lib/router.js";
+import { list } from "../work/shared.js";
 import { OF_SESSIONS, sessionLink, state, unlessRefused, usedBar } from "./shared.js";
 
 export const words = "traffic";
@@ -16,13 +17,13 @@ const STATES = ["active", "all", "ended", "exhausted", "expired"];
 
 export async function render(main, page) {
   const asked = page.query.get("status");
-  const list = new List(STATES.includes(asked) ? asked : "active", page.signal);
+  const sessions = new List(STATES.includes(asked) ? asked : "active", page);
   main.append(
-    el("div", { class: "actions above" }, link("/console/sessions/new", t("traffic.buy"), { kind: "primary" }), filter(list.status)),
-    list.node,
+    el("div", { class: "actions above" }, link("/console/sessions/new", t("traffic.buy"), { kind: "primary" }), filter(sessions.status)),
+    sessions.node,
   );
-  follow({ types: OF_SESSIONS, onEvent: () => list.refresh().catch(unlessRefused), onUsage: (frame) => list.moved(frame), onState: (state) => state === "live" && list.frames.clear(), refresh: () => list.refresh(), signal: page.signal });
-  await list.refresh();
+  follow({ types: OF_SESSIONS, onEvent: () => sessions.refresh().catch(unlessRefused), onUsage: (frame) => sessions.moved(frame), onState: (state) => state === "live" && sessions.frames.clear(), refresh: () => sessions.refresh(), signal: page.signal });
+  await sessions.refresh();
 }
 
 function filter(status) {
@@ -34,11 +35,15 @@ function filter(status) {
   return el("label", { class: "chooser" }, t("traffic.state"), choice);
 }
 
-// `length` is how many are shown; what is asked for again has as many.
+// `kept.length` is how many are shown; what is asked for again has as many, also when somebody comes back.
 class List {
-  constructor(status, signal) {
-    Object.assign(this, { status, signal, rows: [], frames: new Map(), next: null, length: LIMIT, turn: 0 });
-    this.node = el("div");
+  constructor(status, { signal, kept }) {
+    Object.assign(this, { status, signal, kept, rows: [], frames: new Map(), turn: 0 });
+    this.list = list({ caption: t("traffic.sessions.caption"), columns: this.columns(), empty: { text: t("traffic.sessions.empty"), action: link("/console/sessions/new", t("traffic.buy"), { kind: "primary" }) } });
+    this.shown = el("p", { class: "hint" });
+    this.next = more(() => this.longer());
+    this.next.hidden = true;
+    this.node = el("div", null, this.shown, this.list.node, this.next);
   }
 
   async refresh() {
@@ -46,13 +51,18 @@ class List {
     const { turn } = this;
     const found = [];
     let cursor = null;
+    let total = null;
     do {
       const part = await get("/api/bandwidth/sessions", { status: this.status, limit: LIMIT, cursor }, { signal: this.signal });
       found.push(...part.sessions);
+      total ??= part.total;
       cursor = part.next_cursor;
-    } while (cursor && found.length < this.length);
+    } while (cursor && found.length < (this.kept.length ?? LIMIT));
     if (turn !== this.turn) return; // what was asked for later is newer
-    Object.assign(this, { rows: found, next: cursor });
+    this.rows = found;
+    this.next.hidden = !cursor;
+    this.shown.hidden = !found.length;
+    update(this.shown, total === undefined ? count(found.length) : t("common.of", { shown: found.length, n: total }));
     this.draw();
   }
 
@@ -61,10 +71,7 @@ class List {
     if (!row) return;
     row.bytes_used = frame.bytes_used;
     this.frames.set(row.id, frame);
-    const line = this.node.querySelector(`[data-row="${row.id}"]`);
-    replace(line.querySelector("[data-key=used]"), usedBar(row));
-    replace(line.querySelector("[data-key=rate]"), this.speed(row));
-    line.dataset.used = String(row.bytes_used);
+    this.draw();
   }
 
   speed(row) {
@@ -72,9 +79,9 @@ class List {
     return el("span", { class: "is-live" }, rate(row.status === "active" ? frame?.bytes_per_second : null));
   }
 
-  draw() {
-    const columns = [
-      { key: "session", label: t("traffic.session"), cell: sessionLink },
+  columns() {
+    return [
+      { key: "session", label: t("traffic.session"), cell: (row) => [sessionLink(row.id), el("span", { class: "hint block" }, date(row.created_at))] },
       { key: "status", label: t("traffic.state"), cell: (row) => state(row.status) },
       { key: "used", label: t("traffic.use"), cell: usedBar },
       { key: "rate", label: t("traffic.rate"), number: true, cell: (row) => this.speed(row) },
@@ -82,15 +89,16 @@ class List {
       { key: "paid", label: t("traffic.paid"), number: true, cell: (row) => money(row.paid) },
       { key: "expires", label: t("traffic.until"), cell: (row) => date(row.ended_at ?? row.expires_at) },
     ];
-    const empty = { text: t("traffic.sessions.empty"), action: link("/console/sessions/new", t("traffic.buy"), { kind: "primary" }) };
-    const shown = table({ caption: t("traffic.sessions.caption"), columns, rows: this.rows, empty, keyOf: (row) => row.id });
-    replace(this.node, shown, this.next ? more(() => this.longer()) : null);
+  }
+
+  draw() {
+    this.list.show(this.rows);
     for (const row of this.rows) this.node.querySelector(`[data-row="${row.id}"]`).dataset.used = String(row.bytes_used);
   }
 
   async longer() {
-    this.length = this.rows.length + LIMIT;
+    this.kept.length = this.rows.length + LIMIT;
     await this.refresh();
-    return true; // the list is drawn with another button, or none
+    return true; // the button is hidden where there is no more
   }
 }

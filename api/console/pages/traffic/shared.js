@@ -2,16 +2,15 @@
 
 import { ApiError } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
-import { badge, link, meter, table } from "../../lib/view.js";
-import { bytes, count, date, percent, t } from "../../lib/words.js";
+import { badge, link, meter, sessionName, table } from "../../lib/view.js";
+import { bytes, count, percent, t } from "../../lib/words.js";
 
 export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 export const OF_SESSIONS = ["session.created", "session.exhausted", "session.ended", "session.expired"];
 const KIND_OF_STATUS = { active: "good", ended: "info", exhausted: "warn", expired: "warn" };
 
 export const state = (status) => badge(KIND_OF_STATUS[status] ?? "info", t(`traffic.state.${status}`));
-export const named = (session) => t("traffic.session_of", { when: date(session.created_at) });
-export const sessionLink = (session) => link(`/console/sessions/${session.id}`, named(session));
+export const sessionLink = (id) => link(`/console/sessions/${id}`, sessionName(id));
 
 // Of what was bought, how much is used and left.
 export function usedBar({ bytes_used: used, quota_bytes: quota }) {

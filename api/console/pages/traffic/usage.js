@@ -2,11 +2,11 @@
 
 import { ApiError, get, pages } from "../../lib/api.js";
 import { chart } from "../../lib/chart.js";
-import { el, replace } from "../../lib/dom.js";
+import { el, replace, update } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { follow } from "../../lib/stream.js";
-import { button, card, facts, link, shown } from "../../lib/view.js";
+import { button, card, facts, link, sessionName, shown } from "../../lib/view.js";
 import { bytes, count, date, day, money, t, time } from "../../lib/words.js";
 import { list, place, save } from "../work/shared.js";
 import { Minutes } from "./minutes.js";
@@ -37,12 +37,12 @@ export async function render(main, page) {
     report.draw(await figuresOf(queried(), page.signal));
     return report.nodes;
   };
-  await shown(node, load);
   const again = chasing(async () => {
     await load();
     if (!report.nodes[0].isConnected) replace(node, report.nodes); // the first request failed
   }, AGAIN_MS, page.signal);
   follow({ types: [], onUsage: again, refresh: async () => again(), signal: page.signal });
+  await shown(node, load);
 }
 
 function choice(range) {
@@ -101,7 +101,7 @@ async function figuresOf(query, signal) {
     const id = seriesOf(item.session_id);
     if (of) of[id] = (of[id] ?? 0) + item.bytes;
   }
-  const series = sessions.slice(0, SERIES).map(({ id }) => ({ id, label: short(id) }));
+  const series = sessions.slice(0, SERIES).map(({ id }) => ({ id, label: sessionName(id) }));
   if (sessions.length > SERIES) series.push({ id: "others", label: t("traffic.usage.others", { n: sessions.length - SERIES }) });
   const points = all.series.map((item, index) => ({
     at: item.at,
@@ -135,7 +135,7 @@ class Report {
       [t("traffic.forecast"), forecast ? t("traffic.forecast.of", { bytes: bytes(forecast.bytes), cost: money(rounded(forecast.cost_usd)), n: forecast.hours_used, window: forecast.window_hours }) : t("traffic.forecast.none")],
       all.undated ? [t("traffic.undated"), `${bytes(all.undated.bytes)} · ${money(rounded(all.undated.cost_usd))}`] : null,
     ]);
-    replace(this.sums, sums);
+    update(this.sums, sums);
     this.chart.draw({ summary: summaryOf(all, points), points, series });
     this.sessions.show(sessions);
     this.refused.show(refused(all.total.refusals));
@@ -143,7 +143,6 @@ class Report {
 }
 
 const hourOf = (at, query) => (query.to ? date(at) : time(at));
-const short = (id) => t("traffic.session_short", { id: id.slice(-8) });
 const rounded = (usd) => Math.round(usd * 1_000_000) / 1_000_000;
 
 const labels = () => ({ when: t("traffic.when"), total: t("traffic.total"), unknown: t("traffic.usage.unknown"), open: t("traffic.usage.open"), asTable: t("traffic.usage.as_table") });
@@ -172,7 +171,7 @@ function summed(items) {
 
 function sessionList() {
   const columns = [
-    { key: "session", label: t("traffic.session"), cell: (row) => link(`/console/sessions/${row.id}`, short(row.id)) },
+    { key: "session", label: t("traffic.session"), cell: (row) => link(`/console/sessions/${row.id}`, sessionName(row.id)) },
     { key: "bytes", label: t("traffic.used"), number: true, cell: (row) => bytes(row.bytes) },
     { key: "cost", label: t("traffic.cost"), number: true, cell: (row) => money(rounded(row.cost)) },
     { key: "connections", label: t("traffic.connections"), number: true, cell: (row) => count(row.connections) },
@@ -191,9 +190,9 @@ function lived(main, page) {
   const draw = () => {
     const { points, sessions, total } = minutes.points(Date.now());
     const said = points.map((point) => ({ ...point, label: time(point.at) }));
-    const series = sessions.map((id) => ({ id, label: short(id) }));
+    const series = sessions.map((id) => ({ id, label: sessionName(id) }));
     const summary = t("traffic.usage.since", { total: bytes(total) });
-    replace(since, el("p", { class: "is-live", data: { total } }, summary));
+    update(since, el("p", { class: "is-live", data: { total } }, summary));
     figures.draw({ summary, points: said, series });
   };
   draw();

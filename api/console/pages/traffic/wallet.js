@@ -1,10 +1,11 @@
 // What is in the wallet, what of it is held, and every movement with what it was for.
 
 import { get } from "../../lib/api.js";
-import { el, replace } from "../../lib/dom.js";
+import { el, update } from "../../lib/dom.js";
 import { follow } from "../../lib/stream.js";
-import { card, facts, link, more, table } from "../../lib/view.js";
-import { credits, date, money, t } from "../../lib/words.js";
+import { card, facts, link, more, sessionName } from "../../lib/view.js";
+import { credits, date, day, money, t } from "../../lib/words.js";
+import { list } from "../work/shared.js";
 import { unlessRefused } from "./shared.js";
 
 export const words = "traffic";
@@ -20,18 +21,21 @@ const SUBJECTS = [
 ];
 
 export async function render(main, page) {
-  const wallet = new Balance(page.signal);
+  const wallet = new Balance(page);
   main.append(wallet.node);
   follow({ onEvent: () => wallet.refresh().catch(unlessRefused), refresh: () => wallet.refresh(), signal: page.signal });
   await wallet.refresh();
 }
 
 class Balance {
-  constructor(signal) {
-    Object.assign(this, { signal, length: LIMIT, turn: 0 });
+  constructor({ signal, kept }) {
+    Object.assign(this, { signal, kept, turn: 0 });
     this.sums = el("div", { class: "sums" });
-    this.list = el("div");
-    this.node = el("div", null, this.sums, card(t("traffic.wallet.moves"), this.list));
+    this.empty = el("p");
+    this.list = list({ caption: t("traffic.wallet.caption"), columns: columns(), empty: { text: this.empty, action: link("/console/devices", t("traffic.wallet.earn"), { kind: "primary" }) } });
+    this.next = more(() => this.longer());
+    this.next.hidden = true;
+    this.node = el("div", null, this.sums, card(t("traffic.wallet.moves"), this.list.node, this.next));
   }
 
   async refresh() {
@@ -40,8 +44,12 @@ class Balance {
     const asked = { signal: this.signal };
     const [sums, rows] = await Promise.all([get("/api/wallet", null, asked), this.rows(asked)]);
     if (turn !== this.turn) return; // what was asked for later is newer
-    replace(this.sums, usd(sums), credit(sums));
-    replace(this.list, moves(rows.found), rows.cursor ? more(() => this.longer(rows.found.length)) : null);
+    update(this.sums, usd(sums), credit(sums));
+    const hasEarned = sums.usd_pending > 0 || sums.credit_in_review > 0;
+    update(this.empty, t(hasEarned ? "traffic.wallet.empty.earned" : "traffic.wallet.empty"));
+    this.list.show(rows.found);
+    this.length = rows.found.length;
+    this.next.hidden = !rows.cursor;
   }
 
   async rows(asked) {
@@ -51,18 +59,18 @@ class Balance {
       const part = await get("/api/wallet/transactions", { limit: LIMIT, cursor }, asked);
       found.push(...part.transactions);
       cursor = part.next_cursor;
-    } while (cursor && found.length < this.length);
+    } while (cursor && found.length < (this.kept.length ?? LIMIT));
     return { found, cursor };
   }
 
-  async longer(length) {
-    this.length = length + LIMIT;
+  async longer() {
+    this.kept.length = this.length + LIMIT;
     await this.refresh();
-    return true; // the list is drawn with another button, or none
+    return true; // the button is hidden where there is no more
   }
 }
 
-function usd({ usd_balance: free, usd_held: held, usd_pending: pending }) {
+function usd({ usd_balance: free, usd_held: held, usd_pending: pending, usd_payable_at: payable }) {
   return card(
     t("traffic.wallet.usd"),
     identity(free, held, money),
@@ -70,7 +78,7 @@ function usd({ usd_balance: free, usd_held: held, usd_pending: pending }) {
       [t("traffic.wallet.available"), el("strong", { data: { usd: free } }, money(free))],
       [t("traffic.wallet.held"), link("/console/sessions", money(held))],
       [t("traffic.wallet.total"), money(added(free, held))],
-      pending ? [t("traffic.wallet.pending"), link("/console/devices", money(pending))] : null,
+      pending ? [t("traffic.wallet.pending"), link("/console/devices", payable ? t("traffic.wallet.payable", { amount: money(pending), date: day(payable) }) : money(pending))] : null,
     ]),
     el("p", { class: "hint" }, `${t("traffic.wallet.usd_hint")} ${t("traffic.wallet.pay_in")}`),
   );
@@ -95,16 +103,12 @@ const identity = (free, held, amount) => el("p", { class: "identity" }, t("traff
 // Without what binary fractions add.
 const added = (one, other) => Math.round((one + other) * MICRO) / MICRO;
 
-function moves(rows) {
-  const columns = [
-    { key: "at", label: t("traffic.when"), cell: (row) => date(row.created_at) },
-    { key: "kind", label: t("traffic.wallet.kind"), cell: (row) => t(`traffic.kind.${row.kind}`) },
-    { key: "for", label: t("traffic.wallet.for"), cell: subject },
-    { key: "amount", label: t("traffic.wallet.amount"), number: true, cell: (row) => signed(row) },
-  ];
-  const empty = { text: t("traffic.wallet.empty"), action: link("/console/devices", t("traffic.wallet.earn"), { kind: "primary" }) };
-  return table({ caption: t("traffic.wallet.caption"), columns, rows, empty, keyOf: (row) => row.id });
-}
+const columns = () => [
+  { key: "at", label: t("traffic.when"), cell: (row) => date(row.created_at) },
+  { key: "kind", label: t("traffic.wallet.kind"), cell: (row) => t(`traffic.kind.${row.kind}`) },
+  { key: "for", label: t("traffic.wallet.for"), cell: subject },
+  { key: "amount", label: t("traffic.wallet.amount"), number: true, cell: (row) => signed(row) },
+];
 
 function signed({ amount, currency }) {
   const text = currency === "usd" ? money(amount) : credits(amount);
@@ -114,7 +118,9 @@ function signed({ amount, currency }) {
 function subject({ reference }) {
   for (const [form, area, word] of SUBJECTS) {
     const found = form.exec(reference);
-    if (found) return link(`/console/${area}/${found[1]}`, t(`traffic.for.${word}`, { id: found[1].slice(-8) }));
+    if (!found) continue;
+    const name = word === "session" ? sessionName(found[1]) : t(`traffic.for.${word}`, { id: found[1].slice(-8) });
+    return link(`/console/${area}/${found[1]}`, name);
   }
   return reference;
 }

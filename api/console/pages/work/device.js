@@ -4,16 +4,15 @@ import { ApiError, get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { again } from "../../lib/router.js";
-import { ask, badge, button, card, copyable, facts, meter, notice, table, toast } from "../../lib/view.js";
+import { ask, button, card, copyable, facts, meter, notice, table, toast } from "../../lib/view.js";
 import { ago, bytes, count, credits, date, day, money, percent, t } from "../../lib/words.js";
-import { commands, hardware, running, work } from "./devices.js";
+import { commands, exitState, hardware, heard, isExit, isExitAlone, roles, running } from "./devices.js";
 import { OF_DEVICES, OF_JOBS, current, degrees, gigabytes, jobType, list, place, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.device";
 
 const DAYS = 30;
-const KIND_OF_EXIT = { online: "good", resting: "info", offline: "bad", paused: "warn", terms_changed: "warn", revoked: "bad", barred: "bad" };
 const CONSENTED = new Set(["online", "resting", "offline", "paused"]);
 const SHOWN_REASONS = 12;
 const ADVISED = new Set(["wants_none", "not_asking", "never_seen", "offline", "revoked"]);
@@ -26,6 +25,7 @@ export async function render(main, page) {
   const earnings = place();
   const exit = place();
   const exitActions = place();
+  const run = place();
   const exits = exitsOf(page);
   const load = async () => {
     const asked = { signal: page.signal };
@@ -45,6 +45,7 @@ export async function render(main, page) {
     jobs.show(seen.jobs);
     earnings.show(earnedBy(seen.earned));
     exit.show(asExit(seen.mine, seen.terms));
+    run.showOf([isExit(seen.device), isExitAlone(seen.device)], () => lines(seen.device));
     const decides = [seen.mine?.state, seen.mine?.limits, seen.terms.terms_hash, seen.device.work === "revoked"];
     exitActions.showOf(decides, () => actsOn(seen.device, seen.mine, seen.terms));
   }, [...OF_DEVICES, ...OF_JOBS]);
@@ -54,17 +55,23 @@ export async function render(main, page) {
     card(t("work.device.earnings"), earnings.node),
     card(t("work.device.jobs"), jobs.node),
     card(t("work.exit"), exit.node, exitActions.node),
-    card(t("work.device.run"), el("p", null, t("work.device.run.text")), copyable(commands("").worker, t("work.devices.line.worker")), el("p", { class: "hint" }, t("work.proxyctl"))),
+    card(t("work.device.run"), el("p", null, t("work.device.run.text")), run.node, el("p", { class: "hint" }, t("work.proxyctl"))),
     card(t("work.device.revoke"), el("p", null, t("work.device.revoke.text")), button(t("work.device.revoke"), () => revoke(page), { kind: "danger" })),
   );
 }
 
+// Of an exit alone nothing that only workers report.
 function reported(device) {
-  return facts([
-    [t("work.state"), [work(device.work), " ", device.running ? t("work.running", { n: device.running }) : ""]],
-    [t("work.seen"), device.last_heartbeat_at ? `${ago(device.last_heartbeat_at)} (${date(device.last_heartbeat_at)})` : t("work.never")],
+  const known = [
+    [t("work.state"), [roles(device), " ", device.running ? t("work.running", { n: device.running }) : ""]],
+    [t("work.seen"), heard(device, (at) => (at ? `${ago(at)} (${date(at)})` : t("work.never")))],
     [t("work.name"), device.name],
     [t("work.kind"), t(`work.device_type.${device.device_type}`)],
+    [t("work.created"), day(device.created_at)],
+  ];
+  if (isExitAlone(device)) return facts(known);
+  return facts([
+    ...known,
     [t("work.hardware"), hardware(device)],
     [t("work.cpu_temp"), degrees(device.cpu_temp)],
     [t("work.gpu_temp"), degrees(device.gpu_temp)],
@@ -72,12 +79,19 @@ function reported(device) {
     [t("work.ram_load"), percent(device.ram_pct === undefined ? undefined : device.ram_pct / 100)],
     [t("work.reputation"), percent(device.reputation.score)],
     [t("work.min_price"), device.offer ? money(device.offer.min_price_usd) : money(device.min_price_usd)],
-    [t("work.created"), day(device.created_at)],
   ]);
 }
 
+// The lines of its roles, which somebody may be copying.
+function lines(device) {
+  const line = (role) => [el("p", { class: "label" }, t(`work.devices.line.${role}`)), copyable(commands("")[role], t(`work.devices.line.${role}`))];
+  return [isExit(device) ? line("exit") : null, isExitAlone(device) ? null : line("worker")];
+}
+
 // In one sentence what is the matter, then what keeps which jobs from it.
-function reasons({ work: word, suitability, offer, offline_at, last_heartbeat_at }) {
+function reasons(device) {
+  if (isExitAlone(device)) return el("p", null, t("work.why.exit_alone"));
+  const { work: word, suitability, offer, offline_at, last_heartbeat_at } = device;
   const since = offline_at ?? last_heartbeat_at;
   const { waiting, suitable, hindrances, best_price_usd } = suitability;
   const parts = [el("p", null, t(`work.why.${word}`), " ", word === "offline" && since ? t("work.why.since", { date: date(since) }) : "", " ", ADVISED.has(word) ? t(`work.do.${word}`) : "")];
@@ -152,7 +166,7 @@ function exitsOf(page) {
 }
 
 function asExit(exit, terms) {
-  if (exit) return exitFacts(exit);
+  if (exit) return exitFacts(exit, terms);
   return el("p", null, terms.host ? t("work.exit.text", { n: terms.share_percent }) : t("work.exit.none"));
 }
 
@@ -183,14 +197,14 @@ function actsOn(device, exit, terms) {
   ];
 }
 
-function exitFacts(exit) {
+function exitFacts(exit, terms) {
   return [
     facts([
-      [t("work.state"), badge(KIND_OF_EXIT[exit.state], t(`work.exit.${exit.state}`))],
+      [t("work.state"), exitState(exit.state)],
       [t("work.exit.country"), exit.country],
       [t("work.exit.today"), `${bytes(exit.bytes_today)}, ${money(exit.earned_today_usd)}`],
       [t("work.exit.total"), `${bytes(exit.bytes_total)}, ${money(exit.earned_usd)}`],
-      [t("work.exit.pending"), money(exit.pending_usd)],
+      [t("work.exit.pending"), [money(exit.pending_usd), el("span", { class: "hint block" }, t("work.exit.payout", { n: terms.payout_hold_days }))]],
       exit.taken_back_usd ? [t("work.exit.taken_back"), money(exit.taken_back_usd)] : null,
     ]),
     exit.reason ? notice("warn", exit.reason) : null,

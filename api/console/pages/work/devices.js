@@ -14,7 +14,27 @@ export const title = "work.devices.title";
 const TYPES = ["desktop", "mini_pc", "server", "phone"];
 const KIND_OF_WORK = { working: "good", waiting: "info", wants_none: "info", not_asking: "warn", never_seen: "warn", offline: "bad", revoked: "bad" };
 
-export const work = (word) => badge(KIND_OF_WORK[word], t(`work.work.${word}`));
+const KIND_OF_EXIT = { online: "good", resting: "info", offline: "bad", paused: "warn", terms_changed: "warn", revoked: "bad", barred: "bad" };
+const ATTACHED = new Set(["online", "resting"]);
+const NO_WORKER = new Set(["never_seen", "not_asking"]);
+
+const work = (word) => badge(KIND_OF_WORK[word], t(`work.work.${word}`));
+export const exitState = (word) => badge(KIND_OF_EXIT[word], t(`work.exit.${word}`));
+export const isExit = ({ exit }) => Boolean(exit) && exit !== "revoked";
+// An exit whose owner runs no worker: of work there is nothing to say.
+export const isExitAlone = (device) => isExit(device) && NO_WORKER.has(device.work);
+
+// What a device is at, in a badge for each of its roles.
+export function roles(device) {
+  const asExit = isExit(device) ? exitState(device.exit) : null;
+  if (isExitAlone(device)) return [asExit];
+  return [work(device.work), asExit ? [" ", t("work.as_exit"), ": ", asExit] : null];
+}
+
+// The same in a sentence.
+export const rolesWhy = (device) => t(isExitAlone(device) ? `work.exit.why.${device.exit}` : `work.why.${device.work}`);
+
+export const heard = (device, written) => (ATTACHED.has(device.exit) ? t("work.seen.attached") : written(device.last_heartbeat_at));
 
 // What a machine has in one line: "RTX 4090 · 16 cores · 64 GB".
 export function hardware({ gpu_name, cpu_cores, ram_gb }) {
@@ -44,8 +64,8 @@ function sensors({ cpu_temp, gpu_temp, cpu_pct, ram_pct }) {
 
 const columns = () => [
   { key: "hostname", label: t("work.device"), cell: (row) => link(`/console/devices/${row.id}`, row.hostname) },
-  { key: "work", label: t("work.state"), cell: (row) => [work(row.work), el("span", { class: "hint block" }, t(`work.why.${row.work}`))] },
-  { key: "seen", label: t("work.seen"), cell: (row) => ago(row.last_heartbeat_at) },
+  { key: "work", label: t("work.state"), cell: (row) => [roles(row), el("span", { class: "hint block" }, rolesWhy(row))] },
+  { key: "seen", label: t("work.seen"), cell: (row) => heard(row, ago) },
   { key: "hardware", label: t("work.hardware"), cell: hardware },
   { key: "sensors", label: t("work.sensors"), cell: sensors },
   {

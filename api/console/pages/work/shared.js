@@ -1,7 +1,7 @@
 // What the pages of devices, jobs and deploys share: figures that stay current, and words for states.
 
 import { ApiError, fetchFile, get } from "../../lib/api.js";
-import { el, keyed, replace } from "../../lib/dom.js";
+import { el, keyed, replace, update } from "../../lib/dom.js";
 import { refusal } from "../../lib/forms.js";
 import { follow } from "../../lib/stream.js";
 import { badge, line, more, table } from "../../lib/view.js";
@@ -30,12 +30,12 @@ export const gigabytes = (gb) => (gb === undefined ? t("common.unknown") : `${co
 export async function current(page, main, load, show, types = []) {
   const age = el("p", { class: "hint", role: "status", hidden: true });
   main.querySelector("h1").after(age);
-  let asOf = new Date();
-  let asking = null;
-  show(await load());
-  asOf = new Date();
+  let asOf = null;
+  const first = load();
+  let asking = first.catch(() => {});
 
   async function ask() {
+    if (!asOf) return; // the page has failed
     try {
       const data = await load();
       if (page.signal.aborted) return;
@@ -53,7 +53,7 @@ export async function current(page, main, load, show, types = []) {
   }
   // One at a time: whoever comes meanwhile gets an answer to a question that was asked later.
   function refresh() {
-    asking = (asking ?? Promise.resolve()).then(ask);
+    asking = asking.then(ask);
     return asking;
   }
   const timer = setInterval(() => document.hidden || refresh(), EVERY_MS);
@@ -63,20 +63,18 @@ export async function current(page, main, load, show, types = []) {
     clearInterval(timer);
     document.removeEventListener("visibilitychange", seen);
   });
-  follow({ types, onEvent: refresh, onState: refresh, refresh, signal: page.signal });
+  // From now on, not behind the answer: what happens meanwhile is not in that.
+  follow({ types, onEvent: refresh, onState: (state) => state === "lost" && refresh(), refresh, signal: page.signal });
+  const data = await first;
+  asOf = new Date();
+  show(data);
   return refresh;
 }
 
 // A place in a page whose content changes: what is shown again as it was is left alone, with its focus.
 export function place(tag = "div", props = null) {
   const node = el(tag, props);
-  const show = (...children) => {
-    const next = replace(el("div"), ...children);
-    const before = [...node.childNodes];
-    const after = [...next.childNodes];
-    if (before.length === after.length && before.every((each, index) => each.isEqualNode(after[index]))) return;
-    node.replaceChildren(...after);
-  };
+  const show = (...children) => update(node, ...children);
   // Only what was made of other data is made anew: what is being filled in stays.
   let made;
   function showOf(data, make) {
@@ -93,11 +91,10 @@ export function list({ caption, columns, empty, keyOf = (row) => row.id }) {
   const node = el("div");
   let body = null;
   const make = (row) => line(row, columns, keyOf);
-  function update(node, row) {
-    const next = make(row);
-    const cells = [...next.children];
+  function renewed(node, row) {
+    const cells = [...make(row).children];
     [...node.children].forEach((cell, index) => {
-      if (!cell.isEqualNode(cells[index])) cell.replaceWith(cells[index]);
+      update(cell, ...cells[index].childNodes);
     });
   }
   function show(rows) {
@@ -105,7 +102,7 @@ export function list({ caption, columns, empty, keyOf = (row) => row.id }) {
       replace(node, table({ caption, columns, rows: [], empty: rows.length ? null : empty }));
       body = node.querySelector("tbody");
     }
-    if (body) keyed(body, rows, keyOf, make, update);
+    if (body) keyed(body, rows, keyOf, make, renewed);
   }
   return { node, show };
 }
@@ -113,6 +110,7 @@ export function list({ caption, columns, empty, keyOf = (row) => row.id }) {
 // A list of which the first part is kept current and the others are asked for: `part(cursor)` asks for
 // one, whose rows are under `key`; `show(rows)` gets all that were had. Returns where "load more" stands.
 export async function parted(page, main, { part, key, show, types }) {
+  const { kept } = page;
   const next = el("div");
   let first = [];
   let older = [];
@@ -127,6 +125,7 @@ export async function parted(page, main, { part, key, show, types }) {
     older = [...older, ...answer[key]];
     cursor = answer.next_cursor;
     all();
+    kept.length = first.length + older.length;
     return Boolean(cursor);
   }
   await current(page, main, () => part(), (answer) => {
@@ -137,6 +136,9 @@ export async function parted(page, main, { part, key, show, types }) {
     }
     all();
   }, types);
+  // As many as there were when somebody went on from here, and has come back.
+  const wanted = kept.length ?? 0;
+  while (cursor && first.length + older.length < wanted) if (!(await behind())) next.replaceChildren();
   return next;
 }
 
