@@ -9,10 +9,11 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from ipaddress import ip_address
 from secrets import randbits
+from struct import Struct
 from typing import Any, Final, Protocol, final
 
 from market.errors import MarketError
@@ -55,6 +56,7 @@ from proxyd.exits.control import (
     NoLoans,
 )
 from proxyd.exits.directory import Place, Region
+from proxyd.exits.handshakes import Handshakes
 from proxyd.exits.origin import CALL, NUMBER_BYTES
 from proxyd.exits.secure import Seal, make_pair
 from proxyd.limits import ExitLimits
@@ -73,10 +75,9 @@ ROOM_AFTER_SECONDS = 0.5
 # Of one network at once, for each exit that it may have: as many connections as one exit has
 # waiting, and as many again that replace them. They say within a round trip what they are.
 ARRIVALS_PER_EXIT: Final = 32
-# Handshakes that are begun at once, and after what pause the next ones are: each costs half a
-# millisecond of signing, and as much until the exit is attached, and everybody else waits for that.
-HANDSHAKES_AT_ONCE: Final = 8
-HANDSHAKES_PAUSE_SECONDS: Final = 0.01
+# The networks of attached exits keep a quarter of all places for arrivals: strangers from elsewhere
+# must not keep out the work connections of these exits.
+RESERVED_DIVISOR: Final = 4
 NODES_FEATURE: Final = "nodes"  # of an agent that attaches elsewhere when its daemon is gone
 # What agents offer that this service uses; the rest of their words is neither kept nor announced.
 FEATURES: Final = frozenset(("dns", "lend", NODES_FEATURE, SECURE, UDP))
@@ -93,6 +94,12 @@ MOVES_KEPT: Final = 10_000
 CALL_BYTES: Final = len(CALL) + NUMBER_BYTES
 
 _TLS: Final = b"\x16"
+# A ClientHello is in one record, and has one to two kilobytes with keys for the time after quanta.
+HELLO_MAX_BYTES: Final = 8192
+_HELLO_HEAD: Final = Struct("!BHHBBH")  # type, version and length of the record; of the message
+_RECORD_HEAD_BYTES: Final = 5
+_MESSAGE_HEAD_BYTES: Final = 4
+_CLIENT_HELLO: Final = 1
 _PREFACE_BYTES: Final = PREFACE.size
 _MSG_PEEK: Final = socket.MSG_PEEK
 # What a device is told of which another one with the same token has come, here or at another node.
@@ -267,9 +274,7 @@ class ExitListener:
         self._budget = ParkedBudget(limits.parked)
         self._arrivals: Deadlines[Arrival] = Deadlines(reactor.loop, ARRIVAL_SECONDS)
         self._arriving = NetworkCounts()
-        self._handshakes: set[Arrival] = set()  # waiting and under way
-        self._to_shake_hands: deque[Arrival] = deque()
-        self._is_shaking_hands = False  # some were begun just now, or are about to be
+        self._handshakes: Handshakes[Arrival] = Handshakes(reactor.loop, self._begin_handshake)
         # Controls that have not attached, the oldest first, with what each is counted by.
         self._strangers: dict[Control, str] = {}
         self._controls: set[Control] = set()
@@ -382,7 +387,7 @@ class ExitListener:
         if full:
             self.counters.arrivals_refused["network"] += 1
             return f"{full} has {self._arriving[full]} connections that have said nothing"
-        if self.arrivals >= limits.arrivals and not self.shed(1):
+        if self.arrivals >= self._places_for(network) and not self.shed(1):
             self.counters.arrivals_refused["total"] += 1
             return f"{self.arrivals} connections have said nothing"
         self._arriving.add(network)
@@ -395,12 +400,23 @@ class ExitListener:
             return f"it cannot be watched: {error.strerror}"
         return ""
 
+    def _places_for(self, network: str) -> int:
+        """Return how many arrivals there may be for one more of a network to come in."""
+        most = self.limits.arrivals
+        return most if self._per_network[network] else most - most // RESERVED_DIVISOR
+
     def shed(self, most: int) -> int:
-        """Close connections that have said nothing for a while; return how many."""
+        """Close connections without a whole hello, the oldest first. Return their number.
+
+        An unfinished handshake makes room as a silent connection does.
+        """
         shed = 0
         while shed < most and self._arrivals.expire_oldest(ROOM_AFTER_SECONDS):
             shed += 1
         old = self._reactor.loop.time() - ROOM_AFTER_SECONDS
+        while shed < most and (arrival := self._handshakes.oldest(old)) is not None:
+            self._cut_handshake(arrival)
+            shed += 1
         while shed < most and (stranger := next(iter(self._strangers), None)) is not None:
             if stranger.began > old:
                 break
@@ -422,24 +438,14 @@ class ExitListener:
         arrival.sock.close()
 
     def secure(self, arrival: "Arrival") -> None:
-        """One is a control connection: let the event loop speak TLS with it."""
+        """One has sent a ClientHello: let the event loop speak TLS with it."""
+        if self._handshakes.full_network(arrival.network, self.limits.exits_per_network):
+            self.reject(arrival, "network")
+            return
         self.forget(arrival)
         self._reactor.poller.release(arrival.sock.fileno())
         self._arriving.add(arrival.network)
         self._handshakes.add(arrival)
-        self._to_shake_hands.append(arrival)
-        if not self._is_shaking_hands:
-            self._is_shaking_hands = True
-            self._reactor.loop.call_soon(self._begin_handshakes)
-
-    def _begin_handshakes(self) -> None:
-        """Begin some, and the others, or those that come next, after a pause."""
-        waiting = self._to_shake_hands
-        self._is_shaking_hands = bool(waiting)
-        for _ in range(min(len(waiting), HANDSHAKES_AT_ONCE)):
-            self._begin_handshake(waiting.popleft())
-        if self._is_shaking_hands:
-            self._reactor.loop.call_later(HANDSHAKES_PAUSE_SECONDS, self._begin_handshakes)
 
     def _begin_handshake(self, arrival: "Arrival") -> None:
         self._tasks.spawn(self._shake_hands(arrival), lambda: self._drop_handshake(arrival))
@@ -451,9 +457,14 @@ class ExitListener:
 
     def _end_handshake(self, arrival: "Arrival") -> None:
         """Count a handshake no more; ending it twice is harmless."""
-        if arrival in self._handshakes:
-            self._handshakes.discard(arrival)
+        if self._handshakes.end(arrival):
             self._arriving.add(arrival.network, -1)
+
+    def _cut_handshake(self, arrival: "Arrival") -> None:
+        """End a handshake that takes long, to make room."""
+        self.counters.arrivals_refused["slow"] += 1
+        self._handshakes.cut(arrival)
+        self._arriving.add(arrival.network, -1)
 
     def called(self, arrival: "Arrival", number: bytes) -> None:
         """One is a call through an exit: see `origin.py`."""
@@ -735,8 +746,7 @@ class ExitListener:
         self._is_closed = True
         for arrival in tuple(self._arrivals):
             self.reject(arrival, "stopping")
-        while self._to_shake_hands:
-            self._drop_handshake(self._to_shake_hands.popleft())
+        self._handshakes.close()
         for control in tuple(self._controls):
             control.cut("stopping")
         self.loaner.close()
@@ -960,6 +970,22 @@ def limits_of(grant: ExitGrant) -> Limits:
     )
 
 
+def hello_size(data: bytes) -> int | None:
+    """Return the size of the record that is a whole ClientHello (RFC 8446, section 4.1.2).
+
+    Returns:
+        0 while some of it is missing; None for other bytes, or for more than clients send.
+    """
+    if len(data) < _HELLO_HEAD.size:
+        return 0
+    kind, _, record, message, high, low = _HELLO_HEAD.unpack_from(data)
+    size = _RECORD_HEAD_BYTES + record
+    is_whole = _MESSAGE_HEAD_BYTES + (high << 16 | low) <= record
+    if kind != _TLS[0] or message != _CLIENT_HELLO or not is_whole or size > HELLO_MAX_BYTES:
+        return None
+    return size if len(data) >= size else 0
+
+
 @final
 class Arrival(Watcher, Expiring):
     """A connection that has not said yet what it is.
@@ -988,7 +1014,7 @@ class Arrival(Watcher, Expiring):
             return
         try:
             if not self._read and self.sock.recv(1, _MSG_PEEK) == _TLS:
-                self._listener.secure(self)
+                self._greet(has_ended=bool(events & HUNG_UP))
                 return
             self._read += self.sock.recv(_PREFACE_BYTES - len(self._read))
         except (BlockingIOError, InterruptedError):
@@ -1007,6 +1033,14 @@ class Arrival(Watcher, Expiring):
                 self._listener.reject(self, "garbage")
             else:
                 self._listener.admit(self, preface)
+
+    def _greet(self, *, has_ended: bool) -> None:
+        """It speaks TLS; until its ClientHello is there it makes room as silent ones do."""
+        size = hello_size(self.sock.recv(HELLO_MAX_BYTES, _MSG_PEEK))
+        if size is None or (not size and has_ended):
+            self._listener.reject(self, "tls")
+        elif size:
+            self._listener.secure(self)
 
     def _call(self, *, has_ended: bool) -> None:
         """It calls through an exit."""

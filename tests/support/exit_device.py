@@ -190,7 +190,8 @@ class Device:
         """Open a work connection, with its own ticket or with another."""
         assert self.welcome is not None
         shown = self.tickets.pop(number, bytes(16)) if ticket is None else ticket
-        return await raw(self.port, Preface(self.welcome.attachment, number, shown).encode())
+        preface = Preface(self.welcome.attachment, number, shown)
+        return await raw(self.port, preface.encode(), self.address)
 
     async def park(self) -> None:
         """Open work connections until as many wait as are wanted."""
@@ -261,12 +262,13 @@ class Device:
             self.spawn(self.park())
 
 
-async def raw(port: int, data: bytes = b"") -> socket.socket:
-    """Return a socket that is connected to the exits' port and has sent something."""
+async def raw(port: int, data: bytes = b"", address: str = "127.0.0.1") -> socket.socket:
+    """Connect to the exits' port from an address, send some bytes, and return the socket."""
     loop = asyncio.get_running_loop()
     sock = socket.socket()
     sock.setblocking(False)
     try:
+        sock.bind((address, 0))
         await loop.sock_connect(sock, ("127.0.0.1", port))
         await loop.sock_sendall(sock, data)
     except BaseException:

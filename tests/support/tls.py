@@ -105,3 +105,14 @@ class TlsStream(io.RawIOBase):
         if data:
             self._socket.sendall(data)
             self._sent(len(data))
+
+
+def client_hello() -> bytes:
+    """Return what a client of TLS says first, as it goes over the wire."""
+    said = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="a.test")
+    try:
+        client.do_handshake()
+    except ssl.SSLWantReadError:
+        return said.read()
+    raise AssertionError("a handshake without a server")

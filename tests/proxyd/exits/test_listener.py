@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from support.exit_device import Granted, Port, hello, is_closed, raw
+from support.tls import client_hello
 from support.waiting import until
 
 from market.errors import Code, MarketError
 from proxyctl.protocol.frames import PREFACE, Limits, Preface
 from proxyd.exits import listener as module
+from proxyd.exits.handshakes import HANDSHAKES_AT_ONCE, HANDSHAKES_PER_EXIT
 from storage.errors import UnavailableError
 
 
@@ -134,15 +136,16 @@ async def test_who_says_nothing_is_closed(
     await port.close()
 
 
-async def test_a_flood_of_silent_connections_keeps_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [0, 1, 100, None])
+async def test_a_flood_of_silent_connections_and_half_handshakes_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
 ) -> None:
     monkeypatch.setattr(module, "ROOM_AFTER_SECONDS", 0.0)
     port = Port(tmp_path, arrivals=5)
     silent = []
     for _ in range(20):
         with suppress(ConnectionError):  # it may be closed while it connects
-            silent.append(await raw(port.port))
+            silent.append(await raw(port.port, client_hello()[:size]))
     await until(lambda: port.counters.arrivals_refused["slow"] >= 15, "the oldest are closed")
     assert port.listener.arrivals <= 5
     await port.parked()
@@ -189,6 +192,55 @@ async def test_one_network_may_not_have_all_arrivals(tmp_path: Path) -> None:
     for each in silent:
         each.close()
     await port.close()
+
+
+async def test_one_network_may_not_have_all_handshakes(tmp_path: Path) -> None:
+    port = Port(tmp_path, exits_per_network=1)
+    hello, began = client_hello(), []
+    for _ in range(HANDSHAKES_PER_EXIT + 1):
+        began.append(await raw(port.port, hello))
+    await until(lambda: port.counters.arrivals_refused == {"network": 1}, "one is too many")
+    assert port.listener.arrivals == HANDSHAKES_PER_EXIT
+    for each in began:
+        each.close()
+    await port.close()
+
+
+async def test_strangers_leave_places_for_the_connections_of_attached_exits(
+    tmp_path: Path,
+) -> None:
+    port = Port(tmp_path, arrivals=8)
+    device = port.unattached()
+    device.address, device.parks = "127.0.0.2", False
+    await device.attach()
+    await until(lambda: bool(device.tickets), "it may open connections")
+    silent, places = [], 8 - 8 // module.RESERVED_DIVISOR
+    for _ in range(20):  # too young to make room
+        with suppress(ConnectionError):
+            silent.append(await raw(port.port))
+    await until(lambda: port.counters.arrivals_refused["total"] == 20 - places, "all are there")
+    sock = await device.work(next(iter(device.tickets)))
+    await until(lambda: port.counters.parked == 1, "its connection waits")
+    for each in (sock, *silent):
+        each.close()
+    await port.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [
+        (client_hello(), len(client_hello())),
+        (client_hello() + b"more", len(client_hello())),
+        (client_hello()[:-1], 0),
+        (b"\x16", 0),
+        (b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc", None),  # 16 KiB
+        (b"\x16\x03\x01\x00\x04\x01\x00\x10\x00", None),  # longer than its record
+        (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", None),  # a ServerHello
+        (b"\x17\x03\x01\x00\x04\x01\x00\x00\x00", None),
+    ],
+)
+def test_a_client_hello_is_told_from_others_and_from_a_part(data: bytes, size: int | None) -> None:
+    assert module.hello_size(data) == size
 
 
 @pytest.mark.parametrize(
@@ -299,7 +351,7 @@ async def test_exits_are_told_that_the_daemon_stops(port: Port) -> None:
 
 async def test_nothing_is_left_of_handshakes_under_way_at_the_end(tmp_path: Path) -> None:
     port = Port(tmp_path)
-    silent = [await raw(port.port, b"\x16") for _ in range(5)]
+    silent = [await raw(port.port, client_hello()) for _ in range(5)]
     await until(lambda: len(port.listener._handshakes) == 5)
     await port.close()
     for sock in silent:
@@ -309,11 +361,11 @@ async def test_nothing_is_left_of_handshakes_under_way_at_the_end(tmp_path: Path
 
 async def test_handshakes_that_have_not_begun_at_the_end_are_closed(tmp_path: Path) -> None:
     port = Port(tmp_path)
-    count = 2 * module.HANDSHAKES_AT_ONCE  # half of them wait for the next turn
+    count = 2 * HANDSHAKES_AT_ONCE  # half of them wait for the next turn
     silent = [await raw(port.port) for _ in range(count)]
     await until(lambda: port.listener.arrivals == count)
     for sock in silent:
-        sock.send(b"\x16")
+        sock.send(client_hello())
     while not len(port.listener._tasks):
         await asyncio.sleep(0)
     # Before the first step of the task: when it is cancelled now, none of its code runs.
