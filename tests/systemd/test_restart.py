@@ -3,6 +3,8 @@
 import asyncio
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from support import targets, threads
@@ -13,6 +15,7 @@ from support.waiting import until, until_true
 
 PER_SECOND = 300
 LATE_SECONDS_MAX = 60
+PASSWORDLESS_PORT = 1081
 
 
 class Load:
@@ -75,6 +78,28 @@ async def test_several_processes_are_one_service(running: Service, token: str) -
         assert await asyncio.to_thread(running.log_in, EMAIL, PASSWORD)
 
 
+@contextmanager
+def knocking(port: int) -> Iterator[list[str]]:
+    """Connect to a port again and again, and say nothing; yield the refusals."""
+    over = threading.Event()
+    refused: list[str] = []
+
+    def knock() -> None:
+        while not over.wait(0.02):
+            try:
+                socket.create_connection(("127.0.0.1", port), LATE_SECONDS_MAX).close()
+            except OSError as error:
+                refused.append(repr(error))
+
+    thread = threading.Thread(target=knock)
+    thread.start()
+    try:
+        yield refused
+    finally:
+        over.set()
+        thread.join()
+
+
 async def restart_under_load(running: Service, token: str) -> None:
     """Restart it twice while clients come, none of whom may notice."""
     bought = await asyncio.to_thread(running.buy, token)
@@ -82,18 +107,19 @@ async def restart_under_load(running: Service, token: str) -> None:
     async with targets.echo() as target:
         load = Load(bought["proxy"], target)
         task = asyncio.create_task(load.run(over))
-        for _ in range(2):
-            enough = load.served + 2 * PER_SECOND
-            await until(lambda enough=enough: load.served >= enough, "served")
-            before = running.main_pid
-            command = "systemctl restart proxyd.service"
-            await asyncio.to_thread(running.machine.run, command)
-            assert running.main_pid != before
+        with knocking(PASSWORDLESS_PORT) as refused:
+            for _ in range(2):
+                enough = load.served + 2 * PER_SECOND
+                await until(lambda enough=enough: load.served >= enough, "served")
+                before = running.main_pid
+                command = "systemctl restart proxyd.service"
+                await asyncio.to_thread(running.machine.run, command)
+                assert running.main_pid != before
         enough = load.served + 2 * PER_SECOND
         await until(lambda: load.served >= enough, "served")
         over.set()
         await task
-    assert load.failures == []
+    assert (load.failures, refused) == ([], [])
 
 
 def test_a_reload_takes_limits_and_refuses_what_is_wrong(running: Service) -> None:
@@ -147,11 +173,32 @@ def test_a_stop_cuts_what_does_not_end_in_time(running: Service, token: str) -> 
 
 def test_stopped_with_its_sockets_it_stays_stopped(running: Service) -> None:
     running.machine.run("systemctl stop proxyd.service 'proxyd*.socket'")
-    for port in (1080, 1081, 8080):
+    for port in (1080, PASSWORDLESS_PORT, 8080):
         with socket.socket() as client:
             assert client.connect_ex(("127.0.0.1", port)) != 0
     assert running.state == "inactive"
     # Its sockets come with it.
     running.machine.run("systemctl start proxyd.service")
-    for port in (1080, 1081, 8080):
+    for port in (1080, PASSWORDLESS_PORT, 8080):
         socket.create_connection(("127.0.0.1", port)).close()
+
+
+async def test_the_ports_of_devices_and_pages_are_held_where_their_units_are_enabled(
+    running: Service,
+) -> None:
+    machine = running.machine
+    units = "proxyd-exits.socket proxyd-apps.socket"
+    parts = {"exits__host": '"127.0.0.1"', "exits__public_host": '"127.0.0.1"'}
+    running.configure(**parts, apps__host='"127.0.0.1"', apps__domain='"localhost"')
+    machine.run(f"systemctl enable {units}; systemctl restart proxyd.service")
+    try:
+        with knocking(1090) as devices, knocking(8081) as visitors:
+            await asyncio.to_thread(machine.run, "systemctl restart proxyd.service")
+            assert running.state == "active"
+    finally:
+        machine.run(f"systemctl disable --now {units}")
+        running.configure()
+        machine.run("systemctl restart proxyd.service")
+    assert (devices, visitors) == ([], [])
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", 1090)) != 0
