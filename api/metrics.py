@@ -1,12 +1,39 @@
 """The metrics, and the clients that may read them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address, ip_network
 
 from market.networks import plain
 
 PATH = "/metrics"
+# What web servers in front of this one say of their clients.
+FORWARDED = frozenset(
+    {
+        "Forwarded",
+        "Via",
+        "X-Forwarded-For",
+        "X-Forwarded-Host",
+        "X-Forwarded-Proto",
+        "X-Real-IP",
+        "True-Client-IP",
+        "CF-Connecting-IP",
+    }
+)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def is_forwarded(headers: Mapping[str, str]) -> bool:
+    """Say whether a web server that passes a request on says so in a header."""
+    return any(name in headers for name in FORWARDED)
+
+
+def is_this_machine(host: str) -> bool:
+    """Say whether the header Host names this machine, and no service on the internet."""
+    name = host.partition("]")[0].removeprefix("[") if "[" in host else host.partition(":")[0]
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
 
 
 class Exposition:
@@ -21,13 +48,16 @@ class Exposition:
         self.render = render
         self._allow = tuple(ip_network(text) for text in allow)
 
-    def permits(self, client: str, *, forwarded: bool) -> bool:
+    def permits(self, client: str, host: str, *, forwarded: bool) -> bool:
         """Say whether a client may read them.
 
         Args:
             client: its address.
-            forwarded: whether the request was forwarded by a proxy that is not trusted: then the
-                address is the proxy's, and no reader is allowed.
+            host: the header Host. A program on this machine asks for this machine; a web server on
+                it may pass on what its clients ask for. One that changes Host, and adds no header,
+                cannot be told from such a program.
+            forwarded: whether a proxy has passed the request on without a client that is believed:
+                then the address is the proxy's, and no reader is allowed.
         """
         try:
             address = plain(ip_address(client))
@@ -35,6 +65,8 @@ class Exposition:
             return False
         if forwarded:
             return False
-        return address.is_loopback or any(
+        if address.is_loopback:
+            return is_this_machine(host)
+        return any(
             address.version == network.version and address in network for network in self._allow
         )

@@ -241,9 +241,11 @@ class HttpServer(Front):
     def _metrics(self, request: Request) -> Response:
         """Return the metrics to a client that may read them; to others the path does not exist."""
         exposition = self._exposition
-        says_forwarded = "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
-        forwarded = says_forwarded and not self._clients.believes(request.remote or "")
-        if exposition is None or not exposition.permits(self._client(request), forwarded=forwarded):
+        client, peer = self._client(request), request.remote or ""
+        says_client = hdrs.X_FORWARDED_FOR in request.headers and self._clients.believes(peer)
+        forwarded = not says_client and exposed.is_forwarded(request.headers)
+        host = request.headers.get(hdrs.HOST, "")
+        if exposition is None or not exposition.permits(client, host, forwarded=forwarded):
             raise TransportError(Transport.NO_SUCH_PATH)
         if request.method not in ("GET", "HEAD"):
             raise TransportError(Transport.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
@@ -325,8 +327,9 @@ class HttpServer(Front):
         )
 
     async def _body(self, request: Request, route: Route, client: str) -> bytes:
-        declared = request.headers.get("Content-Type")
-        if declared is not None and declared.partition(";")[0].strip().lower() != JSON:
+        # A page of another site can send what has no type, or another, without asking first.
+        declared = request.headers.get("Content-Type", "" if request.body_exists else JSON)
+        if declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)
         return await whole(request, self._body_max_bytes[route.body], client)
 

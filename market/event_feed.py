@@ -46,6 +46,10 @@ SENT_MAX_EVENTS = 5_000
 # Events of other daemons that are looked up together, and how many may wait for that.
 FETCH_MAX_EVENTS = 500
 UNFETCHED_MAX_EVENTS = 20_000
+# How often the database is watched for commits of programs beside this service, such as
+# `proxyd wallet deposit`. Theirs take less than the overlap from the identifier to the commit.
+WATCH_SECONDS = 1.0
+WATCH_OVERLAP_SECONDS = 5
 FAILED_SECONDS = 1.0
 DELETED_MAX_EVENTS = 5_000
 DELETED_MAX_TIMES = 20
@@ -422,6 +426,29 @@ class EventFeed:
                 _logger.warning("events of other daemons are looked up later: %s", error)
                 await asyncio.sleep(FAILED_SECONDS)
                 self.may_have_missed()
+
+    async def watch(self) -> None:
+        """Look up what programs on this machine have recorded, until cancelled.
+
+        They send no notice where the database has none; but the store's version changes, which
+        costs nothing to see. Heartbeats make up for what this misses.
+        """
+        seen = self._store.version()
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            version = self._store.version()
+            if version is None or version == seen or not self._by_user:
+                continue
+            seen = version
+            after = beginning_of(self._now() - WATCH_OVERLAP_SECONDS)
+            try:
+                self.recorded(
+                    await self._store.read(
+                        queries.later_of, self._by_user, after=after, limit=FETCH_MAX_EVENTS
+                    )
+                )
+            except StoreError as error:
+                _logger.warning("events of other programs come with heartbeats: %s", error)
 
 
 def beginning_of(seconds: int) -> str:

@@ -85,6 +85,9 @@ def check(new: NewJob) -> None:
         if not least <= len(text) <= most:
             message = f"{field} must have {least} to {most} characters."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
+    if not new.title.isprintable():  # it stands in terminals and pages of others
+        message = "title must have printable characters alone, on one line."
+        raise MarketError(Code.INVALID_FIELD, message, field="title")
     if not 1 <= new.duration_hrs <= DURATION_MAX_HOURS:
         message = f"duration_hrs must be from 1 to {DURATION_MAX_HOURS}."
         raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")

@@ -88,7 +88,7 @@ _VALUES: Final = {
     "asn": "the number of a network, such as 3320",
     "kind": "residential, mobile, datacenter or any",
     "session": f"a label of 1 to {LABEL_MAX_CHARACTERS} letters, digits and _",
-    "lifetime": "minutes from 1 to 1440, or a time such as 90s, 30m or 2h",
+    "lifetime": "minutes from 1 to 1440, or a time from 60s to 24h, such as 90s, 30m or 2h",
     "dns": "node or exit",
     "tls": "only",
 }

@@ -147,6 +147,7 @@ class Services:
         )
         tasks.spawn("waking", market.waking.run())
         tasks.spawn("events of others", market.event_feed.run())
+        tasks.spawn("events of other programs", market.event_feed.watch())
         tasks.spawn("usage frames", self.send_usage())
         tasks.every(EVENT_CHECK_SECONDS, "old events", market.event_feed.sweep, "old events")
         tasks.spawn("log notices", market.logs.readers.run())

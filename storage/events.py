@@ -110,6 +110,24 @@ async def _page(
     return rows, edge[0] if len(edge) > 1 else ""
 
 
+async def later_of(
+    tx: Transaction, user_ids: Collection[str], *, after: str, limit: int
+) -> list[EventRow]:
+    """Return events of some users behind an identifier, in no order; at most so many."""
+    return await tx.all(
+        EventRow,
+        f"""
+        SELECT {", ".join(f"e.{name}" for name in _TYPES)}
+        FROM {tx.table("followed", id="TEXT")} JOIN events AS e
+            ON e.user_id = followed.id AND e.id > :after
+        LIMIT :limit
+        """,
+        followed=json.dumps([{"id": each} for each in sorted(user_ids)]),
+        after=after,
+        limit=limit,
+    )
+
+
 async def find(tx: Transaction, event_ids: Sequence[str]) -> list[EventRow]:
     """Return those of these events that there are."""
     return await tx.all(

@@ -50,30 +50,18 @@ let leaving = new AbortController(); // of the page that is shown
 let isFirst = true;
 let known = null; // who was there last: while the server is away the menu stays
 
+// A name in a path is an identifier and nothing else: pages put it into the addresses that they ask for.
 function pattern(path) {
-  return new RegExp(`^${path.replace(/\{(\w+)\}/g, "(?<$1>[^/]+)")}/?$`);
+  return new RegExp(`^${path.replace(/\{(\w+)\}/g, "(?<$1>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")}/?$`);
 }
 
 // Which page an address is, and the values of the names in its path.
 function found(pathname) {
   for (const page of PAGES) {
     const match = page.pattern.exec(pathname);
-    if (match) return { page, params: decoded(match.groups ?? {}) };
+    if (match) return { page, params: match.groups ?? {} };
   }
   return { page: MISSING, params: {} };
-}
-
-function decoded(names) {
-  return Object.fromEntries(Object.entries(names).map(([name, text]) => [name, plain(text)]));
-}
-
-// What is not encoded as it should be stands for itself: the server will not know it.
-function plain(text) {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
 }
 
 async function render(url, kept) {

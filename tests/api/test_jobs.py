@@ -701,3 +701,11 @@ async def test_a_list_that_cannot_be_is_refused_by_name(
     buyer = await service.person()
     answer = await service.call("GET", f"{path}?{query}", token=buyer.token)
     refused(answer, "invalid_field", field)
+
+
+@pytest.mark.parametrize("title", ["a\x1b[31m", "\u202egnp.exe", "\u2066x", "two\nlines"])
+async def test_a_title_does_nothing_to_a_terminal_or_a_page(service: Service, title: str) -> None:
+    buyer = await service.person(credit="5")
+    job = {"title": title, "job_type": "script", "price_credit": 1, "duration_hrs": 1}
+    answer = await service.call("POST", "/api/jobs", job, token=buyer.token)
+    assert (answer.status, answer.code, answer.field) == (400, "invalid_field", "title")

@@ -21,7 +21,7 @@ from support.socks import GREETING, Client, plain_tunnel, tunnel
 from support.waiting import until
 
 from api import request_id
-from api.metrics import Exposition
+from api.metrics import FORWARDED, Exposition
 from proxyd import __version__
 from proxyd.compiled import finder
 from proxyd.ops import process_metrics
@@ -205,7 +205,28 @@ def test_only_this_machine_and_named_networks_read(
     client: str, forwarded: bool, permitted: bool
 ) -> None:
     exposition = Exposition(lambda: b"", ["10.0.0.0/8"])
-    assert exposition.permits(client, forwarded=forwarded) is permitted
+    assert exposition.permits(client, "localhost:8080", forwarded=forwarded) is permitted
+
+
+@pytest.mark.parametrize(
+    ("host", "permitted"),
+    [
+        ("127.0.0.1:8080", True),
+        ("127.0.0.1", True),
+        ("[::1]:8080", True),
+        ("localhost", True),
+        ("api.example.com", False),
+        ("localhost.example.com:80", False),
+        ("[2001:db8::1]", False),
+        ("", False),
+    ],
+)
+def test_who_asks_this_machine_for_another_name_comes_through_a_web_server(
+    host: str, permitted: bool
+) -> None:
+    exposition = Exposition(lambda: b"", ["10.0.0.0/8"])
+    assert exposition.permits("127.0.0.1", host, forwarded=False) is permitted
+    assert exposition.permits("10.1.2.3", host, forwarded=False)
 
 
 async def test_whoever_comes_through_a_web_server_finds_nothing(tmp_path: Path) -> None:
@@ -214,6 +235,9 @@ async def test_whoever_comes_through_a_web_server_finds_nothing(tmp_path: Path) 
             headers = {"X-Forwarded-For": "198.51.100.7"}
             answer = await service.call("GET", "/metrics", headers=headers)
             assert (answer.status, answer.code) == (404, "no_such_path")
+            for name in [*sorted(FORWARDED - {"X-Forwarded-For"}), "Host"]:
+                answer = await service.call("GET", "/metrics", headers={name: "api.example.com"})
+                assert (answer.status, answer.code) == (404, "no_such_path"), name
 
 
 async def test_every_answer_names_its_request(service: Service) -> None:

@@ -27,6 +27,7 @@ SECRET = "tell-nobody"  # stands in every hostile request, and in no answer or l
 ENDS = b"Host: x\r\nConnection: close\r\n"
 POST = b"POST /auth/login HTTP/1.1\r\n" + ENDS + b"Content-Type: application/json\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+TYPED = b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /healthz HTTP/1.1\r\n" + ENDS
 TRANSPORT_CODES = {
     400: {"bad_request"},
@@ -252,7 +253,7 @@ async def test_odd_headers_change_nothing(
 async def test_pipelined_requests_are_answered_in_their_order(service: Service) -> None:
     one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     two = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
-    three = b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    three = TYPED + b"Content-Length: 2\r\n\r\n{}"
     found = await responses(service, (one + two + three) * 20, 60)
     assert [each.status for each in found] == [200, 404, 400] * 20
 
@@ -356,7 +357,7 @@ async def test_who_takes_a_wrong_turn_is_told_the_way(
 
 async def test_a_request_in_single_bytes_is_a_request(service: Service) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
-    for byte in b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}":
+    for byte in TYPED + b"Content-Length: 2\r\n\r\n{}":
         writer.write(bytes([byte]))
         await writer.drain()
         await asyncio.sleep(0)
@@ -486,6 +487,18 @@ async def test_another_content_type_is_415(service: Service, kind: str) -> None:
     refused(answer, 415, "unsupported_media_type")
     assert answer.body["error"]["message"].endswith(" Content-Type: application/json.")
     assert SECRET not in str(answer.body)
+
+
+async def test_a_body_of_no_type_is_415_and_no_body_needs_none(service: Service) -> None:
+    body = b'{"email": "a@example.com", "password": "tell-nobody"}'
+    ends = b"POST /auth/login HTTP/1.1\r\n" + ENDS
+    whole = b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    chunks = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    for sent in (whole, chunks):
+        [response] = await responses(service, ends + sent, 1)
+        assert (response.status, response.body["error"]["code"]) == (415, "unsupported_media_type")
+    me = await service.person()
+    assert (await service.call("POST", "/auth/logout", token=me.token)).status == 200
 
 
 @pytest.mark.parametrize(

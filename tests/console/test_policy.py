@@ -101,3 +101,18 @@ async def test_a_foreign_page_cannot_frame_it(service: Service) -> None:
     for path in ("/login", "/console", "/device"):
         async with service.http.get(service.url + path) as answer:
             assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_an_address_names_identifiers_and_chooses_no_request(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person()
+    tab = await visit.open(f"{service.url}/login", language="en")
+    await tab.fill("E-mail address", person.email)
+    await tab.fill("Password", "long enough")
+    await tab.click("form [type=submit]")
+    await tab.until_text("Overview", "h1")
+    for kind in ("deploys", "devices", "sessions", "jobs", "webhooks"):
+        await tab.goto(f"{service.url}/console/{kind}/..%2F..%2F..%2Fauth%2Flogins%3Fx=")
+        await tab.until_text("There is no such page", "h1")
+    assert not [sent.path for sent in tab.requests if sent.path.startswith("/auth/logins")]

@@ -12,6 +12,7 @@ from support.story import reached, used
 from support.targets import echo
 from support.threads import web
 
+NOBODYS = "01998f00-0000-7000-8000-00000000000a"
 USED = "Number(document.querySelector('[data-session]')?.dataset.used)"
 LIVE = "document.documentElement.dataset.live === 'live'"
 COST = "document.querySelector('[data-cost]').textContent"
@@ -119,7 +120,7 @@ async def test_one_short_connection_is_counted_on_the_open_page(
 
 
 async def test_what_there_is_not_leads_onward(service: Service, visit: Visit) -> None:
-    tab = await opened(visit, service, await service.person(), "/console/sessions/nonsense")
+    tab = await opened(visit, service, await service.person(), f"/console/sessions/{NOBODYS}")
     await tab.until_text("To the overview", ".failed")
     assert "Try again" not in await tab.text(".failed")
 

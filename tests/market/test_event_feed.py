@@ -105,6 +105,29 @@ async def test_notices_that_were_lost_are_made_up_for_at_the_next_heartbeat(
     await items.aclose()
 
 
+async def test_an_event_of_another_program_comes_before_the_heartbeat(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if market.store.version() is None:
+        pytest.skip("there, notices say it")
+    monkeypatch.setattr(event_feed, "WATCH_SECONDS", 0.01)
+    other = Context(market.store, market.identifiers, market.clock.seconds)
+    feed = feed_of(market, market.context)
+    watching = asyncio.create_task(feed.watch())
+    items = following(feed)
+    assert isinstance(await anext(items), Idle)
+    rows = [await ping(market, other, "u") for _ in range(3)]
+    assert [await next_row(items) for _ in rows] == rows
+    await ping(market, other, "v")
+    own = await ping(market, market.context, "u")  # which a notice says, too: it comes once
+    assert await next_row(items) == own
+    last = await ping(market, other, "u")
+    assert await next_row(items) == last
+    await items.aclose()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
 async def test_an_event_that_is_committed_late_is_replayed(market: Market) -> None:
     late_id = market.identifiers.new()
     market.clock.now += 20

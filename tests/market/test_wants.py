@@ -108,7 +108,7 @@ def test_a_state_keeps_what_looks_like_another_country() -> None:
         ("session-" + "a" * 33, "session", "digits and _, not '" + "a" * 32 + "...'"),
         ("session-a.b", "session", "letters, digits and _"),
         ("lifetime-0", "lifetime", "1 to 1440"),
-        ("lifetime-59s", "lifetime", "1 to 1440"),
+        ("lifetime-59s", "lifetime", "60s to 24h"),
         ("lifetime-1441", "lifetime", "1 to 1440"),
         ("lifetime-25h", "lifetime", "1 to 1440"),
         ("lifetime-1d", "lifetime", "1 to 1440"),

@@ -532,6 +532,12 @@ def test_more_processes_than_cores_are_right_and_warned_of(run: Run) -> None:
     assert f"warning: proxy.processes is {number}" in done.stderr
 
 
+def test_settings_that_open_the_api_are_right_and_warned_of(run: Run) -> None:
+    done = run(["config", "check"], PROXYD_API__HOST="0.0.0.0")
+    assert done.returncode == 0
+    assert "warning: api.host is 0.0.0.0, without TLS" in done.stderr
+
+
 def test_the_settings_to_check_are_named_with_or_without_the_option(
     run: Run, tmp_path: Path
 ) -> None:
