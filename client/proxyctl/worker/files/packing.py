@@ -75,7 +75,7 @@ class Packed(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Return so many bytes, fewer at the end alone."""
+        """Return `size` bytes; fewer at the end, all with -1."""
         left = self.size_bytes - self._position
         left = max(0, left if size < 0 else min(size, left))
         pieces = []
