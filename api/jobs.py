@@ -105,6 +105,7 @@ IN_WORDS = {
     Lack.EXECUTOR: "{} have no sandbox for it (with an image or without)",
     Lack.NETWORK: "{} give jobs no network",
     Lack.PORTS: "{} cannot let anybody in at the ports of a job",
+    Lack.ARCHIVES: "{} cannot unpack archives safely",
     Lack.REPUTATION: "{} have less reputation than it asks for",
 }
 
@@ -793,7 +794,13 @@ def _needs(spec: Spec, job_type: str) -> Needs | None:
     payload = spec.payload
     if payload is None or spec.is_manual:
         return None
-    return Needs.of(payload, spec.resources, job_type, min_reputation=spec.min_reputation)
+    return Needs.of(
+        payload,
+        spec.resources,
+        job_type,
+        min_reputation=spec.min_reputation,
+        has_archives=payload.has_archives,
+    )
 
 
 def _ending(body: CompleteRequest | FailRequest) -> Ending:

@@ -65,6 +65,7 @@ class Capabilities(Struct):
 
     Without the executor bwrap it runs no job that has no image; every other one runs images.
     `ports` are those of its executors whose jobs can be reached at ports on which they listen.
+    Without `archives` it gets no job with inputs to unpack, or with checkpoints.
     """
 
     executors: Annotated[list[Word], Meta(max_length=16)]
@@ -74,6 +75,7 @@ class Capabilities(Struct):
     cuda: Annotated[str, Meta(max_length=32)] = ""
     network: Literal["none", "egress"] = "none"
     ports: Annotated[list[Word], Meta(max_length=16)] = []
+    archives: bool = True
 
 
 class HeldAttempt(Struct):
@@ -291,6 +293,7 @@ def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
         can.network == "egress",
         (least or 0) * MILLION,
         _words(tuple(can.ports)),
+        can.archives,
     )
     named = ((each.job_id, each.attempt) for each in body.attempts)
     attempts = frozenset(named) if body.attempts else NO_ATTEMPTS

@@ -26,6 +26,7 @@ class Hindrance(StrEnum):
     NETWORK = "network"
     EXECUTOR = "executor"
     PORTS = "ports"
+    ARCHIVES = "archives"
     SLOTS = "slots"
     CORES = "cores"
     MEMORY = "memory"
@@ -42,6 +43,7 @@ _OF_LACK: Final[Mapping[Lack, Hindrance]] = {
     Lack.NETWORK: Hindrance.NETWORK,
     Lack.EXECUTOR: Hindrance.EXECUTOR,
     Lack.PORTS: Hindrance.PORTS,
+    Lack.ARCHIVES: Hindrance.ARCHIVES,
     Lack.REPUTATION: Hindrance.REPUTATION,
 }
 

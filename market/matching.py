@@ -54,6 +54,7 @@ class Lack(Enum):
     NETWORK = auto()
     EXECUTOR = auto()
     PORTS = auto()
+    ARCHIVES = auto()
     REPUTATION = auto()
 
 
@@ -76,7 +77,8 @@ class Runs(Protocol):
 class Needs(NamedTuple):
     """What a job needs of a device; jobs that need the same are one shape.
 
-    `min_reputation` is in millionths, and no matter of the offer: see `JobBook.best`.
+    `min_reputation` is in millionths, and no matter of the offer: see `JobBook.best`. A job with
+    `has_archives` has inputs or checkpoints that the device unpacks.
     """
 
     resources: Resources
@@ -85,9 +87,18 @@ class Needs(NamedTuple):
     has_network: bool = False
     min_reputation: int = 0
     has_ports: bool = False
+    has_archives: bool = False
 
     @classmethod
-    def of(cls, runs: Runs, resources: Resources, job_type: str, *, min_reputation: int) -> "Needs":
+    def of(
+        cls,
+        runs: Runs,
+        resources: Resources,
+        job_type: str,
+        *,
+        min_reputation: int,
+        has_archives: bool = False,
+    ) -> "Needs":
         """Return what a job needs for what it runs."""
         return cls(
             resources,
@@ -96,6 +107,7 @@ class Needs(NamedTuple):
             has_network=runs.network != "none",
             min_reputation=min_reputation,
             has_ports=bool(runs.ports),
+            has_archives=has_archives,
         )
 
 
@@ -103,7 +115,7 @@ class Offer(Struct, frozen=True, cache_hash=True):
     """What a device has free, what it can do, and its least price in millionths of a micro-USD.
 
     That is a price per hour. `ports` are the executors whose jobs can be reached at their ports.
-    Devices that offer the same are compared with a job once.
+    `archives`: it can unpack them safely. Devices that offer the same are compared with a job once.
     """
 
     capacity: Capacity
@@ -112,6 +124,7 @@ class Offer(Struct, frozen=True, cache_hash=True):
     has_network: bool = False
     least_price: int = 0
     ports: frozenset[str] = frozenset()
+    archives: bool = True
 
 
 def suits(needs: Needs, offer: Offer) -> bool:
@@ -135,7 +148,9 @@ def lack(needs: Needs, offer: Offer) -> Lack | None:
     can_run = executors - _WITHOUT_IMAGE if needs.has_image else executors & _WITHOUT_IMAGE
     if not can_run:
         return Lack.EXECUTOR
-    return Lack.PORTS if needs.has_ports and can_run.isdisjoint(offer.ports) else None
+    if needs.has_ports and can_run.isdisjoint(offer.ports):
+        return Lack.PORTS
+    return Lack.ARCHIVES if needs.has_archives and not offer.archives else None
 
 
 class WaitingJob:

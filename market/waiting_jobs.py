@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -36,12 +36,23 @@ AGAIN_SECONDS_MIN = 0.1
 _logger = logging.getLogger("jobs")
 
 
+class _Input(Struct):
+    unpack: bool = False
+
+
 class Runs(Struct):
     """What of a payload decides where a job can run."""
 
     image: str = ""
     network: str = "none"
     ports: list[msgspec.Raw] = []
+    inputs: list[_Input] = []
+    checkpoint: dict[str, Any] | None = None
+
+    @property
+    def has_archives(self) -> bool:
+        """Whether its device unpacks something: an input, or the checkpoint of another device."""
+        return self.checkpoint is not None or any(each.unpack for each in self.inputs)
 
 
 class Excluded(NamedTuple):
@@ -273,7 +284,13 @@ def needs_of(payload: str | None, resources: str, job_type: str, min_reputation:
         msgspec.DecodeError, SpecError: a column cannot be read.
     """
     runs = Runs() if payload is None else _payload.decode(payload)
-    return Needs.of(runs, _resources.decode(resources), job_type, min_reputation=min_reputation)
+    return Needs.of(
+        runs,
+        _resources.decode(resources),
+        job_type,
+        min_reputation=min_reputation,
+        has_archives=runs.has_archives,
+    )
 
 
 async def _read(tx: Transaction, job_ids: Sequence[str], now: int) -> _Found:

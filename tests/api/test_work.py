@@ -151,6 +151,35 @@ async def test_a_job_that_listens_waits_for_a_device_that_lets_its_buyer_in(
     assert work["job_id"] == job_id
 
 
+async def test_a_job_with_archives_waits_for_a_device_that_can_unpack_them(
+    service: Service,
+) -> None:
+    """An input to unpack, or a checkpoint: the device may go on with that of another one."""
+    token, buyer = await device_of(service), await service.person(credit="100")
+    walls = {**CAPABILITIES, "archives": False}
+    url = {"name": "x", "url": "https://example.com/x.tar", "sha256": "0" * 64}
+    for fields in (
+        {"inputs": [{**url, "unpack": True}]},
+        {"checkpoint": {"path": "ckpt", "every_s": 60}},
+    ):
+        await next_of(service, token, capabilities=walls)
+        job_id = await post(service, buyer, payload={**JOB["payload"], **fields})
+        answer = await service.call("GET", f"/api/jobs/{job_id}", token=buyer.token)
+        [warning] = answer.body["job"]["warnings"]
+        assert "cannot unpack archives safely" in warning
+        assert (await next_of(service, token, capabilities=walls)).body["jobs"] == []
+        [work] = (await next_of(service, token)).body["jobs"]
+        assert work["job_id"] == job_id
+        await service.call(
+            "POST", f"/api/jobs/{job_id}/fail", {"reason": "done"},
+            headers={"X-Worker-Token": token},
+        )  # fmt: skip
+        await service.call("POST", f"/api/jobs/{job_id}/cancel", token=buyer.token)
+    plain = await post(service, buyer, payload={**JOB["payload"], "inputs": [url]})
+    [work] = (await next_of(service, token, capabilities=walls)).body["jobs"]
+    assert work["job_id"] == plain
+
+
 async def test_a_job_that_is_posted_reaches_a_device_that_waits_whole(service: Service) -> None:
     token, buyer = await device_of(service), await service.person(credit="100")
     asking = later(service, token)

@@ -42,6 +42,7 @@ def test_each_job_is_counted_once_by_what_keeps_it_away() -> None:
         Hindrance.NETWORK: PLAIN._replace(has_network=True),
         Hindrance.EXECUTOR: PLAIN._replace(has_image=True),
         Hindrance.PORTS: PLAIN._replace(has_ports=True),
+        Hindrance.ARCHIVES: PLAIN._replace(has_archives=True),
         Hindrance.CORES: PLAIN._replace(resources=Resources(cores=64)),
         Hindrance.MEMORY: PLAIN._replace(resources=Resources(ram_gb=64)),
         Hindrance.DISK: PLAIN._replace(resources=Resources(disk_gb=640)),
@@ -51,7 +52,7 @@ def test_each_job_is_counted_once_by_what_keeps_it_away() -> None:
     }
     counts = dict(zip(asked, range(1, 20), strict=False))
     waiting = book(*((needs, counts[each]) for each, needs in asked.items()), (PLAIN, 3))
-    less = offer(job_types=EVERYTHING - {"training"}, ports=frozenset())
+    less = offer(job_types=EVERYTHING - {"training"}, ports=frozenset(), archives=False)
     compared = compare(waiting, device(less))
     assert (compared.suitable, compared.waiting) == (3, 3 + sum(counts.values()))
     assert compared.hindrances == counts

@@ -85,6 +85,10 @@ def test_what_suits_is_by_type_image_network_and_resources() -> None:
     serving = structs.replace(engine, ports=frozenset(("podman",)))
     assert not suits(listens, serving)  # it runs under bubblewrap
     assert suits(listens._replace(has_image=True), serving)
+    unpacks = PLAIN._replace(has_archives=True)
+    assert suits(unpacks, ANY)
+    assert lack(unpacks, structs.replace(ANY, archives=False)) is Lack.ARCHIVES
+    assert suits(PLAIN, structs.replace(ANY, archives=False))
     assert not suits(PLAIN._replace(resources=Resources(cores=9)), ANY)
     assert not suits(PLAIN, structs.replace(ANY, capacity=Capacity(slots=0, cores=8)))
 

@@ -15,6 +15,7 @@ from proxyctl.worker.agent import Agent, Device
 from proxyctl.worker.allowance import Allowance
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.egress import Egress
+from proxyctl.worker.files import unpacking
 from proxyctl.worker.files.transfers import FileTransfers
 from proxyctl.worker.files.web import Web
 from proxyctl.worker.link import Link
@@ -120,7 +121,10 @@ def agent_with(
 
     processor = host.Processor()
     allowance = _allowance(consent, folder)
-    can = capabilities(consent, executors, gpus)
+    unpacks = unpacking.check(folder if folder.is_dir() else None)
+    if not unpacks.is_met:
+        _logger.warning("no job with archives is taken: %s", unpacks.actual)
+    can = {**capabilities(consent, executors, gpus), "archives": unpacks.is_met}
     device = Device(
         executors=executors,
         executor_for=lambda payload: sandboxes.executor_for(executors, payload),

@@ -104,6 +104,11 @@ class Payload:
     grace_s: int = 10
     restart: Literal["never", "on_failure", "always"] = "never"
 
+    @property
+    def has_archives(self) -> bool:
+        """Whether its device unpacks something: an input, or the checkpoint of another device."""
+        return self.checkpoint is not None or any(each.unpack for each in self.inputs)
+
 
 @dataclass(frozen=True)
 class Resources:

@@ -35,8 +35,7 @@ from proxyctl.protocol.jobspec import SpecError, check_path
 from proxyctl.words import short_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from proxyctl.worker.beneath import Folder
 
@@ -294,35 +293,6 @@ def unpack(file: IO[bytes], folder: Folder, options: UnpackOptions) -> int:
         problem = "it has a name that cannot be" if error.errno in _OF_NAMES else "it is refused"
         raise ArchiveError(f"{problem}: {error.strerror}") from None
     return unpacking.size_bytes
-
-
-def pack(files: list[tuple[str, int, Callable[[], IO[bytes]]]], archive: Path) -> None:
-    """Write a .tar file, without owners and times: of the same files it is always the same.
-
-    Args:
-        files: name, size and opener of each.
-        archive: where to.
-
-    Raises:
-        ArchiveError: a file became shorter meanwhile.
-        OSError: this device cannot hold it.
-    """
-    with (
-        archive.open("wb") as target,
-        tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for name, size, opener in files:
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = size, 0o644
-            with opener() as source:
-                try:
-                    tar.addfile(member, source)
-                except OSError as error:
-                    if error.errno is None:
-                        raise ArchiveError(
-                            f"{short_line(name)} changed while it was read"
-                        ) from None
-                    raise
 
 
 def _unpack_tar(source: IO[bytes], unpacking: Unpacking) -> None:

@@ -9,7 +9,7 @@ import stat
 import threading
 from contextlib import closing, suppress
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from proxyctl.files import FileError
 from proxyctl.protocol.jobspec import Output
@@ -17,9 +17,11 @@ from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import WORK, TaskError
 from proxyctl.worker.executors.limits.disk import TooMuchError
 from proxyctl.worker.executors.ownership import uid_of
-from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, pack
+from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.inputs import INPUT, Inputs, fetch_file
+from proxyctl.worker.files.notes import Notes
 from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError
+from proxyctl.worker.files.packing import Content, Packed
 from proxyctl.worker.files.room import NoRoomError, Room, failure_of
 from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.uploads import Uploader
@@ -40,10 +42,15 @@ _logger = logging.getLogger("worker")
 
 # Where the buyer reads what was not taken, and why.
 LEFT_OUT: Final = "left-out.txt"
-# Beside the folder of the job, which cannot write there.
 CHECKPOINT: Final = "checkpoint.tar"
+# Beside the folder of the job, which cannot write there.
 RESTORED: Final = "restored.tar"
 CHECKPOINT_MAX_BYTES: Final = 5 << 30
+# On average: 20 Mbit/s, what many homes can send. It also bounds reading and hashing.
+BYTES_PER_SECOND: Final = 2_500_000
+_BEYOND_DISK: Final = "the outputs have more bytes than this job may have on the disk"
+# How `JobFolder.collect` says that it has not looked at everything: a part is no checkpoint.
+_NOT_ALL: Final = "*: "
 
 
 class FileTransfers:
@@ -86,13 +93,18 @@ class FileTransfers:
         outputs = payload_of_work(entry.work).outputs
         if not outputs:
             return
+        left = disk_bytes_of(entry.work, self._lend)
         uploader = Uploader(self._link, self._web, entry.job_id, entry.attempt, is_stopped)
         with _opened(folder / WORK) as work:
             collection = work.collect(outputs)
             for leaving in collection.files:
-                reason = _sent(uploader, work, leaving)
+                # Holes of files take no disk, and are sent all the same.
+                is_too_large = leaving.size_bytes > left
+                reason = _BEYOND_DISK if is_too_large else _sent(uploader, work, leaving)
                 if reason:
                     collection.leave_out(leaving.name, reason)
+                else:
+                    left -= leaving.size_bytes
         _tell_left_out(uploader, collection)
 
     def begin_checkpoints(self, entry: Entry, folder: Path) -> Checkpoints | None:
@@ -101,7 +113,7 @@ class FileTransfers:
         if checkpoint is None:
             return None
         send = partial(self._send_checkpoint, entry, folder, checkpoint.path)
-        return Checkpoints(entry.attempt_id, checkpoint.every_s, send)
+        return Checkpoints(entry.attempt_id, checkpoint.every_s, send, Notes(folder).write)
 
     def _restore(
         self,
@@ -150,38 +162,35 @@ class FileTransfers:
             raise failure_of(error, "the checkpoint", INPUT) from None
 
     def _send_checkpoint(
-        self, entry: Entry, folder: Path, path: str, is_stopped: Callable[[], bool]
-    ) -> str:
-        """Send what is in the folder of checkpoints; return in words why not, if it was not sent.
+        self, entry: Entry, folder: Path, path: str, sending: Checkpoints
+    ) -> list[str]:
+        """Send the folder of checkpoints; return sentences about files that were not sent.
 
         A file that is being written just now makes this one worthless; the next one may be whole.
+        It is read twice, for its hash and to be sent, and is at no time on the disk.
         """
-        archive = folder / CHECKPOINT
+        most = min(CHECKPOINT_MAX_BYTES, disk_bytes_of(entry.work, self._lend))
         try:
             with _opened(folder / WORK) as work:
-                wanted = Output("checkpoint", path, CHECKPOINT_MAX_BYTES)
-                collection = work.collect([wanted])
-                if not collection.files or collection.left_out:
-                    return "; ".join(collection.sentences()[:3])
-                pack(
-                    [
-                        (each.name, each.size_bytes, partial(_open, work, each))
-                        for each in collection.files
-                    ],
-                    archive,
+                collection = work.collect([Output("checkpoint", path, most)])
+                left_out = collection.sentences()
+                if not collection.files or any(each.startswith(_NOT_ALL) for each in left_out):
+                    return ["no checkpoint this time", *left_out]
+                files = [
+                    Content(each.name, each.size_bytes, partial(_open, work, each))
+                    for each in collection.files
+                ]
+                with Packed(files) as packed:
+                    sending.spend(packed.size_bytes)
+                uploader = Uploader(
+                    self._link, self._web, entry.job_id, entry.attempt, sending.is_closed
                 )
-                for each in collection.files:  # is it still what it was?
-                    _open(work, each).close()
-            uploader = Uploader(self._link, self._web, entry.job_id, entry.attempt, is_stopped)
-            uploader.send(CHECKPOINT, lambda: archive.open("rb"), "checkpoint")
+                uploader.send(CHECKPOINT, lambda: cast("IO[bytes]", Packed(files)), "checkpoint")
         except (NotTakenError, ArchiveError, TaskError) as error:
-            return str(error)
+            return [f"no checkpoint this time: {error}"]
         except OSError as error:
-            return f"it cannot be kept here: {error.strerror}"
-        finally:
-            with suppress(FileNotFoundError):
-                archive.unlink()
-        return ""
+            return [f"no checkpoint this time: it cannot be read: {error.strerror}"]
+        return [f"left out of the checkpoint: {each}" for each in left_out]
 
 
 class Checkpoints:
@@ -189,16 +198,24 @@ class Checkpoints:
 
     Args:
         attempt_id: the attempt, for the log.
-        every_s: how often.
-        send: sends one, if nobody closes this meanwhile; returns why not.
+        every_s: how often, at most.
+        send: sends one, if this is not closed meanwhile; returns sentences about what it has not
+            sent.
+        note: shows sentences to the buyer.
     """
 
     def __init__(
-        self, attempt_id: str, every_s: float, send: Callable[[Callable[[], bool]], str]
+        self,
+        attempt_id: str,
+        every_s: float,
+        send: Callable[[Checkpoints], list[str]],
+        note: Callable[[list[str]], None],
     ) -> None:
         self._attempt_id = attempt_id
         self._every_s = every_s
         self._send = send
+        self._note = note
+        self._pause_seconds = every_s
         self._closed = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"checkpoints of {attempt_id}", daemon=True
@@ -210,14 +227,25 @@ class Checkpoints:
         self._closed.set()
         self._thread.join()
 
+    def is_closed(self) -> bool:
+        """Return whether the rest of one is in vain."""
+        return self._closed.is_set()
+
+    def spend(self, size: int) -> None:
+        """Put the next one off, by the time that this one takes of the owner's line."""
+        self._pause_seconds = max(self._every_s, size / BYTES_PER_SECOND)
+
     def _run(self) -> None:
-        while not self._closed.wait(self._every_s):
+        while not self._closed.wait(self._pause_seconds):
+            self._pause_seconds = self._every_s
             try:
-                reason = self._send(self._closed.is_set)
+                sentences = self._send(self)
             except (LinkError, RefusedError) as error:
-                reason = str(error)
-            if reason and not self._closed.is_set():
-                _logger.info("job %s: no checkpoint this time: %s", self._attempt_id, reason)
+                _logger.info("job %s: no checkpoint this time: %s", self._attempt_id, error)
+                continue
+            if sentences and not self._closed.is_set():
+                _logger.info("job %s: %s", self._attempt_id, "; ".join(sentences[:3]))
+                self._note(sentences)
 
 
 def _discard(archive: Path, unfinished: Path) -> None:

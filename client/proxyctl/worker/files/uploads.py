@@ -152,6 +152,6 @@ class Uploader:
 
 
 def _size_of(file: IO[bytes]) -> int:
-    if isinstance(file, io.BytesIO):
-        return len(file.getbuffer())
-    return os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size

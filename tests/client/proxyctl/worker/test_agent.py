@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,7 @@ from proxyctl.worker import agent as agent_module
 from proxyctl.worker import lock, names
 from proxyctl.worker.agent import AgentError
 from proxyctl.worker.executors.base import WORK, TaskError
+from proxyctl.worker.files import unpacking
 from proxyctl.worker.link import LinkError
 from proxyctl.worker.record import Consent, Lend
 from proxyctl.worker.running import agent_with
@@ -603,6 +605,20 @@ def test_who_lets_nobody_in_is_given_no_job_that_listens(tmp_path: Path) -> None
     (tmp_path / names.PORTS).write_text(json.dumps(spent))
     assert told(Lend(ports_gb_per_day=1)) == []
     assert told(Lend(ports_gb_per_day=2)) == ["podman"]
+
+
+def test_a_device_that_cannot_unpack_safely_takes_no_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would fail at each of them, one after the other."""
+    consent = Consent("http://127.0.0.1:1", TOKEN, "2026-01-01T00:00:00+00:00")
+    able = agent_with(consent, tmp_path, {}, to_loopback(), lambda: None)
+    assert able._device.capabilities()["archives"] is True
+    program = 'import os; os.write(1, b\'{"unconfined": "no walls"}\\n\')'
+    monkeypatch.setattr(unpacking, "python", lambda _: (sys.executable, "-c", program))
+    agent = agent_with(consent, tmp_path, {}, to_loopback(), lambda: None)
+    assert agent._device.capabilities()["archives"] is False
+    assert "no job with archives is taken" in caplog.text
 
 
 def test_what_an_engine_makes_after_all_was_removed_is_removed_too(

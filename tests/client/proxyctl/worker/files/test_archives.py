@@ -20,7 +20,7 @@ from support.archives import KINDS, NAMES, Member, archive_of, members_of
 
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.files import archives
-from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, pack, unpack
+from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, unpack
 from proxyctl.worker.scratch import remove_tree
 
 MIB = 1 << 20
@@ -459,18 +459,3 @@ def test_the_order_of_members_makes_no_way_out(tmp_path: Path) -> None:
     for ordered in itertools.permutations(members):
         for kind in ("tar", "zip"):
             site.unpack(archive_of(ordered, kind))
-
-
-def test_what_is_packed_is_unpacked_and_always_the_same(tmp_path: Path) -> None:
-    contents = {"ckpt/a": b"a" * 100_000, "ckpt/b/c": b""}
-    for name in ("one", "two"):
-        files = [
-            (path, len(content), lambda content=content: io.BytesIO(content))
-            for path, content in contents.items()
-        ]
-        pack(files, tmp_path / name)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    unpacked(tmp_path, (tmp_path / "one").read_bytes(), writable=True)
-    assert tree(tmp_path / "into") == contents
-    with pytest.raises(ArchiveError, match="changed while it was read"):
-        pack([("a", 10, lambda: io.BytesIO(b"short"))], tmp_path / "three")

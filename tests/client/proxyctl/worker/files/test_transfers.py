@@ -9,6 +9,7 @@ import tarfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +22,12 @@ from support.story import worker_token
 from support.threads import WebTarget
 from support.waiting import until
 
+from proxyctl.worker import names
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.limits import disk
-from proxyctl.worker.files import inputs, web
+from proxyctl.worker.files import inputs, transfers, web
 from proxyctl.worker.files.room import Room, failure_of
-from proxyctl.worker.files.transfers import FileTransfers, _opened
+from proxyctl.worker.files.transfers import Checkpoints, FileTransfers, _opened
 from proxyctl.worker.files.web import Web
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.link import Link, LinkError, RefusedError
@@ -615,9 +617,8 @@ async def checkpointed(device: Device, until_there: Callable[[], Awaitable[bool]
 
 
 async def test_the_next_attempt_goes_on_from_the_newest_checkpoint(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+    device: Device, often: None
 ) -> None:
-    monkeypatch.setattr("proxyctl.worker.files.transfers.Checkpoints.__init__", _often)
     assert device.transfers.begin_checkpoints(device.entry(), device.folder) is None
     device.leave("ckpt/epoch", b"1")
     device.leave("ckpt/weights/w", os.urandom(1_000_000))
@@ -659,12 +660,104 @@ async def test_the_next_attempt_goes_on_from_the_newest_checkpoint(
     following.link.close()
 
 
-def _often(self: Any, attempt_id: str, every_s: float, send: Any) -> None:
-    """Begin as `Checkpoints` does, with a hundredth of the pause."""
-    self._attempt_id, self._every_s, self._send = attempt_id, every_s / 200, send
-    self._closed = threading.Event()
-    self._thread = threading.Thread(target=self._run)
-    self._thread.start()
+begin = Checkpoints.__init__
+
+
+def _often(self: Any, attempt_id: str, every_s: float, send: Any, note: Any) -> None:
+    """Begin as `Checkpoints` does, with a small part of the pause."""
+    begin(self, attempt_id, every_s / 200, send, note)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfers.Checkpoints, "__init__", _often)
+    monkeypatch.setattr(transfers, "BYTES_PER_SECOND", 1 << 40)
+
+
+async def test_a_link_among_checkpoints_is_left_out_and_the_buyer_reads_why(
+    device: Device, often: None
+) -> None:
+    """Many programs keep one to the newest of their checkpoints."""
+    log = device.folder / names.LOGS["err"]
+    log.write_bytes(b"epoch 1\n")
+    device.leave("ckpt/step-100/weights", b"weights")
+    (device.folder / WORK / "ckpt" / "latest").symlink_to("step-100")
+
+    async def is_there() -> bool:
+        return "checkpoint.tar" in await device.left() and b"latest" in log.read_bytes()
+
+    await checkpointed(device, is_there)
+    assert log.read_text() == (
+        "epoch 1\nproxyctl: left out of the checkpoint: ckpt/latest: it is a link\n"
+    )
+    sent = (await device.left())["checkpoint.tar"]["content"]
+    with tarfile.open(fileobj=io.BytesIO(sent)) as tar:
+        assert tar.getnames() == ["ckpt/step-100/weights"]
+
+
+async def test_a_checkpoint_takes_no_disk_and_has_the_size_that_the_job_may_have(
+    device: Device, often: None
+) -> None:
+    """Holes of a file cost a job nothing; they may not cost the owner's disk and line."""
+    log = device.folder / names.LOGS["err"]
+    log.touch()
+    device.lend(Lend(disk_gb=0.02, max_jobs=1))
+    device.leave("ckpt/sparse", b"")
+    os.truncate(device.folder / WORK / "ckpt" / "sparse", 21_000_000)
+
+    async def is_noted() -> bool:
+        return b"more than its 20000000" in log.read_bytes()
+
+    await checkpointed(device, is_noted)
+    assert "checkpoint.tar" not in await device.left()
+    os.truncate(device.folder / WORK / "ckpt" / "sparse", 19_000_000)
+    before = disk.measure(device.folder, 1 << 40)
+    most = 0
+
+    async def is_there() -> bool:
+        nonlocal most
+        most = max(most, disk.measure(device.folder, 1 << 40))
+        return "checkpoint.tar" in await device.left()
+
+    await checkpointed(device, is_there)
+    assert most == before
+
+
+async def test_checkpoints_leave_the_owners_line_to_the_owner(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a large one the next one waits, for longer than the job has asked for."""
+    waits: list[float] = []
+    closed = threading.Event()
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) > 3
+
+    monkeypatch.setattr(
+        transfers, "threading", SimpleNamespace(Event=lambda: closed, Thread=threading.Thread)
+    )
+    monkeypatch.setattr(closed, "wait", wait)
+
+    def send(sending: Checkpoints) -> list[str]:
+        sending.spend(500_000_000)
+        if len(waits) == 2:
+            raise LinkError("it broke off")
+        return []
+
+    Checkpoints("one", 10, send, lambda _: None).close()
+    assert waits == [10, 200, 200, 200]
+
+
+async def test_outputs_have_no_more_bytes_than_the_job_may_have(device: Device) -> None:
+    device.lend(Lend(disk_gb=0.001, max_jobs=1))
+    device.leave("out/a", b"a")
+    device.leave("out/sparse", b"")
+    os.truncate(device.folder / WORK / "out" / "sparse", 1_000_000)
+    await device.upload(outputs=[{"name": "x", "path": "out"}])
+    left = await device.left()
+    assert left.keys() == {"out/a", "left-out.txt"}
+    assert b"out/sparse: the outputs have more bytes" in left["left-out.txt"]["content"]
 
 
 async def checkpoint_of(device: Device, content: bytes) -> dict[str, Any]:
