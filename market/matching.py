@@ -54,7 +54,6 @@ class Lack(Enum):
     NETWORK = auto()
     EXECUTOR = auto()
     PORTS = auto()
-    REPUTATION = auto()
 
 
 class Runs(Protocol):

@@ -17,7 +17,9 @@ from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.deploys import NewDeploy
 from market.errors import Code, MarketError
-from market.matching import Lack, Needs
+from market.hindrances import Hindrance
+from market.lacking import Lacking
+from market.matching import Needs
 from market.money import MICRO, Currency
 from market.reputation import NEW, Reputation
 from market.states import ReviewStatus
@@ -270,7 +272,7 @@ async def test_it_is_known_whether_any_device_has_the_reputation(market: Market)
     needs = Needs(Resources(), "script", min_reputation=950_000)
     assert not market.dispatch.lacks(needs)  # nobody has asked yet, and nobody knows
     await given(market, await device_of(market, await market.person()))
-    assert market.dispatch.lacks(needs) == {Lack.REPUTATION: 1}
+    assert market.dispatch.lacks(needs) == Lacking(1, {Hindrance.REPUTATION: 1}, close=1)
     assert not market.dispatch.lacks(needs._replace(min_reputation=500_000))
     await given(market, await reputed(market, await market.person(), 40))
     assert not market.dispatch.lacks(needs)
