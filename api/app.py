@@ -25,6 +25,7 @@ from api.response_cache import Answers
 from api.reverse.server import AppServer
 from api.reviews import ReviewRoutes
 from api.routes import Route
+from api.shortages import Shortages
 from api.usage import UsageRoutes
 from api.wallet import WalletRoutes
 from api.webhooks import WebhookRoutes
@@ -75,7 +76,9 @@ def routes(
         *LogRoutes(market.logs).table(),
         *ArtifactRoutes(market.artifacts).table(),
         *ReferralRoutes(market.referrals, app_url).table(),
-        *DeployRoutes(market.deploys, market.rollouts, market.dispatch).table(),
+        *DeployRoutes(
+            market.deploys, market.rollouts, Shortages(market.jobs, market.dispatch)
+        ).table(),
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
         *EventRoutes(market.event_feed).table(),

@@ -9,7 +9,6 @@ from api import literals
 from api.accounts import RequiredText
 from api.codec import money
 from api.identifiers import in_path
-from api.jobs import lacks_in_words
 from api.listing import Page, Timestamp, timestamp
 from api.literals import (
     CURRENCIES,
@@ -21,6 +20,7 @@ from api.literals import (
 )
 from api.reputations import in_millionths
 from api.routes import Auth, Call, Nothing, Reply, Route
+from api.shortages import Shortages
 from market.deploys import (
     COMMAND_MAX_CHARACTERS,
     GPU_COUNT_MAX,
@@ -30,7 +30,6 @@ from market.deploys import (
     Deploys,
     NewDeploy,
 )
-from market.dispatch import Dispatch
 from market.errors import Code
 from market.money import Currency
 from market.postings import DURATION_MAX_HOURS
@@ -209,7 +208,7 @@ class RevisionsReply(Reply, kw_only=True):
 class DeployReply(Reply, kw_only=True):
     """A deploy that was queued; its `cost` is held in the currency of `payment_type`.
 
-    `warnings`, of one that says what it runs, are as those of a job.
+    `warnings` are those of a job.
     """
 
     job_id: str
@@ -238,7 +237,8 @@ class DeployItem(Struct):
     """A deploy; `cost`, and `paid` once it is over, are in the currency of `payment_type`.
 
     `ready_replicas` are those that run, or, if the deploy says what they run, those that can be
-    used; how far such a deploy is with its `revision` is there as well.
+    used; how far such a deploy is with its `revision` is there as well. `warnings` are there while
+    a replica waits that no device runs.
     """
 
     # One field for each of the documented reply.
@@ -259,6 +259,7 @@ class DeployItem(Struct):
     available_replicas: int | UnsetType = UNSET
     revision: int | UnsetType = UNSET
     state: literals.RolloutState | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class OneDeploy(DeployItem, kw_only=True):
@@ -286,9 +287,9 @@ class ListReply(Reply, kw_only=True):
 class DeployRoutes:
     """The routes of deploys."""
 
-    def __init__(self, deploys: Deploys, rollouts: Rollouts, dispatch: Dispatch) -> None:
+    def __init__(self, deploys: Deploys, rollouts: Rollouts, shortages: Shortages) -> None:
         self._deploys = deploys
-        self._dispatch = dispatch
+        self._shortages = shortages
         self._rollouts = rollouts
 
     def table(self) -> list[Route]:
@@ -472,11 +473,13 @@ class DeployRoutes:
 
         def reply(deploy: DeployRow) -> DeployReply:
             queued = _queued(deploy)
-            # Whoever sends the specification's fields alone is answered with what that has, too.
+            needs = self._deploys.needs_of(new)
+            warnings = self._shortages.of(needs, self._deploys.price_of(new))
+            # The specification's fields alone are answered with those of its reply, but for a
+            # warning.
             says_more = new.template is not None or bool(new.image or new.command)
-            needs = self._deploys.needs_of(new) if says_more else None
-            if needs is not None:
-                queued.warnings = lacks_in_words(self._dispatch.lacks(needs))
+            if warnings or (says_more and needs is not None):
+                queued.warnings = warnings
             return queued
 
         receipt = call.receipt(reply)
@@ -496,15 +499,20 @@ class DeployRoutes:
         query = call.query
         rows = await self._deploys.page(call.user_id, before=query.before, limit=query.fetch_limit)
         part, cursor = query.cut(rows)
-        return ListReply(deploys=[_item(deploy) for deploy in part], next_cursor=cursor)
+        warnings = await self._shortages.of_deploys(part)
+        items = [_item(deploy) for deploy in part]
+        for item in items:
+            item.warnings = warnings.get(item.id, UNSET)
+        return ListReply(deploys=items, next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> OneReply:
         """Return one of the caller's deploys."""
         deploy = await self._deploys.find(call.user_id, _deploy_id(call))
-        row = deploy.row
+        row, item = deploy.row, _item(deploy)
+        item.warnings = (await self._shortages.of_deploys([deploy])).get(deploy.id, UNSET)
         return OneReply(
             deploy=OneDeploy(
-                **msgspec.structs.asdict(_item(deploy)),
+                **msgspec.structs.asdict(item),
                 job_ids=deploy.job_ids,
                 image=UNSET if row.image is None else row.image,
                 command=UNSET if row.command is None else row.command,

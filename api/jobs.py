@@ -1,6 +1,6 @@
 """Routes of jobs: the marketplace, a buyer's own, a worker's (specification 4.7 to 4.9)."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -23,12 +23,13 @@ from api.literals import (
 from api.reputations import in_millionths
 from api.response_cache import Answers
 from api.routes import Auth, Call, Nothing, Reply, Route
+from api.shortages import Shortages
 from market.attempts import Ending, FailureKind
 from market.copies import COPIES_MAX, Group, copying_of
 from market.dispatch import Dispatch
 from market.errors import Code
 from market.jobs import Jobs
-from market.matching import Lack, Needs
+from market.matching import Needs
 from market.money import MICRO
 from market.networks import site
 from market.postings import (
@@ -88,10 +89,6 @@ class CreateRequest(Struct):
     trust: Trust | None = None
 
 
-NO_DEVICE = (
-    "None of the devices that have asked for work lately runs such a job: it waits for one that"
-    " does. Of the {asked} that asked last {lacks}."
-)
 FEW_OWNERS = (
     "{copies} copies wait, and each goes to a device of another owner, in another network: of the"
     " {asked} that asked last {owners} can take one."
@@ -100,22 +97,6 @@ ONE_COPY = (
     "This copy goes to a device of an owner, in a network, that had no other copy: of the {asked}"
     " that asked last none can take it."
 )
-IN_WORDS = {
-    Lack.JOB_TYPE: "{} take no jobs of this type",
-    Lack.EXECUTOR: "{} have no sandbox for it (with an image or without)",
-    Lack.NETWORK: "{} give jobs no network",
-    Lack.PORTS: "{} cannot let anybody in at the ports of a job",
-    Lack.ARCHIVES: "{} cannot unpack archives safely",
-    Lack.REPUTATION: "{} have less reputation than it asks for",
-}
-
-
-def lacks_in_words(lacks: Mapping[Lack, int]) -> list[str]:
-    """Return the warning that no device runs a job, with what how many lack; none if one does."""
-    if not lacks:
-        return []
-    words = ", ".join(IN_WORDS[each].format(lacks[each]) for each in Lack if lacks.get(each))
-    return [NO_DEVICE.format(asked=sum(lacks.values()), lacks=words)]
 
 
 class CreateReply(Reply, kw_only=True):
@@ -186,7 +167,8 @@ class OpenJobReply(Reply, kw_only=True):
 class OwnJobItem(JobItem, kw_only=True):
     """A job in its buyer's list; `cost` is what it costs at most, in `payment_type`.
 
-    So is `paid`, which is there once the job is over.
+    So is `paid`, which is there once the job is over. `warnings` are there while it waits and no
+    device runs such a job.
     """
 
     attempts: int
@@ -197,6 +179,7 @@ class OwnJobItem(JobItem, kw_only=True):
     finished_at: Timestamp | UnsetType = UNSET
     deploy_id: str | UnsetType = UNSET
     paid: float | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class Review(Struct):
@@ -239,7 +222,6 @@ class OwnJob(OwnJobItem, kw_only=True):
     failure_reason: str | UnsetType = UNSET
     payload: Payload | UnsetType = UNSET
     resources: Resources | UnsetType = UNSET
-    warnings: list[str] | UnsetType = UNSET
     is_manual: bool | UnsetType = UNSET
     review_hours: int | UnsetType = UNSET
     min_reputation: float | UnsetType = UNSET
@@ -388,6 +370,7 @@ class JobRoutes:
     def __init__(self, jobs: Jobs, dispatch: Dispatch, answers: Answers) -> None:
         self._jobs = jobs
         self._dispatch = dispatch
+        self._shortages = Shortages(jobs, dispatch)
         self._answers = answers
 
     def table(self) -> list[Route]:
@@ -597,7 +580,8 @@ class JobRoutes:
         )
         trust = body.trust or Trust()
         copying = copying_of(trust.copies, trust.compare, body.payload)
-        warnings = self._warnings(spec, body.job_type)
+        price = self._dispatch.price(body.price_credit, body.duration_hrs)
+        warnings = self._warnings(spec, body.job_type, price)
         if copying is not None and spec is not None:
             warnings += self._few_owners(spec, body.job_type, copying.copies, {call.user_id})
 
@@ -616,13 +600,12 @@ class JobRoutes:
         job_ids = await self._jobs.create_copies(call.user_id, new, copying, receipt, call.spender)
         return reply_to_all(job_ids)
 
-    def _warnings(self, spec: Spec | None, job_type: str) -> list[str]:
-        """Return what its buyer should know of a job that waits, as far as it is known now."""
+    def _warnings(self, spec: Spec | None, job_type: str, price: int) -> list[str]:
+        """Return the warnings for the buyer of a job that waits, as far as they are known now."""
         if spec is None:
             return []
         needs = _needs(spec, job_type)
-        lacks = [] if needs is None else lacks_in_words(self._dispatch.lacks(needs))
-        return [*spec.warnings, *lacks]
+        return [*spec.warnings, *self._shortages.of(needs, price)]
 
     def _few_owners(
         self,
@@ -659,6 +642,10 @@ class JobRoutes:
         )
         part, cursor = query.cut(rows)
         items = [_own_item(job, job.captured) for job in part]
+        waiting = [job.id for job in part if job.status == JobStatus.WAITING]
+        warnings = await self._shortages.of_waiting(waiting)
+        for item in items:
+            item.warnings = warnings.get(item.id, UNSET)
         return OwnReply(jobs=items, next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> JobReply:
@@ -677,7 +664,8 @@ class JobRoutes:
             shown.payload = UNSET if spec.payload is None else spec.payload
             shown.resources, shown.is_manual = spec.resources, spec.is_manual
             waits = job.status == JobStatus.WAITING
-            warnings = self._warnings(spec, job.job_type) if waits else list(spec.warnings)
+            price = self._dispatch.price(job.price_credit, job.duration_hrs)
+            warnings = self._warnings(spec, job.job_type, price) if waits else list(spec.warnings)
             shown.warnings = warnings
             shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
             if spec.min_reputation:

@@ -12,7 +12,7 @@ from market.context import Context
 from market.errors import Code, MarketError
 from market.idempotency import Receipt
 from market.jobs import Jobs
-from market.matching import Needs
+from market.matching import MILLION, Needs
 from market.money import Currency, as_decimal
 from market.postings import DURATION_MAX_HOURS, PRICE_MAX, NewJob, put_up, waiting
 from market.rollout import Strategy
@@ -300,6 +300,10 @@ class Deploys:
             await self._rollouts.cancel(user_id, deploy_id)
         else:
             await self._jobs.cancel_all(user_id, deploy.job_ids)
+
+    def price_of(self, new: NewDeploy) -> int:
+        """Return the price of a replica as in an `Offer`: an hour's, in parts of a micro-USD."""
+        return self.rates.of(new.gpu_model.strip()) * new.gpu_count * MILLION
 
     def needs_of(self, new: NewDeploy) -> Needs | None:
         """Return what each replica of a deploy that was taken needs; None if it does not say so."""

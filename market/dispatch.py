@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Struct, structs
 
-from market import trust
+from market import lacking, trust
 from market.artifacts import WorkFiles, files_of, wants_files
 from market.attempts import Action, actions_for_all
 from market.bounds import Bounds
@@ -30,10 +30,10 @@ from market.context import Context
 from market.errors import Code, MarketError
 from market.gathering import Gathering
 from market.hindrances import Compared, Device, compare
+from market.lacking import Lacking, Seen
 from market.matching import (
     DeviceBook,
     JobBook,
-    Lack,
     Needs,
     Offer,
     WaitingJob,
@@ -222,7 +222,8 @@ class _Device:
     attempts that it was given and does not name, with the number of the answer: one that it has
     seen and does not take is not given again, but taken back. `agents` are the agents that were
     given what it holds, and `agent` the one that gets jobs now, which asked last at `asked_at`.
-    `offer`, `owner` and `network` are those of the request that came last.
+    `offer`, `owner` and `network` are those of the request that came last. `whole` is everything
+    that it lends: the capacity of its last request in which it held nothing.
     `reputation` is as it was last looked up, in millionths. `benchmark_at` is when it was last
     asked to show what it has, or when it was known last that this is not due.
     """
@@ -244,6 +245,7 @@ class _Device:
         "settled",
         "told",
         "told_at",
+        "whole",
     )
 
     def __init__(self) -> None:
@@ -257,6 +259,7 @@ class _Device:
         self.asked_at = 0.0
         self.benchmark_at = NEVER
         self.offer: Offer | None = None
+        self.whole: Capacity | None = None
         self.owner = self.network = ""
         self.reputation = 0
         self.request: _Request | None = None
@@ -478,19 +481,21 @@ class Dispatch:
         )
         return Standing(bool(self.is_asking(row.id)), offer, said is None, compare(self.jobs, kind))
 
-    def lacks(self, needs: Needs) -> Counter[Lack]:
-        """Return how many devices of those that asked last lack what for such jobs.
+    def lacks(self, needs: Needs, price: int | None = None) -> Lacking | None:
+        """Return the needs of a job that the devices that asked last do not meet, free or not.
 
-        What a device has free now is not looked at. Nothing if one of them lacks nothing, and as
-        long as none has asked, for then nobody knows.
+        None if one of them meets all, and as long as none has asked.
+
+        Args:
+            needs: the needs of the job.
+            price: its price as in an `Offer`; None for one that every device takes.
         """
-        found: Counter[Lack] = Counter()
-        for device, offer in self._latest():
-            missing = _lack(needs, device, offer)
-            if missing is None:
-                return Counter()
-            found[missing] += 1
-        return found
+        seen = (Seen(offer, device.whole, device.reputation) for device, offer in self._latest())
+        return lacking.compare(needs, price, seen)
+
+    def price(self, price_credit: int, duration_hrs: int) -> int:
+        """Return the price of a job as in an `Offer`, by its price in micro-credits."""
+        return price_credit * self.terms.credit // duration_hrs
 
     def takers(
         self, needs: Needs, copies: int, owners: Container[str] = (), networks: Container[str] = ()
@@ -509,7 +514,8 @@ class Dispatch:
             asked += 1
             if device.owner in owners or (device.network and device.network in networks):
                 continue
-            if _lack(needs, device, offer) is None:
+            is_trusted = needs.min_reputation <= device.reputation
+            if is_trusted and lack(needs, offer) is None:
                 able.setdefault(device.owner, set()).add(device.network)
         return Takers(asked, apart(able, copies))
 
@@ -555,6 +561,8 @@ class Dispatch:
         if earlier is None:
             self._held.take(request.owner, self.terms.held_max)
         device.request, device.offer = request, ask.offer
+        if not ask.attempts and ask.offer.capacity.slots:
+            device.whole = ask.offer.capacity
         device.owner, device.network = request.owner, request.network
         if earlier is not None:
             self._waiting.remove(earlier)
@@ -924,13 +932,6 @@ class Dispatch:
             device_id, device = self._devices.popitem(last=False)
             if device.request is not None or device.claiming:
                 self._devices[device_id] = device
-
-
-def _lack(needs: Needs, device: _Device, offer: Offer) -> Lack | None:
-    missing = lack(needs, offer)
-    if missing is None and needs.min_reputation > device.reputation:
-        return Lack.REPUTATION
-    return missing
 
 
 def apart(networks: Mapping[str, Collection[str]], most: int) -> int:

@@ -44,7 +44,6 @@ _OF_LACK: Final[Mapping[Lack, Hindrance]] = {
     Lack.EXECUTOR: Hindrance.EXECUTOR,
     Lack.PORTS: Hindrance.PORTS,
     Lack.ARCHIVES: Hindrance.ARCHIVES,
-    Lack.REPUTATION: Hindrance.REPUTATION,
 }
 
 
@@ -56,6 +55,16 @@ _OF_SHORTAGE: Final[Mapping[Shortage, Hindrance]] = {
     "architecture": Hindrance.ARCHITECTURE,
     "gpu": Hindrance.GPU,
 }
+
+
+def of_lack(lack: Lack) -> Hindrance:
+    """Return the hindrance that a lack is."""
+    return _OF_LACK[lack]
+
+
+def of_shortage(shortage: Shortage) -> Hindrance:
+    """Return the hindrance that a shortage is."""
+    return _OF_SHORTAGE[shortage]
 
 
 class Compared(Struct, frozen=True):

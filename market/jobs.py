@@ -22,7 +22,7 @@ from market.errors import Code, MarketError
 from market.event_log import record
 from market.events import JobAccepted
 from market.idempotency import Receipt
-from market.matching import Offer
+from market.matching import Needs, Offer
 from market.money import as_decimal
 from market.outcomes import JobTerms, Outcomes, Quote, attempt_outcome
 from market.overdue import Ended, Overdue
@@ -34,6 +34,7 @@ from market.sweeping import Sweep
 from market.throttle import Throttle
 from market.waiting_jobs import needs_of
 from market.waking import Waking
+from storage import claims as claim_queries
 from storage import copies as copy_queries
 from storage import deploys as deploy_queries
 from storage import devices as device_queries
@@ -161,6 +162,11 @@ class Jobs:
         """For how long a device may be silent about an attempt at a job with a payload."""
         return self._terms.leases.lease_seconds
 
+    @property
+    def waiting_days(self) -> int:
+        """After how many days without a device a job is cancelled."""
+        return self._terms.waiting_seconds // DAY_SECONDS
+
     async def create(
         self,
         user_id: str,
@@ -280,6 +286,24 @@ class Jobs:
         return await self._store.read(
             queries.page_of_user, user_id=user_id, status=status or "", before=before, limit=limit
         )
+
+    async def waiting_needs(
+        self, job_ids: Sequence[str]
+    ) -> list[tuple[str, Needs, tuple[int, int]]]:
+        """Return the needs of those of some jobs that wait for any device that suits.
+
+        With each is its price in micro-credits, and for how many hours that is.
+        """
+        if not job_ids:
+            return []
+        return [
+            (
+                row.job_id,
+                needs_of(row.payload, row.resources, row.job_type, row.min_reputation),
+                (row.price_credit, row.duration_hrs),
+            )
+            for row in await self._store.read(claim_queries.waiting, job_ids)
+        ]
 
     async def find(self, user_id: str, job_id: str) -> Owned:
         """Return one of a buyer's jobs.

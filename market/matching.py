@@ -55,7 +55,6 @@ class Lack(Enum):
     EXECUTOR = auto()
     PORTS = auto()
     ARCHIVES = auto()
-    REPUTATION = auto()
 
 
 class Runs(Protocol):

@@ -559,7 +559,17 @@ class Outcomes:
         how = outcome.attempt or outcome.status
         if outcome.status is JobStatus.COMPLETED:  # also a replica that has served all its time
             how = outcome.status
-        await trust.ended(tx, job, how, ending.kind, least_price=self._bounds().free_below, now=now)
+        spec = await attempt_queries.spec(tx, job.id)
+        hours = 0 if spec is None else self._terms.review_seconds(spec.review_hours)
+        await trust.ended(
+            tx,
+            job,
+            how,
+            ending.kind,
+            is_reviewed=bool(hours),
+            least_price=self._bounds().free_below,
+            now=now,
+        )
 
     async def _leave_deploy(
         self, tx: Transaction, job: JobRow, deploy_id: str, outcome: Outcome

@@ -18,6 +18,9 @@ from storage.trust import ReputationRow
 # Of one buyer's jobs, for or against one owner's devices, in a day. Whoever runs both sides, or
 # wants to hurt another, needs as many accounts as the marketplace has others.
 COUNTED_PER_BUYER_DAY = 4
+# Good ones of jobs that are paid at once, without a review: a buyer and an owner who are one person
+# lose nothing by them but the fees, and wait for nothing.
+UNREVIEWED_PER_BUYER_DAY = 1
 DAY_SECONDS = 86_400
 
 
@@ -27,6 +30,7 @@ async def ended(
     outcome: str,
     kind: FailureKind | None,
     *,
+    is_reviewed: bool,
     least_price: int,
     now: int,
 ) -> None:
@@ -37,6 +41,7 @@ async def ended(
         job: as it was while it ran; one that nobody ran counts for nobody.
         outcome: how the attempt ends.
         kind: whose fault it was, as the device says.
+        is_reviewed: whether the buyer of such a job has time to look at the result.
         least_price: micro-credits; what pays less is as good as free, and does not count.
         now: UTC seconds.
     """
@@ -59,7 +64,7 @@ async def ended(
         owner_id=owner_id,
         buyer_id=job.user_id,
         day=now // DAY_SECONDS,
-        most=COUNTED_PER_BUYER_DAY,
+        most=COUNTED_PER_BUYER_DAY if is_reviewed or not good else UNREVIEWED_PER_BUYER_DAY,
     )
     if counts:
         await _change(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.books import stored_job
-from support.jobs import device_of, running
+from support.jobs import device_of, running, specified, wanted
 from support.market import Market
 from support.waiting import until
 from support.work import ask, given, posted
@@ -17,7 +17,9 @@ from market.audit import audit_ledger
 from market.bounds import Bounds
 from market.deploys import NewDeploy
 from market.errors import Code, MarketError
-from market.matching import Lack, Needs
+from market.hindrances import Hindrance
+from market.lacking import Lacking
+from market.matching import Needs
 from market.money import MICRO, Currency
 from market.reputation import NEW, Reputation
 from market.states import ReviewStatus
@@ -96,8 +98,7 @@ async def test_one_buyer_moves_one_owner_a_few_times_a_day(market: Market) -> No
     device = await device_of(market, worker)
 
     async def complete(user: str) -> None:
-        job_id, _ = await running(market, user, await market.person())
-        await market.jobs.take_back_attempt(job_id, 1, "for the other one")
+        job_id = await specified(market, user)
         await market.jobs.accept(device, job_id)
         await market.jobs.complete(device, job_id, "done")
 
@@ -109,6 +110,28 @@ async def test_one_buyer_moves_one_owner_a_few_times_a_day(market: Market) -> No
     market.clock.jump(trust.DAY_SECONDS)
     await complete(buyer)
     assert (await reputation_of(market, device)).attempts == most + 2
+
+
+@pytest.mark.parametrize("has_payload", [False, True])
+async def test_of_jobs_without_a_review_one_a_day_counts_for_each_buyer(
+    market: Market, has_payload: bool
+) -> None:
+    """Who buys from themselves and confirms at once would have a reputation within a second."""
+    buyers = [await market.person(credit="1000") for _ in range(2)]
+    device = await device_of(market, await market.person())
+    for buyer in buyers * 4:
+        if has_payload:
+            job_id = await specified(market, buyer, review_hours=0)
+        else:
+            job_id = await market.jobs.create(buyer, wanted())
+        await market.jobs.accept(device, job_id)
+        await market.jobs.complete(device, job_id, "done")
+    assert (await reputation_of(market, device)).attempts == len(buyers)
+    market.clock.jump(trust.DAY_SECONDS)
+    job_id = await specified(market, buyers[0], review_hours=0)
+    await market.jobs.accept(device, job_id)
+    await market.jobs.complete(device, job_id, "done")
+    assert (await reputation_of(market, device)).attempts == len(buyers) + 1
 
 
 async def test_many_at_once_are_all_counted(market: Market) -> None:
@@ -270,7 +293,7 @@ async def test_it_is_known_whether_any_device_has_the_reputation(market: Market)
     needs = Needs(Resources(), "script", min_reputation=950_000)
     assert not market.dispatch.lacks(needs)  # nobody has asked yet, and nobody knows
     await given(market, await device_of(market, await market.person()))
-    assert market.dispatch.lacks(needs) == {Lack.REPUTATION: 1}
+    assert market.dispatch.lacks(needs) == Lacking(1, {Hindrance.REPUTATION: 1}, close=1)
     assert not market.dispatch.lacks(needs._replace(min_reputation=500_000))
     await given(market, await reputed(market, await market.person(), 40))
     assert not market.dispatch.lacks(needs)

@@ -1,0 +1,65 @@
+"""Warnings that no device runs a job or a deploy, with the reasons, for replies that show one."""
+
+from collections.abc import Sequence
+
+from market import lacking
+from market.deploys import Deploy
+from market.dispatch import Dispatch
+from market.jobs import Jobs
+from market.matching import Needs
+from market.states import JobStatus
+
+NO_DEVICE = (
+    "None of the devices that have asked for work lately runs such a job: it waits for one that"
+    " does. Of the {asked} that asked last {lacks}."
+)
+MONEY = (
+    "The price is held meanwhile. It comes back when you cancel, or after {days} days without a"
+    " device."
+)
+
+
+class Shortages:
+    """Compares jobs that wait with the devices that asked for work last.
+
+    Args:
+        jobs: the needs of jobs that wait.
+        dispatch: the devices.
+    """
+
+    def __init__(self, jobs: Jobs, dispatch: Dispatch) -> None:
+        self._jobs = jobs
+        self._dispatch = dispatch
+
+    def of(self, needs: Needs | None, price: int) -> list[str]:
+        """Return the warnings of a job, by its needs and its price as in an `Offer`."""
+        lacks = None if needs is None else self._dispatch.lacks(needs, price)
+        if needs is None or lacks is None:
+            return []
+        words = lacking.in_words(lacks, needs.resources)
+        text = NO_DEVICE.format(asked=lacks.devices, lacks=words)
+        return [f"{text} {MONEY.format(days=self._jobs.waiting_days)}"]
+
+    async def of_waiting(self, job_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Return the warnings of those of some jobs that wait and have any."""
+        known: dict[tuple[Needs, int], list[str]] = {}
+        found = {}
+        for job_id, needs, price in await self._jobs.waiting_needs(job_ids):
+            key = needs, self._dispatch.price(*price)
+            if key not in known:
+                known[key] = self.of(*key)
+            if known[key]:
+                found[job_id] = known[key]
+        return found
+
+    async def of_deploys(self, deploys: Sequence[Deploy]) -> dict[str, list[str]]:
+        """Return the warnings of deploys with a replica that waits, by deploy."""
+        waiting = {deploy.id: _waiting(deploy) for deploy in deploys}
+        found = await self.of_waiting([job_id for job_id in waiting.values() if job_id])
+        return {each: found[job_id] for each, job_id in waiting.items() if job_id in found}
+
+
+def _waiting(deploy: Deploy) -> str:
+    """Return the newest replica of a deploy that waits; "" for none."""
+    rows = deploy.replicas if deploy.rollout is None else deploy.present
+    return max((row.job_id for row in rows if row.status == JobStatus.WAITING), default="")
