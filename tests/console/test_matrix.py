@@ -19,8 +19,8 @@ from api.console import FOLDER
 
 LANGUAGES = ["en", "tr", "ru", "ko"]
 WIDTHS = [1280, 360]
-# Where the styles change. Just above there a page has the least room for what it shows from there on;
-# a card of a table that fits the narrowest screen fits beside the menu, too.
+# The widths at which the styles change. Just above each of them a layout has the least room; a
+# table of cards that fits the narrowest screen also fits beside the menu.
 BREAKS = sorted(
     {
         int(rem) * 16
@@ -147,11 +147,12 @@ async def entered(world: World, visit: Visit, area: str) -> Tab:
     tab = await visit.open(f"{world.service.url}/login")
     if area != "entry":
         await log_in(tab, world.person.email)
+    await tab.settled()
     return tab
 
 
 def twice(sent: list[Sent]) -> list[str]:
-    """Return what of the API was asked for more than once."""
+    """Return the addresses of the API that were requested more than once."""
     asked = [each.url for each in sent if each.method == "GET" and each.kind == "Fetch"]
     return sorted({url for url in asked if asked.count(url) > 1})
 

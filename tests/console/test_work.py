@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.browser import Visit
-from support.console import agent, opened
+from support.console import agent, log_in, opened
 from support.exit_device import EXITS, Consented, hello
 from support.service import Person, Service, running_in
 from support.waiting import until
@@ -164,7 +164,7 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     await tab.until_text("0 of 3 ready")
     [deploy] = await listed(service, person, "/api/deploy/jobs", "deploys")
     assert f"${deploy['cost']:.2f} at most" in shown
-    # What changes the price asks first, and says it.
+    # A change of the price asks first, and names the price.
     await tab.fill("main form [name=replicas]", "4")
     await tab.click("Set replicas")
     await tab.until_text(f"4 replicas instead of 3: ${deploy['cost'] / 3:.2f} more", "dialog")
@@ -173,7 +173,7 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     await tab.until_text("$0.00 for work that was done", "dialog")
     await tab.click("Cancel")
     await tab.until_text("0 of 3 ready")
-    # One deploy has one currency, wherever it is named.
+    # One deploy has one currency on every page.
     tab_of = {"/console/jobs": f"${deploy['cost'] / 3:.2f}", "/console/events": "for a deploy"}
     for path, said in tab_of.items():
         await tab.goto(service.url + path)
@@ -232,7 +232,7 @@ async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_pat
         first = hello(made.body["token"], terms=terms)
         device = await Consented(person, made.body["token_id"], first).attach(service)
         await tab.run("document.dispatchEvent(new Event('visibilitychange'))")
-        # It is no worker: nothing is said of work, and the line to run is that of exits.
+        # It is no worker: the page has no word of work, and the line for exits.
         await tab.until_text("now, as an exit", ".facts")
         await tab.until_text("paid out 7 days after it was posted")
         shown = await tab.text("main")
@@ -351,11 +351,17 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
     # The stream was cut in between, and went on where it was; a progress bar is one line.
     lines = ["— attempt 1 —", "one", "two <b>bold</b>", "100%|######", "all red"]
     assert (await tab.text(".log")).splitlines() == lines
-    # What it is paid for is the end of what it has printed: it is not shown twice.
+    # The result is the end of the log: the page shows it once.
     await runner.complete("100%|######\nall \x1b[31mred\x1b[0m\n")
     await tab.until_text("Complete")
     await tab.until_text("Its result is the end of the log below")
     assert (await tab.text("main")).count("all red") == 1
+    # The wallet of its worker does not ask for a deposit.
+    await log_in(tab, owner.email)
+    await tab.goto(f"{service.url}/console/wallet")
+    await tab.until_text("what your devices have earned is in review")
+    await log_in(tab, buyer.email)
+    await tab.goto(f"{service.url}/console/jobs/{job_id}")
     await tab.click("Confirm and pay")
     await tab.until_text("You have confirmed the result; it is paid.")
     wallet = await service.call("GET", "/api/wallet", token=owner.token)
