@@ -90,7 +90,7 @@ class ProfileReply(Reply, kw_only=True):
 
 
 class AccountTermsReply(Reply, kw_only=True):
-    """What this service does for accounts; `has_mail`: it sends e-mails, as those to confirm."""
+    """The services for accounts; with `has_mail` e-mails are sent, such as those to confirm."""
 
     has_mail: bool
 
@@ -201,7 +201,7 @@ class AccountRoutes:
             Route(
                 "GET",
                 "/auth/terms",
-                "What this service does for accounts",
+                "Services for accounts",
                 self.terms,
                 AccountTermsReply,
             ),
@@ -332,7 +332,7 @@ class AccountRoutes:
         return WithCookie(reply=reply, cookie=self._cookies.keep(token))
 
     async def terms(self, call: Call[Nothing, Any]) -> AccountTermsReply:
-        """Say what this service does for accounts."""
+        """Return the services for accounts."""
         del call  # the same for everybody
         return AccountTermsReply(has_mail=self._has_mail)
 

@@ -129,8 +129,8 @@ class SessionItem(Struct):
 class ListReply(Reply, kw_only=True):
     """Sessions, newest first; `next_cursor` is there when there are more.
 
-    `total` is how many are active, or with `status=all` how many there are, 10,000 at most; it is
-    there with the first part.
+    `total` is the number of active sessions, or of all with `status=all`, 10,000 at most; the first
+    part of a list has it.
     """
 
     sessions: list[SessionItem]

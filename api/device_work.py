@@ -76,7 +76,7 @@ class Suitability(Struct):
 class DeviceSeen(Struct):
     """A device as its owner sees it, as of now; see the list. `running` is how many jobs it runs.
 
-    What it never reported, or never offered, is not there; nor is `exit` of what was never one.
+    A field that it never reported, or never offered, is absent; so is `exit` without a consent.
     """
 
     # One field for each thing that an owner wants to know.

@@ -165,10 +165,10 @@ class OpenJobReply(Reply, kw_only=True):
 
 
 class OwnJobItem(JobItem, kw_only=True):
-    """A job in its buyer's list; `cost` is what it costs at most, in `payment_type`.
+    """A job in its buyer's list; `cost` is its highest price, in `payment_type`.
 
-    So is `paid`, which is there once the job is over. `warnings` are there while it waits and no
-    device runs such a job.
+    `paid` is in the same currency, and is there once the job is over. `warnings` are there while it
+    waits and no device runs such a job.
     """
 
     attempts: int

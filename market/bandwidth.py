@@ -35,7 +35,7 @@ from storage.store import Transaction
 QUOTA_MAX_BYTES = 10_000 * GB
 PRICE_MAX_PER_GB = 1_000_000 * MICRO
 EXPIRE_MAX_SESSIONS = 100
-# Of a list that has no bound, so many are counted: nobody reads on to there.
+# The count of a list without a bound ends here: no reader gets so far.
 COUNTED_MAX = 10_000
 
 _logger = logging.getLogger("bandwidth")

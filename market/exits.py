@@ -58,7 +58,7 @@ BARRED_WORDS = {
     "flood": "This device flooded the service.",
 }
 
-# What an exit is at while it is attached: it carries, or it could.
+# The states of an attached exit: it carries, or could.
 ATTACHED_STATES = frozenset({"online", "resting"})
 # A query that changes a device as an exit: it takes the transaction, the device and a value.
 _Change = Callable[..., Coroutine[Any, Any, None]]
@@ -458,7 +458,7 @@ class Exits:
         return await self._store.read(ledger_queries.balance, ledger.pending(user_id)) or 0
 
     async def payable_at(self, user_id: str) -> int | None:
-        """Return when the oldest of what is pending may be paid out; None where nothing is."""
+        """Return the time of the next payout of pending earnings; None without any."""
         posted_at = await self._store.read(queries.pending_since, user_id)
         return None if posted_at is None else posted_at + self.terms.hold_seconds
 

@@ -58,7 +58,7 @@ class OpenJobRow(NamedTuple):
 
 
 class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
-    """A job as its buyer's list shows it; `captured` is what it cost, None until it is over.
+    """A job of its buyer's list; `captured` is its final cost, None until it is over.
 
     Both that and `price_held` are in `currency`.
     """

@@ -158,6 +158,7 @@ async def test_a_webhook_is_made_tried_broken_and_told_again(
     # Twice, seconds apart: the third attempt by itself is minutes away.
     await until(lambda: len(receiver.got) == 3, "the broken receiver is told")
     await tab.until_text("minutes", ".table")
+    await tab.until_text("Failing now", ".facts")
     await tab.until_text("answered 500", ".table")
     await tab.click("Details: API key made")
     await tab.until_text("taken", ".card .card, .card:has(pre)")

@@ -13,7 +13,7 @@ from support.pictures import jpeg, natural
 from support.service import Service, running_in
 from support.upstream import Upstream
 
-# That a fact is no reward: "10 credits" says "0 credits", too.
+# A fact that is no reward: the text "10 credits" contains "0 credits".
 NOTHING = "(each) => each.textContent === '0 credits'"
 
 

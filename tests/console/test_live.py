@@ -114,7 +114,7 @@ async def test_steps_are_ticked_and_warnings_come(service: Service, visit: Visit
         client = await reached(service, bought, target)
         await exchange(client, 1_000)
         await client.close()
-    # All is done: nobody waits for a letter that no server sends.
+    # All steps are done; a service without a mail server has no step for an e-mail.
     await tab.until("document.querySelector('[data-step]') === null")
     await service.call("POST", "/api/bandwidth/end", {"session_id": bought.id}, token=person.token)
     await tab.until("document.querySelector('[data-warning]') === null")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.axe import faults, needs_axe
-from support.browser import Tab, Visit
+from support.browser import Sent, Tab, Visit
 from support.console import log_in
 from support.service import Person, Service
 
@@ -19,6 +19,16 @@ from api.console import FOLDER
 
 LANGUAGES = ["en", "tr", "ru", "ko"]
 WIDTHS = [1280, 360]
+# The widths at which the styles change. Just above each of them a layout has the least room; a
+# table of cards that fits the narrowest screen also fits beside the menu.
+BREAKS = sorted(
+    {
+        int(rem) * 16
+        for rem in re.findall(r"max-width: (\d+)rem\) \{", (FOLDER / "app.css").read_text())
+    }
+)
+NARROWEST = [320, BREAKS[-1] + 1]
+EVERY = sorted({*range(320, 1441, 160), *BREAKS, *(each + 1 for each in BREAKS)})
 # `["/console/jobs/{id}", "work/job", ...]` of app.js.
 ROW = re.compile(r'^  \["(?P<path>[^"]+)", "(?P<module>[^"]+)"', re.MULTILINE)
 PAGES: list[tuple[str, str]] = ROW.findall((FOLDER / "app.js").read_text())
@@ -44,7 +54,18 @@ DEPLOY = {
     "duration_hrs": 1,
     "image": "jupyter/scipy-notebook",
 }
-HOOK = {"url": "https://example.com/hook", "types": ["job.completed"]}
+HOOK = {"url": "https://example.com/hook-with-a-long-name", "types": ["*"]}
+API_KEY = {
+    "name": "ci",
+    "scopes": ["usage:read", "sessions:write", "devices:write", "wallet:read"],
+    "allow_ips": ["2001:db8:1234:5678::/64", "192.0.2.0/24"],
+    "spend_limit_usd": 5,
+}
+FAILED = {
+    "reason": "it ended with the status 1; its last words: Traceback (most recent call last):"
+    f' File "/job/{"a" * 60}.py", line 1, in <module> ModuleNotFoundError',
+    "kind": "host",
+}
 SAID = """
 [document.title, document.body.innerText, ...[...document.querySelectorAll("*")].flatMap((each) =>
   ["aria-label", "title", "placeholder", "alt"].map((name) => each.getAttribute(name) || ""))]
@@ -85,11 +106,17 @@ async def made(service: Service, area: str) -> World:
     bought = await service.buy(person)
     device = await call("POST", "/api/worker/token/create", {"name": "rig-with-a-long-name-1"})
     report = {"hostname": "rig.example.com", "gpu_name": "H200", "cpu_cores": 8, "ram_gb": 64}
-    answer = await service.call(
-        "POST", "/api/worker/heartbeat", report, headers={"X-Worker-Token": device["token"]}
-    )
-    assert answer.status == 200, answer.body
     job = await call("POST", "/api/jobs", JOB)
+
+    async def told(path: str, body: Any = None) -> None:
+        headers = {"X-Worker-Token": device["token"]}
+        answer = await service.call("POST", path, body, headers=headers)
+        assert answer.status == 200, answer.body
+
+    await told("/api/worker/heartbeat", report)
+    await service.daemon.market.devices.flush()  # its event comes now, and not under the pages
+    await told(f"/api/jobs/{job['job_id']}/accept")
+    await told(f"/api/worker/jobs/{job['job_id']}/fail", FAILED)
     deploy = await call("POST", "/api/deploy/job", DEPLOY)
     ids = {
         "/console/sessions/{id}": bought.id,
@@ -99,7 +126,7 @@ async def made(service: Service, area: str) -> World:
     }
     if area == "account":
         hook = await call("POST", "/api/webhooks", HOOK)
-        await call("POST", "/api/keys", {"name": "ci", "scopes": ["usage:read"]})
+        await call("POST", "/api/keys", API_KEY)
         ids["/console/webhooks/{id}"] = hook["webhook"]["id"]
     return World(service, person, ids)
 
@@ -120,7 +147,14 @@ async def entered(world: World, visit: Visit, area: str) -> Tab:
     tab = await visit.open(f"{world.service.url}/login")
     if area != "entry":
         await log_in(tab, world.person.email)
+    await tab.settled()
     return tab
+
+
+def twice(sent: list[Sent]) -> list[str]:
+    """Return the addresses of the API that were requested more than once."""
+    asked = [each.url for each in sent if each.method == "GET" and each.kind == "Fetch"]
+    return sorted({url for url in asked if asked.count(url) > 1})
 
 
 async def speaking(tab: Tab, language: str, address: str) -> None:
@@ -138,9 +172,10 @@ async def test_pages_fit_and_speak_every_language(
     wrong = []
     for path, _ in pages_of(area):
         for language in LANGUAGES:
-            await tab.emulate(width=WIDTHS[0])
+            before = len(tab.requests)
             await speaking(tab, language, world.address(path))
-            for width in WIDTHS:
+            wrong += [f"{path} asks twice: {url}" for url in twice(tab.requests[before:])]
+            for width in EVERY if language == "en" else NARROWEST:
                 await tab.emulate(width=width)
                 wide = await tab.run(WIDE)
                 wrong += [f"{path} {language} {width}: {each}" for each in wide]

@@ -52,6 +52,65 @@ async def test_an_element_is_made_of_properties_and_text(service: Service, visit
     assert await tab.run("svg('rect', {width: 1}).namespaceURI") == "http://www.w3.org/2000/svg"
 
 
+# A part of a page with an open fold, a focus and a selection.
+LOOKED_AT = """
+window.part = (n, name) => [
+  facts([["Used", `${n} bytes`], ["Left", "5"]]),
+  el("details", null, el("summary", null, "More"), el("p", null, `${n}`)),
+  meter(n, 10, `${n} of 10`), button(name, () => {}), n > 3 ? el("p", {id: "late"}, "!") : null,
+];
+window.place = document.getElementById("place");
+update(place, part(1, "End"));
+place.querySelector("details").open = true;
+place.querySelector("button").focus();
+getSelection().selectAllChildren(place.querySelectorAll("dd")[1]);
+window.kept = [...place.querySelectorAll("dd, details, .bar, button")];
+update(place, part(4, "End"));
+"""
+
+
+async def test_what_figures_change_in_place_is_not_closed_or_drawn_anew(
+    service: Service, visit: Visit
+) -> None:
+    tab = await opened(service, visit)
+    await worth(tab, LOOKED_AT)
+    assert await tab.run("kept.every((each) => each.isConnected)")
+    said = "place.innerText.includes('4 bytes') && place.querySelector('details').open"
+    assert await tab.run(said)
+    assert (
+        await tab.run("document.getElementById('late') !== null && String(getSelection())") == "5"
+    )
+    assert await tab.run("place.querySelector('.bar').style.getPropertyValue('--share')") == "0.4"
+    assert await tab.focused() == "End"
+    # A button belongs to the row that it was made for.
+    await worth(tab, "update(place, part(1, 'Begin'));")
+    assert await tab.run("kept.at(-1).isConnected") is False
+    assert await tab.run("document.getElementById('late')") is None
+    # With forced colours a bar differs from its ground.
+    forced = [{"name": "forced-colors", "value": "active"}]
+    await tab.ask("Emulation.setEmulatedMedia", features=forced)
+    drawn = "getComputedStyle(place.querySelector('.bar'))"
+    assert await tab.run(f"{drawn}.forcedColorAdjust") == "none"
+    highlight, ground = await tab.run(f"[{drawn}.backgroundImage, {drawn}.backgroundColor]")
+    assert ground not in highlight
+
+
+async def test_of_this_year_no_date_says_the_year_and_a_balance_is_cents(
+    service: Service, visit: Visit
+) -> None:
+    tab = await opened(service, visit)
+    year = await tab.run("new Date().getFullYear()")
+    said = await worth(
+        tab,
+        "const at = (year) => new Date(year, 10, 2, 15, 4).toISOString(); const now ="
+        " new Date().getFullYear(); return [date(at(now)), day(at(now)), date(at(now - 1)),"
+        " moneyRoughly(88.479999), moneyRoughly(0.000004), creditsRoughly(76.129)]",
+    )
+    assert said[:2] == ["Nov 2, 3:04 PM", "Nov 2"]
+    assert str(year - 1) in said[2]
+    assert said[3:] == ["$88.47", "$0.000004", "76.12 credits"]
+
+
 async def test_a_list_that_changes_keeps_what_stays(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit)
     await tab.run(
@@ -203,7 +262,7 @@ async def test_a_table_is_cards_on_a_telephone(service: Service, visit: Visit) -
     assert await tab.run(f"getComputedStyle({cell}, '::before').content") == '"Left"'
     assert await tab.run("document.querySelectorAll('td')[2].innerText") == "–"
     assert await tab.run("document.documentElement.scrollWidth") <= 360
-    await tab.emulate(width=1000)
+    await tab.emulate(width=1100)
     assert await tab.run(f"getComputedStyle({cell}).display") == "table-cell"
 
 

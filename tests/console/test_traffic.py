@@ -247,7 +247,7 @@ async def test_a_list_says_how_long_it_is_and_keeps_its_place(
     await tab.until_text("25 of 52", "main")
     await tab.click("Load more")
     await tab.until_text("50 of 52", "main")
-    # What is selected stays so while figures move.
+    # A selection stays while the list changes.
     await tab.run("getSelection().selectAllChildren(document.querySelector('tbody tr td a'))")
     await service.end(person, bought[0])
     await tab.until_text("50 of 51", "main")

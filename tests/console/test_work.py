@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.browser import Visit
-from support.console import agent, opened
+from support.console import agent, log_in, opened
 from support.exit_device import EXITS, Consented, hello
 from support.service import Person, Service, running_in
 from support.waiting import until
@@ -164,6 +164,22 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     await tab.until_text("0 of 3 ready")
     [deploy] = await listed(service, person, "/api/deploy/jobs", "deploys")
     assert f"${deploy['cost']:.2f} at most" in shown
+    # A change of the price asks first, and names the price.
+    await tab.fill("main form [name=replicas]", "4")
+    await tab.click("Set replicas")
+    await tab.until_text(f"4 replicas instead of 3: ${deploy['cost'] / 3:.2f} more", "dialog")
+    await tab.click("Cancel")
+    await tab.click("Restart all")
+    await tab.until_text("$0.00 for work that was done", "dialog")
+    await tab.click("Cancel")
+    await tab.until_text("0 of 3 ready")
+    # One deploy has one currency on every page.
+    tab_of = {"/console/jobs": f"${deploy['cost'] / 3:.2f}", "/console/events": "for a deploy"}
+    for path, said in tab_of.items():
+        await tab.goto(service.url + path)
+        await tab.until_text(said, "main")
+        assert "credits" not in await tab.text("main")
+    await tab.goto(f"{service.url}/console/deploys/{deploy['id']}")
     await tab.click("Cancel the deploy")
     await tab.until_text("come back to you", "dialog")
     await tab.click("dialog button[value=yes]")
@@ -216,7 +232,7 @@ async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_pat
         first = hello(made.body["token"], terms=terms)
         device = await Consented(person, made.body["token_id"], first).attach(service)
         await tab.run("document.dispatchEvent(new Event('visibilitychange'))")
-        # It is no worker: nothing is said of work, and the line to run is that of exits.
+        # It is no worker: the page has no word of work, and the line for exits.
         await tab.until_text("now, as an exit", ".facts")
         await tab.until_text("paid out 7 days after it was posted")
         shown = await tab.text("main")
@@ -295,8 +311,11 @@ class Runner:
         await self._service.call("PUT", f"{where}/content", raw=content, headers=self._headers)
         await self.say(f"{where}/done")
 
-    async def complete(self) -> None:
-        await self.say(f"{self._job}/complete", {"result": "42"})
+    async def complete(self, result: str = "42") -> None:
+        await self.say(f"{self._job}/complete", {"result": result})
+
+    async def fail(self, reason: str) -> None:
+        await self.say(f"{self._job}/fail", {"reason": reason, "kind": "host", "exit_code": 3})
 
 
 async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
@@ -326,15 +345,55 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
     await tab.until_text("one", ".log")
     await runner.write(b"two <b>bold</b>\n")
     await tab.until_text("two <b>bold</b>", ".log")
-    # The stream was cut in between, and went on where it was.
-    assert (await tab.text(".log")).splitlines() == ["— attempt 1 —", "one", "two <b>bold</b>"]
-    await runner.complete()
+    await runner.write(b" 10%|#\r 50%|###\r100%|######")
+    await runner.write(b"\nall \x1b[31mred\x1b[0m\n")
+    await tab.until_text("all red", ".log")
+    # The stream was cut in between, and went on where it was; a progress bar is one line.
+    lines = ["— attempt 1 —", "one", "two <b>bold</b>", "100%|######", "all red"]
+    assert (await tab.text(".log")).splitlines() == lines
+    # The result is the end of the log: the page shows it once.
+    await runner.complete("100%|######\nall \x1b[31mred\x1b[0m\n")
     await tab.until_text("Complete")
-    await tab.until_text("42")
+    await tab.until_text("Its result is the end of the log below")
+    assert (await tab.text("main")).count("all red") == 1
+    # The wallet of its worker does not ask for a deposit.
+    await log_in(tab, owner.email)
+    await tab.goto(f"{service.url}/console/wallet")
+    await tab.until_text("what your devices have earned is in review")
+    await log_in(tab, buyer.email)
+    await tab.goto(f"{service.url}/console/jobs/{job_id}")
     await tab.click("Confirm and pay")
     await tab.until_text("You have confirmed the result; it is paid.")
     wallet = await service.call("GET", "/api/wallet", token=owner.token)
     assert wallet.body["credit_balance"] == 9
+
+
+async def test_a_failure_is_said_in_the_reader_s_language_and_a_traceback_is_folded(
+    service: Service, visit: Visit
+) -> None:
+    buyer, owner = await service.person(credit="10"), await service.person()
+    body = {"name": "box"}
+    made = await service.call("POST", "/api/worker/token/create", body, token=owner.token)
+    job = {"title": "slow", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
+    posted = await service.call("POST", "/api/jobs", job, token=buyer.token)
+    job_id = str(posted.body["job_id"])
+    runner = Runner(service, str(made.body["token"]), job_id)
+    await runner.begin()
+    await runner.fail(
+        "it ended with the status 3; its last words:\n\x1b[31mTraceback\x1b[0m " + 30 * "x" * 20
+    )
+    tab = await opened(visit, service, buyer, "/console")
+    await tab.run("localStorage.setItem('proxyd.language', 'tr') && 0")
+    for path, said in (
+        ("/console", "“slow” işi başka bir cihaz bekliyor"),
+        ("/console/events", "“slow” işi başka bir cihaz bekliyor"),
+        (f"/console/jobs/{job_id}", "Son başarısızlık: cihaz başarısız · çıkış durumu 3"),
+    ):
+        await tab.goto(service.url + path)
+        await tab.until_text(said, "main")
+        assert "Traceback" not in await tab.text("main")
+    await tab.click("Bunun hakkında söylenen")
+    await tab.until_text("Traceback xxx", "details[open] pre")
 
 
 async def handed_over(request: web.Request) -> web.Response:

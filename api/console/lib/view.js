@@ -5,7 +5,7 @@ import { el, replace } from "./dom.js";
 import { refusal } from "./forms.js";
 import { t } from "./words.js";
 
-// A table; below 40rem each row is a card. `columns`: {key, label, cell(row), number}; without rows it
+// A table; below 64rem each row is a card. `columns`: {key, label, cell(row), number}; without rows it
 // is what `empty` says: {text, action} with a node of what to do first.
 export function table({ caption, columns, rows, empty, keyOf }) {
   if (!rows.length && empty) return el("div", { class: "empty" }, el("p", null, empty.text), empty.action ?? null);

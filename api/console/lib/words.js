@@ -19,7 +19,7 @@ const PARTICULAR = new Set(["invalid_field", "unknown_field", "payload_invalid",
 
 let chosen = preferred();
 let texts = {};
-const areas = new Set();
+const areas = new Map(); // promises of the words of each
 let refusals = null; // a promise of the sentences for codes, asked for at the first refusal
 const made = new Map(); // formats of Intl, which are dear to make
 
@@ -36,14 +36,19 @@ export async function choose(code) {
   made.clear();
   refusals = null;
   texts = {};
-  await Promise.all([...areas].map(fetched));
+  await Promise.all([...areas.keys()].map(fetched));
 }
 
 // Loads the words of an area; they stay.
-export async function load(area) {
-  if (areas.has(area)) return;
-  await fetched(area);
-  areas.add(area);
+export function load(area) {
+  if (!areas.has(area)) areas.set(area, fetched(area).catch((error) => lost(area, error)));
+  return areas.get(area);
+}
+
+// What has not come is asked for again.
+function lost(area, error) {
+  areas.delete(area);
+  throw error;
 }
 
 // The text of a key, with `{name}` replaced; of a plural, the form that `values.n` takes.

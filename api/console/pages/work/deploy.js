@@ -79,11 +79,18 @@ function acts(deploy, url, refresh) {
     button(
       label,
       async () => {
-        await post(`${url}/${path}`, {}, path === "restart" ? { once: true } : {});
+        await post(`${url}/${path}`);
         await refresh();
       },
       { kind },
     );
+  const restart = button(t("work.deploy.restart"), async () => {
+    const cost = await cancelling(deploy.job_ids);
+    const text = t("work.deploy.restart.cost", { pays: paid(cost.pays, deploy.payment_type), returns: paid(cost.returns, deploy.payment_type) });
+    if (!(await ask({ title: t("work.deploy.restart"), text, action: t("work.deploy.restart") }))) return;
+    await post(`${url}/restart`, {}, { once: true });
+    await refresh();
+  });
   const cancel = button(
     t("work.deploy.cancel"),
     async () => {
@@ -104,12 +111,20 @@ function acts(deploy, url, refresh) {
       fields: [{ name: "replicas", label: t("work.replicas"), type: "number", required: true, min: 0, max: 100, step: 1, value: deploy.replicas, hint: t("work.deploy.scale.hint") }],
       submit: t("work.deploy.scale"),
       send: async (values) => {
+        if (!(await ask({ title: t("work.deploy.scale"), text: scaling(deploy, values.replicas), action: t("work.deploy.scale"), kind: "primary" }))) return;
         await post(`${url}/scale`, values);
         await refresh();
       },
     }),
-    el("div", { class: "actions" }, isPaused ? does(t("work.deploy.resume"), "resume") : does(t("work.deploy.pause"), "pause"), does(t("work.deploy.restart"), "restart"), cancel),
+    el("div", { class: "actions" }, isPaused ? does(t("work.deploy.resume"), "resume") : does(t("work.deploy.pause"), "pause"), restart, cancel),
   );
+}
+
+// What another number of replicas costs: each costs as much as those that there are.
+function scaling({ cost, replicas: now, payment_type: currency }, n) {
+  const more = now > 0 ? (cost / now) * (n - now) : null;
+  if (n < now) return t("work.deploy.scale.fewer", { n, now });
+  return t("work.deploy.scale.more", { n, now, cost: more === null ? t("common.unknown") : paid(Math.round(more * 1e6) / 1e6, currency) });
 }
 
 function revisionsOf(revisions, deploy, url, refresh) {

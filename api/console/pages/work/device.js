@@ -7,7 +7,7 @@ import { again } from "../../lib/router.js";
 import { ask, button, card, copyable, facts, meter, notice, table, toast } from "../../lib/view.js";
 import { ago, bytes, count, credits, date, day, money, percent, t } from "../../lib/words.js";
 import { commands, exitState, hardware, heard, isExit, isExitAlone, roles, running } from "./devices.js";
-import { OF_DEVICES, OF_JOBS, current, degrees, gigabytes, jobType, list, place, state } from "./shared.js";
+import { OF_DEVICES, OF_JOBS, current, degrees, gigabytes, inShort, jobType, list, place, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.device";
@@ -139,7 +139,7 @@ const columns = () => [
   { key: "type", label: t("work.kind"), cell: (row) => jobType(row.job_type) },
   { key: "accepted", label: t("work.accepted"), cell: (row) => ago(row.accepted_at) },
   { key: "earned", label: t("work.earned"), number: true, cell: (row) => (row.outcome ? credits(row.earned) : t("work.price_of", { price: credits(row.price_credit) })) },
-  { key: "reason", label: t("work.reason"), cell: (row) => row.reason ?? (row.kind ? t(`work.failure.${row.kind}`) : "") },
+  { key: "reason", label: t("work.reason"), cell: (row) => (row.kind || row.reason ? [row.kind ? t(`work.failure.${row.kind}`) : null, row.reason ? el("span", { class: "hint block", lang: "en" }, inShort(row.reason)) : null] : null) },
 ];
 
 // --- as an exit ---------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import { form } from "../../lib/forms.js";
 import { ask, badge, button, card, copyable, facts, link, meter, notice, table } from "../../lib/view.js";
 import { bytes, count, date, percent, t } from "../../lib/words.js";
 import { logOf } from "./log.js";
-import { OF_JOBS, cancelling, current, jobType, paid, place, save, saveArtifact, state } from "./shared.js";
+import { OF_JOBS, cancelling, current, inShort, jobType, paid, place, save, saveArtifact, state } from "./shared.js";
+import { plain } from "./terminal.js";
 
 export const words = "work";
 export const title = "work.job";
@@ -22,15 +23,17 @@ export async function render(main, page) {
     const [{ job }, { attempts }, { artifacts }] = await Promise.all([get(url, null, asked), get(`${url}/attempts`, null, asked), get(`${url}/artifacts`, { limit: 100 }, asked)]);
     return { job, attempts, artifacts, app: await appOf(job, url, asked) };
   }
+  let log = null;
   const refresh = await current(page, main, load, ({ job, attempts, artifacts, app }) => {
     main.querySelector("h1").textContent = job.title;
-    parts.head.show(steps(job, attempts), overview(job));
+    parts.head.show(steps(job, attempts), overview(job, attempts));
     parts.attempts.show(attemptsOf(attempts));
-    parts.result.show(resultOf(job, artifacts));
+    parts.result.show(resultOf(job, artifacts, log));
     parts.acts.showOf([job.status, job.review?.state], () => acts(job, url, () => refresh()));
     parts.app.showOf(app, () => (app ? card(t("work.app"), appLinks(app)) : null));
     parts.spec.showOf(job.payload, () => specOf(job));
   }, OF_JOBS);
+  log = logOf(page.params.id, page.signal, refresh);
   main.append(
     parts.head.node,
     parts.acts.node,
@@ -38,7 +41,7 @@ export async function render(main, page) {
     card(t("work.result"), parts.result.node),
     card(
       t("work.log"),
-      logOf(page.params.id, page.signal, refresh),
+      log.node,
       el("div", { class: "actions" }, button(t("work.log.save"), () => save(`${url}/log/raw`, `${page.params.id}.log`), { kind: "quiet" })),
     ),
     card(t("work.attempts"), parts.attempts.node),
@@ -66,12 +69,12 @@ function steps(job, attempts) {
   return el("ol", { class: "steps", "aria-label": t("work.steps") }, items);
 }
 
-function overview(job) {
+function overview(job, attempts) {
   return [
     facts([
       [t("work.state"), state(job.status)],
       [t("work.kind"), jobType(job.job_type)],
-      [t("work.price"), paid(job.price_credit, "credit")],
+      [t("work.price"), paid(job.cost, job.payment_type)],
       job.paid === undefined ? null : [t("work.paid"), paid(job.paid, job.payment_type)],
       [t("work.hours"), count(job.duration_hrs)],
       [t("work.attempts"), count(job.attempts)],
@@ -79,9 +82,20 @@ function overview(job) {
     ]),
     job.is_manual ? notice("warn", t("work.job.manual")) : null,
     (job.warnings ?? []).map((each) => notice("warn", each)),
-    job.failure_reason ? notice(OPEN.has(job.status) ? "warn" : "bad", t("work.job.failed", { why: job.failure_reason })) : null,
+    job.failure_reason ? failed(job, attempts) : null,
     job.review ? reviewOf(job.review) : null,
     job.copies ? copiesOf(job) : null,
+  ];
+}
+
+// Why it failed, in the reader's language; what its device has said about it is unfolded.
+function failed(job, attempts) {
+  const last = attempts.findLast((each) => each.reason === job.failure_reason);
+  const why = last?.kind ? t(`work.failure.${last.kind}`) : t("work.job.failed.unknown");
+  const code = last?.exit_code ? ` · ${t("work.exit_code", { n: last.exit_code })}` : "";
+  return [
+    notice(OPEN.has(job.status) ? "warn" : "bad", t("work.job.failed", { why: why + code })),
+    el("details", null, el("summary", null, t("work.job.said")), el("pre", { lang: "en", tabindex: "0", "aria-label": t("work.job.said") }, plain(job.failure_reason))),
   ];
 }
 
@@ -112,7 +126,7 @@ function attemptsOf(attempts) {
 }
 
 function why({ kind, reason, exit_code }) {
-  const parts = [reason, exit_code ? t("work.exit_code", { n: exit_code }) : null].filter(Boolean);
+  const parts = [reason ? inShort(reason) : null, exit_code ? t("work.exit_code", { n: exit_code }) : null].filter(Boolean);
   if (!kind && !parts.length) return null;
   return [kind ? badge("warn", t(`work.failure.${kind}`)) : null, ` ${parts.join(" · ")}`];
 }
@@ -123,7 +137,7 @@ function phase(word) {
   return text.startsWith("work.") ? word : text;
 }
 
-function resultOf(job, artifacts) {
+function resultOf(job, artifacts, log) {
   const columns = [
     { key: "name", label: t("work.file") },
     { key: "kind", label: t("work.kind"), cell: (row) => t(`work.artifact.${row.kind}`) },
@@ -132,7 +146,9 @@ function resultOf(job, artifacts) {
     { key: "save", label: t("work.download"), cell: (row) => download(row) },
   ];
   const files = artifacts.length ? table({ caption: t("work.files"), columns, rows: artifacts }) : null;
-  if (job.result) return [el("pre", { tabindex: "0", "aria-label": t("work.result") }, job.result), files];
+  const result = job.result && plain(job.result);
+  if (result && log?.endsWith(result)) return [el("p", null, t("work.result.in_log")), files];
+  if (result) return [el("pre", { tabindex: "0", "aria-label": t("work.result") }, result), files];
   if (files) return files;
   return el("p", null, t(OPEN.has(job.status) ? "work.result.later" : "work.result.none"));
 }

@@ -16,7 +16,7 @@ const columns = () => [
   { key: "type", label: t("work.kind"), cell: (row) => jobType(row.job_type) },
   { key: "created", label: t("work.created"), cell: (row) => ago(row.created_at) },
   { key: "attempts", label: t("work.attempts"), number: true },
-  { key: "price", label: t("work.price"), number: true, cell: (row) => (row.paid === undefined ? paid(row.price_credit, "credit") : t("work.paid_of", { paid: paid(row.paid, row.payment_type) })) },
+  { key: "price", label: t("work.price"), number: true, cell: (row) => (row.paid === undefined ? paid(row.cost, row.payment_type) : t("work.paid_of", { paid: paid(row.paid, row.payment_type) })) },
 ];
 
 export async function render(main, page) {

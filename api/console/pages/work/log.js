@@ -3,21 +3,28 @@
 import { ApiError, events } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";
 import { count, t } from "../../lib/words.js";
+import { Line } from "./terminal.js";
 
 const KEPT_CHARACTERS = 200_000; // of the end; the whole is a download
 const AGAIN_MS = [500, 2000, 5000, 10_000];
 
-// A node that shows the log of a job as it comes. `onEnd` is called when no more will come.
+// Shows the log of a job as it comes: {node, endsWith}. `onEnd` is called when no more will come; `endsWith(text)` says
+// then whether what the program has printed ends with a text.
 export function logOf(jobId, signal, onEnd) {
   const text = el("pre", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": t("work.log") });
   const note = el("p", { class: "hint", role: "status" }, t("work.log.waiting"));
   const node = el("div", null, note, text);
   let length = 0;
+  let open = null; // the line at the end: {kind, line, node}
+  let isOver = false;
 
   function write(piece, kind) {
     const isAtEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 20;
-    text.append(el("span", { class: kind }, piece));
-    length += piece.length;
+    if (open?.kind !== kind) open = { kind, line: new Line(), node: text.appendChild(el("span", { class: kind })) };
+    const over = open.line.write(piece);
+    length += over.length + open.line.text.length - open.node.textContent.length;
+    if (over) open.node.before(el("span", { class: kind }, over));
+    open.node.textContent = open.line.text;
     while (length > KEPT_CHARACTERS && text.childNodes.length > 1) {
       length -= text.firstChild.textContent.length;
       text.firstChild.remove();
@@ -41,6 +48,7 @@ export function logOf(jobId, signal, onEnd) {
           replace(note, t("work.log.live"));
           take(told);
           if (told.event !== "end") continue;
+          isOver = true;
           replace(note, length ? t("work.log.over") : t("work.log.empty"));
           return onEnd?.();
         }
@@ -54,6 +62,11 @@ export function logOf(jobId, signal, onEnd) {
     }
   }
 
+  function endsWith(result) {
+    const printed = [...text.querySelectorAll(".out")].map((each) => each.textContent).join("");
+    return isOver && printed.trimEnd().endsWith(result.trimEnd());
+  }
+
   follow();
-  return node;
+  return { node, endsWith };
 }

@@ -8,6 +8,7 @@ import { badge, line, more, table } from "../../lib/view.js";
 import { ago, count, credits, money, t, time } from "../../lib/words.js";
 
 const EVERY_MS = 10_000;
+const SAID_MAX = 80; // characters
 const ENTRIES_MAX = 10; // of one job or deploy that are asked for at once
 
 export const OF_JOBS = ["job.created", "job.accepted", "job.requeued", "job.completed", "job.failed", "job.cancelled"];
@@ -22,6 +23,12 @@ export const jobType = (type) => t(`work.type.${type}`);
 export const paid = (amount, currency) => (currency === "usd" ? money(amount) : credits(amount));
 export const degrees = (celsius) => (celsius === undefined ? t("common.unknown") : `${count(celsius)} °C`);
 export const gigabytes = (gb) => (gb === undefined ? t("common.unknown") : `${count(gb)} GB`);
+
+// The beginning of what a device has said of a failure, on one line: the whole is on the page of the job.
+export function inShort(text) {
+  const line = text.trim().split(/[\r\n]/, 1)[0];
+  return line.length > SAID_MAX ? `${line.slice(0, SAID_MAX).trimEnd()}…` : line;
+}
 
 // Shows what `load()` returns, by `show(data)`, and keeps it current: at once when an event of these types
 // comes or the stream of them is lost, every ten seconds while somebody looks (heat and progress have no events), and when `refresh()`
