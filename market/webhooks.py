@@ -67,6 +67,9 @@ JITTER = 0.2  # of each pause, more or less
 RETRY_AFTER_MAX_SECONDS = 86_400
 # An endpoint that has only failed for so long, from the first failure after a success, is disabled.
 FAILING_MAX_SECONDS = 5 * 86_400
+# An endpoint that has never answered well is left alone after a failure, for as long as it has
+# failed: its server may be somebody's who has not agreed to anything. Tests go there all the same.
+QUIET_LEAST_SECONDS, QUIET_MOST_SECONDS = 5, 3_600
 # What may wait for one endpoint; the rest fails, and can be recovered.
 PENDING_MAX = 10_000
 ATTEMPTS_KEPT = 30  # three whole schedules
@@ -253,6 +256,10 @@ class Webhooks:
                 types=row.types if wanted is None else wanted,
                 description=row.description if description is None else description,
             )
+            if changed.url != row.url:
+                await _require_new_url(tx, changed)
+                changed = changed._replace(proven_at=None, quiet_until=0)
+                await queries.release(tx, endpoint_id, self._now())
             is_news = is_enabled or (changed.url, changed.types) != (row.url, row.types)
             if is_news:
                 changed = await self._note_change(tx, changed, key)
@@ -487,11 +494,15 @@ class Webhooks:
         ):
             return _Written.NOTHING
         if not outcome.error:
-            await queries.end_failing(tx, row.endpoint_id)
+            await queries.end_failing(tx, row.endpoint_id, now)
             return _Written.OUTCOME
         place = await queries.begin_failing(tx, row.endpoint_id, now)
         if place is None:
             return _Written.OUTCOME
+        if place.proven_at is None:
+            failed = now - (place.failing_since or now)
+            pause = min(max(failed, QUIET_LEAST_SECONDS), QUIET_MOST_SECONDS)
+            await queries.quieten(tx, place.id, now + pause)
         if outcome.status == GONE_STATUS:
             return await self._disable(tx, place, GONE, now)
         if now - (place.failing_since or now) >= FAILING_MAX_SECONDS:
@@ -640,6 +651,19 @@ async def disable_all(
         await event_log.record(tx, context, user_id, data, subject_id=row.id)
 
 
+async def _require_new_url(tx: Transaction, row: EndpointRow) -> None:
+    """Refuse a URL that the user has already: its server would get each event twice.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    others = await queries.endpoints(tx, row.user_id)
+    if any(row.url == each.url and row.id != each.id for each in others):
+        raise MarketError(
+            Code.INVALID_FIELD, "url is that of another endpoint of yours.", field="url"
+        )
+
+
 def _id_of(key: Grant | None) -> str | None:
     return None if key is None else key.key_id
 
@@ -648,6 +672,7 @@ async def _create(tx: Transaction, context: Context, row: EndpointRow, key_id: s
     await users.lock(tx, row.user_id)  # so that two requests do not count the same ones
     if len(await queries.endpoints(tx, row.user_id)) >= ENDPOINTS_MAX:
         raise MarketError(Code.TOO_MANY_WEBHOOKS)
+    await _require_new_url(tx, row)
     # Before the endpoint is there, so that only others are told of it.
     data = WebhookCreated(row.id, row.url, key_id)
     await event_log.record(tx, context, row.user_id, data, subject_id=row.id)
