@@ -11,7 +11,7 @@ PAGE_PATH = "/docs"
 PACKAGE = "swagger_ui"
 CACHE = "public, max-age=86400"
 
-# What every page of this origin has, those of the console, too.
+# Headers of every page of this origin, also of the console's.
 HEADERS = {
     "Referrer-Policy": "no-referrer",  # an address may hold a secret
     "X-Content-Type-Options": "nosniff",

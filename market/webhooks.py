@@ -68,7 +68,7 @@ RETRY_AFTER_MAX_SECONDS = 86_400
 # An endpoint that has only failed for so long, from the first failure after a success, is disabled.
 FAILING_MAX_SECONDS = 5 * 86_400
 # An endpoint that has never answered well is left alone after a failure, for as long as it has
-# failed: its server may be somebody's who has not agreed to anything. Tests go there all the same.
+# failed: its server may belong to a person without any part in this. Tests go there all the same.
 QUIET_LEAST_SECONDS, QUIET_MOST_SECONDS = 5, 3_600
 # What may wait for one endpoint; the rest fails, and can be recovered.
 PENDING_MAX = 10_000
@@ -82,7 +82,7 @@ WINDOW_SECONDS = 60
 HTTPS_PORT = 443
 FIRST_FREE_PORT = 1_024  # below it are other services of the internet, which speak no HTTP
 
-# Why an endpoint is disabled: at last, somebody else may have known the password, or had the key.
+# Why an endpoint is disabled: the last two are for a stolen password and a stolen key.
 GONE, FAILING, BY_USER, RESET, BY_KEY = "gone", "failing", "user", "reset", "key"
 GONE_STATUS = 410
 _REASONS = {
@@ -275,7 +275,7 @@ class Webhooks:
     async def _note_change(
         self, tx: Transaction, row: EndpointRow, key: Grant | None
     ) -> EndpointRow:
-        """Record that an endpoint is another one, and return it as made by what made it so."""
+        """Record the change of an endpoint. Return it as made by this key, or by a login."""
         data = WebhookChanged(row.id, row.url, _id_of(key))
         await event_log.record(tx, self._context, row.user_id, data, subject_id=row.id)
         return row._replace(made_by=None if key is None else key.purse_id)
@@ -673,7 +673,7 @@ async def _create(tx: Transaction, context: Context, row: EndpointRow, key_id: s
     if len(await queries.endpoints(tx, row.user_id)) >= ENDPOINTS_MAX:
         raise MarketError(Code.TOO_MANY_WEBHOOKS)
     await _require_new_url(tx, row)
-    # Before the endpoint is there, so that only others are told of it.
+    # Before the endpoint exists, so that only other endpoints get the event.
     data = WebhookCreated(row.id, row.url, key_id)
     await event_log.record(tx, context, row.user_id, data, subject_id=row.id)
     await queries.insert_endpoint(tx, row)

@@ -16,7 +16,7 @@ TURNS_MAX_ROWS = 5_000
 
 
 class EndpointRow(NamedTuple):
-    """Where a user is told of events: `types` has commas in between, times are UTC seconds.
+    """An endpoint for events of a user: `types` has commas in between, times are UTC seconds.
 
     `made_by` is the line of API keys that has set the address, None for a login. At `proven_at` its
     address has first answered well; until `quiet_until` nothing but tests is sent there.

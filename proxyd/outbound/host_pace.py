@@ -1,13 +1,13 @@
-"""The pace of one user's webhooks at one host: a burst, and then so many a second."""
+"""The pace of one user's webhooks at one host: a burst, and then a rate."""
 
 from collections.abc import Callable
 from time import monotonic
 
-# What one user may cause at one server, however many endpoints there: a queue of 10,000 is empty
+# Of one user at one server, for any number of endpoints: a queue of 10,000 is empty
 # within a quarter of an hour, and no server is brought down.
 PER_SECOND = 10.0
 BURST = 50
-# Of users and hosts; those that may go at once are forgotten beyond it.
+# Pairs of a user and a host; beyond it, idle pairs are forgotten.
 KNOWN_MAX = 10_000
 
 

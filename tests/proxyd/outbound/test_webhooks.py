@@ -491,7 +491,7 @@ async def test_one_user_s_events_reach_a_host_at_a_pace(market: Market) -> None:
             for _ in range(6):
                 await market.webhooks.test(me, mine.endpoint.id)
         began = monotonic()
-        while len(busy.requests) < 13:  # one says that there is a second endpoint
+        while len(busy.requests) < 13:  # one is about the second endpoint
             await sender.look()
         assert monotonic() - began >= (13 - 4 - 1) / 20
         theirs = await endpoint(market, other, busy.url)
