@@ -5,7 +5,6 @@ between them stay relative; the address of a page is a shell that names the dige
 compressed once, when it is asked for: all of them would be most of what a start takes.
 """
 
-import gzip
 import hashlib
 import re
 from pathlib import Path
@@ -118,5 +117,4 @@ def _filled(shell: str, base: str, files: dict[str, bytes]) -> bytes:
 
 
 def _page(kind: str, body: bytes, cache: str) -> Page:
-    headers = {**HEADERS, "Cache-Control": cache, "Vary": "Accept-Encoding"}
-    return Page(kind, body, headers, gzipped=gzip.compress(body, 9, mtime=0))
+    return Page(kind, body, {**HEADERS, "Cache-Control": cache}, is_packed=True)

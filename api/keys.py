@@ -79,9 +79,9 @@ class RollRequest(Struct):
 
 
 class RevokeKeyRequest(Struct):
-    """Whether to end what the key has made, too: worker tokens, and endpoints of webhooks.
+    """Whether to end the worker tokens and endpoints of webhooks that the key has made.
 
-    Those of all keys that it has replaced, or that have replaced it, are among them.
+    All keys of its line count: those before it, and those that have replaced it.
     """
 
     with_created: bool = False
@@ -229,7 +229,7 @@ class KeyRoutes:
         return KeyReply(key=_key(changed, made.get(changed.row.purse_id)))
 
     async def revoke(self, call: Call[RevokeKeyRequest, Any]) -> Reply:
-        """End a key, and what it has made if that is wanted."""
+        """End a key, and on request its worker tokens and webhooks."""
         key_id = _place(call.path)
         await self._keys.revoke(call.user_id, key_id)
         if call.body.with_created:

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 from market.networks import plain
 
 PATH = "/metrics"
-# What web servers in front of this one say of their clients.
+# Headers by which web servers name their clients.
 FORWARDED = frozenset(
     {
         "Forwarded",

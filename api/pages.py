@@ -1,7 +1,9 @@
 """Pages beside the routes: the document of the API, and a page to try it on, also offline."""
 
+import gzip
 import importlib.util
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 DESCRIPTION_PATH = "/openapi.json"
@@ -9,7 +11,7 @@ PAGE_PATH = "/docs"
 PACKAGE = "swagger_ui"
 CACHE = "public, max-age=86400"
 
-# What every page of this origin has, those of the console, too.
+# Headers of every page of this origin, also of the console's.
 HEADERS = {
     "Referrer-Policy": "no-referrer",  # an address may hold a secret
     "X-Content-Type-Options": "nosniff",
@@ -60,7 +62,8 @@ class Page:
         content_type: its media type.
         body: its bytes, or a function that makes them at the first request.
         headers: further headers of the response.
-        gzipped: the bytes compressed, for who takes them so; b"" where they are not.
+        is_packed: whether the bytes are compressed for clients that take them so; once, at the
+            first request. They hold no secret, so their length says nothing.
     """
 
     def __init__(
@@ -68,11 +71,12 @@ class Page:
         content_type: str,
         body: bytes | Callable[[], bytes],
         headers: dict[str, str],
-        gzipped: bytes = b"",
+        *,
+        is_packed: bool = False,
     ) -> None:
         self.content_type = content_type
-        self.headers = headers
-        self.gzipped = gzipped
+        self.headers = {**headers, "Vary": "Accept-Encoding"} if is_packed else headers
+        self._is_packed = is_packed
         self._body = body
 
     @property
@@ -81,6 +85,11 @@ class Page:
         if not isinstance(self._body, bytes):
             self._body = self._body()
         return self._body
+
+    @cached_property
+    def gzipped(self) -> bytes:
+        """Its bytes compressed; b"" where they are not."""
+        return gzip.compress(self.body, 9, mtime=0) if self._is_packed else b""
 
 
 def pages(describe: Callable[[], bytes]) -> dict[str, Page]:
@@ -92,14 +101,18 @@ def pages(describe: Callable[[], bytes]) -> dict[str, Page]:
     """
     headers = {**HEADERS, **REVALIDATE, "Content-Security-Policy": POLICY}
     table = {
-        DESCRIPTION_PATH: Page("application/json", describe, {**HEADERS, **REVALIDATE}),
+        DESCRIPTION_PATH: Page(
+            "application/json", describe, {**HEADERS, **REVALIDATE}, is_packed=True
+        ),
         PAGE_PATH: Page("text/html; charset=utf-8", _HTML.encode(), headers),
         f"{PAGE_PATH}/start.js": Page("text/javascript", _START.encode(), headers),
     }
     folder = _folder()
     for name, content_type in _FILES.items():
         body = (folder / name).read_bytes()
-        table[f"{PAGE_PATH}/{name}"] = Page(content_type, body, {**HEADERS, "Cache-Control": CACHE})
+        headers = {**HEADERS, "Cache-Control": CACHE}
+        is_text = content_type.startswith("text/")
+        table[f"{PAGE_PATH}/{name}"] = Page(content_type, body, headers, is_packed=is_text)
     return table
 
 

@@ -18,12 +18,12 @@ SERVER = "proxyd"
 SLICE_BYTES = 32 * 1024  # a larger body is written in pieces, each after the one before has left
 
 NO_STORE = {"Cache-Control": "no-store"}
-# Browsers take a response for what its Content-Type says, and for nothing else.
+# Browsers do not guess another type than the Content-Type.
 NO_SNIFF = {"X-Content-Type-Options": "nosniff"}
-# What each response has unless it says otherwise. No cache may keep answers: nearly all hold what
-# is private, and caches on the way judge by extensions (`usage.csv`). Pages say that they may be.
+# Headers of each response that does not replace them. No cache may keep answers: nearly all are
+# private, and caches on the way judge by extensions (`usage.csv`). Pages allow it by their own.
 _COMMON = {"Server": SERVER, **NO_STORE, **NO_SNIFF}
-# What nearly every response begins with, behind its status line.
+# The first headers of nearly every response.
 _JSON_HEADERS = "".join(
     f"{name}: {value}\r\n" for name, value in {"Content-Type": JSON, **_COMMON}.items()
 )

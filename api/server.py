@@ -233,7 +233,7 @@ class HttpServer(Front):
             return True
 
     def _is_visit(self, request: Request, path: str) -> bool:
-        """Say whether a browser opens the service's address; programs are answered what it is."""
+        """Say whether a browser opens the service's address; programs get JSON there."""
         if path != "/" or self._console is None or request.method not in ("GET", "HEAD"):
             return False
         return prefers_page(request.headers.get(hdrs.ACCEPT, ""))
@@ -327,7 +327,7 @@ class HttpServer(Front):
         )
 
     async def _body(self, request: Request, route: Route, client: str) -> bytes:
-        # A page of another site can send what has no type, or another, without asking first.
+        # A page of another site can send a body of no type, or of another, without a preflight.
         declared = request.headers.get("Content-Type", "" if request.body_exists else JSON)
         if declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)

@@ -15,8 +15,8 @@ from api.routes import Event
 CONTENT_TYPE = "text/event-stream"
 WRITE_SECONDS = 30.0  # for one event; a client that has not read it by then is gone
 
-# How often the login or key of a stream is checked: what ends it ends the stream within 15 s, also
-# where the store takes seconds to answer. One look-up by a primary key.
+# How often the login or key of a stream is checked, by one look-up of a primary key: the stream
+# ends within 15 s of its key, also where the store takes seconds to answer.
 CHECK_SECONDS = 10.0
 BYE = "bye"
 

@@ -476,7 +476,7 @@ async def replace_password(
     """Replace a user's password; the caller has locked the user, and wakes the sender of e-mails.
 
     Every login session of theirs but `new.keep` ends, and every link that was sent to replace the
-    old password is void. The user is told, because a thief may have done it.
+    old password is void. An event and an e-mail follow, because a thief may have done it.
     """
     now = context.now()
     await queries.set_password(tx, user_id, new.password_hash)

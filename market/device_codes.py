@@ -37,8 +37,8 @@ DEVICE_CODE_BYTES = 32
 # takes half a million minutes, of which each code lives ten.
 TRIES_MAX, TRIES_SECONDS = 5, 60
 BEGUN_MAX, BEGUN_SECONDS = 30, 3_600  # by one network
-# That wait for an answer. One more takes the place of the oldest of the network with the most, so
-# that nobody keeps others out: an IPv4 /24, and an IPv6 /32, which is what a provider has.
+# Programs that wait for an answer. One more takes the place of the oldest of the network with the
+# most, so that one network cannot keep others out: an IPv4 /24, and an IPv6 /32, as providers have.
 WAITING_MAX = 10_000
 SHARE_BITS = {4: 24, 6: 32}
 FRESH_SECONDS = 600

@@ -256,7 +256,7 @@ class Devices:
         self.note_revoked(token_hash)
 
     def note_revoked(self, token_hash: str) -> None:
-        """Refuse a token from memory, too, once a transaction has revoked it."""
+        """Refuse a token also from memory, once a transaction has revoked it."""
         self._revoked[token_hash] = None
         if len(self._revoked) > REVOKED_MAX_TOKENS:
             del self._revoked[next(iter(self._revoked))]

@@ -431,7 +431,7 @@ class EventFeed:
         """Look up what programs on this machine have recorded, until cancelled.
 
         They send no notice where the database has none; but the store's version changes, which
-        costs nothing to see. Heartbeats make up for what this misses.
+        costs nothing to see. A heartbeat finds the events that this misses.
         """
         seen = self._store.version()
         while True:

@@ -229,7 +229,7 @@ class LoginNewNetwork(EventData, frozen=True):
 
 
 class PasswordChanged(EventData, frozen=True):
-    """The password was changed by somebody with the old one, or replaced `by_email`."""
+    """The password was changed with the old one, or replaced `by_email`."""
 
     by_email: bool
 

@@ -70,7 +70,7 @@ class KeyedRequest(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is stored as; no key has the line break in it."""
+        """The stored name; the line break is in no key of a request."""
         return f"{self.purse_id}\n{self.key}" if self.purse_id else self.key
 
     def __post_init__(self) -> None:

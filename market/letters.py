@@ -1,6 +1,6 @@
 """E-mails that tell a user of a change to the account, put in the transaction of the change.
 
-An address that its owner has not confirmed gets none: it may be somebody else's.
+An address that its owner has not confirmed gets none: it may belong to another person.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ class Letters:
     async def put(
         self, tx: Transaction, user_id: str, name: str, write: Callable[[str, str], Message]
     ) -> bool:
-        """Put an e-mail to a user; return whether there is one.
+        """Put an e-mail to a user. Return False for an address that is not confirmed.
 
         Args:
             tx: the transaction of the change.
-            user_id: who is told.
+            user_id: the user.
             name: of the e-mail; a later one of the same name replaces one that still waits.
-            write: returns the e-mail for an address and for what links begin with.
+            write: returns the e-mail, from the address and the beginning of links.
         """
         user = await users.find(tx, user_id)
         if user is None or user.email_verified_at is None:

@@ -1,6 +1,6 @@
 """Worker tokens and webhooks that API keys have made: ended with a stolen key, or with all of them.
 
-A key of a line that was rolled counts for the line: what an earlier one has made, a later one ends.
+A key of a line that was rolled counts for the line: a later one ends the work of an earlier one.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class MadeByKeys:
         self._jobs = jobs
 
     async def counts(self, user_id: str) -> dict[str, MadeRow]:
-        """Return what is in use of what the keys of a user have made, by line of keys."""
+        """Return the counts of tokens and endpoints in use, by the line of keys that made them."""
         rows = await self._store.read(queries.counts, user_id)
         return {row.purse_id: row for row in rows}
 

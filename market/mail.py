@@ -80,7 +80,7 @@ def password_changed(to: str, app_url: str) -> Message:
 
 
 def strong_key_created(to: str, app_url: str, name: str) -> Message:
-    """Return the e-mail that says that there is an API key for everything, or without an end."""
+    """Return the e-mail about a new API key for everything, or without an end."""
     return Message(
         to,
         "A strong API key was made",

@@ -209,7 +209,7 @@ async def _ignored(_: Sequence[Revoked]) -> None:
 async def _reset(
     tx: Transaction, context: Context, letters: Letters, token_hash: str, password_hash: str
 ) -> tuple[str, list[Revoked]]:
-    """Replace a password, and end all that somebody else may have made.
+    """Replace a password, and end all that a thief may have made.
 
     Returns:
         The address which the secret was sent to, and the worker tokens that were revoked.
@@ -219,7 +219,7 @@ async def _reset(
     await users.set_email_verified(tx, user_id, now)  # first: only then is there an e-mail
     await replace_password(tx, context, letters, user_id, NewPassword(password_hash))
     await device_codes.deny_approved(tx, user_id)
-    # Somebody with the old one may have made keys, read keys of apps, and sent events elsewhere.
+    # A thief with the old one may have made keys, read keys of apps, and led events elsewhere.
     await end_all(tx, context, user_id)
     await apps.forget_of(tx, user_id)
     await disable_all(tx, context, user_id)

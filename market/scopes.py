@@ -28,7 +28,7 @@ class Scope(StrEnum):
 
 
 class Grant(Struct, frozen=True):
-    """What a key that is valid lets its bearer do.
+    """The rights of a valid key.
 
     `purse_id` is the first key of a line that was rolled; keys of one line have it in common.
     """

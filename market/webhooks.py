@@ -67,6 +67,9 @@ JITTER = 0.2  # of each pause, more or less
 RETRY_AFTER_MAX_SECONDS = 86_400
 # An endpoint that has only failed for so long, from the first failure after a success, is disabled.
 FAILING_MAX_SECONDS = 5 * 86_400
+# An endpoint that has never answered well is left alone after a failure, for as long as it has
+# failed: its server may belong to a person without any part in this. Tests go there all the same.
+QUIET_LEAST_SECONDS, QUIET_MOST_SECONDS = 5, 3_600
 # What may wait for one endpoint; the rest fails, and can be recovered.
 PENDING_MAX = 10_000
 ATTEMPTS_KEPT = 30  # three whole schedules
@@ -79,7 +82,7 @@ WINDOW_SECONDS = 60
 HTTPS_PORT = 443
 FIRST_FREE_PORT = 1_024  # below it are other services of the internet, which speak no HTTP
 
-# Why an endpoint is disabled: at last, somebody else may have known the password, or had the key.
+# Why an endpoint is disabled: the last two are for a stolen password and a stolen key.
 GONE, FAILING, BY_USER, RESET, BY_KEY = "gone", "failing", "user", "reset", "key"
 GONE_STATUS = 410
 _REASONS = {
@@ -253,6 +256,10 @@ class Webhooks:
                 types=row.types if wanted is None else wanted,
                 description=row.description if description is None else description,
             )
+            if changed.url != row.url:
+                await _require_new_url(tx, changed)
+                changed = changed._replace(proven_at=None, quiet_until=0)
+                await queries.release(tx, endpoint_id, self._now())
             is_news = is_enabled or (changed.url, changed.types) != (row.url, row.types)
             if is_news:
                 changed = await self._note_change(tx, changed, key)
@@ -268,7 +275,7 @@ class Webhooks:
     async def _note_change(
         self, tx: Transaction, row: EndpointRow, key: Grant | None
     ) -> EndpointRow:
-        """Record that an endpoint is another one, and return it as made by what made it so."""
+        """Record the change of an endpoint. Return it as made by this key, or by a login."""
         data = WebhookChanged(row.id, row.url, _id_of(key))
         await event_log.record(tx, self._context, row.user_id, data, subject_id=row.id)
         return row._replace(made_by=None if key is None else key.purse_id)
@@ -487,11 +494,15 @@ class Webhooks:
         ):
             return _Written.NOTHING
         if not outcome.error:
-            await queries.end_failing(tx, row.endpoint_id)
+            await queries.end_failing(tx, row.endpoint_id, now)
             return _Written.OUTCOME
         place = await queries.begin_failing(tx, row.endpoint_id, now)
         if place is None:
             return _Written.OUTCOME
+        if place.proven_at is None:
+            failed = now - (place.failing_since or now)
+            pause = min(max(failed, QUIET_LEAST_SECONDS), QUIET_MOST_SECONDS)
+            await queries.quieten(tx, place.id, now + pause)
         if outcome.status == GONE_STATUS:
             return await self._disable(tx, place, GONE, now)
         if now - (place.failing_since or now) >= FAILING_MAX_SECONDS:
@@ -640,6 +651,19 @@ async def disable_all(
         await event_log.record(tx, context, user_id, data, subject_id=row.id)
 
 
+async def _require_new_url(tx: Transaction, row: EndpointRow) -> None:
+    """Refuse a URL that the user has already: its server would get each event twice.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    others = await queries.endpoints(tx, row.user_id)
+    if any(row.url == each.url and row.id != each.id for each in others):
+        raise MarketError(
+            Code.INVALID_FIELD, "url is that of another endpoint of yours.", field="url"
+        )
+
+
 def _id_of(key: Grant | None) -> str | None:
     return None if key is None else key.key_id
 
@@ -648,7 +672,8 @@ async def _create(tx: Transaction, context: Context, row: EndpointRow, key_id: s
     await users.lock(tx, row.user_id)  # so that two requests do not count the same ones
     if len(await queries.endpoints(tx, row.user_id)) >= ENDPOINTS_MAX:
         raise MarketError(Code.TOO_MANY_WEBHOOKS)
-    # Before the endpoint is there, so that only others are told of it.
+    await _require_new_url(tx, row)
+    # Before the endpoint exists, so that only other endpoints get the event.
     data = WebhookCreated(row.id, row.url, key_id)
     await event_log.record(tx, context, row.user_id, data, subject_id=row.id)
     await queries.insert_endpoint(tx, row)

@@ -113,7 +113,7 @@ async def _page(
 async def later_of(
     tx: Transaction, user_ids: Collection[str], *, after: str, limit: int
 ) -> list[EventRow]:
-    """Return events of some users behind an identifier, in no order; at most so many."""
+    """Return events of some users behind an identifier, in no order, up to a limit."""
     return await tx.all(
         EventRow,
         f"""

@@ -21,7 +21,7 @@ async def note_device(tx: Transaction, device_id: str, purse_id: str) -> None:
 
 
 async def counts(tx: Transaction, user_id: str) -> list[MadeRow]:
-    """Return what the keys of a user have made and what is still in use."""
+    """Return the counts of tokens and endpoints in use, by line of keys."""
     return await tx.all(
         MadeRow,
         """

@@ -16,9 +16,10 @@ TURNS_MAX_ROWS = 5_000
 
 
 class EndpointRow(NamedTuple):
-    """Where a user is told of events: `types` has commas in between, times are UTC seconds.
+    """An endpoint for events of a user: `types` has commas in between, times are UTC seconds.
 
-    `made_by` is the line of API keys that has set the address, None for a login.
+    `made_by` is the line of API keys that has set the address, None for a login. At `proven_at` its
+    address has first answered well; until `quiet_until` nothing but tests is sent there.
     """
 
     id: str
@@ -34,6 +35,8 @@ class EndpointRow(NamedTuple):
     disabled_at: int | None
     disabled_reason: str | None
     made_by: str | None
+    proven_at: int | None = None
+    quiet_until: int = 0
 
     def wants(self, kind: str) -> bool:
         """Say whether events of a type are to be delivered here as they happen."""
@@ -151,7 +154,7 @@ async def _insert(
             "user_id": event.user_id,
             "event_id": event.id,
             "type": event.type,
-            "next_at": event.created_at,
+            "next_at": _not_before(endpoint, event),
             "created_at": event.created_at,
         }
         for endpoint, event in pairs
@@ -164,6 +167,12 @@ async def _insert(
         made=json.dumps(rows),
     )
     return [str(row["id"]) for row in rows]
+
+
+def _not_before(endpoint: EndpointRow, event: EventRow) -> int:
+    if event.type == TEST_TYPE:
+        return event.created_at
+    return max(event.created_at, endpoint.quiet_until)
 
 
 # --- endpoints -------------------------------------------------------------------------------
@@ -200,7 +209,8 @@ async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
         """
         UPDATE webhook_endpoints SET url = :url, types = :types, description = :description,
             sealed_secret = :sealed_secret, sealed_old_secret = :sealed_old_secret,
-            old_until = :old_until, made_by = :made_by
+            old_until = :old_until, made_by = :made_by, proven_at = :proven_at,
+            quiet_until = :quiet_until
         WHERE id = :id
         """,
         id=row.id,
@@ -211,6 +221,8 @@ async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
         sealed_old_secret=row.sealed_old_secret,
         old_until=row.old_until,
         made_by=row.made_by,
+        proven_at=row.proven_at,
+        quiet_until=row.quiet_until,
     )
 
 
@@ -276,14 +288,54 @@ async def begin_failing(tx: Transaction, endpoint_id: str, now: int) -> Endpoint
     )
 
 
-async def end_failing(tx: Transaction, endpoint_id: str) -> None:
-    """Note a success."""
+async def end_failing(tx: Transaction, endpoint_id: str, now: int) -> None:
+    """Note a success; the first one ends what `quieten` has put off."""
     await tx.run(
         """
         UPDATE webhook_endpoints SET failing_since = NULL
         WHERE id = :id AND failing_since IS NOT NULL
         """,
         id=endpoint_id,
+    )
+    is_first = await tx.run(
+        """
+        UPDATE webhook_endpoints SET quiet_until = 0, proven_at = :now
+        WHERE id = :id AND proven_at IS NULL
+        """,
+        id=endpoint_id,
+        now=now,
+    )
+    if is_first:
+        await release(tx, endpoint_id, now)
+
+
+async def quieten(tx: Transaction, endpoint_id: str, until: int) -> None:
+    """Have nothing but tests sent to an endpoint until then."""
+    await tx.run(
+        "UPDATE webhook_endpoints SET quiet_until = :until WHERE id = :id",
+        id=endpoint_id,
+        until=until,
+    )
+    await tx.run(
+        f"""
+        UPDATE webhook_deliveries SET next_at = :until
+        WHERE endpoint_id = :id AND status = 'pending' AND next_at < :until
+            AND type <> '{TEST_TYPE}'
+        """,
+        id=endpoint_id,
+        until=until,
+    )
+
+
+async def release(tx: Transaction, endpoint_id: str, now: int) -> None:
+    """Have all that was put off, and was not attempted yet, sent to an endpoint now."""
+    await tx.run(
+        """
+        UPDATE webhook_deliveries SET next_at = :now
+        WHERE endpoint_id = :id AND status = 'pending' AND next_at > :now AND tries = 0
+        """,
+        id=endpoint_id,
+        now=now,
     )
 
 
@@ -299,6 +351,8 @@ async def due(
     limit: int,
 ) -> list[DueRow]:
     """Return deliveries whose time has come, their endpoints taking turns.
+
+    An endpoint that has never answered well has one at a time, beside tests.
 
     Args:
         tx: the transaction.
@@ -319,15 +373,18 @@ async def due(
         DueRow,
         f"""
         SELECT id, endpoint_id, user_id FROM (
-            SELECT id, endpoint_id, user_id, next_at,
+            SELECT id, endpoint_id, user_id, type, next_at,
                 ROW_NUMBER() OVER (PARTITION BY endpoint_id ORDER BY next_at, id) AS turn
             FROM (
-                SELECT id, endpoint_id, user_id, next_at FROM webhook_deliveries
+                SELECT id, endpoint_id, user_id, type, next_at FROM webhook_deliveries
                 WHERE status = 'pending' AND next_at <= :now {left_out}
                 ORDER BY next_at, id
                 LIMIT {TURNS_MAX_ROWS}
             ) AS oldest
         ) AS in_turns
+        WHERE turn = 1 OR type = '{TEST_TYPE}' OR (
+            SELECT w.proven_at FROM webhook_endpoints AS w WHERE w.id = in_turns.endpoint_id
+        ) IS NOT NULL
         ORDER BY turn, next_at, id
         LIMIT :limit
         """,

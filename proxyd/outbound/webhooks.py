@@ -9,11 +9,13 @@ import ssl
 from collections import Counter
 from time import monotonic
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from market.webhooks import Attempt, Outcome, Webhooks
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.resolve import Resolver
 from proxyd.loop.fair_slots import FairSlots
+from proxyd.outbound.host_pace import HostPace
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class WebhookSender:
         self._to_poster = resolver, policy, agent, tls
         self._poster: Poster | None = None
         self._slots = FairSlots[str](ATTEMPTS_MAX)
+        self.pace = HostPace()
         self._of_endpoint: Counter[str] = Counter()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._is_closing = False
@@ -173,6 +176,8 @@ class WebhookSender:
             _logger.warning("a delivery waits for the store to return: %s", error)
             return
         if attempt is not None:
+            host = urlsplit(attempt.url).hostname or ""
+            await asyncio.sleep(self.pace.delay(attempt.row.user_id, host))
             await self._settle(attempt, await self.post(attempt))
 
     async def _settle(self, attempt: Attempt, outcome: Outcome) -> None:

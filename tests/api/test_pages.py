@@ -37,6 +37,21 @@ async def test_the_page_takes_nothing_from_elsewhere(service: Service) -> None:
         assert response.headers["Server"] == "proxyd"
 
 
+async def test_the_document_of_the_api_is_sent_compressed(service: Service) -> None:
+    bodies = []
+    for coding in ("identity", "gzip"):
+        asking = service.http.get(
+            service.url + "/openapi.json", headers={"Accept-Encoding": coding}
+        )
+        async with asking as response:
+            assert response.headers["Vary"] == "Accept-Encoding"
+            assert response.headers.get("Content-Encoding", "identity") == coding
+            bodies.append((int(response.headers["Content-Length"]), await response.read()))
+    (plain, text), (packed, same) = bodies
+    assert text == same
+    assert packed * 5 < plain
+
+
 async def test_no_page_beside_the_console_is_framed_or_keeps_tokens(service: Service) -> None:
     for path in ("/docs", "/docs/start.js", "/docs/swagger-ui.css", "/openapi.json"):
         async with service.http.get(service.url + path) as response:

@@ -1,4 +1,4 @@
-"""Streams over HTTP: HEAD has no body on any route, and a stream ends with what has opened it."""
+"""Streams over HTTP: HEAD has no body on any route, and a stream ends with its key or login."""
 
 import asyncio
 import logging
@@ -31,7 +31,8 @@ async def job_of(service: Service, buyer: Person) -> str:
 async def head(service: Service, path: str, token: str, accept: str) -> tuple[int, bytes]:
     """Send HEAD, then another request on the same connection; return the status, and its body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
-    first = f"HEAD {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nAccept: {accept}"
+    first = f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}"
+    first += f"\r\nAuthorization: Bearer {token}"
     second = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: second-one"
     try:
         async with asyncio.timeout(20):

@@ -50,7 +50,7 @@ http {{
 async def front(
     service: Service, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[tuple[str, ssl.SSLContext]]:
-    """The address of nginx, as the guide has it, and what trusts its certificate.
+    """The address of nginx as in the guide, and a context that trusts its certificate.
 
     With the parameter `kept`, nginx keeps its connections to the daemon for other clients.
     """

@@ -119,7 +119,7 @@ async def test_an_event_of_another_program_comes_before_the_heartbeat(
     rows = [await ping(market, other, "u") for _ in range(3)]
     assert [await next_row(items) for _ in rows] == rows
     await ping(market, other, "v")
-    own = await ping(market, market.context, "u")  # which a notice says, too: it comes once
+    own = await ping(market, market.context, "u")  # also by a notice: it comes once
     assert await next_row(items) == own
     last = await ping(market, other, "u")
     assert await next_row(items) == last

@@ -1,4 +1,4 @@
-"""What API keys have made: counted by line of keys, and ended with them; on both engines."""
+"""Tokens and webhooks of API keys: counted by line of keys, ended with them; on both engines."""
 
 import pytest
 from support.events import said, types_of
@@ -12,7 +12,7 @@ SCOPES = (Scope.DEVICES_WRITE, Scope.WEBHOOKS_WRITE)
 
 
 async def key_of(market: Market, user_id: str) -> tuple[str, Grant]:
-    """Make a key; return its identifier, and what it may."""
+    """Make a key. Return its identifier and its grant."""
     issued = await market.keys.create(user_id, NewKey(name="x", scopes=SCOPES))
     return issued.row.id, await grant_of(market, issued.key)
 

@@ -35,10 +35,18 @@ DOWN = Outcome(None, "refused", 3)
 DAY = 86_400
 
 
-async def endpoint(market: Market, user_id: str, *types: str, url: str = URL) -> Secret:
-    return await market.webhooks.create(
+async def endpoint(
+    market: Market, user_id: str, *types: str, url: str = "", is_new: bool = False
+) -> Secret:
+    """Make an endpoint, at a URL of its own; it has answered before, unless it is new."""
+    count = len(await market.webhooks.all_of(user_id))
+    url = url or (f"{URL}/{count}" if count else URL)
+    made = await market.webhooks.create(
         user_id, url=url, types=list(types or ("*",)), description=""
     )
+    if not is_new:
+        await market.store.write(queries.end_failing, made.endpoint.id, market.clock.now)
+    return made
 
 
 async def happen(market: Market, user_id: str, deploy_id: str = "d") -> str:
@@ -566,3 +574,47 @@ def test_the_body_is_the_same_in_every_attempt() -> None:
 
 def json_of(data: Ping) -> str:
     return json.dumps({"webhook_id": data.webhook_id}, separators=(",", ":"))
+
+
+async def test_a_server_that_never_agreed_is_left_alone(market: Market) -> None:
+    me = await market.person()
+    made = await endpoint(market, me, is_new=True)
+    attempts = 0
+    for _ in range(50):  # an hour in which something happens each minute or so
+        await happen(market, me)
+        attempts += await deliver(market, DOWN)
+        market.clock.now += 70
+    assert attempts <= 15
+    [row] = await market.webhooks.all_of(me)
+    assert row.quiet_until > market.clock.now
+    await market.webhooks.test(me, made.endpoint.id)
+    [attempt] = await begun(market)
+    assert json.loads(attempt.body)["type"] == "test.ping"
+    await market.webhooks.settle(attempt, OK)
+    assert await deliver(market) > 40, "it has answered, and gets what waited"
+
+
+async def test_a_server_that_has_answered_before_is_not_left_alone(market: Market) -> None:
+    me = await market.person()
+    await endpoint(market, me)
+    for _ in range(5):
+        await happen(market, me)
+        assert await deliver(market, DOWN) == 1
+    await market.webhooks.change(me, (await market.webhooks.all_of(me))[0].id, url=f"{URL}/other")
+    [row] = await market.webhooks.all_of(me)
+    assert row.proven_at is None, "another server has agreed to nothing yet"
+
+
+async def test_a_url_is_one_endpoint_of_a_user(market: Market) -> None:
+    me, other = await market.person(), await market.person()
+    await endpoint(market, me, url=URL)
+    second = await endpoint(market, me, url=f"{URL}/2")
+    await endpoint(market, other, url=URL)
+    for attempt in (
+        endpoint(market, me, url=URL),
+        market.webhooks.change(me, second.endpoint.id, url=URL),
+    ):
+        with pytest.raises(MarketError) as refused:
+            await attempt
+        assert (refused.value.code, refused.value.field) == (Code.INVALID_FIELD, "url")
+    await market.webhooks.change(me, second.endpoint.id, url=f"{URL}/2")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver, LookupTimedOutError, NameNotFoundError
 from proxyd.outbound import posting
 from proxyd.outbound import webhooks as outbound
+from proxyd.outbound.host_pace import HostPace
 from proxyd.outbound.posting import retry_after
 from proxyd.outbound.webhooks import ATTEMPTS_PER_ENDPOINT, WebhookSender
 from storage import webhooks as webhook_queries
@@ -479,6 +481,26 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "ROOM_SECONDS", PATIENCE_SECONDS)
 
 
+async def test_one_user_s_events_reach_a_host_at_a_pace(market: Market) -> None:
+    me, other = await market.person(), await market.person()
+    sender = sender_of(market)
+    sender.pace = HostPace(per_second=20, burst=4)
+    async with receiving() as busy:
+        for number in range(2):
+            mine = await endpoint(market, me, f"{busy.url}/{number}")
+            for _ in range(6):
+                await market.webhooks.test(me, mine.endpoint.id)
+        began = monotonic()
+        while len(busy.requests) < 13:  # one is about the second endpoint
+            await sender.look()
+        assert monotonic() - began >= (13 - 4 - 1) / 20
+        theirs = await endpoint(market, other, busy.url)
+        await market.webhooks.test(other, theirs.endpoint.id)
+        await sender.look()
+        await sender.settled()
+        assert len(busy.requests) == 14
+
+
 async def test_who_fills_the_window_of_what_is_due_hides_nobody(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,8 +509,8 @@ async def test_who_fills_the_window_of_what_is_due_hides_nobody(
     me, other = await market.person(), await market.person()
     sender = sender_of(market)
     async with receiving(is_held=True) as slow, receiving() as quick:
-        for _ in range(3):
-            mine = await endpoint(market, me, slow.url)
+        for number in range(3):
+            mine = await endpoint(market, me, f"{slow.url}/{number}")
             for _ in range(5):
                 await market.webhooks.test(me, mine.endpoint.id)
         market.clock.now += 1
