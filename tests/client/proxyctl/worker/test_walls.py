@@ -94,11 +94,14 @@ def test_a_bomb_ends_alone_and_its_buyer_is_told(
     assert verb == "complete"
 
 
-def test_a_job_that_fills_the_disk_where_nobody_sees_it_is_to_blame(
-    market: WorkerMarket, tmp_path: Path
-) -> None:
+def test_a_job_that_fills_the_disk_where_nobody_sees_it_is_to_blame(tmp_path: Path) -> None:
     """Removed files in flight in a socket are in no table. They come back by the job's end."""
-    with small_disk(tmp_path / "small", 570) as folder, worker_agent(folder, market) as agent:
+    with (
+        small_disk(tmp_path / "small", 570) as folder,
+        worker_market() as market,
+        worker_agent(folder, market) as agent,
+    ):
+        require_sandbox(folder)
         agent.agree(market.url, Lend(cores=1, ram_gb=1.5, disk_gb=0.1, max_jobs=5))
         agent.start()
         [(verb, fields)] = agent.run(BOMBS["disk in flight"]).reports
