@@ -236,16 +236,16 @@ class Canaries:
 
     async def _look(self, attached: Attached, failures: int) -> None:
         """Run a round, and draw the conclusion."""
-        now = self._loop.time
+        now, is_seen = self._loop.time, True
         if not (attached.is_open and attached.has_place):  # nothing can be asked of it
             self._schedule(attached, now() + AGAIN_SECONDS, failures)
             return
         try:
             if self._origins is not None:
-                await self._origins.look(attached)
+                is_seen = await self._origins.look(attached)
             due = self._proven.get(attached.device_id, 0.0)
             if due > now():  # it has attached again, perhaps from somewhere else
-                self._schedule(attached, due, 0)
+                self._schedule_next(attached, due, failures, is_seen=is_seen)
                 return
             finding = await self._round(attached) if self._pages else None
         except Unknown as error:
@@ -268,15 +268,27 @@ class Canaries:
         if finding is not None:
             await self._condemn(attached, finding)
         else:
-            self._pass(attached)
+            self._pass(attached, failures, is_seen=is_seen)
+
+    def _schedule_next(
+        self, attached: Attached, due: float, failures: int, *, is_seen: bool
+    ) -> None:
+        """Look at an exit again when its next round is due, or soon if no call of it has come.
+
+        It carries no family of addresses before that.
+        """
+        if is_seen:
+            self._schedule(attached, due, 0)
+        else:
+            soon = self._loop.time() + _pause(failures)
+            self._schedule(attached, min(due, soon), failures + 1)
 
     def _look_again(self, attached: Attached, failures: int) -> None:
         """Run another round soon, after one that proved nothing."""
         self._counters.canaries["unknown"] += 1
-        pause = min(AGAIN_SECONDS * 2.0 ** min(failures, 10), AGAIN_MOST_SECONDS)
-        self._schedule(attached, self._loop.time() + pause, failures + 1)
+        self._schedule(attached, self._loop.time() + _pause(failures), failures + 1)
 
-    def _pass(self, attached: Attached) -> None:
+    def _pass(self, attached: Attached, failures: int, *, is_seen: bool) -> None:
         """Take an exit to be honest until its next round."""
         if self._pages:
             self._counters.canaries["passed"] += 1
@@ -286,7 +298,7 @@ class Canaries:
         self._proven[attached.device_id] = due
         while len(self._proven) > PROVEN_KEPT:
             del self._proven[next(iter(self._proven))]
-        self._schedule(attached, due, 0)
+        self._schedule_next(attached, due, failures, is_seen=is_seen)
 
     # --- a round -------------------------------------------------------------------------------
 
@@ -485,6 +497,11 @@ class Canaries:
             else:
                 return sock
         raise OSError("it has no address")
+
+
+def _pause(failures: int) -> float:
+    """Return the seconds to wait after some looks without a result."""
+    return min(AGAIN_SECONDS * 2.0 ** min(failures, 10), AGAIN_MOST_SECONDS)
 
 
 def _host(page: Page) -> Address | str:

@@ -146,7 +146,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _work(agreement: record.Consent, folder: Path, allow: list[Network]) -> Stop:
-    guard, routes = make_guard(allow)
+    guard, routes = make_guard(allow, must_know=True)
     try:
         agent = Agent(
             agreement,
