@@ -38,6 +38,7 @@ from proxyctl.protocol.frames import (
     Seen,
     Tunnel,
     Welcome,
+    encode,
 )
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached import (
@@ -848,6 +849,13 @@ class ExitListener:
             self._beat,
             reactor.loop.time,
         )
+        welcome = self._welcome_of(attached)
+        try:
+            encode(welcome)
+        except FrameError as error:  # the device would wait for it in vain, and count as attached
+            _logger.error("exit %s: cannot be welcomed: %s", attached.device_id, error)
+            control.refuse("unavailable", "The service cannot welcome this device.", AGAIN_SECONDS)
+            return
         attached.since = self.neighbours.since(grant.device_id)
         attached.features = features_of(hello, attached.address)
         if self.own_ports is not None and not self.own_ports.fits:
@@ -860,17 +868,7 @@ class ExitListener:
         self._per_network.add(network)
         self._beats.add(attached)
         self.counters.attached += 1
-        control.send(
-            Welcome(
-                attached.attachment,
-                str(attached.address),
-                place.country,
-                place.city,
-                place.asn,
-                attached.limits,
-                max(1, round(limits.heartbeat_seconds)),
-            )
-        )
+        control.send(welcome)
         self._tell_denied(control)
         self._tell_nodes(control)
         attached.ping()
@@ -885,6 +883,19 @@ class ExitListener:
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
+
+    def _welcome_of(self, attached: Attached) -> Welcome:
+        """Return the first frame for an exit."""
+        place = attached.place
+        return Welcome(
+            attached.attachment,
+            str(attached.address),
+            place.country,
+            place.city,
+            place.asn,
+            attached.limits,
+            max(1, round(self.limits.heartbeat_seconds)),
+        )
 
     def _open_pools(self, attached: Attached, control: Control, hello: Hello) -> None:
         """Ask an exit for its first connections, under TLS if all have to be."""
