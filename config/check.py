@@ -19,6 +19,7 @@ COUNTRY = re.compile("[a-z]{2}")  # ISO 3166-1, alpha-2
 ANY_COUNTRY = "any"
 RESERVED_CATEGORIES = frozenset(("none", "unverified"))
 PASSWORDLESS_MAX_PORTS = 16  # a client's address can have so many sessions at once, one on each
+EXIT_PORTS_MAX = 256  # the welcome of an exit is one frame of 4 KiB: half of it for ports
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
@@ -130,6 +131,13 @@ def _passwordless(settings: Settings) -> Iterator[str]:
         )
 
 
+def _exit_ports(ports: tuple[int, ...]) -> Iterator[str]:
+    if not ports:
+        yield "exits.ports: must name at least one port: the terms tell it to owners"
+    if len(ports) > EXIT_PORTS_MAX:
+        yield f"exits.ports: at most {EXIT_PORTS_MAX} ports, got {len(ports)}"
+
+
 def _exits(settings: Settings) -> Iterator[str]:
     """Yield what is wrong with the settings of exits; of those that listen there is more."""
     exits = settings.exits
@@ -138,8 +146,7 @@ def _exits(settings: Settings) -> Iterator[str]:
             "exits.public_host: expected a name or an address without scheme, port or path, got "
             f"{exits.public_host!r}; the port goes into exits.public_port"
         )
-    if not exits.ports:
-        yield "exits.ports: must name at least one port: the terms tell it to owners"
+    yield from _exit_ports(exits.ports)
     if bool(exits.tls_cert) != bool(exits.tls_key):
         missing = "exits.tls_key" if exits.tls_cert else "exits.tls_cert"
         yield f"{missing}: must be set too, a certificate and its key go together"

@@ -60,6 +60,7 @@ from proxyd.exits.listener import ExitListener
 from proxyd.exits.loans import Loans
 from proxyd.exits.mesh import Cluster, Mesh
 from proxyd.exits.origin import OriginCheck
+from proxyd.exits.own_ports import OwnPorts
 from proxyd.exits.remote import AnyExit
 from proxyd.exits.stand_in import StandInServices
 from proxyd.exits.tunnels import DeviceTunnels
@@ -213,10 +214,11 @@ def _daemon(
     policy = slices.policy(settings, own_addresses)
     limits = slices.limits(settings, raise_descriptors(), is_first=has_services)
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
-    exits, directory = None, Directory[AnyExit]()
+    exits, own_ports, directory = None, None, Directory[AnyExit]()
     ways: Ways | None = None
     if listeners.exits is not None:
-        of_exits = slices.policy(settings)
+        own_ports = _own_ports(settings, listeners, own_addresses, resolver)
+        of_exits = slices.policy(settings, is_closed=own_ports.has)
         ways = exits = Exits(
             reactor,
             directory,
@@ -257,6 +259,7 @@ def _daemon(
         exit_port = _exit_port(
             settings, listeners, exits, directory, services.market, geography, mesh
         )
+        exit_port.own_ports = exit_port.listener.own_ports = own_ports
         if role is not None and role.exits_desk is not None:
             most = slices.exit_limits(settings, raise_descriptors()).asks
             exit_port.desk = ExitDesk(exits, exit_port.listener, role.exits_desk, most)
@@ -325,7 +328,9 @@ def _exit_port(
         raise CannotListenError(str(error)) from error
     port = slices.exits_port(settings, bound_port(listeners.exits))
     door = Door(slices.exits_host(settings), port, known_by)
-    ways = ErrandWays(exits.reactor, exits.resolver, exits.policy, exits.encrypts_all)
+    # The house itself may dial its own port through exits: older agents make their calls so.
+    policy = slices.policy(settings)
+    ways = ErrandWays(exits.reactor, exits.resolver, policy, exits.encrypts_all)
     listener.watch = canaries = Canaries(
         ways,
         [page_of(url) for url in settings.exits.canaries],
@@ -344,6 +349,23 @@ def _exit_port(
     market.exits.attached = exit_port
     market.exits.watch(exit_port.recheck)
     return exit_port
+
+
+def _own_ports(
+    settings: Settings, listeners: Listeners, is_here: OwnAddresses, resolver: Resolver
+) -> OwnPorts:
+    """Return what no buyer reaches through an exit."""
+    assert listeners.exits is not None  # noqa: S101 - nobody gets here without
+    bound, proxy = bound_port(listeners.exits), settings.proxy
+    ports = (
+        bound,
+        slices.exits_port(settings, bound),
+        bound_port(listeners.proxy),
+        proxy.public_port,
+        *listeners.passwordless_ports,
+        *proxy.public_passwordless_ports,
+    )
+    return OwnPorts(is_here, resolver, ports, (proxy.public_host,), settings.egress.deny)
 
 
 def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from proxyd.exits.geography import Geography
     from proxyd.exits.labels import Labels
     from proxyd.exits.mesh import Mesh
+    from proxyd.exits.own_ports import OwnPorts
     from proxyd.tasks import Tasks
 
 LABEL_SWEEP_SECONDS = 60.0  # labels live for minutes to a day
@@ -70,6 +71,7 @@ class ExitPort:
         self.mesh = mesh
         self.labels: Labels | None = None
         self.desk: ExitDesk | None = None
+        self.own_ports: OwnPorts | None = None
         self._geography = geography
         self._context = context
         self._sock = sock
@@ -81,7 +83,10 @@ class ExitPort:
             mesh.change_door(door)
 
     def spawn_tasks(self, tasks: "Tasks") -> None:
-        """Begin to keep links with the other nodes."""
+        """Begin to keep links with the other nodes, and to look where the service is reached."""
+        if self.own_ports is not None:
+            self.own_ports.changed = self.listener.deny_changed
+            tasks.spawn("own ports", self.own_ports.run(self._all_doors))
         if self.mesh is not None:
             tasks.spawn("links of nodes", self.mesh.run())
         if self.labels is not None:
@@ -173,6 +178,9 @@ class ExitPort:
     def reached_at(self) -> tuple[str, int]:
         """Return the host and port where work connections come in."""
         return self._door.host, self._door.port
+
+    def _all_doors(self) -> list[Door]:
+        return [self._door, *self.doors()]
 
     # --- what the marketplace asks: see `market.exits.Attached` --------------------------------
 

@@ -298,10 +298,19 @@ def webhook_terms(settings: Settings) -> WebhookTerms:
     )
 
 
-def policy(settings: Settings, is_own: Callable[[Address], bool] = lambda _: False) -> Policy:
-    """Return which targets may be dialled; `is_own` says which addresses are this machine's.
+def policy(
+    settings: Settings,
+    is_own: Callable[[Address], bool] = lambda _: False,
+    is_closed: Callable[[Address, int], bool] | None = None,
+) -> Policy:
+    """Return which targets may be dialled.
 
     An exit may dial this machine: it gets there as anybody does who comes from there.
+
+    Args:
+        settings: all of them.
+        is_own: says which addresses are this machine's.
+        is_closed: says which ports of which addresses are refused besides.
     """
     egress = settings.egress
     return Policy(
@@ -309,6 +318,7 @@ def policy(settings: Settings, is_own: Callable[[Address], bool] = lambda _: Fal
         deny=egress.deny,
         blocked_ports=egress.blocked_ports,
         is_own=is_own,
+        is_closed=is_closed,
     )
 
 

@@ -26,8 +26,9 @@ from hmac import compare_digest
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from market.networks import Address
+from market.networks import Address, counted_network
 from proxyctl.protocol.frames import (
+    CALLS,
     PING_BYTES,
     SECURE_TICKETS,
     TICKET_BYTES,
@@ -41,6 +42,7 @@ from proxyctl.protocol.frames import (
     Ping,
     Tickets,
 )
+from proxyctl.protocol.policy import is_global
 from proxyd.counters import ExitCounters
 from proxyd.exits.directory import Place
 from proxyd.loop.deadlines import Expiring
@@ -80,6 +82,8 @@ ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long aft
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
 TLS_PORT: Final = 443  # what goes there cannot be changed unseen
 HELD: Final = "paused in the account"
+CROWDED: Final = "too many devices' connections leave from the same network"
+SEEN_MAX: Final = 16  # as many as an agent keeps
 WANDERING: Final = "its connections leave from changing addresses"
 UNPROVEN: Final = "it was not looked at yet"
 
@@ -424,7 +428,8 @@ class Attached(Carrier, Expiring):
     `paused` is why the device takes nothing now, empty when it does; `is_held` says that its owner
     has paused it in the account, `knows_nodes` that it was told where else it may attach. One that
     is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from
-    another line than it is attached from, and of one that `is_wandering` from changing ones.
+    another line than it is attached from; `astray` is why it has no place to sell for that, empty
+    when it has one. `seen` are its public addresses, as far as they are known.
     `secure` has its connections that wait under TLS, if it can do that.
 
     Args:
@@ -448,11 +453,13 @@ class Attached(Carrier, Expiring):
         "_day",
         "_ended_bytes",
         "_limits",
+        "_near",
         "_ping",
         "_pinged_at",
         "_send",
         "_yesterdays_bytes",
         "address",
+        "astray",
         "attachment",
         "device_id",
         "dials",
@@ -463,7 +470,6 @@ class Attached(Carrier, Expiring):
         "is_held",
         "is_proven",
         "is_spent",
-        "is_wandering",
         "knows_nodes",
         "min_price_per_gb",
         "network",
@@ -475,6 +481,7 @@ class Attached(Carrier, Expiring):
         "pool",
         "relays",
         "secure",
+        "seen",
         "since",
         "text",
     )
@@ -515,7 +522,10 @@ class Attached(Carrier, Expiring):
         self.is_held = False
         self.is_proven = True
         self.is_elsewhere = False
-        self.is_wandering = False
+        self.astray = ""
+        self.seen: tuple[Address, ...] = ()
+        self._near: frozenset[str] = frozenset()  # the networks of `seen`
+        self.learn(address)
         self.is_spent = False
         self.is_gone = False
         self._send = send
@@ -542,13 +552,13 @@ class Attached(Carrier, Expiring):
     @property
     def is_open(self) -> bool:
         """Whether it may be chosen, as long as it has a place."""
-        return not (self.paused or self.is_held or self.is_wandering)
+        return not (self.paused or self.is_held or self.astray)
 
     @property
     def why_not(self) -> str:
         """Why it may not be chosen, on other nodes either; "" if it may."""
-        if self.is_wandering:
-            return WANDERING
+        if self.astray:
+            return self.astray
         if self.is_proven or self.may_ask(TLS_PORT):
             return self.paused or (HELD if self.is_held else "")
         return UNPROVEN
@@ -557,6 +567,28 @@ class Attached(Carrier, Expiring):
         """Be counted where its connections leave; not while it is in the directory."""
         self.address, self.place, self.network = address, place, network
         self.text = describe(self.device_id, place)
+
+    def learn(self, address: Address) -> None:
+        """Add a public address of the exit: its router may show private pages there."""
+        if is_global(address) and address not in self.seen:
+            self.seen = (*self.seen[1 - SEEN_MAX :], address)
+            self._near = frozenset(counted_network(str(each)) for each in self.seen)
+
+    def permitted(self, host: tuple[Address, ...] | str) -> tuple[Address, ...] | str:
+        """Return the addresses of a target without those of the exit itself.
+
+        An older agent that is attached by IPv6 does not know its IPv4 address, and does not refuse
+        it.
+        """
+        if isinstance(host, str) or not self.seen:
+            return host
+        is_blind = CALLS not in self.features and all(each.version == 6 for each in self.seen)
+        near = self._near
+        return tuple(
+            each
+            for each in host
+            if not (is_blind and each.version == 4) and counted_network(str(each)) not in near
+        )
 
     @property
     def has_place(self) -> bool:

@@ -12,6 +12,11 @@ names are looked up here or at the exit, and connections with it are under TLS o
 are. Until its first round has passed, an exit carries nothing
 but port 443, where it cannot change anything unseen (`Attached.is_proven`).
 
+An exit that is not proven carries nothing but port 443 and canaries, so whoever makes a new device
+learns the pages of the first round. These are never fetched later through an exit that is proven:
+of `SPLIT_LEAST` pages or more, half is for first rounds, and the rest for later ones, among what
+buyers ask for (`_halves`).
+
 What is found (`Finding`) is of two sorts:
 
 * certain: another answer, another certificate, junk. It is a verdict if the page is still the same
@@ -62,6 +67,7 @@ from proxyd.wire.hosts import address_of
 from storage.errors import StoreError
 
 PAGES_PER_ROUND: Final = 3
+SPLIT_LEAST: Final = 2 * PAGES_PER_ROUND  # with fewer pages each round takes any of them
 SECURE_SHARE = 0.25  # of fetches: few buyers want TLS as far as the exit
 ROUND_SECONDS: Final = 86_400.0  # between two rounds of an exit, on average
 AGAIN_SECONDS = 60.0  # after a round that proved nothing; doubled each time
@@ -155,6 +161,7 @@ class Canaries:
         self._ways = ways
         self._loop = ways.reactor.loop
         self._pages = tuple(pages)
+        self._first, self._later = _halves(self._pages)
         self._origins = origins
         self._judge = judge
         self._gate = gate
@@ -236,16 +243,16 @@ class Canaries:
 
     async def _look(self, attached: Attached, failures: int) -> None:
         """Run a round, and draw the conclusion."""
-        now = self._loop.time
+        now, is_seen = self._loop.time, True
         if not (attached.is_open and attached.has_place):  # nothing can be asked of it
             self._schedule(attached, now() + AGAIN_SECONDS, failures)
             return
         try:
             if self._origins is not None:
-                await self._origins.look(attached)
+                is_seen = await self._origins.look(attached)
             due = self._proven.get(attached.device_id, 0.0)
             if due > now():  # it has attached again, perhaps from somewhere else
-                self._schedule(attached, due, 0)
+                self._schedule_next(attached, due, failures, is_seen=is_seen)
                 return
             finding = await self._round(attached) if self._pages else None
         except Unknown as error:
@@ -268,15 +275,27 @@ class Canaries:
         if finding is not None:
             await self._condemn(attached, finding)
         else:
-            self._pass(attached)
+            self._pass(attached, failures, is_seen=is_seen)
+
+    def _schedule_next(
+        self, attached: Attached, due: float, failures: int, *, is_seen: bool
+    ) -> None:
+        """Look at an exit again when its next round is due, or soon if no call of it has come.
+
+        It carries no family of addresses before that.
+        """
+        if is_seen:
+            self._schedule(attached, due, 0)
+        else:
+            soon = self._loop.time() + _pause(failures)
+            self._schedule(attached, min(due, soon), failures + 1)
 
     def _look_again(self, attached: Attached, failures: int) -> None:
         """Run another round soon, after one that proved nothing."""
         self._counters.canaries["unknown"] += 1
-        pause = min(AGAIN_SECONDS * 2.0 ** min(failures, 10), AGAIN_MOST_SECONDS)
-        self._schedule(attached, self._loop.time() + pause, failures + 1)
+        self._schedule(attached, self._loop.time() + _pause(failures), failures + 1)
 
-    def _pass(self, attached: Attached) -> None:
+    def _pass(self, attached: Attached, failures: int, *, is_seen: bool) -> None:
         """Take an exit to be honest until its next round."""
         if self._pages:
             self._counters.canaries["passed"] += 1
@@ -286,7 +305,7 @@ class Canaries:
         self._proven[attached.device_id] = due
         while len(self._proven) > PROVEN_KEPT:
             del self._proven[next(iter(self._proven))]
-        self._schedule(attached, due, 0)
+        self._schedule_next(attached, due, failures, is_seen=is_seen)
 
     # --- a round -------------------------------------------------------------------------------
 
@@ -300,7 +319,8 @@ class Canaries:
         if not self._truths:
             self._gate.prove(attached)  # the operator is told, and nobody is kept out for it
             raise Unknown("no page can be fetched from here")
-        pages = [page for page in self._truths if attached.may_ask(page.port)]
+        half = self._later if attached.is_proven else self._first
+        pages = [page for page in half if page in self._truths and attached.may_ask(page.port)]
         if not pages:
             raise Unknown("its owner allows no port of a canary")
         silences: list[Finding] = []
@@ -485,6 +505,24 @@ class Canaries:
             else:
                 return sock
         raise OSError("it has no address")
+
+
+def _halves(pages: tuple[Page, ...]) -> tuple[tuple[Page, ...], tuple[Page, ...]]:
+    """Return the pages of first rounds and those of later ones.
+
+    Each half has pages with and without TLS, if there are two of each. The halves stay the same
+    over restarts, as long as pages are added at the end.
+    """
+    if len(pages) < SPLIT_LEAST:
+        return pages, pages
+    plain = tuple(page for page in pages if not page.is_tls)
+    secure = tuple(page for page in pages if page.is_tls)
+    return plain[::2] + secure[::2], plain[1::2] + secure[1::2]
+
+
+def _pause(failures: int) -> float:
+    """Return the seconds to wait after some looks without a result."""
+    return min(AGAIN_SECONDS * 2.0 ** min(failures, 10), AGAIN_MOST_SECONDS)
 
 
 def _host(page: Page) -> Address | str:

@@ -35,7 +35,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address, plain
-from proxyctl.protocol.frames import CANDIDATES_MAX, NAME_MAX_BYTES, SECURE, UDP, Dialled, Outcome
+from proxyctl.protocol.frames import (
+    CANDIDATES_MAX,
+    DENY,
+    NAME_MAX_BYTES,
+    SECURE,
+    UDP,
+    Dialled,
+    Outcome,
+)
 from proxyctl.protocol.policy import Policy
 from proxyd.counters import ExitCounters
 from proxyd.egress.candidates import candidates
@@ -97,6 +105,7 @@ WORD_OF_OUTCOME: Final = {outcome: outcome.name.lower() for outcome in Outcome}
 _FOR_DATAGRAMS: Final = frozenset((UDP,))
 _FOR_SECURE: Final = frozenset((SECURE,))
 _FOR_SECURE_DATAGRAMS: Final = frozenset((UDP, SECURE))
+_FOR_NAMES: Final = frozenset((DENY,))  # for look-ups at the exit, where the addresses are judged
 _CHANGED: Final = ("X-Exit-Changed: 1",)
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
@@ -485,8 +494,10 @@ class ExitDial(Cancellable, Expiring):
     def _features(self) -> frozenset[str]:
         """What the exit has to offer."""
         if self._port == ANY_PORT:
-            return _FOR_SECURE_DATAGRAMS if self._is_secure else _FOR_DATAGRAMS
-        return _FOR_SECURE if self._is_secure else NO_FEATURES
+            features = _FOR_SECURE_DATAGRAMS if self._is_secure else _FOR_DATAGRAMS
+            return features | _FOR_NAMES if self._wants.dns_at_exit else features
+        features = _FOR_SECURE if self._is_secure else NO_FEATURES
+        return features | _FOR_NAMES if isinstance(self._host, str) else features
 
     def _choose(self) -> Attached | Failure:
         """Return an exit that may be asked for the port, or why there is none."""
@@ -538,8 +549,19 @@ class ExitDial(Cancellable, Expiring):
             self._wait(_patience(attempt.attached) / 2, self._ask)
         if self._port == ANY_PORT:
             attempt.attached.order_datagrams(attempt.taken, attempt)
-        else:
-            attempt.attached.order(attempt.taken, self._host, self._port, attempt)
+            return
+        host = attempt.attached.permitted(self._host)
+        if host:
+            attempt.attached.order(attempt.taken, host, self._port, attempt)
+        else:  # later, because the pool is handing the connection over
+            self._exits.reactor.loop.call_soon(self._pass_over, attempt)
+
+    def _pass_over(self, attempt: "_Attempt") -> None:
+        """Try another exit: this one would reach its own router in the place of the target."""
+        if attempt in self._attempts:
+            self._let_go(attempt)
+            if not self._attempts:
+                self._next()
 
     def answered(self, attempt: "_Attempt", dialled: Dialled) -> None:
         """An exit says how it went."""

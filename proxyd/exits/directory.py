@@ -28,9 +28,10 @@ A label keeps an exit that could not reach the target: a target that does not an
 the buyer an address.
 
 Of the exits behind one address only one is active, the one that has been attached for longest; the
-others stand by and move up. So nobody earns more by attaching more devices to one line. The exits
-may be attached to any of several nodes: which one is active depends on `since` and the device
-alone, so that all nodes choose the same one.
+others stand by and move up. So nobody earns more by attaching more devices to one line. An exit
+that has attached from elsewhere is behind all of them, whatever its calls say (`origin.py`). The
+exits may be attached to any of several nodes: which one is active depends on `is_elsewhere`,
+`since` and the device alone, so that all nodes choose the same one.
 
 What an exit did is remembered (`_Standing`), for a while after it has gone, too: who fails, rests,
 and longer each time, also if it comes back in between.
@@ -158,6 +159,10 @@ class Entry(Protocol):
     @property
     def since(self) -> int:
         """When it attached, in UTC milliseconds."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its connections leave from another network than it has attached from."""
 
     @property
     def has_place(self) -> bool:
@@ -837,9 +842,12 @@ class Directory(Generic[Exit]):
         return [smallest] if smallest else []
 
 
-def _age(entry: Entry) -> tuple[int, str]:
-    """Return what is least for the exit of a network that is active."""
-    return entry.since, entry.device_id
+def _age(entry: Entry) -> tuple[bool, int, str]:
+    """Return what is least for the exit of a network that is active.
+
+    An exit that has attached from the network goes before one that only says that it leaves there.
+    """
+    return entry.is_elsewhere, entry.since, entry.device_id
 
 
 def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) -> bool:

@@ -13,7 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from market.networks import NetworkCounts, crowded
 
 # Handshakes that are begun at once, and after what pause the next ones are: each costs half a
-# millisecond of signing, and as much until the exit is attached, and everybody else waits for that.
+# millisecond of signing, and as much until the exit is attached. Everybody else waits meanwhile.
 HANDSHAKES_AT_ONCE: Final = 8
 HANDSHAKES_PAUSE_SECONDS: Final = 0.01
 # Of one network, for each exit that it may have. An exit opens some connections under TLS beside
@@ -30,7 +30,7 @@ class Shaking(Protocol):
 
     @property
     def network(self) -> str:
-        """What it is counted by."""
+        """The network that counts it."""
 
 
 Member = TypeVar("Member", bound=Shaking)
@@ -98,7 +98,7 @@ class Handshakes(Generic[Member]):
             self.cut(member)
 
     def _begin_some(self) -> None:
-        """Begin some, and the others, or those that come next, after a pause."""
+        """Begin some handshakes now, and further ones after a pause."""
         self._is_busy = bool(self._waiting)
         for _ in range(HANDSHAKES_AT_ONCE):
             network = next(iter(self._waiting), None)

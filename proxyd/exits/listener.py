@@ -14,12 +14,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from ipaddress import ip_address
 from secrets import randbits
 from struct import Struct
-from typing import Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from market.errors import MarketError
 from market.exits import Door
-from market.networks import NetworkCounts, counted_network, crowded
+from market.networks import Address, NetworkCounts, counted_network, crowded, plain
 from proxyctl.protocol.frames import (
+    CALL,
+    CALL_NUMBER_BYTES,
+    CALLS,
+    DENY,
     NODES_MAX,
     PREFACE,
     SECURE,
@@ -31,12 +35,15 @@ from proxyctl.protocol.frames import (
     Node,
     Nodes,
     Preface,
+    Seen,
     Tunnel,
     Welcome,
+    encode,
 )
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached import (
     ATTACHMENT_BITS,
+    CROWDED,
     HARMLESS,
     SILENT_BEATS,
     WANDERING,
@@ -57,7 +64,6 @@ from proxyd.exits.control import (
 )
 from proxyd.exits.directory import Place, Region
 from proxyd.exits.handshakes import Handshakes
-from proxyd.exits.origin import CALL, NUMBER_BYTES
 from proxyd.exits.secure import Seal, make_pair
 from proxyd.limits import ExitLimits
 from proxyd.loop.deadlines import Deadlines, Expiring
@@ -65,6 +71,9 @@ from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
 from proxyd.loop.reactor import Reactor
 from storage.errors import StoreError
+
+if TYPE_CHECKING:
+    from proxyd.exits.own_ports import OwnPorts
 
 ARRIVAL_SECONDS = 10.0  # for 33 bytes that are sent at once
 TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
@@ -80,7 +89,10 @@ ARRIVALS_PER_EXIT: Final = 32
 RESERVED_DIVISOR: Final = 4
 NODES_FEATURE: Final = "nodes"  # of an agent that attaches elsewhere when its daemon is gone
 # What agents offer that this service uses; the rest of their words is neither kept nor announced.
-FEATURES: Final = frozenset(("dns", "lend", NODES_FEATURE, SECURE, UDP))
+FEATURES: Final = frozenset((CALLS, DENY, "dns", "lend", NODES_FEATURE, SECURE, UDP))
+# Features without use for an agent that attaches by IPv6 and makes no calls: it does not know the
+# IPv4 address of its router, and the daemon does not judge each target of these.
+UNJUDGED: Final = frozenset(("lend", UDP))
 NODES_SECONDS: Final = 0.2  # for links that come and go together
 CONTROLS_PER_TURN: Final = 100  # that are told something in one turn of the loop: a millisecond
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
@@ -91,7 +103,7 @@ FLOOD: Final = "flood"
 # An exit that was found on yet another line so often since the start has no place to sell.
 MOVES_MAX: Final = 3
 MOVES_KEPT: Final = 10_000
-CALL_BYTES: Final = len(CALL) + NUMBER_BYTES
+CALL_BYTES: Final = len(CALL) + CALL_NUMBER_BYTES
 
 _TLS: Final = b"\x16"
 # A ClientHello is in one record, and has one to two kilobytes with keys for the time after quanta.
@@ -265,6 +277,7 @@ class ExitListener:
         self.next_door: Door | None = None  # by which devices will know this daemon
         self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
         self.workers: Workers | None = None  # set by who builds, before the first one arrives
+        self.own_ports: OwnPorts | None = None  # the same
         self._reactor = reactor
         self._context = context
         self._authority = authority
@@ -295,6 +308,7 @@ class ExitListener:
         # Of devices whose connections leave from elsewhere: how often that was another network than
         # before, and which one it is.
         self._moves: dict[str, tuple[int, str]] = {}
+        self._elsewhere = NetworkCounts()  # of exits whose connections leave there
         self._is_draining = False
         self._is_closed = False
         self._for_controls = ControlServices(
@@ -347,8 +361,8 @@ class ExitListener:
             return None
         if attached.is_spent:
             return "the bytes of the day are used up"
-        if attached.is_wandering:
-            return WANDERING
+        if attached.astray:
+            return attached.astray
         if self._directory.is_standby(attached):
             return "another device on the same line carries connections"
         return attached.why_not
@@ -593,8 +607,22 @@ class ExitListener:
         self._calls.pop(number, None)
 
     def leaves_from(self, attached: Attached, address: str) -> None:
-        """File an exit where its connections leave; one that wanders is not chosen any more."""
-        network = counted_network(address)
+        """Take note of where an exit's connections leave: see `origin.py`.
+
+        A call is the exit's own word. So the exit is counted there, but behind those that have
+        attached from there, and takes no place of theirs; and it has nothing to sell where too many
+        leave, or when its place keeps changing. A call in the other family of addresses than the
+        exit attaches by changes no place.
+        """
+        parsed = plain(ip_address(address.partition("%")[0]))
+        attached.learn(parsed)
+        if CALLS in attached.features:
+            attached.say(Seen(str(parsed)))
+        if parsed.version == attached.address.version:
+            self._file(attached, parsed, counted_network(address))
+
+    def _file(self, attached: Attached, address: Address, network: str) -> None:
+        """Count an exit where its connections leave, if that is elsewhere than before."""
         if network == attached.network:
             return
         moves, before = self._moves.pop(attached.device_id, (0, ""))
@@ -606,18 +634,42 @@ class ExitListener:
         was_open = attached.is_open
         if was_open:
             self._directory.remove(attached)
-        self._per_network.add(attached.network, -1)
-        self._per_network.add(network)
-        place = self._locate(address)
-        attached.leave_from(ip_address(address.partition("%")[0]), place, network)
+        self._leave_elsewhere(attached)
+        attached.is_elsewhere = network != self._home_of(attached)
+        place = self._locate(str(address))
+        attached.leave_from(address, place, network)
         floor = self._authority.price_floor(place.country)
         attached.min_price_per_gb = max(attached.min_price_per_gb, floor)
-        attached.is_elsewhere = True
-        attached.is_wandering = moves > MOVES_MAX
+        most = self.limits.exits_per_network
+        full = attached.is_elsewhere and crowded(network, most, self._per_network, self._elsewhere)
+        attached.astray = WANDERING if moves > MOVES_MAX else CROWDED if full else ""
+        if attached.is_elsewhere:
+            self._elsewhere.add(network)
         if attached.is_open:
             self._directory.add(attached)
         self.neighbours.changed(attached)
         _logger.info("exit %s: its connections leave from %s", attached.device_id, address)
+
+    def _leave_elsewhere(self, attached: Attached) -> None:
+        """Count an exit no more where its connections leave, if it is attached from elsewhere."""
+        if attached.is_elsewhere:
+            self._elsewhere.add(attached.network, -1)
+
+    def _home_of(self, attached: Attached) -> str:
+        """Return the network that an exit has attached from."""
+        return counted_network(self._attached[attached.attachment][1].address)
+
+    def deny_changed(self) -> None:
+        """Tell agents what no name may lead to by now."""
+        if not self._is_closed:
+            self._spawn(self._tell_all(self._tell_denied))
+
+    def _tell_denied(self, control: Control) -> None:
+        attached = control.attached
+        if attached is None or self.own_ports is None or DENY not in attached.features:
+            return
+        for frame in self.own_ports.frames():
+            control.send(frame)
 
     # --- exits ---------------------------------------------------------------------------------
 
@@ -655,11 +707,11 @@ class ExitListener:
 
     def _spawn_tell_nodes(self) -> None:
         self._nodes_timer = None
-        self._spawn(self._tell_all_nodes())
+        self._spawn(self._tell_all(self._tell_nodes))
 
-    async def _tell_all_nodes(self) -> None:
+    async def _tell_all(self, tell: Callable[[Control], None]) -> None:
         for number, (_, control) in enumerate(tuple(self._attached.values())):
-            self._tell_nodes(control)
+            tell(control)
             if number % CONTROLS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
@@ -797,8 +849,17 @@ class ExitListener:
             self._beat,
             reactor.loop.time,
         )
+        welcome = self._welcome_of(attached)
+        try:
+            encode(welcome)
+        except FrameError as error:  # the device would wait for it in vain, and count as attached
+            _logger.error("exit %s: cannot be welcomed: %s", attached.device_id, error)
+            control.refuse("unavailable", "The service cannot welcome this device.", AGAIN_SECONDS)
+            return
         attached.since = self.neighbours.since(grant.device_id)
-        attached.features = tuple(sorted(FEATURES.intersection(hello.features)))
+        attached.features = features_of(hello, attached.address)
+        if self.own_ports is not None and not self.own_ports.fits:
+            attached.features = tuple(each for each in attached.features if each != DENY)
         control.accepted()
         control.attached = attached
         self._known(control)
@@ -807,17 +868,8 @@ class ExitListener:
         self._per_network.add(network)
         self._beats.add(attached)
         self.counters.attached += 1
-        control.send(
-            Welcome(
-                attached.attachment,
-                str(attached.address),
-                place.country,
-                place.city,
-                place.asn,
-                attached.limits,
-                max(1, round(limits.heartbeat_seconds)),
-            )
-        )
+        control.send(welcome)
+        self._tell_denied(control)
         self._tell_nodes(control)
         attached.ping()
         self._open_pools(attached, control, hello)
@@ -831,6 +883,19 @@ class ExitListener:
         if attached.is_open:
             self._directory.add(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
+
+    def _welcome_of(self, attached: Attached) -> Welcome:
+        """Return the first frame for an exit."""
+        place = attached.place
+        return Welcome(
+            attached.attachment,
+            str(attached.address),
+            place.country,
+            place.city,
+            place.asn,
+            attached.limits,
+            max(1, round(self.limits.heartbeat_seconds)),
+        )
 
     def _open_pools(self, attached: Attached, control: Control, hello: Hello) -> None:
         """Ask an exit for its first connections, under TLS if all have to be."""
@@ -883,10 +948,11 @@ class ExitListener:
 
     def _lost(self, attached: Attached, reason: str) -> None:
         """An exit is gone."""
+        self._leave_elsewhere(attached)
+        self._per_network.add(self._home_of(attached), -1)
         del self._attached[attached.attachment]
         if self._by_device.get(attached.device_id) is attached:
             del self._by_device[attached.device_id]
-        self._per_network.add(attached.network, -1)
         self._beats.discard(attached)
         if attached.is_open:
             self._directory.remove(attached)
@@ -956,6 +1022,14 @@ class ExitListener:
             work.close()
         else:
             self._tasks.spawn(work)
+
+
+def features_of(hello: Hello, address: Address) -> tuple[str, ...]:
+    """Return the features of an agent that this service uses; `address` is the agent's."""
+    features = FEATURES.intersection(hello.features)
+    if address.version == 6 and CALLS not in features:
+        features -= UNJUDGED
+    return tuple(sorted(features))
 
 
 def limits_of(grant: ExitGrant) -> Limits:

@@ -1,12 +1,18 @@
-"""Whether an exit's connections leave from where it is attached.
+"""The addresses from which the connections of an exit leave.
 
-A device may attach from one line and send what it carries through another: a VPN, a proxy, a second
-line. Then its buyers do not leave where it is counted. So the daemon has itself called through the
-exit, at its own public port of exits, with a number that is good once, and sees which address
-arrives. Where it cannot be reached there, that proves nothing.
+A device may attach from one line and send its traffic through another: a VPN, a proxy, a second
+line. Then its buyers do not leave where it is counted. And a device behind a translator does not
+know its public addresses, at which its router shows its own pages. So the daemon has the exit call
+it, at its public port of exits and with a number that is good once. The daemon sees the address of
+the call, once for each family of addresses in which it has a public one itself. The exit learns the
+address, and carries no family before that.
 
-An exit knows what it is asked here, and could send this one connection another way: it is found
-then by the complaints of buyers, for whom `GET /ip` tells the same.
+An older agent makes the call as an order, and only in the family by which it attaches.
+
+An exit recognises this question, and could send this one connection another way. Buyers find it
+then: `GET /ip` tells them the same. A second number in the other direction would change nothing,
+because a proxy passes both on. So a call never improves the position of an exit
+(`ExitListener.leaves_from`), and no buyer's connection reaches the port (`own_ports.py`).
 """
 
 import asyncio
@@ -16,13 +22,13 @@ from secrets import token_bytes
 from typing import Final, Protocol, final
 
 from market.networks import Address
+from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, CALLS, Call
 from proxyctl.protocol.policy import is_global
 from proxyd.exits.attached import Attached
 from proxyd.exits.errand import Unknown, Ways
 
-NUMBER_BYTES: Final = 16
-CALL: Final = b"C"  # the first byte of such a call; TLS begins with 0x16, a work connection with W
 CALL_SECONDS = 10.0  # a connection through the exit, and a few bytes
+VERSIONS: Final = (4, 6)
 
 _logger = logging.getLogger("exits")
 
@@ -59,11 +65,24 @@ class OriginCheck:
         self._door = door
 
     async def look(self, attached: Attached) -> bool:
-        """Look where an exit's connections leave; False when that cannot be said."""
-        loop = self._ways.reactor.loop
+        """Look where an exit's connections leave.
+
+        Returns:
+            False when no call came in a family of addresses of which the daemon has a public one.
+        """
         host, port = self._door()
-        number = token_bytes(NUMBER_BYTES)
-        arrived: asyncio.Future[str] = loop.create_future()
+        try:
+            targets = await self._targets(host, attached)
+        except OSError as error:
+            _logger.debug("exit %s: not called by it: %s", attached.device_id, error)
+            return False
+        results = [await self._look_at(attached, target, port) for target in targets]
+        return all(results)
+
+    async def _look_at(self, attached: Attached, target: Address, port: int) -> bool:
+        """Have one address of the daemon called."""
+        number = token_bytes(CALL_NUMBER_BYTES)
+        arrived: asyncio.Future[str] = self._ways.reactor.loop.create_future()
 
         def called(address: str) -> None:
             if not arrived.done():  # it may just have been given up
@@ -72,10 +91,11 @@ class OriginCheck:
         self._calls.expect(number, called)
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                target = await self._target(host, attached)
-                with await self._ways.dial(attached, target, port) as sock:
-                    await loop.sock_sendall(sock, CALL + number)
+                if CALLS in attached.features:
+                    attached.say(Call(number, target, port))
                     address = await arrived
+                else:
+                    address = await self._order(attached, target, port, number, arrived)
         except (Unknown, OSError) as error:  # a timeout is such, too
             _logger.debug("exit %s: not called through it: %s", attached.device_id, error)
             return False
@@ -85,15 +105,32 @@ class OriginCheck:
             self._calls.leaves_from(attached, address)
         return True
 
-    async def _target(self, host: str, attached: Attached) -> Address:
-        """Return an address of the daemon of the family that the exit attaches by.
+    async def _order(
+        self,
+        attached: Attached,
+        target: Address,
+        port: int,
+        number: bytes,
+        arrived: "asyncio.Future[str]",
+    ) -> str:
+        """Have an older agent make the call, as an order.
 
         Raises:
-            Unknown: it has none that is public.
+            Unknown: the exit has not connected.
+            OSError: the connection broke.
+        """
+        with await self._ways.dial(attached, target, port) as sock:
+            await self._ways.reactor.loop.sock_sendall(sock, CALL + number)
+            return await arrived
+
+    async def _targets(self, host: str, attached: Attached) -> list[Address]:
+        """Return public addresses of the daemon: one of each family that the exit can be asked for.
+
+        Raises:
             OSError: it cannot be looked up.
         """
-        version = attached.address.version
-        for address in await self._ways.addresses(host):
-            if address.version == version and self.permits(address):
-                return address
-        raise Unknown(f"{host} has no public address of IPv{version}")
+        public = [each for each in await self._ways.addresses(host) if self.permits(each)]
+        own = attached.address.version
+        versions = VERSIONS if CALLS in attached.features else (own,)
+        first = {each.version: each for each in reversed(public)}
+        return [first[version] for version in versions if version in first]

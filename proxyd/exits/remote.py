@@ -9,6 +9,7 @@ from proxyd.exits.link import Link
 from proxyd.wire.links import AnnouncedExit
 
 MICROS: Final = 1_000_000
+ELSEWHERE: Final = "elsewhere"  # among the features, where older nodes pass over it
 
 
 # More than 12 fields: all that a choice, a dial and its owner's view need, and nothing twice.
@@ -74,6 +75,11 @@ class RemoteExit:
         return self.link.node_id
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether its connections leave from another network than it has attached from."""
+        return ELSEWHERE in self.features
+
+    @property
     def rtt(self) -> float:
         """The round trip between it and its node, in seconds."""
         return self.rtt_micros / MICROS
@@ -122,6 +128,9 @@ def announcement(attached: Attached) -> AnnouncedExit:
         str(attached.address),
         attached.limits if attached.is_proven else attached.limits._replace(ports=(TLS_PORT,)),
         # What is under TLS ends where the exit is attached.
-        tuple(each for each in attached.features if each != SECURE),
+        (
+            *(each for each in attached.features if each != SECURE),
+            *((ELSEWHERE,) if attached.is_elsewhere else ()),
+        ),
         round(attached.pool.rtt * MICROS),
     )

@@ -380,6 +380,8 @@ def test_bonuses_that_could_never_be_paid_are_named() -> None:
         ({"host": "exits.example.com"}, ["exits.host"]),
         ({"host": "0.0.0.0"}, ["exits.public_host"]),
         ({"ports": ()}, ["exits.ports"]),
+        ({"ports": tuple(range(1, 257))}, []),
+        ({"ports": tuple(range(1, 258))}, ["exits.ports"]),
         ({"host": "127.0.0.1", "port": 1080}, ["exits.port"]),
         ({"host": "127.0.0.1", "port": 8080}, ["exits.port"]),
         ({"public_host": "https://example.com"}, ["exits.public_host"]),

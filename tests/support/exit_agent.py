@@ -34,6 +34,7 @@ def guard_without(judge: str) -> Guard:
         surroundings=(Blind if judge in ("surroundings", "all") else Surroundings)(read_networks),
         kernel=None if judge in ("kernel", "all") else netlink.Routes(),
         allow=[ip_network(each) for each in EVERYTHING] if judge == "all" else [],
+        must_know=True,
     )
 
 

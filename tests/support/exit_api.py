@@ -12,7 +12,10 @@ TERMS = "Strangers' traffic will leave from your address.\n\x1b[2JYou can stop a
 
 
 class ExitApi(ThreadingHTTPServer):
-    """Answers with `terms`; `revoked` are the tokens that a consent was withdrawn with."""
+    """Answers with `terms`; `revoked` are the tokens that a consent was withdrawn with.
+
+    `tried` are those that a device asked something with; `token_refusal` is the answer.
+    """
 
     daemon_threads = True
 
@@ -30,6 +33,8 @@ class ExitApi(ThreadingHTTPServer):
         self.location = ""
         self.refusal: dict[str, Any] | None = None
         self.revoked: list[str | None] = []
+        self.token_refusal: dict[str, Any] | None = None
+        self.tried: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -40,6 +45,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: ExitApi
 
     def do_GET(self) -> None:
+        if self.path == "/api/worker/jobs?limit=1":
+            self.server.tried.append(self.headers["X-Worker-Token"])
+            refusal = self.server.token_refusal
+            self._reply(200 if refusal is None else 401, refusal or {"ok": True, "jobs": []})
+            return
         assert self.path == "/api/exits/terms"
         self._reply(200, self.server.terms)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import cast
 
 from proxyctl.protocol.frames import (
+    CALL,
+    CALL_NUMBER_BYTES,
     PREFACE,
     TICKET_BYTES,
     Associate,
@@ -111,6 +113,7 @@ class ExitDaemon:
         self.parked: dict[int, Streams] = {}
         self.loans: dict[int, Loan] = {}
         self.lent: dict[int, str] = {}
+        self.calls: list[bytes] = []
         self.accepted = 0
         self.refused = 0
         self._tickets: dict[int, bytes] = {}
@@ -236,7 +239,12 @@ class ExitDaemon:
             raise
         loop.remove_reader(sock)
         with suppress(OSError):
-            if sock.recv(1, socket.MSG_PEEK) != b"W":
+            first = sock.recv(1, socket.MSG_PEEK)
+            if first == CALL:
+                self.calls.append(sock.recv(len(CALL) + CALL_NUMBER_BYTES)[len(CALL) :])
+                sock.close()
+                return
+            if first != b"W":
                 control = Control(self)
                 self.controls.append(control)
                 try:

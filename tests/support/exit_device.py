@@ -25,9 +25,12 @@ from proxyctl.exit.record import Consent
 from proxyctl.exit.relay_linux import EpollRelays
 from proxyctl.exit.relays import Relays
 from proxyctl.protocol.frames import (
+    CALL,
+    DENY,
     UDP,
     VERSION,
     Associate,
+    Call,
     Dial,
     Dialled,
     Drain,
@@ -137,6 +140,7 @@ class Device:
         self.sorry: Sorry | None = None
         self.drained = False
         self.dials: list[Dial] = []
+        self.calls: list[Call] = []
         self.tickets: dict[int, bytes] = {}
         self.wanted = 0
         self.parked: dict[int, socket.socket] = {}
@@ -241,13 +245,25 @@ class Device:
             self.tickets.update(zip(numbers, frame.tickets, strict=True))
         elif isinstance(frame, Park):
             self.wanted = frame.connections
-        elif isinstance(frame, Dial):
+        elif isinstance(frame, Dial | Associate | Call):
+            self._follow(frame)
+        if self.parks and isinstance(frame, Park | Dial | Associate | Tickets):
+            self.spawn(self.park())
+
+    def _follow(self, frame: Dial | Associate | Call) -> None:
+        if isinstance(frame, Dial):
             self.dials.append(frame)
             self.spawn(self.obey(self, frame))
         elif isinstance(frame, Associate):
             self.spawn(self.obey_datagrams(self, frame))
-        if self.parks and isinstance(frame, Park | Dial | Associate | Tickets):
-            self.spawn(self.park())
+        else:
+            self.spawn(self.call(frame))
+
+    async def call(self, frame: Call) -> None:
+        """Have the daemon see from where connections to targets come."""
+        self.calls.append(frame)
+        with await raw(frame.port, CALL + frame.number, self.leaves_from or self.address) as sock:
+            await is_closed(sock)
 
     def take(self, number: int) -> socket.socket:
         """Return a work connection that waits, the caller's from here on."""
@@ -535,7 +551,7 @@ async def consented(service: Service, owner: Person | None = None) -> Consented:
     agreed = {"token_id": token_id, "terms_hash": terms.body["terms_hash"]}
     answer = await service.call("POST", "/api/worker/exit/consent", agreed, token=owner.token)
     assert answer.status == 200, answer.body
-    first = hello(made.body["token"], terms=terms.body["terms_hash"], features=(UDP,))
+    first = hello(made.body["token"], terms=terms.body["terms_hash"], features=(DENY, UDP))
     return Consented(owner, token_id, first)
 
 

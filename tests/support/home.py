@@ -33,7 +33,7 @@ NAMES = {
     room: f"exit{os.getpid()}{room[0]}" for room in ("device", "router", "storage", "internet")
 }
 PUBLIC = "93.184.220.2"  # the router's
-DAEMON = "93.184.220.1"
+DAEMON, DAEMON_V6 = "93.184.220.1", "2a02:26f0:10::1"
 TARGETS = ("45.33.32.156", "2600:3c01::f03c")
 ROUTER, STORAGE = "192.168.1.1", "192.168.1.20"
 PREFIX = "2a02:2455:1234:5600:"

@@ -43,6 +43,8 @@ from proxyctl.exit.restraints import Rest, Restraints
 from proxyctl.exit.retries import Retries, short_delay
 from proxyctl.exit.watcher import Watcher
 from proxyctl.protocol.frames import (
+    CALLS,
+    DENY,
     SECURE,
     UDP,
     VERSION,
@@ -367,6 +369,8 @@ class Agent:
             version=__version__,
             system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
             features=(
+                CALLS,
+                DENY,
                 "dns",
                 "lend",
                 "nodes",

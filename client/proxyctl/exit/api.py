@@ -30,6 +30,16 @@ def get_terms(api: str) -> dict[str, Any]:
     return _ask(Request(f"{api}/api/exits/terms", headers=_HEADERS))  # noqa: S310 - see api_address
 
 
+def try_token(api: str, token: str) -> None:
+    """Ask something that only a device may, and changes nothing.
+
+    Raises:
+        ApiError: the marketplace does not know the token, or cannot be asked.
+    """
+    headers = {**_HEADERS, "X-Worker-Token": token}
+    _ask(Request(f"{api}/api/worker/jobs?limit=1", headers=headers))  # noqa: S310 - see api_address
+
+
 def revoke(api: str, token: str) -> None:
     """Withdraw the consent of this device.
 

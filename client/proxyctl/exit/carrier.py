@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.exit.borrower import Borrower
 from proxyctl.exit.datagrams import DatagramRelay
+from proxyctl.exit.denied import Denied
 from proxyctl.exit.dial import Dialer, DialError
 from proxyctl.exit.limits import lesser
 from proxyctl.exit.pace import Pace
@@ -16,8 +18,11 @@ from proxyctl.exit.pool import Pool, Room
 from proxyctl.exit.sniff import name_in
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import (
+    CALL,
     SECURE_TICKETS,
     Associate,
+    Call,
+    Deny,
     Dial,
     Dialled,
     Encrypt,
@@ -32,6 +37,7 @@ from proxyctl.protocol.frames import (
     Ping,
     Pong,
     Return,
+    Seen,
     Tickets,
     Welcome,
     decode_whole,
@@ -61,6 +67,7 @@ PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goe
 READ_MAX_BYTES: Final = 1024 * 1024  # as much as a pipe takes
 READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is not worth a call
 CONNECT_SECONDS: Final = 10.0  # to the daemon
+CALLS_MAX: Final = 4  # under way: one for each family, and those of an attachment before
 BORROWERS_MAX: Final = 64  # daemons that one exit is lent to at once: more than a service has
 
 _HOME: Final = 0  # the number of the attachment that is nobody's loan
@@ -104,6 +111,8 @@ class Carrier:
         self._room = Room(limits.dials_per_second, loop.time)
         self._attachment: _Attachment | None = None
         self._door: tuple[Address, int] | None = None
+        self._denied = Denied()
+        self._calls: set[asyncio.Task[None]] = set()
         self._borrowers: dict[int, _Attachment] = {}
         # By the number of the loan, and of the work connection.
         self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
@@ -151,7 +160,7 @@ class Carrier:
 
     def detach(self) -> None:
         """Give up what needs a control connection; relays go on."""
-        for task in tuple(self._dials.values()):
+        for task in (*self._dials.values(), *self._calls):
             task.cancel()
         for each in self._attachments():
             each.close()
@@ -171,6 +180,12 @@ class Carrier:
             self._return(frame.number)
         elif isinstance(frame, For):
             self._receive_for(frame)
+        elif isinstance(frame, Deny):
+            self._denied.learn(frame)
+        elif isinstance(frame, Seen):
+            self._guard.surroundings.learn_public(frame.address)
+        elif isinstance(frame, Call):
+            self._begin_call(frame)
         else:
             self._obey(frame, attachment)
 
@@ -193,7 +208,7 @@ class Carrier:
 
     async def closed(self) -> None:
         """Wait until everything that was cut is gone."""
-        tasks = tuple(self._dials.values())
+        tasks = (*self._dials.values(), *self._calls)
         if tasks:
             await asyncio.wait(tasks)
         if self._relays:
@@ -322,17 +337,51 @@ class Carrier:
 
     # --- dials ------------------------------------------------------------------------------------
 
-    def _permits_port(self, address: Address, port: int) -> bool:
+    def _permits_port(self, address: Address | None, port: int) -> bool:
         """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's.
 
-        The daemon's own door is none of a stranger's: it has itself called there, to see from where
-        connections leave.
+        No order leads to the service itself, which takes the address of a connection for the one of
+        the device. The service has itself called by `Call`.
         """
-        if (address, port) == self._door:
-            return True
         if self._asked.ports and port not in self._asked.ports:
             return False
+        if address is None:
+            return port in self._own.ports or self._guard.has_opened
+        if (address, port) == self._door or self._denied.has(address, port):
+            return False
         return port in self._own.ports or self._guard.is_opened(address)
+
+    def _begin_call(self, frame: Call) -> None:
+        """Have the daemon see from where a connection of this device comes."""
+        if len(self._calls) >= CALLS_MAX or not self._permits_call(
+            plain(frame.address), frame.port
+        ):
+            return
+        task = self._loop.create_task(self._call(frame))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    def _permits_call(self, address: Address, port: int) -> bool:
+        """Say whether a call may go to an address: the daemon's, or one outside of the home.
+
+        A family whose public address is not known is no reason against it: the call finds that out.
+        """
+        if self._door is None or port != self._door[1]:
+            return False
+        return address == self._door[0] or self._guard.is_far(address, port)
+
+    async def _call(self, frame: Call) -> None:
+        with suppress(OSError):  # a daemon that is not called sees no address, and tells none
+            sock = await self._sockets.connect(frame.address, frame.port, CONNECT_SECONDS)
+            with sock:
+                await self._loop.sock_sendall(sock, CALL + frame.number)
+                closed = self._loop.create_task(self._loop.sock_recv(sock, 1))
+                try:  # the daemon closes it
+                    await asyncio.wait({closed}, timeout=CONNECT_SECONDS)
+                finally:
+                    closed.cancel()
+                    with suppress(OSError, asyncio.CancelledError):
+                        await closed
 
     def _start(self, frame: Dial | Associate, attachment: _Attachment) -> None:
         pool = attachment.pool_of(frame.number)

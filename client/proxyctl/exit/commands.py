@@ -82,6 +82,12 @@ def _add_consent_options(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{name}", type=_size, metavar="SIZE", help=words)
     parser.add_argument("--connections", type=int, metavar="COUNT", help="at once; 16")
+    parser.add_argument(
+        "--dials-per-second",
+        type=int,
+        metavar="COUNT",
+        help="new connections; routers and carriers slow down a line with many; 20",
+    )
     parser.add_argument("--hours", metavar="FROM-TO", help="like 22:00-07:00")
     parser.add_argument("--port", dest="ports", type=int, action="append", metavar="PORT")
     parser.add_argument("--battery-percent", type=int, metavar="PERCENT", help="rest below; 50")
@@ -146,7 +152,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _work(agreement: record.Consent, folder: Path, allow: list[Network]) -> Stop:
-    guard, routes = make_guard(allow)
+    guard, routes = make_guard(allow, must_know=True)
     try:
         agent = Agent(
             agreement,

@@ -50,7 +50,8 @@ def agree(
 
     Raises:
         ApiError: the terms cannot be had.
-        NoConsentError: anything but `yes` was typed, or the terms are not what they should be.
+        NoConsentError: anything but `yes` was typed, the terms are not what they should be, or the
+            marketplace refuses the token.
         FileError: it cannot be written down.
     """
     address = api_address(api_url)
@@ -63,12 +64,14 @@ def agree(
     )
     if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
         raise NoConsentError("nothing was agreed to, and nothing was changed")
+    secret = token()
+    _try(address, secret)
     consent = record.Consent(
         api=address,
         host=host,
         port=port,
         pin=pin,
-        token=token(),
+        token=secret,
         terms=digest,
         agreed_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         limits=limits,
@@ -111,6 +114,24 @@ def withdraw(folder: Path) -> str:
     return "withdrawn: this device carries nothing any more, and its token is deleted here"
 
 
+def _try(address: str, token: str) -> None:
+    """Have the marketplace say that it knows the token, before anything is written down.
+
+    Raises:
+        NoConsentError: it does not, or cannot be asked.
+    """
+    try:
+        api.try_token(address, token)
+    except ApiError as error:
+        if error.code == _UNKNOWN_TOKEN:
+            raise NoConsentError(
+                f"{address} does not know this token, or has revoked it; nothing was changed. "
+                "Make another one in your account"
+            ) from None
+        words = str(error).rstrip(".")
+        raise NoConsentError(f"the token was not tried: {words}; nothing was changed") from None
+
+
 def _understood(reply: dict[str, Any]) -> tuple[str, str, str, int, str]:
     text, digest = reply.get("text"), reply.get("terms_hash")
     host, port = reply.get("host"), reply.get("port")
@@ -135,6 +156,7 @@ def _describe(limits: DeviceLimits) -> str:
     if limits.bytes_per_second:
         parts.append(f"{limits.bytes_per_second * 8 / 10**6:g} Mbit/s")
     parts.append(f"{limits.connections or 'any number of'} connections at once")
+    parts.append(f"{limits.dials_per_second} new connections a second")
     parts.append(f"hours {limits.hours}" if limits.hours else "at all hours")
     parts.append(f"ports {', '.join(map(str, limits.ports))}")
     parts.append("connections and datagrams (UDP)" if limits.udp else "no datagrams (UDP)")

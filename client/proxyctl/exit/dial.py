@@ -14,12 +14,12 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.exit.lan import public_name
+from proxyctl.exit.lan import NEVER_PORTS, public_name
 from proxyctl.protocol.addresses import Address, plain
 from proxyctl.protocol.frames import CANDIDATES_MAX, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from proxyctl.exit.lan import Guard
 
@@ -75,28 +75,47 @@ class Dialer:
         self._lookups = 0
 
     async def dial(
-        self, host: tuple[Address, ...] | str, port: int, permits_port: Callable[[Address], bool]
+        self,
+        host: tuple[Address, ...] | str,
+        port: int,
+        permits_port: Callable[[Address | None], bool],
     ) -> socket.socket:
         """Return a connected socket.
+
+        A buyer must not learn which names exist at home alone. So a name with no other addresses is
+        unknown, and the port is judged before the look-up.
 
         Args:
             host: some addresses, or a name.
             port: of the target.
-            permits_port: says whether the limits have this port at an address.
+            permits_port: says whether the limits have this port at an address; at some address for
+                None.
 
         Raises:
             DialError: why there is none.
         """
         deadline = self._loop.time() + DIAL_SECONDS
-        addresses = await self.look_up(host, port) if isinstance(host, str) else host
+        if port in NEVER_PORTS or not permits_port(None):
+            raise DialError(Outcome.NOT_ALLOWED)
+        named = await self.look_up(host, port) if isinstance(host, str) else host
+        addresses = dict.fromkeys(map(plain, named))
         permitted = [
             address
-            for address in dict.fromkeys(map(plain, addresses))
+            for address in addresses
             if permits_port(address) and self._guard.permits(address, port)
         ]
         if not permitted:
-            raise DialError(Outcome.NOT_ALLOWED)
+            raise DialError(self._refusal(host, addresses, port))
         return await self._race(permitted[:CANDIDATES_MAX], port, deadline)
+
+    def _refusal(
+        self, host: tuple[Address, ...] | str, addresses: Iterable[Address], port: int
+    ) -> Outcome:
+        """Return why none of the addresses of a target may be dialled, as the buyer learns it."""
+        far = [address for address in addresses if self._guard.is_far(address, port)]
+        if not all(map(self._guard.knows, far)):
+            return Outcome.NETWORK_UNREACHABLE
+        return Outcome.NOT_ALLOWED if far or not isinstance(host, str) else Outcome.NAME_UNKNOWN
 
     async def look_up(self, name: str, port: int) -> list[Address]:
         """Return the addresses of a name, of which none was judged.

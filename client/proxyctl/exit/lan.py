@@ -76,6 +76,8 @@ class Guard:
         surroundings: the second.
         kernel: the third; None where the system cannot be asked.
         allow: networks that the owner opens to strangers, to try an exit out on one machine.
+        must_know: whether it permits a family of addresses only if the public address of this
+            device is known there. A daemon tells it to exits, and nobody to workers.
     """
 
     def __init__(
@@ -85,8 +87,10 @@ class Guard:
         surroundings: Surroundings,
         kernel: Kernel | None,
         allow: Iterable[Network] = (),
+        must_know: bool = False,
     ) -> None:
         self.surroundings = surroundings
+        self._must_know = must_know
         self._policy = policy
         self._kernel = kernel
         self._allow = tuple(allow)
@@ -97,11 +101,25 @@ class Guard:
             return False
         if self.is_opened(address):
             return True
+        return self.is_far(address, port) and self.knows(address)
+
+    def knows(self, address: Address) -> bool:
+        """Say whether enough is known of this device to judge an address of this family."""
+        return not self._must_know or self.surroundings.knows(address)
+
+    def is_far(self, address: Address, port: int) -> bool:
+        """Say whether an address is outside of the home, as far as is known."""
         return (
-            self._policy.permits(address, port)
+            port not in NEVER_PORTS
+            and self._policy.permits(address, port)
             and not self.surroundings.contains(address)
             and self._leads_out(plain(address))
         )
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether the owner opened any network to strangers."""
+        return bool(self._allow)
 
     def is_opened(self, address: Address) -> bool:
         """Say whether the owner opened this address to strangers by `--allow`."""
@@ -125,14 +143,17 @@ class Guard:
             return False
 
 
-def make_guard(allow: Iterable[Network] = ()) -> tuple[Guard, netlink.Routes | None]:
-    """Return the guard of this device, and what has to be closed in the end."""
+def make_guard(
+    allow: Iterable[Network] = (), *, must_know: bool = False
+) -> tuple[Guard, netlink.Routes | None]:
+    """Return the guard of this device, and the socket that its kernel answers on."""
     routes = _open_routes()
     guard = Guard(
         policy=Policy(blocked_ports=NEVER_PORTS),
         surroundings=Surroundings(read_networks),
         kernel=routes,
         allow=allow,
+        must_know=must_know,
     )
     return guard, routes
 

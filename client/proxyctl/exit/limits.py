@@ -34,7 +34,8 @@ class DeviceLimits:
         battery_percent: rest below this charge while on battery; 101 rests whenever on battery.
         on_metered: work although the network is metered.
         udp: carry datagrams, too.
-        dials_per_second: new connections to the daemon; carriers throttle who opens many at once.
+        dials_per_second: new connections to the daemon, one for each that it carries; carriers
+            throttle a line that opens many at once.
     """
 
     connections: int = 16

@@ -3,6 +3,11 @@
 On Linux the kernel tells every address and route (`netlink.py`). Elsewhere it is inferred from the
 addresses that the system would send from: an IPv4 network at home is private, so it is in `PRIVATE`
 already, and an IPv6 one lies within the /48 that a provider gives to one customer at most.
+
+A router answers at its public address from inside, too, with its own pages and with every port that
+it forwards. The device cannot see that address behind a translator; the daemon sees it, once for
+each family of addresses. Until then the device carries nothing of that family (`knows`). A device
+that sends from a public address of its own knows it without the daemon.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Union
 
 from proxyctl.exit import netlink
 from proxyctl.protocol.addresses import Address, plain
-from proxyctl.protocol.policy import embedded_ipv4
+from proxyctl.protocol.policy import embedded_ipv4, is_global
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,17 +63,30 @@ class Surroundings:
 
     Args:
         read: returns those that are known now; asked again by `refresh`.
+        read_own: returns the addresses that the device sends from, one of each family.
     """
 
-    def __init__(self, read: Callable[[], set[Network]]) -> None:
+    def __init__(
+        self,
+        read: Callable[[], set[Network]],
+        read_own: Callable[[], list[Address]] | None = None,
+    ) -> None:
         self._read = read
+        self._read_own = read_own or _own_addresses
         self._public: tuple[Network, ...] = ()
         self._networks: tuple[Network, ...] = ()
+        self._own: frozenset[int] = frozenset()
         self.refresh()
 
     def refresh(self) -> None:
         """Read anew: the device may have been carried elsewhere."""
         self._networks = tuple(self._read())
+        self._own = frozenset(each.version for each in self._read_own() if is_global(each))
+
+    def knows(self, address: Address) -> bool:
+        """Say whether the public address of this device is known, in the family of an address."""
+        version = plain(address).version
+        return version in self._own or any(each.version == version for each in self._public)
 
     def learn_public(self, text: str) -> None:
         """Add the address that the daemon sees: from inside it leads to the router itself.

@@ -37,6 +37,12 @@ begins right behind the preface, in chunks (`secure.py`). If there is none, `Dia
          <----- Open: a number, a ticket, a job's port
     W.. (a work connection), or Dialled ---------->
 
+The service knows addresses that the device does not. `Deny` names targets that no order may lead
+to, for names that the device looks up. `Call` has the device connect to the daemon itself, and
+`Seen` says from which address that connection came: it is one of the device's own public ones, at
+which a router shows its own pages. A daemon sends these only to an exit whose Hello has the feature
+"deny" or "calls".
+
 Both sides ignore frames of a type that they do not know, and fields of a JSON body that they do not
 know, and take an outcome that they do not know for a failure, so either may be older than the
 other. A binary body never grows: what is to be said besides is a type of its own. Numbers are
@@ -79,6 +85,12 @@ PREFACE: Final = Struct("!cQQ16s")
 UDP: Final = "udp"
 SECURE: Final = "secure"
 SECURE_TICKETS: Final = 1 << 62
+DENY: Final = "deny"
+CALLS: Final = "calls"
+CALL: Final = b"C"  # the first byte of a call; its number follows
+CALL_NUMBER_BYTES: Final = 16
+# In one `Deny`: with the longest texts of networks that is three quarters of a frame.
+DENIED_MAX: Final = 64
 
 WORK: Final = b"W"  # the first byte of a work connection; of a control connection it is TLS's 0x16
 
@@ -88,6 +100,7 @@ _COUNT: Final = Struct("!H")
 _DIAL: Final = Struct("!QHB")
 _OPEN: Final = Struct("!Q16sIH")
 _DIALLED: Final = Struct("!QBIHB")
+_CALL: Final = Struct("!16sH")
 
 
 class Kind(IntEnum):
@@ -115,6 +128,9 @@ class Kind(IntEnum):
     TUNNEL = 20
     TUNNELLED = 21
     OPEN = 22
+    DENY = 23
+    CALL = 24
+    SEEN = 25
 
 
 class Outcome(IntEnum):
@@ -348,6 +364,33 @@ class Open(NamedTuple):
     port: int
 
 
+class Deny(NamedTuple):
+    """Targets that the service denies to every order, also by a name.
+
+    These are all of `networks` (CIDR), and the `ports` of `addresses`, which are the service's own.
+    `left` is how many such frames follow; together they replace those of before.
+    """
+
+    networks: tuple[str, ...]
+    addresses: tuple[str, ...]
+    ports: tuple[int, ...]
+    left: int = 0
+
+
+class Call(NamedTuple):
+    """Connect to an address of the daemon, and send `CALL` and this number there."""
+
+    number: bytes
+    address: Address
+    port: int
+
+
+class Seen(NamedTuple):
+    """A call of the exit came from this address."""
+
+    address: str
+
+
 Frame = Union[
     Hello,
     Welcome,
@@ -371,6 +414,9 @@ Frame = Union[
     Tunnel,
     Tunnelled,
     Open,
+    Deny,
+    Call,
+    Seen,
 ]
 
 
@@ -508,8 +554,8 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for
         if len(frame.payload) != PING_BYTES:
             raise ValueError
         return Kind.PING if isinstance(frame, Ping) else Kind.PONG, frame.payload
-    if isinstance(frame, Open):
-        return Kind.OPEN, _encode_open(frame)
+    if isinstance(frame, (Open, Call)):
+        return _encode_connect(frame)
     if isinstance(frame, For):
         return Kind.FOR, _NUMBER.pack(frame.number) + frame.frame
     if isinstance(frame, Return):
@@ -621,6 +667,25 @@ def _decode_open(body: bytes) -> Open:
     return Open(number, ticket, job_id, attempt, port)
 
 
+def _encode_connect(frame: Open | Call) -> tuple[Kind, bytes]:
+    if isinstance(frame, Open):
+        return Kind.OPEN, _encode_open(frame)
+    return Kind.CALL, _encode_call(frame)
+
+
+def _encode_call(frame: Call) -> bytes:
+    if len(frame.number) != CALL_NUMBER_BYTES or not frame.port:
+        raise ValueError
+    return _CALL.pack(frame.number, frame.port) + frame.address.packed
+
+
+def _decode_call(body: bytes) -> Call:
+    number, port = _CALL.unpack_from(body)
+    if not port:
+        raise ValueError
+    return Call(number, _address(body[_CALL.size :]), port)
+
+
 def _checked_name(name: bytes) -> bytes:
     """Return a name that may stand in a log: neither blanks nor control characters are in it."""
     if not 1 <= len(name) <= NAME_MAX_BYTES or not all(0x21 <= each <= 0x7E for each in name):
@@ -703,6 +768,16 @@ def _node(value: object) -> Node:
     return Node(line_of(fields[0]), integer_of(fields[1], PORT_MAX), line_of(fields[2]))
 
 
+def _decode_deny(body: bytes) -> Deny:
+    fields = json.loads(body)
+    return Deny(
+        tuple(line_of(each) for each in _list(fields["networks"])),
+        tuple(line_of(each) for each in _list(fields["addresses"])),
+        tuple(integer_of(each, PORT_MAX) for each in _list(fields["ports"])),
+        integer_of(fields["left"]),
+    )
+
+
 def _limits(fields: dict[str, Any]) -> Limits:
     return Limits(
         integer_of(fields["connections"]),
@@ -755,6 +830,9 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.ASSOCIATE: lambda body: Associate(*_NUMBER.unpack(body)),
     Kind.FOR: _decode_for,
     Kind.OPEN: _decode_open,
+    Kind.CALL: _decode_call,
+    Kind.DENY: _decode_deny,
+    Kind.SEEN: lambda body: Seen(line_of(json.loads(body)["address"])),
     Kind.RETURN: lambda body: Return(*_NUMBER.unpack(body)),
 }
 _KINDS: Final = frozenset(Kind)
@@ -770,4 +848,6 @@ _KIND_OF: Final = {
     Nodes: Kind.NODES,
     Tunnel: Kind.TUNNEL,
     Tunnelled: Kind.TUNNELLED,
+    Deny: Kind.DENY,
+    Seen: Kind.SEEN,
 }

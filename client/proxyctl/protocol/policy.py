@@ -78,6 +78,8 @@ class Policy:
         deny: networks in CIDR notation.
         blocked_ports: target ports.
         is_own: says whether an address leads to this machine; that may change.
+        is_closed: says whether an address is refused at a port, although it is allowed; that may
+            change.
     """
 
     def __init__(
@@ -87,11 +89,13 @@ class Policy:
         deny: Iterable[str] = (),
         blocked_ports: Iterable[int] = (),
         is_own: Callable[[Address], bool] = lambda _: False,
+        is_closed: Callable[[Address, int], bool] | None = None,
     ) -> None:
         self._allow = tuple(ip_network(text) for text in allow)
         self._deny = tuple(ip_network(text) for text in deny)
         self._blocked_ports = frozenset(blocked_ports) | {0}
         self._is_own = is_own
+        self._is_closed = is_closed
         self._verdict = lru_cache(maxsize=VERDICTS_KEPT)(self._judge)
         # By number: the hash of an address is computed in Python, at six times the cost. Not so for
         # IPv6, where a client could choose targets whose numbers have the same hash.
@@ -100,6 +104,8 @@ class Policy:
     def permits(self, address: Address, port: int) -> bool:
         """Say whether a connection to this address and port may be made."""
         if port in self._blocked_ports:
+            return False
+        if self._is_closed is not None and self._is_closed(plain(address), port):
             return False
         if isinstance(address, IPv4Address):
             verdict = self._verdict_of_ipv4(int(address))

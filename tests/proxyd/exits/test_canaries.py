@@ -44,6 +44,7 @@ from market.exit_canaries import ExitRecord
 from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
 from proxyd.exits import canaries
 from proxyd.exits.attached import UNPROVEN
+from proxyd.exits.fetch import page_of
 from proxyd.exits.remote import announcement
 from proxyd.ops.listening import bound_port
 from storage.errors import UnavailableError
@@ -501,6 +502,50 @@ async def test_an_exit_whose_line_dies_is_not_barred(
         await until(lambda: counted(service).canaries["unknown"] == 1, "nothing is proven")
         assert not counted(service).canary_failures
         await device.kill()
+
+
+async def test_pages_of_first_rounds_are_not_used_in_later_ones(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = (f"http://127.0.0.1:{pages.http}", f"https://127.0.0.1:{pages.https}")
+    urls = [f"{site}/{number}" for site in sites for number in range(4)]
+    async with looking(tmp_path, pages, urls) as service:
+        looker = service.daemon.exit_port.canaries
+        check, asked = looker._check, []
+
+        async def noted(entry: Any, page: Any) -> Any:
+            asked.append(page.url)
+            return await check(entry, page)
+
+        monkeypatch.setattr(looker, "_check", noted)
+        made = await consented(service)
+        first_rounds = set()
+        device = await attached(service, made, carry)
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        first_rounds.update(asked)
+        entry = listener_of(service)._by_device[made.device_id]
+        asked.clear()
+        for _ in range(5):
+            assert await looker._round(entry) is None
+        assert asked
+        assert not first_rounds.intersection(asked)
+        asked.clear()
+        listener_of(service).doubt(entry)  # a page has turned it away: it carries 443 alone again
+        assert await looker._round(entry) is None
+        assert set(asked) <= {*urls[:4:2], *urls[4::2]}
+        await device.kill()
+
+
+def test_each_half_of_the_pages_has_some_with_and_some_without_tls() -> None:
+    pages = tuple(
+        page_of(f"{scheme}://{number}.example.com/")
+        for scheme in ("http", "https")
+        for number in range(3)
+    )
+    first, later = canaries._halves(pages)
+    assert sorted(page.url for page in first + later) == sorted(page.url for page in pages)
+    assert {page.is_tls for page in first} == {page.is_tls for page in later} == {True, False}
+    assert canaries._halves(pages[:5]) == (pages[:5], pages[:5])
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FAILED, Outcome.PAUSED])

@@ -23,7 +23,7 @@ from support.names import Slow
 from support.ports import silent_port
 from support.waiting import until
 
-from proxyctl.protocol.frames import Dial, Dialled, Limits, Outcome, Pong
+from proxyctl.protocol.frames import CALLS, DENY, Dial, Dialled, Limits, Outcome, Pong
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exits import dial as module
 from proxyd.exits.dial import Via
@@ -167,8 +167,40 @@ async def test_a_name_is_looked_up_here_and_its_addresses_are_asked_for(port: Po
         await answer.close(port, target)
 
 
+async def test_an_exit_that_does_not_know_what_is_denied_looks_up_no_names(port: Port) -> None:
+    device = await port.parked()
+    answer = await dialled(port, "example.com", 443, Wants(dns_at_exit=True))
+    assert answer.failure is Failure.NO_EXIT
+    assert device.dials == []
+
+
+async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> None:
+    own, other = await port.parked("own"), await port.parked("other")
+    for device in (own, other):
+        device.obey = answering(Outcome.TIMED_OUT)
+    public = ip_address("93.184.220.2")
+    port.listener.attached_here("own").learn(public)
+    answer = await dialled(port, public, 443)
+    assert answer.failure is Failure.TIMED_OUT
+    assert (len(own.dials), len(other.dials)) == (0, 1)
+
+
+async def test_an_older_agent_that_is_attached_by_ipv6_is_asked_for_no_ipv4(port: Port) -> None:
+    device = await port.parked()
+    device.obey = answering(Outcome.TIMED_OUT)
+    attached = port.listener.attached_here("device")
+    attached.learn(ip_address("2a02:2455:1234:5600::10"))
+    there = ip_address("93.184.215.14"), ip_address("2600:3c01::f03c")
+    assert attached.permitted(there) == there[1:]
+    assert (await dialled(port, there[0], 443)).failure is Failure.NO_EXIT
+    assert device.dials == []
+    attached.features = (CALLS,)
+    assert attached.permitted(there) == there, "it judges by itself"
+
+
 async def test_an_exit_looks_a_name_up_if_that_is_wanted(port: Port) -> None:
     device = await port.parked()
+    port.listener.attached_here("device").features = (DENY,)
     device.obey = answering(Outcome.NAME_UNKNOWN)
     answer = await dialled(port, "Example.COM.", 443, Wants(dns_at_exit=True))
     assert answer.failure is Failure.HOST_UNREACHABLE

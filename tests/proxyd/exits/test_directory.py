@@ -29,6 +29,7 @@ class Device:
     min_price_per_gb: int = 0
     features: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
+    is_elsewhere: bool = False
     since: int = field(default_factory=count(1).__next__)
 
     def __post_init__(self):
@@ -527,6 +528,16 @@ def test_a_restarted_daemon_finds_the_exits_of_labels_again(book):
     restarted.add(*reversed(devices))
 
     assert [restarted.pick(label).device_id for label in labels] == chosen
+
+
+def test_who_has_attached_from_a_network_goes_before_who_only_leaves_there(book):
+    mover = book.add(Device("mover", network="192.0.2.1", since=1, is_elsewhere=True))
+    assert book.pick() is mover
+    local = book.add(Device("local", network="192.0.2.1", since=2))
+    assert book.pick() is local
+    assert book.directory.is_standby(mover)
+    book.directory.remove(local)
+    assert book.pick() is mover
 
 
 def test_a_lifetime_ends_to_the_second_and_the_next_one_is_elsewhere(book):

@@ -11,6 +11,7 @@ from support.exit_device import Granted, Port, hello, is_closed, raw
 from support.tls import client_hello
 from support.waiting import until
 
+from config.check import EXIT_PORTS_MAX
 from market.errors import Code, MarketError
 from proxyctl.protocol.frames import PREFACE, Limits, Preface
 from proxyd.exits import listener as module
@@ -315,6 +316,23 @@ async def test_other_limits_are_passed_on(port: Port) -> None:
     await until(lambda: limits in device.frames, "it is told")
     exit_ = port.directory.exits["device"]
     assert (exit_.limits, exit_.min_price_per_gb) == (limits, 7)
+
+
+async def test_a_device_with_more_limits_than_a_frame_has_is_refused(port: Port) -> None:
+    ports = tuple(range(60_000, 61_000))
+    port.devices.grants["device"] = Granted("device", "owner", limits=Limits(0, 0, 0, ports))
+    device = await port.device()
+    assert device.sorry is not None
+    assert device.sorry.code == "unavailable"
+    assert len(port.listener) == 0
+
+
+async def test_as_many_ports_as_an_operator_may_offer_fit_into_a_frame(port: Port) -> None:
+    ports = tuple(range(60_000, 60_000 + EXIT_PORTS_MAX))
+    port.devices.grants["device"] = Granted("device", "owner", limits=Limits(0, 0, 0, ports))
+    device = await port.device()
+    assert device.welcome is not None
+    assert device.welcome.limits.ports == ports
 
 
 async def test_no_exit_is_cheaper_than_its_country(port: Port) -> None:

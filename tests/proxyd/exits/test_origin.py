@@ -1,6 +1,7 @@
 """An exit is counted where its connections leave, which the daemon finds out by calling itself."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,10 @@ from support.story import buy
 from support.targets import echo
 from support.waiting import until
 
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, CALLS, Outcome, Seen
 from proxyd.exits import origin
-from proxyd.exits.attached import WANDERING
+from proxyd.exits.attached import CROWDED, WANDERING
 from proxyd.exits.listener import MOVES_MAX
-from proxyd.exits.origin import CALL, NUMBER_BYTES
 from proxyd.ops.listening import bound_port
 
 ELSEWHERE = "127.0.0.9"
@@ -100,7 +100,7 @@ async def test_who_leaves_from_elsewhere_is_counted_there(service: Service) -> N
     await device.kill()
     await until(lambda: len(listener) == 0, "it is gone")
     assert not listener._per_network["127.0.0.1"]
-    assert not listener._per_network[ELSEWHERE]
+    assert not listener._elsewhere
 
 
 async def test_two_lines_that_leave_from_one_are_one(service: Service) -> None:
@@ -116,6 +116,74 @@ async def test_two_lines_that_leave_from_one_are_one(service: Service) -> None:
     assert "same line" in words
     await one.kill()
     await other.kill()
+
+
+async def test_an_agent_that_makes_calls_learns_what_was_seen(service: Service) -> None:
+    made = await consented(service)
+    first = made.first._replace(features=(CALLS,))
+    device = await attached(service, replace(made, first=first), leaves_from=ELSEWHERE)
+    await until(lambda: Seen(ELSEWHERE) in device.frames, "it is told")
+    assert len(device.calls) == 1
+    assert device.dials == [], "no order leads to the service"
+    assert listener_of(service)._by_device[made.device_id].is_elsewhere
+    await device.kill()
+
+
+async def test_a_call_puts_nobody_ahead_of_who_has_attached_from_there(service: Service) -> None:
+    evil, honest = await consented(service), await consented(service)
+    listener = listener_of(service)
+    mover = await attached(service, evil, leaves_from="127.0.0.8")
+    entry = listener._by_device[evil.device_id]
+    await until(lambda: entry.is_elsewhere, "it is seen")
+    port = bound_port(service.daemon.listeners.exits)
+    local = await at_home(port, ELSEWHERE, honest)
+    await looked(service, local)
+    listener.leaves_from(entry, ELSEWHERE)  # it has its next call carried by somebody else
+    assert await reason(service, honest) == ("online", "")
+    assert (await reason(service, evil))[0] == "resting"
+    await local.kill()
+    await until(lambda: honest.device_id not in listener._by_device, "its line was lost")
+    assert (await reason(service, evil))[0] == "online"
+    local = await at_home(port, ELSEWHERE, honest)
+    await until(lambda: listener._by_device.get(honest.device_id) is not None)
+    assert await reason(service, honest) == ("online", ""), "it takes its place back"
+    assert (await reason(service, evil))[0] == "resting"
+    await local.kill()
+    await mover.kill()
+
+
+async def at_home(port: int, address: str, made: Consented) -> Device:
+    """Attach a device whose connections leave from where it attaches."""
+    device = Device(port, address)
+    device.leaves_from = address
+    return await device.attach(made.first)
+
+
+async def test_calls_from_a_network_take_no_place_of_those_that_attach_there(
+    service: Service,
+) -> None:
+    listener = listener_of(service)
+    listener.limits = replace(listener.limits, exits_per_network=2)
+    port, entries, devices = bound_port(service.daemon.listeners.exits), [], []
+    for number in range(3):
+        made = await consented(service)
+        device = await at_home(port, f"127.0.2.{number}", made)
+        await looked(service, device)
+        entries.append(listener._by_device[made.device_id])
+        devices.append(device)
+        listener.leaves_from(entries[-1], ELSEWHERE)
+    assert [each.astray for each in entries] == ["", "", CROWDED]
+    for _ in range(2):
+        made = await consented(service)
+        devices.append(await at_home(port, ELSEWHERE, made))
+        assert devices[-1].welcome is not None
+    listener.leaves_from(entries[2], "127.0.2.2")
+    assert (entries[2].is_elsewhere, entries[2].astray) == (False, ""), "it is at home again"
+    for device in devices:
+        await device.kill()
+    await until(lambda: len(listener) == 0, "all are gone")
+    assert not listener._elsewhere
+    assert not listener._per_network
 
 
 async def test_who_wanders_is_not_chosen(service: Service) -> None:
@@ -138,7 +206,7 @@ async def test_who_always_leaves_from_the_same_other_line_does_not_wander(servic
         device = await attached(service, made, leaves_from=ELSEWHERE)
         entry = listener._by_device[made.device_id]
         await until(lambda entry=entry: entry.is_elsewhere, "it is seen")
-        assert not entry.is_wandering
+        assert not entry.astray
         await device.kill()
         await until(lambda: len(listener) == 0, "it is gone")
 
@@ -161,13 +229,14 @@ async def test_a_daemon_that_is_not_public_is_not_called(service: Service) -> No
     made = await consented(service)
     device = await attached(service, made)
     entry = listener_of(service)._by_device[made.device_id]
-    assert not await origins.look(entry)
+    assert await origins.look(entry), "there is nothing to wait for"
     assert device.dials == []
     await device.kill()
 
 
 @pytest.mark.parametrize(
-    "data", [CALL + bytes(NUMBER_BYTES), CALL + bytes(NUMBER_BYTES + 1), CALL + b"x" * 33]
+    "data",
+    [CALL + bytes(CALL_NUMBER_BYTES), CALL + bytes(CALL_NUMBER_BYTES + 1), CALL + b"x" * 33],
 )
 async def test_numbers_that_nobody_expects_are_refused(service: Service, data: bytes) -> None:
     listener = listener_of(service)

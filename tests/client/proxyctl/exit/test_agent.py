@@ -28,7 +28,7 @@ from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyctl.exit.relay import reset
 from proxyctl.exit.surroundings import Surroundings
-from proxyctl.protocol.frames import Dial, Drain, Limits, Outcome, Park, Ping, Sorry
+from proxyctl.protocol.frames import Call, Deny, Dial, Drain, Limits, Outcome, Park, Ping, Sorry
 from proxyctl.protocol.policy import Policy
 
 LOOPBACK = (ip_address("127.0.0.1"),)
@@ -290,16 +290,45 @@ async def test_ports_outside_the_limits_are_not_dialled(
         assert dialled.outcome is Outcome.NOT_ALLOWED
 
 
-async def test_the_daemon_may_have_itself_called_whatever_the_ports(
-    daemon: ExitDaemon, folder: Path
+async def test_no_order_leads_to_the_service_itself(daemon: ExitDaemon, folder: Path) -> None:
+    async with running(daemon, folder), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        for text in (daemon.host, f"::ffff:{daemon.host}"):
+            dialled, _ = await daemon.dial((ip_address(text),), daemon.port)
+            assert dialled.outcome is Outcome.NOT_ALLOWED
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.CONNECTED
+        daemon.control.send(Deny((), ("127.0.0.1",), (target.port,)))
+        assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.NOT_ALLOWED
+
+
+async def test_what_the_service_denies_is_denied_for_names_too(
+    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def getaddrinfo(_host: str, port: int, **_: object) -> list[tuple]:
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    name = "name.example.org"
+    async with running(daemon, folder), targets.echo() as target:
+        await daemon.attached()
+        await daemon.park(1)
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+        assert (await daemon.dial(name, target.port))[0].outcome is Outcome.CONNECTED
+        daemon.control.send(Deny(("127.0.0.0/24",), (), (), left=1))
+        daemon.control.send(Deny(("::1/128",), (), ()))
+        assert (await daemon.dial(name, target.port))[0].outcome is not Outcome.CONNECTED
+        daemon.control.send(Deny(("127.0.1.0/24",), (), ()))
+        assert (await daemon.dial(name, target.port))[0].outcome is Outcome.CONNECTED
+
+
+async def test_the_daemon_has_itself_called_where_it_is(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder):
         await daemon.attached()
-        await daemon.park(2)
-        daemon.control.send(Limits(0, 0, 0, (443,)))
-        here = (ip_address(daemon.host),)
-        assert (await daemon.dial(here, daemon.port))[0].outcome is Outcome.CONNECTED
-        assert (await daemon.dial(here, daemon.port + 1))[0].outcome is Outcome.NOT_ALLOWED
+        daemon.control.send(Call(b"n" * 16, ip_address(daemon.host), daemon.port ^ 1))
+        daemon.control.send(Call(b"m" * 16, ip_address("192.168.1.1"), daemon.port))
+        daemon.control.send(Call(b"c" * 16, ip_address(daemon.host), daemon.port))
+        await until(lambda: bool(daemon.calls), "it is called")
+        assert daemon.calls == [b"c" * 16]
 
 
 async def test_the_daemons_limits_hold_too(daemon: ExitDaemon, folder: Path) -> None:

@@ -49,7 +49,8 @@ def test_what_was_agreed_to_is_shown_and_written_down(path: Path) -> None:
         shown = agree(api, path, limits=limits)
     assert "Strangers' traffic will leave from your address." in shown
     assert "\x1b" not in shown
-    assert "5 GB a day; 8 Mbit/s; 16 connections at once; hours 22:00-07:00" in shown
+    assert "5 GB a day; 8 Mbit/s; 16 connections at once; 20 new connections a second" in shown
+    assert "hours 22:00-07:00" in shown
     kept = record.load(path)
     assert kept.terms == hashlib.sha256(TERMS.encode()).hexdigest()
     assert (kept.host, kept.port, kept.pin) == ("127.0.0.1", 1090, "cd" * 32)
@@ -59,6 +60,24 @@ def test_what_was_agreed_to_is_shown_and_written_down(path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [each.name for each in path.parent.iterdir()] == [names.CONSENT]
     assert "a token" not in repr(kept)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ({"error": {"code": "worker_unauthorized", "message": "No."}}, "does not know this token"),
+        ({"error": {"code": "rate_limited", "message": "Later."}}, "was not tried: .*Later"),
+    ],
+)
+def test_a_token_that_the_service_refuses_is_not_agreed_with(
+    path: Path, refusal: dict, words: str
+) -> None:
+    with exit_api() as api:
+        api.token_refusal = refusal
+        with pytest.raises(NoConsentError, match=words):
+            agree(api, path)
+        assert api.tried == ["a token"]
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("answer", ["", "y", "Yes", "YES", "no", "yes please"])

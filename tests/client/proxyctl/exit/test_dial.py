@@ -31,11 +31,14 @@ async def dialer(request: pytest.FixtureRequest) -> AsyncIterator[MakeDialer]:
     """Make dialers that permit some networks."""
     relays = request.param(asyncio.get_running_loop())
 
-    def make(*allowed: str) -> Dialer:
+    def make(*allowed: str, public: str = "") -> Dialer:
+        surroundings = Surroundings(set, list)
+        surroundings.learn_public(public)
         guard = Guard(
             policy=Policy(),
-            surroundings=Surroundings(set),
+            surroundings=surroundings,
             kernel=None,
+            must_know=True,
             allow=[ip_network(each) for each in allowed],
         )
         return Dialer(guard, relays.connect, asyncio.get_running_loop())
@@ -116,13 +119,43 @@ async def test_of_a_names_addresses_only_permitted_ones_are_dialled(
         sock.close()
 
 
-async def test_a_name_with_no_permitted_address_is_not_allowed(
+async def test_a_name_with_addresses_of_the_home_alone_is_unknown(
     dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answers(monkeypatch, lambda: ["192.168.1.1", "::ffff:10.0.0.1"]):
-        with pytest.raises(DialError) as raised:
-            await dialer().dial("example.org", 80, every_port)
-    assert raised.value.outcome is Outcome.NOT_ALLOWED
+    with answers(monkeypatch, lambda: ["192.168.1.1", "::ffff:10.0.0.1"]) as asked:
+        assert await refusal(dialer(), "example.org", 80) is Outcome.NAME_UNKNOWN
+        assert asked == ["example.org."]
+        # A port that is refused everywhere is refused before the look-up.
+        assert await refusal(dialer(), "example.org", 25) is Outcome.NOT_ALLOWED
+        assert await refusal(dialer(), "example.org", 80, lambda _: False) is Outcome.NOT_ALLOWED
+        assert asked == ["example.org."]
+
+
+async def test_a_name_that_the_service_denies_is_not_allowed(
+    dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answers(monkeypatch, lambda: ["45.33.32.156"]):
+        known = dialer(public="93.184.220.2")
+        denied = await refusal(known, "example.org", 80, lambda address: address is None)
+    assert denied is Outcome.NOT_ALLOWED
+
+
+@pytest.mark.parametrize("host", ["example.org", (ip_address("45.33.32.156"),)])
+async def test_a_family_without_a_known_public_address_has_no_way_out(
+    dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch, host: tuple | str
+) -> None:
+    with answers(monkeypatch, lambda: ["45.33.32.156"]):
+        blind = dialer(public="2a02:2455:1234:5600::10")
+        assert await refusal(blind, host, 80) is Outcome.NETWORK_UNREACHABLE
+
+
+async def refusal(
+    dialer: Dialer, host: tuple | str, port: int, permits_port: Callable = every_port
+) -> Outcome:
+    """Return why a target is not dialled."""
+    with pytest.raises(DialError) as raised:
+        await dialer.dial(host, port, permits_port)
+    return raised.value.outcome
 
 
 async def test_a_name_that_is_not_there_is_told(

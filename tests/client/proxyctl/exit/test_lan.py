@@ -5,6 +5,7 @@ its own that is told to dial whatever its daemon wants.
 """
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from support.datagrams import wrapped as wrapped_for_proxy
 from support.exit_daemon import ExitDaemon
 from support.home import (
     DAEMON,
+    DAEMON_V6,
     OTHER_LAN_V6,
     PREFIX,
     PUBLIC,
@@ -39,7 +41,7 @@ from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyctl.exit.relays import CHOICE
 from proxyctl.exit.surroundings import Surroundings
-from proxyctl.protocol.frames import Outcome
+from proxyctl.protocol.frames import CALL, Call, Outcome, Seen
 from proxyctl.protocol.policy import Policy
 
 HOME_ADDRESSES = (
@@ -92,6 +94,7 @@ LOCAL_NAMES = (
 FROM_OUTSIDE = (
     PUBLIC, f"::ffff:{PUBLIC}", "public.evil.net", OTHER_LAN_V6, "global.evil.net"
 )  # fmt: skip
+REFUSED, REFUSED_NAME = Outcome.NOT_ALLOWED, Outcome.NAME_UNKNOWN
 # What the device has to say to do its work; everything else is a finding.
 RIGHTFUL = {
     Packet(ROUTER, "arp", 0),
@@ -119,13 +122,15 @@ class Alternating(Sequence[str]):
 
 
 @asynccontextmanager
-async def agent(around: Home, folder: Path, *command: str) -> AsyncIterator[ExitDaemon]:
-    """Run an agent on the device, attached to a daemon on the internet."""
-    daemon = ExitDaemon(folder, public=PUBLIC)
-    async with daemon.serving(listener("internet", DAEMON, 0)):
+async def agent(
+    around: Home, folder: Path, *command: str, at: str = DAEMON, public: str = PUBLIC
+) -> AsyncIterator[ExitDaemon]:
+    """Run an agent on the device, attached to a daemon at an address on the internet."""
+    daemon = ExitDaemon(folder, public=public)
+    async with daemon.serving(listener("internet", at, 0)):
         consent = Consent(
             api="https://market.example",
-            host=DAEMON,
+            host=at,
             port=daemon.port,
             pin=daemon.pin,
             token="a worker token",
@@ -174,7 +179,9 @@ async def besiege(around: Home, daemon: ExitDaemon, spared: Collection[str] = ()
         around.names.has(name, *addresses)
     hosts = [each for each in (*HOME_ADDRESSES, *HOME_NAMES, *LOCAL_NAMES) if each not in spared]
     refused = await outcomes(daemon, hosts)
-    assert [host for host, each in refused.items() if each is not Outcome.NOT_ALLOWED] == []
+    # A name that is only known at home is answered as one that does not exist.
+    expected = {host: REFUSED_NAME if host in HOME_NAMES else REFUSED for host in hosts}
+    assert refused == expected
     around.names.has("mixed.evil.net", TARGETS[0], STORAGE)
     around.names.has("rebind.evil.net").addresses = Alternating(TARGETS[0], STORAGE)
     reached = await outcomes(daemon, (*TARGETS, "mixed.evil.net"))
@@ -182,7 +189,7 @@ async def besiege(around: Home, daemon: ExitDaemon, spared: Collection[str] = ()
     rebound = [await outcomes(daemon, ["rebind.evil.net"]) for _ in range(8)]
     assert {outcome for each in rebound for outcome in each.values()} == {
         Outcome.CONNECTED,
-        Outcome.NOT_ALLOWED,
+        REFUSED_NAME,
     }
     assert set(around.reached) == set(TARGETS)
     assert findings(around, daemon) == set()
@@ -202,6 +209,47 @@ async def test_nothing_reaches_the_home_through_asyncio(tmp_path: Path) -> None:
     command = (*python, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
     async with home() as around, agent(around, tmp_path, *command) as daemon:
         await besiege(around, daemon)
+
+
+async def test_the_router_is_not_reached_at_an_address_that_is_not_known_yet(
+    tmp_path: Path,
+) -> None:
+    command = (sys.executable, "-m", "proxyctl", "exit", "run", "--folder", str(tmp_path))
+    async with (
+        home() as around,
+        agent(around, tmp_path, *command, at=DAEMON_V6, public=f"{PREFIX}:10") as daemon,
+    ):
+        around.names.has("public.evil.net", PUBLIC)
+        unknown = (PUBLIC, f"::ffff:{PUBLIC}", "public.evil.net", TARGETS[0])
+        assert await outcomes(daemon, (*unknown, TARGETS[1])) == {
+            **dict.fromkeys(unknown, Outcome.NETWORK_UNREACHABLE),
+            TARGETS[1]: Outcome.CONNECTED,
+        }
+        _, (_, writer) = await daemon.associate()
+        for host in (PUBLIC, TARGETS[0], TARGETS[1]):
+            writer.write(order(host, 80))
+        last = Packet(TARGETS[1], "udp", 80)
+        await until(lambda: last in around.sniffer.sent(), "the last one has left")
+        assert not {each.to for each in around.sniffer.sent()} & {PUBLIC, TARGETS[0]}
+        with listener("internet", DAEMON, daemon.port) as doorstep:
+            await called(daemon, doorstep)
+        daemon.control.send(Seen(PUBLIC))  # as behind the translator that such homes have
+        assert await outcomes(daemon, (PUBLIC, "public.evil.net", *TARGETS)) == {
+            PUBLIC: REFUSED,
+            "public.evil.net": REFUSED_NAME,
+            **dict.fromkeys(TARGETS, Outcome.CONNECTED),
+        }
+        assert PUBLIC not in {each.to for each in around.sniffer.sent()}
+
+
+async def called(daemon: ExitDaemon, doorstep: socket.socket) -> None:
+    """Have the daemon be called in the other family of addresses."""
+    loop = asyncio.get_running_loop()
+    doorstep.setblocking(False)
+    daemon.control.send(Call(b"n" * 16, ip_address(DAEMON), daemon.port))
+    caller, _ = await loop.sock_accept(doorstep)
+    with caller:
+        assert await loop.sock_recv(caller, 64) == CALL + b"n" * 16
 
 
 @pytest.mark.parametrize("judge", ["policy", "surroundings", "kernel"])
@@ -276,9 +324,11 @@ def order(host: str, port: int) -> bytes:
 
 
 def guard_at(*networks: str, allow: tuple[str, ...] = ()) -> Guard:
+    surroundings = Surroundings(lambda: {ip_network(each) for each in networks}, list)
+    surroundings.learn_public(PUBLIC)
     return Guard(
         policy=Policy(blocked_ports=NEVER_PORTS),
-        surroundings=Surroundings(lambda: {ip_network(each) for each in networks}),
+        surroundings=surroundings,
         kernel=None,
         allow=[ip_network(each) for each in allow],
     )
@@ -326,6 +376,7 @@ def test_a_kernel_that_may_not_be_asked_is_not_among_the_judges(
     monkeypatch.setattr(netlink.Routes, "leads_out", refused)
     guard, routes = make_guard()
     assert routes is None
+    guard.surroundings.learn_public(PUBLIC)
     assert guard.permits(ip_address("45.33.32.156"), 443)
     assert not guard.permits(ip_address("192.168.1.1"), 443)
 

@@ -47,6 +47,22 @@ def test_the_public_address_is_near_and_so_is_all_of_a_customers_ipv6() -> None:
     assert not near.contains(ip_address("2a02:2455:1235::1"))
 
 
+def test_a_family_is_known_by_the_daemons_word_or_by_an_own_public_address() -> None:
+    v4, v6 = ip_address("93.184.215.14"), ip_address("2600:3c01::f03c")
+    own = [ip_address("192.168.1.10"), ip_address("fd00::10")]
+    near = Surroundings(set, lambda: own)
+    assert not near.knows(v4)
+    assert not near.knows(v6)
+    near.learn_public("2a02:2455:1234:5600::10")
+    assert near.knows(v6)
+    assert not near.knows(v4)
+    assert not near.knows(ip_address("::ffff:93.184.215.14"))
+    own[0] = ip_address("45.33.32.156")
+    assert not near.knows(v4), "it has not looked again"
+    near.refresh()
+    assert near.knows(v4)
+
+
 def test_the_last_public_addresses_are_kept() -> None:
     near = Surroundings(set)
     near.learn_public("45.33.32.1")

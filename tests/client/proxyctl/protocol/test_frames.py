@@ -17,6 +17,8 @@ from proxyctl.protocol.frames import (
     TEXT_MAX_CHARACTERS,
     TICKETS_MAX,
     Associate,
+    Call,
+    Deny,
     Dial,
     Dialled,
     Drain,
@@ -39,6 +41,7 @@ from proxyctl.protocol.frames import (
     Pong,
     Preface,
     Return,
+    Seen,
     Sorry,
     State,
     Tickets,
@@ -127,6 +130,15 @@ RECORDED: list[tuple[Frame, bytes]] = [
         Open(9, b"t" * 16, "01a1", 3, 8888),
         b"\x00\x23\x16" + bytes(7) + b"\x09" + b"t" * 16 + b"\x00\x00\x00\x03\x22\xb801a1",
     ),
+    (
+        Deny(("198.51.100.0/24",), ("192.0.2.7",), (1080,)),
+        (
+            b'\x00\x53\x17{"networks":["198.51.100.0/24"],"addresses":["192.0.2.7"],"ports":[1080],'
+            b'"left":0}'
+        ),
+    ),
+    (Call(b"n" * 16, V4, 1090), b"\x00\x17\x18" + b"n" * 16 + b"\x04\x42" + V4.packed),
+    (Seen("192.0.2.7"), b'\x00\x18\x19{"address":"192.0.2.7"}'),
 ]
 
 
