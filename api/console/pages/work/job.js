@@ -78,7 +78,7 @@ function overview(job) {
       job.deploy_id ? [t("work.deploy"), link(`/console/deploys/${job.deploy_id}`, t("work.of_deploy"))] : null,
     ]),
     job.is_manual ? notice("warn", t("work.job.manual")) : null,
-    (job.warnings ?? []).map((each) => notice("warn", each)),
+    (job.warnings ?? []).map((each) => notice("warn", each, " ", link("/console/supply", t("menu.supply")))),
     job.failure_reason ? notice(OPEN.has(job.status) ? "warn" : "bad", t("work.job.failed", { why: job.failure_reason })) : null,
     job.review ? reviewOf(job.review) : null,
     job.copies ? copiesOf(job) : null,
