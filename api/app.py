@@ -26,6 +26,7 @@ from api.reverse.server import AppServer
 from api.reviews import ReviewRoutes
 from api.routes import Route
 from api.shortages import Shortages
+from api.supply import SupplyRoutes
 from api.usage import UsageRoutes
 from api.wallet import WalletRoutes
 from api.webhooks import WebhookRoutes
@@ -79,6 +80,7 @@ def routes(
         *DeployRoutes(
             market.deploys, market.rollouts, Shortages(market.jobs, market.dispatch)
         ).table(),
+        *SupplyRoutes(market.supply, market.exits).table(),
         *AppRoutes(market.apps, door).table(),
         *assistant.table(),
         *EventRoutes(market.event_feed).table(),

@@ -12,10 +12,11 @@ not name what it was given, so that it is looked up.
 import asyncio
 import math
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -43,6 +44,8 @@ from market.matching import (
 from market.offers import reported
 from market.reputation import Reputation
 from market.specs import Specs
+from market.supply import PRICES_MAX, Given
+from market.supply import Device as Supplying
 from market.waiting_jobs import WaitingJobs
 from market.waking import Waking
 from proxyctl.protocol.jobspec import Capacity, as_fields
@@ -416,6 +419,8 @@ class Dispatch:
         self._looks = Gathering(self._look_up, LOOKS_MAX_DEVICES)
         # The owners without a free slot, and the moment of the next try, by the clock of the loop.
         self._full_until: dict[str, float] = {}
+        # The last jobs that devices got here; the supply shows their prices.
+        self.prices: deque[Given] = deque(maxlen=PRICES_MAX)
         self._is_draining = False
         waking.listen(self)
 
@@ -518,6 +523,16 @@ class Dispatch:
             if is_trusted and lack(needs, offer) is None:
                 able.setdefault(device.owner, set()).add(device.network)
         return Takers(asked, apart(able, copies))
+
+    def asking(self) -> Iterator[Supplying]:
+        """Yield the devices that ask for work here now; devices may come and go meanwhile."""
+        now = asyncio.get_running_loop().time()
+        for device in tuple(self._devices.values()):
+            is_here = device.request is not None or now - device.asked_at <= AGENT_AWAY_SECONDS
+            if device.offer is not None and is_here:
+                yield Supplying(
+                    device.offer, device.whole, device.owner, device.network, device.reputation
+                )
 
     def _latest(self) -> Iterator[tuple[_Device, Offer]]:
         """Yield the devices that asked last, with what they offer."""
@@ -844,6 +859,8 @@ class Dispatch:
         if isinstance(outcome, GivenRow):
             device.held |= {(outcome.job_id, outcome.attempt)}
             request.jobs.append(outcome)
+            names = request.offer.capacity.gpu_names if job.needs.resources.needed_gpus else ()
+            self.prices.append(Given(monotonic(), job.price, "".join(names[:1])))
             self._waking.gone((job.id,))
         elif outcome is Refused.TAKEN or outcome is Refused.RELATED:
             self._reader.read_soon(job.id)

@@ -46,6 +46,7 @@ from market.rollouts import Rollouts
 from market.samples import Samples, SampleTerms
 from market.sealing import Sealing
 from market.specs import Specs
+from market.supply import Supply
 from market.tokens import Tokens
 from market.usage import UsageHistory
 from market.waking import Waking
@@ -160,6 +161,12 @@ class Market:
             self.specs,
             lambda: self.jobs.bounds,
             rules.dispatch,
+        )
+        self.supply = Supply(
+            self.dispatch.asking,
+            self.dispatch.prices,
+            lambda address: self.exits.attached.locate(address).country,
+            monotonic,
         )
         self.device_work = DeviceWork(context, self.devices, self.dispatch, is_shared=is_shared)
         self.renewals = Renewals(context)

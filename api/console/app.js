@@ -24,6 +24,7 @@ const PAGES = [
   ["/console/jobs/new", "work/post"],
   ["/console/jobs/{id}", "work/job"],
   ["/console/market", "work/market"],
+  ["/console/supply", "work/supply"],
   ["/console/deploys", "work/deploys"],
   ["/console/deploys/new", "work/order"],
   ["/console/deploys/{id}", "work/deploy"],

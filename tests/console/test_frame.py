@@ -25,7 +25,7 @@ async def test_the_menu_says_where_one_is_and_what_one_has(service: Service, vis
     assert "$5.00 · 2 credits" in await tab.text(".balance")
     assert not await tab.run("document.querySelector('nav.bar').checkVisibility()")
     names = await tab.run("[...document.querySelectorAll('.menu a')].map((each) => each.pathname)")
-    assert len(names) == len(set(names)) == 14
+    assert len(names) == len(set(names)) == 15
     await tab.click("proxyd")
     assert await tab.run("document.title") == "Overview – proxyd"
 

@@ -11,6 +11,7 @@ from support.browser import Visit
 from support.console import agent, log_in, opened
 from support.exit_device import EXITS, Consented, hello
 from support.service import Person, Service, running_in
+from support.story import worker_token
 from support.waiting import until
 from support.worker_process import require_sandbox
 
@@ -427,3 +428,47 @@ async def test_a_file_that_an_object_store_has_is_saved_from_there(
         await until(saved.exists, "the file is saved")
     assert saved.read_bytes() == b"from the store"
     assert await tab.run("location.pathname") == f"/console/jobs/{job_id}"
+
+
+async def test_a_job_that_no_device_runs_warns_and_leads_to_the_supply(
+    service: Service, visit: Visit
+) -> None:
+    for number in range(3):
+        owner = await service.person()
+        token = await worker_token(service, owner, f"rig {number}")
+        ask = {
+            "capacity": {"slots": 1, "cores": 8, "ram_gb": 32, "gpus": 1, "vram_gb": 24},
+            "capabilities": {
+                "executors": ["bwrap"],
+                "job_types": ["script"],
+                "gpus": [{"name": "NVIDIA GeForce RTX 4090"}],
+            },
+            "min_price_usd": 0.25,
+        }
+        answer = await service.call(
+            "POST", "/api/worker/next", ask, headers={"X-Worker-Token": token}
+        )
+        assert answer.status == 200, answer.body
+    person = await service.person(credit="100", usd="100")
+    job = {
+        "title": "big",
+        "job_type": "script",
+        "price_credit": 50,
+        "duration_hrs": 1,
+        "payload": {"script": "print()"},
+        "resources": {"cores": 64},
+    }
+    made = await service.call("POST", "/api/jobs", job, token=person.token)
+    tab = await opened(visit, service, person, f"/console/jobs/{made.body['job_id']}")
+    await tab.until_text("3 lend fewer than 64 cores")
+    await tab.click("main .notice a")
+    await tab.until("location.pathname === '/console/supply'")
+    await tab.until_text("NVIDIA GeForce RTX 4090")
+    await tab.until_text("$0.25")
+    deploy = {"job_name": "nb", "job_type": "Script", "gpu_model": "H100", "script": "1"}
+    made = await service.call("POST", "/api/deploy/job", deploy, token=person.token)
+    for width in (360, 1280):
+        await tab.emulate(width=width)
+        assert await tab.run("document.documentElement.scrollWidth <= innerWidth"), width
+    await tab.goto(f"{service.url}/console/deploys/{made.body['job_id']}")
+    await tab.until_text("3 lack the GPUs (GPU: 1 x H100)")

@@ -10,7 +10,7 @@ import { LANGUAGES, choose, credits, creditsRoughly, language, money, moneyRough
 
 const MENU = [
   ["traffic", ["/console", "/console/sessions", "/console/usage", "/console/wallet"]],
-  ["work", ["/console/devices", "/console/jobs", "/console/market", "/console/deploys"]],
+  ["work", ["/console/devices", "/console/jobs", "/console/market", "/console/supply", "/console/deploys"]],
   ["more", ["/console/assistant", "/console/referrals"]],
   ["account", ["/console/keys", "/console/webhooks", "/console/events", "/console/account"]],
 ];
