@@ -15,7 +15,7 @@ class LoadRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
-    """An attempt: times in UTC seconds; `outcome` is None while it runs."""
+    """An attempt: times in UTC seconds; `outcome` is None while it runs, `left_out` is JSON."""
 
     attempt: int
     started_at: int
@@ -31,6 +31,7 @@ class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
     exit_code: int | None
     cpu_seconds: float | None
     max_memory_bytes: int | None
+    left_out: str | None
     device_id: str
 
 
@@ -57,6 +58,7 @@ class EndRow(NamedTuple):
     exit_code: int | None = None
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
+    left_out: str | None = None
     again_at: int | None = None
 
 
@@ -254,7 +256,7 @@ async def end(tx: Transaction, job_id: str, attempt: int, how: EndRow, *, now: i
         """
         UPDATE job_attempts SET ended_at = :now, outcome = :outcome, failure_kind = :failure_kind,
             reason = :reason, exit_code = :exit_code, cpu_seconds = :cpu_seconds,
-            max_memory_bytes = :max_memory_bytes, again_at = :again_at
+            max_memory_bytes = :max_memory_bytes, left_out = :left_out, again_at = :again_at
         WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL
         """,
         job_id=job_id,

@@ -74,8 +74,10 @@ class Transfers(Protocol):
     def fetch(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
         """Bring the inputs, and the checkpoint of an attempt before."""
 
-    def upload(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
-        """Bring the outputs back."""
+    def upload(
+        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]
+    ) -> dict[str, Any] | None:
+        """Bring the outputs back; return the report of those that were not taken, if any."""
 
     def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
         """Begin to send checkpoints of a job that runs; None if it has none."""
@@ -364,7 +366,12 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             while sender.send() and not self._is_leaving:
                 pass
             if report.verb == "complete":
-                self._tools.transfers.upload(self.entry, self._folder, self._is_wanted_no_more)
+                left_out = self._tools.transfers.upload(
+                    self.entry, self._folder, self._is_wanted_no_more
+                )
+                if left_out is not None:
+                    fields = {**report.fields, "outputs_left_out": left_out}
+                    report = replace(report, fields=fields)
         except TaskError as error:
             report = failed(error.kind, error.message)
         except LinkError as error:

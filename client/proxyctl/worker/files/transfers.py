@@ -12,13 +12,19 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from proxyctl.files import FileError
-from proxyctl.protocol.jobspec import Output
+from proxyctl.protocol.jobspec import LEFT_OUT, LEFT_OUT_MAX_BYTES, Output
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import WORK, TaskError
 from proxyctl.worker.executors.ownership import uid_of
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, pack
 from proxyctl.worker.files.inputs import INPUT, Inputs, fetch_file
-from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError
+from proxyctl.worker.files.outputs import (
+    Collection,
+    JobFolder,
+    Leaving,
+    NotTakenError,
+    require_output_name,
+)
 from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.uploads import Uploader
 from proxyctl.worker.files.web import FetchError, Web
@@ -36,8 +42,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# Where the buyer reads what was not taken, and why.
-LEFT_OUT: Final = "left-out.txt"
 # Beside the folder of the job, which cannot write there.
 CHECKPOINT: Final = "checkpoint.tar"
 RESTORED: Final = "restored.tar"
@@ -75,8 +79,13 @@ class FileTransfers:
         if checkpoint and payload.checkpoint is not None and not is_stopped():
             self._restore(checkpoint, payload.checkpoint.path, folder, is_stopped)
 
-    def upload(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
+    def upload(
+        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]
+    ) -> dict[str, Any] | None:
         """Bring the outputs back; what is not taken of them is said in a file of its own.
+
+        Returns:
+            For the report: how many files and bytes were not taken, and why; None where all were.
 
         Raises:
             TaskError: the folder of the job cannot be used.
@@ -85,15 +94,16 @@ class FileTransfers:
         """
         outputs = payload_of_work(entry.work).outputs
         if not outputs:
-            return
+            return None
         uploader = Uploader(self._link, self._web, entry.job_id, entry.attempt, is_stopped)
         with _opened(folder / WORK) as work:
             collection = work.collect(outputs)
             for leaving in collection.files:
                 reason = _sent(uploader, work, leaving)
                 if reason:
-                    collection.leave_out(leaving.name, reason)
+                    collection.leave_out_file(leaving.name, reason, leaving.size_bytes)
         _tell_left_out(uploader, collection)
+        return collection.summary()
 
     def begin_checkpoints(self, entry: Entry, folder: Path) -> Checkpoints | None:
         """Begin to send checkpoints of a job that runs; None if it has none. To be closed."""
@@ -247,6 +257,7 @@ def _opened(folder: Path) -> closing[JobFolder]:
 def _sent(uploader: Uploader, work: JobFolder, leaving: Leaving) -> str:
     """Send a file; return in words why not, if it is not taken."""
     try:
+        require_output_name(leaving.name)
         uploader.send(leaving.name, partial(_open, work, leaving))
     except NotTakenError as error:
         return str(error)
@@ -262,5 +273,6 @@ def _tell_left_out(uploader: Uploader, collection: Collection) -> None:
     sentences = collection.sentences()
     if not sentences:
         return
-    with suppress(NotTakenError):  # there is no room even for that
-        uploader.send_text(LEFT_OUT, "".join(f"{sentence}\n" for sentence in sentences))
+    text = "".join(f"{sentence}\n" for sentence in sentences).encode()[:LEFT_OUT_MAX_BYTES]
+    with suppress(NotTakenError):  # the report has the first reasons, too
+        uploader.send_text(LEFT_OUT, text.decode("utf-8", "ignore"))
