@@ -63,13 +63,14 @@ class EndRow(NamedTuple):
 
 
 class HeldRow(NamedTuple):
-    """An attempt that a device holds, and when the device first named it, if it ever did.
+    """An attempt that a device holds; when its work began and the device first named it, or None.
 
     `has_payload` is 1 if the job says itself what is to run.
     """
 
     job_id: str
     attempt: int
+    work_started_at: int | None
     named_at: int | None
     has_payload: int
 
@@ -271,7 +272,8 @@ async def held(tx: Transaction, device_id: str, *, limit: int) -> list[HeldRow]:
     return await tx.all(
         HeldRow,
         """
-        SELECT j.id, j.attempts, a.named_at, CASE WHEN s.job_id IS NULL THEN 0 ELSE 1 END
+        SELECT j.id, j.attempts, a.work_started_at, a.named_at,
+            CASE WHEN s.job_id IS NULL THEN 0 ELSE 1 END
         FROM jobs AS j JOIN job_attempts AS a ON a.job_id = j.id AND a.attempt = j.attempts
         LEFT JOIN job_specs AS s ON s.job_id = j.id AND s.payload IS NOT NULL
         WHERE j.status = 'running' AND j.device_id = :device_id
