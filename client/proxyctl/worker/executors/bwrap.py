@@ -78,6 +78,8 @@ _ETC: Final = (
     "/etc/pki/tls/certs",
     "/etc/ssl/certs",
 )
+# Of /usr, what the device's administrator has configured: programs keep tokens there.
+_HIDDEN: Final = "/usr/local/etc"
 _OWN: Final = frozenset(("proc", "dev", "sys", "tmp", "work", "inputs", "run"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -406,9 +408,8 @@ def _root(task: Task, places: dict[str, str]) -> list[str]:
     if task.root is None:
         shared = [each for path in _ETC for each in ("--ro-bind-try", path, path)]
         return [
-            "--ro-bind",
-            "/usr",
-            "/usr",
+            *("--ro-bind", "/usr", "/usr"),
+            *_without(_HIDDEN),
             *_host_links(Path("/")),
             "--dir",
             "/etc",
@@ -424,6 +425,13 @@ def _root(task: Task, places: dict[str, str]) -> list[str]:
         else:
             arguments += ["--ro-bind", f"{places['root']}/{entry.name}", f"/{entry.name}"]
     return arguments
+
+
+def _without(folder: str) -> tuple[str, ...]:
+    """Return what has a job see an empty folder in the place of one of the host."""
+    if not Path(folder).is_dir():
+        return ()
+    return ("--perms", "0755", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder)
 
 
 def _host_links(top: Path) -> list[str]:
