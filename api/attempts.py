@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.benchmarks import Benchmark, benchmark_item
@@ -12,7 +13,7 @@ from api.reputations import Reputation, shown
 from api.routes import Auth, Call, Nothing, Reply, Route
 from api.workers import HeartbeatRequest, report_of
 from market.attempt_reports import AttemptReports, Named, Past
-from market.attempts import NAMED_MAX, Action
+from market.attempts import NAMED_MAX, Action, LeftOut
 from market.errors import Code
 from market.scopes import Scope
 
@@ -20,6 +21,8 @@ AttemptNumber = Annotated[int, Meta(ge=1, le=1_000)]
 # How far the device is, in its program's words; "preparing" is waited for longer.
 Phase = Annotated[str, Meta(pattern="^[a-z_]{1,32}$")]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]
+LEFT_OUT_REASONS = 10  # enough to see what is wrong; the file has the others
+LeftOutReason = Annotated[str, Meta(max_length=300)]
 
 
 class Usage(Struct):
@@ -27,6 +30,17 @@ class Usage(Struct):
 
     cpu_seconds: Annotated[float, Meta(ge=0, le=1e12)] | None = None
     max_memory_bytes: Bytes | None = None
+
+
+class OutputsLeftOut(Struct):
+    """Outputs that a device did not send: how many files and bytes, and some of the reasons.
+
+    `files` is 0 where an output names files, and there are none. `left-out.txt` has all reasons.
+    """
+
+    files: Annotated[int, Meta(ge=0, le=1_000_000)]
+    bytes: Bytes
+    reasons: Annotated[list[LeftOutReason], Meta(max_length=LEFT_OUT_REASONS)]
 
 
 class StartedRequest(Struct):
@@ -101,6 +115,7 @@ class AttemptItem(Struct):
     exit_code: int | UnsetType = UNSET
     cpu_seconds: float | UnsetType = UNSET
     max_memory_bytes: int | UnsetType = UNSET
+    outputs_left_out: OutputsLeftOut | UnsetType = UNSET
 
 
 class AttemptsReply(Reply, kw_only=True):
@@ -227,7 +242,17 @@ def _item(past: Past) -> AttemptItem:
         exit_code=UNSET if row.exit_code is None else row.exit_code,
         cpu_seconds=UNSET if row.cpu_seconds is None else row.cpu_seconds,
         max_memory_bytes=UNSET if row.max_memory_bytes is None else row.max_memory_bytes,
+        outputs_left_out=_left_out(row.left_out),
     )
+
+
+def left_out_of(body: OutputsLeftOut | None) -> LeftOut | None:
+    """Return the outputs that a report says were not sent."""
+    return None if body is None else LeftOut(body.files, body.bytes, body.reasons)
+
+
+def _left_out(stored: str | None) -> OutputsLeftOut | UnsetType:
+    return UNSET if stored is None else msgspec.json.decode(stored, type=OutputsLeftOut)
 
 
 def _moment(seconds: int | None) -> Timestamp | UnsetType:

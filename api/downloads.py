@@ -10,6 +10,7 @@ from aiohttp import hdrs, web
 from api.connections import connection_of
 from api.errors import Transport, TransportError
 from api.routes import Download
+from proxyctl.protocol.jobspec import download_name
 from storage.blobs.base import BlobError, Content
 
 # Two pieces of each download are in memory: the one that leaves, and the one that is read.
@@ -87,7 +88,7 @@ def _break_off(request: web.BaseRequest, response: web.StreamResponse) -> None:
 
 
 def _headers(download: Download) -> dict[str, str]:
-    name = download.name.rpartition("/")[2]
+    name = download_name(download.name)
     plain = re.sub(r"[^ !#-\[\]-~]", "_", name)  # quoted-string: without quotes and backslashes
     return {
         hdrs.CONTENT_TYPE: BYTES,

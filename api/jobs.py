@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api import literals
-from api.attempts import Bytes, Usage
+from api.attempts import Bytes, OutputsLeftOut, Usage, left_out_of
 from api.codec import Money, money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
@@ -336,7 +336,8 @@ class CompleteRequest(Struct):
     """What came of it, and in which attempt; without that, in the one that runs.
 
     `exit_code` is what the process ended with, and `log_bytes` how much of the log there is: while
-    less of it has arrived, the report is refused.
+    less of it has arrived, the report is refused. `outputs_left_out` has the outputs that the
+    device could not send.
     """
 
     result: LongText | None = None
@@ -344,6 +345,7 @@ class CompleteRequest(Struct):
     exit_code: ExitCode | None = None
     usage: Usage | None = None
     log_bytes: LogBytes | None = None
+    outputs_left_out: OutputsLeftOut | None = None
 
 
 class FailRequest(Struct):
@@ -800,6 +802,7 @@ def _ending(body: CompleteRequest | FailRequest) -> Ending:
         cpu_seconds=usage.cpu_seconds,
         max_memory_bytes=usage.max_memory_bytes,
         log_bytes=None if log is None else {"out": log.out, "err": log.err},
+        left_out=left_out_of(body.outputs_left_out) if isinstance(body, CompleteRequest) else None,
     )
 
 

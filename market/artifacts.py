@@ -8,7 +8,7 @@ bytes are is the business of `storage.blobs`.
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
@@ -22,7 +22,16 @@ from market.errors import Code, MarketError
 from market.slots import SlotBounds, Slots
 from market.states import JobStatus
 from market.sweeping import Sweep
-from proxyctl.protocol.jobspec import Checkpoint, Input, SpecError, check_path
+from proxyctl.protocol.jobspec import (
+    LEFT_OUT,
+    LEFT_OUT_MAX_BYTES,
+    Checkpoint,
+    Input,
+    SpecError,
+    check_file_name,
+    check_path,
+    download_name,
+)
 from storage import artifacts as queries
 from storage import jobs as job_queries
 from storage.artifacts import ArtifactRow, FilesRow
@@ -186,6 +195,7 @@ class Artifacts:
             MarketError: `invalid_field`, `artifact_too_large`, `artifact_quota_exceeded`.
             BlobError: another service keeps the bytes, and does not answer.
         """
+        _check_name(new.name, check_path)
         self._check(new)
         row = _row(self._identifiers.new(), user_id, INPUT, new, self._now())
         return await self._begin(await self._store.write(_announce, row, self.terms))
@@ -196,14 +206,15 @@ class Artifacts:
         """Begin to take a file from the device that runs a job, or go on.
 
         One of the same name in the same attempt is replaced; a checkpoint only when the new one is
-        whole.
+        whole. There is always room for `left-out.txt`, in which the buyer reads what is missing.
 
         Raises:
             MarketError: `invalid_field`, `artifact_too_large`, `artifact_quota_exceeded`,
                 `job_not_found`, `attempt_not_current`.
             BlobError: another service keeps the bytes, and does not answer.
         """
-        self._check(new)
+        _check_name(new.name, check_file_name)
+        self._check(new, is_bound=not _has_room(kind, new))
         row = _row(self._identifiers.new(), "", kind, new, self._now())
         row = row._replace(job_id=job_id, attempt=attempt)
         return await self._begin(
@@ -361,7 +372,7 @@ class Artifacts:
         content_id = _content_id(artifact)
         if not self._blobs.is_elsewhere:
             return None
-        return self._blobs.address(content_id, artifact.name.rpartition("/")[2])
+        return self._blobs.address(content_id, download_name(artifact.name))
 
     async def delete(self, user_id: str, artifact_id: str) -> None:
         """Delete a buyer's artifact.
@@ -442,15 +453,11 @@ class Artifacts:
             Code.ARTIFACT_MISMATCH, f"{Code.ARTIFACT_MISMATCH.meaning} Here {error}."
         )
 
-    def _check(self, new: NewArtifact) -> None:
-        try:
-            check_path("name", new.name)
-        except SpecError as error:
-            raise MarketError(Code.INVALID_FIELD, error.message, field="name") from error
+    def _check(self, new: NewArtifact, *, is_bound: bool = True) -> None:
         if not SHA256.fullmatch(new.sha256):
             message = "It must be 64 digits of 0-9 and a-f."
             raise MarketError(Code.INVALID_FIELD, message, field="sha256")
-        if self.terms.file_bytes and new.size_bytes > self.terms.file_bytes:
+        if is_bound and self.terms.file_bytes and new.size_bytes > self.terms.file_bytes:
             message = f"{Code.ARTIFACT_TOO_LARGE.meaning} The limit is {self.terms.file_bytes}."
             raise MarketError(Code.ARTIFACT_TOO_LARGE, message, field="size_bytes")
 
@@ -579,6 +586,18 @@ async def files_of(tx: Transaction, job_id: str, payload: bytes) -> WorkFiles:
     return WorkFiles(inputs, checkpoint)
 
 
+def _check_name(name: str, check: Callable[[str, str], None]) -> None:
+    try:
+        check("name", name)
+    except SpecError as error:
+        raise MarketError(Code.INVALID_FIELD, error.message, field="name") from error
+
+
+def _has_room(kind: str, new: NewArtifact | ArtifactRow) -> bool:
+    """Say whether a file is taken beyond all bounds: the list of outputs that are missing."""
+    return kind == OUTPUT and new.name == LEFT_OUT and new.size_bytes <= LEFT_OUT_MAX_BYTES
+
+
 async def _announce(tx: Transaction, row: ArtifactRow, terms: ArtifactTerms) -> ArtifactRow:
     await lock_user(tx, row.user_id)
     content_id = None
@@ -614,9 +633,10 @@ async def _announce_for_job(
         # What this job's devices have sent themselves, such as a checkpoint that has not changed.
         if each.job_id == job_id and each.size_bytes == row.size_bytes:
             content_id = content_id or each.content_id
-    used = await queries.of_attempt(tx, job_id, attempt)
-    _require(used, row, terms.job_files, terms.job_bytes, "one attempt at a job")
-    await _require_room(tx, row, terms)
+    if not _has_room(row.kind, row):
+        used = await queries.of_attempt(tx, job_id, attempt)
+        _require(used, row, terms.job_files, terms.job_bytes, "one attempt at a job")
+        await _require_room(tx, row, terms)
     return await _insert(tx, row, content_id)
 
 

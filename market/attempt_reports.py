@@ -26,6 +26,8 @@ from storage.store import Transaction
 ATTEMPTS_MAX = 1_000  # of a job that are shown; owners and their chances bound them far below
 # A device that was just given a job may say what it holds before it has heard of that.
 UNNAMED_SECONDS = 60
+# After that no list of attempts is on its way any more that was made before work began.
+TRANSIT_SECONDS = 30
 UNNAMED_MAX = 10_000  # attempts that are remembered as not named; the oldest are forgotten
 FORGOTTEN = "the device does not know of the job any more"
 
@@ -37,6 +39,16 @@ class Named(Struct, frozen=True):
     attempt: int
     phase: str | None = None
     progress: float | None = None
+
+
+class _Unnamed(Struct):
+    """An attempt that a device has left out: since when, by observed time.
+
+    `is_begun`: it was left out after its work had begun.
+    """
+
+    since: float
+    is_begun: bool = False
 
 
 class Past(Struct, frozen=True):
@@ -76,8 +88,7 @@ class AttemptReports:
         self._renewals = renewals
         self._logs = logs
         self._observed_seconds = observed_seconds
-        # Since when, by observed time, a device says what it holds without naming an attempt.
-        self._unnamed_since: dict[tuple[str, int], float] = {}
+        self._unnamed: dict[tuple[str, int], _Unnamed] = {}
 
     async def started(
         self, device: DeviceRow, job_id: str, attempt: int | None, image_digest: str | None = None
@@ -106,8 +117,9 @@ class AttemptReports:
         """Take a heartbeat that names every attempt which the device holds; return what to stop.
 
         The lease of each is renewed. What the store says that the device holds, and it does not
-        name, is taken back: at once if it was named before, else after a while. A job without a
-        payload, which anybody may run by hand, is taken back only if it was named before.
+        name, is taken back: at once if it was named before, or its work had begun when this list
+        was made; else after a while. A job without a payload, which anybody may run by hand, is
+        taken back only if it was named before.
 
         Args:
             device: which reports.
@@ -130,10 +142,10 @@ class AttemptReports:
         for row in held:
             name = names.get((row.job_id, row.attempt))
             if name is not None:
-                self._unnamed_since.pop((row.job_id, row.attempt), None)
+                self._unnamed.pop((row.job_id, row.attempt), None)
                 self._renewals.name(row.job_id, row.attempt, name.phase, name.progress)
             elif self._is_forgotten(row):
-                self._unnamed_since.pop((row.job_id, row.attempt), None)
+                self._unnamed.pop((row.job_id, row.attempt), None)
                 await self._jobs.take_back_attempt(row.job_id, row.attempt, FORGOTTEN)
         return actions
 
@@ -152,10 +164,17 @@ class AttemptReports:
         if not row.has_payload:
             return False
         observed = self._observed_seconds()
-        since = self._unnamed_since.setdefault(key, observed)
-        if len(self._unnamed_since) > UNNAMED_MAX:
-            del self._unnamed_since[next(iter(self._unnamed_since))]
-        return observed - since >= UNNAMED_SECONDS
+        unnamed = self._unnamed.setdefault(key, _Unnamed(observed))
+        if len(self._unnamed) > UNNAMED_MAX:
+            del self._unnamed[next(iter(self._unnamed))]
+        if row.work_started_at is not None:
+            # This list may be from before the work began. The next one is not: a device makes it
+            # when this one was answered.
+            is_known = self._now() - row.work_started_at > TRANSIT_SECONDS
+            if is_known or unnamed.is_begun:
+                return True
+            unnamed.is_begun = True
+        return observed - unnamed.since >= UNNAMED_SECONDS
 
 
 async def _start(

@@ -51,6 +51,14 @@ class Action(Struct, frozen=True):
     reason: str
 
 
+class LeftOut(Struct, frozen=True):
+    """Outputs of an attempt that were not sent: how many, their bytes, and why, a line each."""
+
+    files: int
+    bytes: int
+    reasons: list[str]
+
+
 class Ending(Struct, frozen=True):
     """What a device says of how an attempt ended, beside the result or the reason.
 
@@ -62,6 +70,7 @@ class Ending(Struct, frozen=True):
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
     log_bytes: dict[str, int] | None = None
+    left_out: LeftOut | None = None
 
 
 async def require_current(

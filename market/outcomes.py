@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from market import copies, job_pay, ledger, sample_checks, trust
@@ -544,6 +545,7 @@ class Outcomes:
                 exit_code=ending.exit_code,
                 cpu_seconds=ending.cpu_seconds,
                 max_memory_bytes=ending.max_memory_bytes,
+                left_out=None if ending.left_out is None else encode(ending.left_out).decode(),
                 again_at=again_at,
             ),
             earned=earned,

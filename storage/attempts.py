@@ -15,7 +15,7 @@ class LoadRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
-    """An attempt: times in UTC seconds; `outcome` is None while it runs."""
+    """An attempt: times in UTC seconds; `outcome` is None while it runs, `left_out` is JSON."""
 
     attempt: int
     started_at: int
@@ -31,6 +31,7 @@ class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
     exit_code: int | None
     cpu_seconds: float | None
     max_memory_bytes: int | None
+    left_out: str | None
     device_id: str
 
 
@@ -57,17 +58,19 @@ class EndRow(NamedTuple):
     exit_code: int | None = None
     cpu_seconds: float | None = None
     max_memory_bytes: int | None = None
+    left_out: str | None = None
     again_at: int | None = None
 
 
 class HeldRow(NamedTuple):
-    """An attempt that a device holds, and when the device first named it, if it ever did.
+    """An attempt that a device holds; when its work began and the device first named it, or None.
 
     `has_payload` is 1 if the job says itself what is to run.
     """
 
     job_id: str
     attempt: int
+    work_started_at: int | None
     named_at: int | None
     has_payload: int
 
@@ -258,7 +261,7 @@ async def end(tx: Transaction, job_id: str, attempt: int, how: EndRow, *, now: i
         """
         UPDATE job_attempts SET ended_at = :now, outcome = :outcome, failure_kind = :failure_kind,
             reason = :reason, exit_code = :exit_code, cpu_seconds = :cpu_seconds,
-            max_memory_bytes = :max_memory_bytes, again_at = :again_at
+            max_memory_bytes = :max_memory_bytes, left_out = :left_out, again_at = :again_at
         WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL
         """,
         job_id=job_id,
@@ -273,7 +276,8 @@ async def held(tx: Transaction, device_id: str, *, limit: int) -> list[HeldRow]:
     return await tx.all(
         HeldRow,
         """
-        SELECT j.id, j.attempts, a.named_at, CASE WHEN s.job_id IS NULL THEN 0 ELSE 1 END
+        SELECT j.id, j.attempts, a.work_started_at, a.named_at,
+            CASE WHEN s.job_id IS NULL THEN 0 ELSE 1 END
         FROM jobs AS j JOIN job_attempts AS a ON a.job_id = j.id AND a.attempt = j.attempts
         LEFT JOIN job_specs AS s ON s.job_id = j.id AND s.payload IS NOT NULL
         WHERE j.status = 'running' AND j.device_id = :device_id

@@ -88,6 +88,7 @@ async def test_a_buyer_sees_how_an_attempt_goes(service: Service) -> None:
         "exit_code": 0,
         "usage": {"cpu_seconds": 3.5, "max_memory_bytes": 1_000},
         "log_bytes": {"out": 0, "err": 0},
+        "outputs_left_out": {"files": 3, "bytes": 70, "reasons": ["a: it is a link"]},
     }
     for _ in range(2):
         assert (await report(service, device, job_id, "complete", ending)).body == {"ok": True}
@@ -95,6 +96,7 @@ async def test_a_buyer_sees_how_an_attempt_goes(service: Service) -> None:
     assert (attempt["outcome"], attempt["exit_code"]) == ("completed", 0)
     assert "state" not in attempt  # it does not run any more
     assert (attempt["cpu_seconds"], attempt["max_memory_bytes"]) == (3.5, 1_000)
+    assert attempt["outputs_left_out"] == ending["outputs_left_out"]
 
 
 async def test_a_device_is_told_what_it_should_not_hold(service: Service) -> None:

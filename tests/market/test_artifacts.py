@@ -236,6 +236,37 @@ async def test_there_is_room_for_so_much_and_no_more(market: Market) -> None:
     await deliver(market, device, job_id, b"x" * 10, name="a")
 
 
+@pytest.mark.parametrize(
+    "bound", ["file_bytes", "job_bytes", "job_files", "user_bytes", "user_files"]
+)
+async def test_the_list_of_missing_outputs_has_room_beyond_all_bounds(
+    market: Market, bound: str
+) -> None:
+    market.artifacts.terms = replace(market.artifacts.terms, **{bound: 1})
+    buyer, worker = await market.person(credit="100"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    await deliver(market, device, job_id, b"x", name="a")
+    await deliver(market, device, job_id, b"a list of many", name="left-out.txt")
+    rows = await market.artifacts.page_of_job(buyer, job_id, before="", limit=9)
+    assert [row.name for row in rows] == ["left-out.txt", "a"]
+    # Only that one, and only if it is small.
+    longer = deliver(market, device, job_id, b"x" * 65_537, name="left-out.txt")
+    over = deliver(market, device, job_id, b"yy", name="b")
+    for each in (longer, over):
+        assert await refusal(each) in (Code.ARTIFACT_QUOTA_EXCEEDED, Code.ARTIFACT_TOO_LARGE)
+
+
+@pytest.mark.parametrize("name", ["C:evil", "out/CON", "...", " ", "a:b", " sp", "sp ", "dot."])
+async def test_a_device_sends_no_name_that_some_system_cannot_take(
+    market: Market, name: str
+) -> None:
+    buyer, worker = await market.person(credit="100"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    with pytest.raises(MarketError) as caught:
+        await deliver(market, device, job_id, b"x", name=name)
+    assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "name")
+
+
 async def test_only_the_attempt_that_runs_sends_files(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)

@@ -7,7 +7,7 @@ from support.jobs import device_of, history, on, prove, running, specified, want
 from support.market import SWEEP_SECONDS, Market
 
 from market import overdue as overdue_module
-from market.attempt_reports import FORGOTTEN, UNNAMED_SECONDS, Named
+from market.attempt_reports import FORGOTTEN, TRANSIT_SECONDS, Named
 from market.attempts import FailureKind
 from market.audit import audit_ledger
 from market.errors import Code, MarketError
@@ -223,8 +223,25 @@ async def test_a_list_of_what_a_device_held_may_come_after_its_report_of_a_new_j
     device = await on(market, job_id, worker)  # it has said that work has begun
     await named(market, device)
     assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
-    await market.silence(UNNAMED_SECONDS)
+    # The next list was made when that one had been answered.
     await named(market, device)
+    assert (await attempt_of(market, job_id)).reason == FORGOTTEN
+
+
+async def test_what_a_device_has_begun_and_forgotten_is_taken_back_at_once(market: Market) -> None:
+    """It has never named the attempt: its agent was lost with its journal before that."""
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await specified(market, buyer)
+    device = await device_of(market, worker)
+    await market.jobs.accept(device, job_id)
+    await named(market, device)  # it does not know of the job yet
+    await market.attempt_reports.started(device, job_id, 1)
+    await named(market, device)  # on its way since before that
+    assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
+    market.clock.now += TRANSIT_SECONDS + 1
+    later = Market(market.store, market.clock)  # another daemon knows as much
+    later.passwords.close()
+    await named(later, device)
     assert (await attempt_of(market, job_id)).reason == FORGOTTEN
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +52,8 @@ _logger = logging.getLogger("worker")
 
 # Of one stream, on disk: four times what the daemon keeps of its beginning and its end together.
 LOG_MAX_BYTES: Final = 64 << 20
+# Of a log that is on its way when the job has ended: a slot is not held for all that it printed.
+LOG_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
 _START_SECONDS: Final = 30.0  # for a supervisor to say that it has begun
 _END_SECONDS: Final = 10.0  # for a supervisor to say that its job has ended, once that was killed
@@ -75,8 +78,10 @@ class Transfers(Protocol):
     def fetch(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
         """Bring the inputs, and the checkpoint of an attempt before."""
 
-    def upload(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
-        """Bring the outputs back."""
+    def upload(
+        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]
+    ) -> dict[str, Any] | None:
+        """Bring the outputs back; return the report of those that were not taken, if any."""
 
     def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
         """Begin to send checkpoints of a job that runs; None if it has none."""
@@ -367,11 +372,14 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             self._move(State.DONE)
             return
         try:
-            sender = self._tools.log_sender(self.entry, self._folder)
-            while sender.send() and not self._is_leaving:
-                pass
+            report = self._send_log(report)
             if report.verb == "complete":
-                self._tools.transfers.upload(self.entry, self._folder, self._is_wanted_no_more)
+                left_out = self._tools.transfers.upload(
+                    self.entry, self._folder, self._is_wanted_no_more
+                )
+                if left_out is not None:
+                    fields = {**report.fields, "outputs_left_out": left_out}
+                    report = replace(report, fields=fields)
         except TaskError as error:
             report = failed(error.kind, error.message)
         except LinkError as error:
@@ -383,6 +391,16 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             report = failed("host", f"its results are not taken: {error}")
         if not self._is_leaving:
             self._move(State.REPORTING, report=report)
+
+    def _send_log(self, report: Report) -> Report:
+        """Send the rest of the log, for a bounded time; return a report of as much as was sent."""
+        sender = self._tools.log_sender(self.entry, self._folder)
+        deadline = time.monotonic() + LOG_SECONDS
+        while sender.send() and not self._is_leaving:
+            if time.monotonic() > deadline:
+                _logger.info("job %s: the rest of its log is not sent", self.attempt_id)
+                return replace(report, fields={**report.fields, "log_bytes": sender.sent})
+        return report
 
     def _report(self) -> None:
         """Tell the daemon, without end: what a job was paid for is not thrown away."""

@@ -17,6 +17,7 @@ from proxyctl.tokens import TOKEN_VARIABLE, TokenError, read_token
 from proxyctl.words import plain_line
 from proxyctl.worker import lock, names, record, setup
 from proxyctl.worker.journal import Journal
+from proxyctl.worker.private import require_private
 from proxyctl.worker.states import HANDED_OVER
 from proxyctl.worker.supervisors import is_running
 
@@ -129,6 +130,8 @@ def _work(folder: Path, *, drains: int) -> End:
     logging.basicConfig(level=logging.INFO, handlers=[shown])
     folder = folder.expanduser().absolute()
     consent = record.load(folder / names.CONSENT)
+    if consent.sandbox.executor != "kubernetes":  # on a volume of a cluster there are no such users
+        require_private(folder)
     held = lock.Lock(folder)
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

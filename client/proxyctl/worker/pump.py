@@ -20,6 +20,10 @@ _LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have to
 class LogSender(Protocol):
     """Sends the logs of an attempt, from where the daemon has them."""
 
+    @property
+    def sent(self) -> dict[str, int]:
+        """How many bytes of each stream the daemon has, as far as is known."""
+
     def send(self) -> bool:
         """Send some of what is there; say whether more is there.
 

@@ -125,8 +125,10 @@ function attemptsOf(attempts) {
   return table({ caption: t("work.attempts.caption"), columns, rows: attempts, empty: { text: t("work.attempts.empty") } });
 }
 
-function why({ kind, reason, exit_code }) {
-  const parts = [reason ? inShort(reason) : null, exit_code ? t("work.exit_code", { n: exit_code }) : null].filter(Boolean);
+function why({ kind, reason, exit_code, outputs_left_out: lost }) {
+  const left = lost ? [t("work.left_out", { n: count(lost.files), size: bytes(lost.bytes) }), ...lost.reasons] : [];
+  const code = exit_code ? t("work.exit_code", { n: exit_code }) : null;
+  const parts = [reason ? inShort(reason) : null, code, ...left].filter(Boolean);
   if (!kind && !parts.length) return null;
   return [kind ? badge("warn", t(`work.failure.${kind}`)) : null, ` ${parts.join(" · ")}`];
 }

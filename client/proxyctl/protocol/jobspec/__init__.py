@@ -8,6 +8,12 @@ from proxyctl.protocol.jobspec.checks import (
     check_resources,
 )
 from proxyctl.protocol.jobspec.errors import SpecError
+from proxyctl.protocol.jobspec.file_names import (
+    LEFT_OUT,
+    LEFT_OUT_MAX_BYTES,
+    check_file_name,
+    download_name,
+)
 from proxyctl.protocol.jobspec.payload import (
     Capacity,
     Checkpoint,
@@ -23,6 +29,8 @@ from proxyctl.protocol.jobspec.payload import (
 )
 
 __all__ = [
+    "LEFT_OUT",
+    "LEFT_OUT_MAX_BYTES",
     "Capacity",
     "Checkpoint",
     "Input",
@@ -35,9 +43,11 @@ __all__ = [
     "architecture",
     "as_fields",
     "check",
+    "check_file_name",
     "check_name",
     "check_path",
     "check_resources",
+    "download_name",
     "payload_of",
     "resources_of",
 ]

@@ -1,9 +1,9 @@
 """Jobs under bubblewrap: namespaces of their own, made by an ordinary user, on the host's programs.
 
 What a job has: the host's `/usr` and its inputs to read, `/work` to write, an empty `/tmp`, no
-network but a loopback of its own, and no privilege whatever. bubblewrap is its process 1; what it
-is told comes through a memory file, so that neither the job nor others on the machine can read the
-job's secrets or the agent's folders in a command line.
+network but a loopback of its own, and no privilege whatever. bubblewrap is its process 1, and once
+more around that (`outer.py`). What it is told comes through a memory file, so that neither the job
+nor others on the machine can read the job's secrets or the agent's folders in a command line.
 
 Started by root, a job is an ordinary user all the same, another one for each attempt: whoever is
 root in no more than its own namespaces would be the owner of root's files outside of them.
@@ -42,10 +42,12 @@ from proxyctl.worker.executors.family import (
     first_process,
     is_first,
     is_inside,
+    is_outside,
     user_of,
 )
 from proxyctl.worker.executors.limits.base import NO_SCOPE, name_of, rlimits_of
 from proxyctl.worker.executors.netns import Spaces
+from proxyctl.worker.executors.outer import around
 from proxyctl.worker.executors.ownership import FIRST_UID, UIDS, give_away, uid_of
 from proxyctl.worker.executors.signals import send
 from proxyctl.worker.executors.syscalls import ARCHITECTURES
@@ -76,6 +78,8 @@ _ETC: Final = (
     "/etc/pki/tls/certs",
     "/etc/ssl/certs",
 )
+# Of /usr, what the device's administrator has configured: programs keep tokens there.
+_HIDDEN: Final = "/usr/local/etc"
 _OWN: Final = frozenset(("proc", "dev", "sys", "tmp", "work", "inputs", "run"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -256,7 +260,8 @@ class BwrapExecutor:
 
     def _command(self, task: Task) -> tuple[str, ...]:
         label = ("--setenv", SCOPE_LABEL, self._scope, "--setenv", LABEL, task.attempt_id)
-        return (self._program, "--args", str(_ARGS), *label, "--", *task.command)
+        inner = (self._program, "--args", str(_ARGS), *label, "--", *task.command)
+        return (*around(self._program), *inner)
 
     def _env(self, task: Task) -> dict[str, str]:
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/work", "LANG": "C.UTF-8"}
@@ -300,14 +305,14 @@ class BwrapExecutor:
         """Return the outermost processes of sandboxes by attempt.
 
         What a job says of itself is not believed, nor another user: only processes of ours that
-        are outside of any sandbox count.
+        are in no namespace but the machine's count.
         """
         sandboxes: dict[str, list[int]] = {}
         for folder in Path("/proc").iterdir():
             attempt_id = _label_of(folder, self._scope) if folder.name.isdecimal() else ""
             if attempt_id and _is_user_of_ours(user_of(folder)):
                 pid = int(folder.name)
-                if not is_inside(pid) and not is_first(folder):
+                if is_outside(pid):
                     sandboxes.setdefault(attempt_id, []).append(pid)
         return sandboxes
 
@@ -331,7 +336,7 @@ class BwrapExecutor:
         user = _as_user(FIRST_UID) if os.geteuid() == 0 else ()
         try:
             trial = subprocess.run(  # noqa: S603 - all of it is ours
-                (*user, self._program, *arguments),
+                (*user, *around(self._program), self._program, *arguments),
                 env={},
                 capture_output=True,
                 text=True,
@@ -403,9 +408,8 @@ def _root(task: Task, places: dict[str, str]) -> list[str]:
     if task.root is None:
         shared = [each for path in _ETC for each in ("--ro-bind-try", path, path)]
         return [
-            "--ro-bind",
-            "/usr",
-            "/usr",
+            *("--ro-bind", "/usr", "/usr"),
+            *_without(_HIDDEN),
             *_host_links(Path("/")),
             "--dir",
             "/etc",
@@ -421,6 +425,13 @@ def _root(task: Task, places: dict[str, str]) -> list[str]:
         else:
             arguments += ["--ro-bind", f"{places['root']}/{entry.name}", f"/{entry.name}"]
     return arguments
+
+
+def _without(folder: str) -> tuple[str, ...]:
+    """Return what has a job see an empty folder in the place of one of the host."""
+    if not Path(folder).is_dir():
+        return ()
+    return ("--perms", "0755", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder)
 
 
 def _host_links(top: Path) -> list[str]:

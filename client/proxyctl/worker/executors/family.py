@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BIRTH_SECONDS: Final = 10.0  # until the sandbox's own process 1 is there, on a busy machine
 STEP_SECONDS: Final = 0.01
+_DEPTH: Final = 3  # namespaces of processes: the machine's, the one around a sandbox, and its own
 
 
 def first_process(pid: int) -> int:
@@ -33,9 +34,9 @@ def first_process(pid: int) -> int:
     """
     deadline = time.monotonic() + BIRTH_SECONDS
     while time.monotonic() < deadline:
-        for child in children(pid):
-            if is_first(Path("/proc", str(child))):
-                return child
+        for each in family((pid,)):
+            if is_first(Path("/proc", str(each))):
+                return each
         if not Path("/proc", str(pid)).exists():
             break
         time.sleep(STEP_SECONDS)
@@ -57,10 +58,15 @@ def is_inside(pid: int) -> bool:
     return _depth_and_number(Path("/proc", str(pid)))[1] > 1
 
 
+def is_outside(pid: int) -> bool:
+    """Say whether a process is in no namespace but the machine's."""
+    return _depth_and_number(Path("/proc", str(pid)))[0] == 1
+
+
 def is_first(folder: Path) -> bool:
     """Say whether a process, named by its folder in /proc, is process 1 of a sandbox."""
     depth, number = _depth_and_number(folder)
-    return depth > 1 and number == 1
+    return depth >= _DEPTH and number == 1
 
 
 def is_alive(folder: Path) -> bool:

@@ -13,9 +13,9 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from proxyctl.protocol.jobspec import SpecError, check_path
+from proxyctl.protocol.jobspec import LEFT_OUT, SpecError, check_file_name, check_path
 from proxyctl.words import short_line
 from proxyctl.worker.beneath import FOLDER_FLAGS, Folder
 
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 # What is looked at for one job. A folder of more names is better packed into one file by the job.
 NAMES_MAX: Final = 10_000
 DEPTH_MAX: Final = 64
+# Of a report, as much as the marketplace takes; `left-out.txt` has more.
+SUMMARY_MAX_FILES: Final = 1_000_000
+SUMMARY_MAX_BYTES: Final = 1 << 60
+SUMMARY_REASONS: Final = 10
+SUMMARY_CHARACTERS: Final = 300
 LEFT_OUT_MAX: Final = 200  # of these it is said one by one; of the rest how many
 
 _FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
@@ -66,9 +71,21 @@ class Collection:
     files: list[Leaving] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     more_left_out: int = 0
+    files_left_out: int = 0
+    bytes_left_out: int = 0
+
+    def leave_out_file(self, name: str, reason: str, size_bytes: int) -> None:
+        """Note that a file is not taken."""
+        self.count_left_out(1, size_bytes)
+        self.leave_out(name, reason)
+
+    def count_left_out(self, files: int, size_bytes: int) -> None:
+        """Count files that are not taken."""
+        self.files_left_out += files
+        self.bytes_left_out += size_bytes
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Note that something is not taken."""
+        """Note why something is not taken, or is not there."""
         if len(self.left_out) < LEFT_OUT_MAX:
             self.left_out.append(f"{short_line(name)}: {reason}")
         else:
@@ -79,6 +96,16 @@ class Collection:
         if not self.more_left_out:
             return self.left_out
         return [*self.left_out, f"and {self.more_left_out} more"]
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the part of a report about files that are not taken; None where all are."""
+        if not self.left_out:
+            return None
+        return {
+            "files": min(self.files_left_out, SUMMARY_MAX_FILES),
+            "bytes": min(self.bytes_left_out, SUMMARY_MAX_BYTES),
+            "reasons": [each[:SUMMARY_CHARACTERS] for each in self.left_out[:SUMMARY_REASONS]],
+        }
 
 
 class JobFolder:
@@ -131,12 +158,13 @@ class JobFolder:
                     require_plain(status, self._device)
                     require_name(name)
                 except NotTakenError as error:
-                    collection.leave_out(name, str(error))
+                    collection.leave_out_file(name, str(error), _size_of(status))
                     continue
                 size += status.st_size
                 found.append(_leaving(name, status))
             if size > output.max_bytes:
                 reason = f"it has {size} bytes, more than its {output.max_bytes}: nothing is kept"
+                collection.count_left_out(len(found), size)
                 collection.leave_out(output.name, reason)
                 continue
             if not found and before == len(collection.left_out) + collection.more_left_out:
@@ -271,6 +299,25 @@ def require_name(name: str) -> None:
         check_path("name", name)
     except (SpecError, UnicodeError):
         raise NotTakenError("its name is not one that every system could take") from None
+
+
+def require_output_name(name: str) -> None:
+    """See that usual systems could keep an output by this name, and that it is not one of ours.
+
+    Raises:
+        NotTakenError: it cannot be taken.
+    """
+    if name == LEFT_OUT:
+        raise NotTakenError("the device itself writes a file of this name")
+    try:
+        check_file_name("name", name)
+    except SpecError:
+        raise NotTakenError("its name is not one that every system could take") from None
+
+
+def _size_of(status: os.stat_result) -> int:
+    """Return the size of a regular file; 0 of all else."""
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:

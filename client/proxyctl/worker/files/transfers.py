@@ -12,7 +12,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from proxyctl.files import FileError
-from proxyctl.protocol.jobspec import Output
+from proxyctl.protocol.jobspec import LEFT_OUT, LEFT_OUT_MAX_BYTES, Output
 from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import WORK, TaskError
 from proxyctl.worker.executors.limits.disk import TooMuchError
@@ -20,7 +20,13 @@ from proxyctl.worker.executors.ownership import uid_of
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.inputs import INPUT, Inputs, fetch_file
 from proxyctl.worker.files.notes import Notes
-from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError
+from proxyctl.worker.files.outputs import (
+    Collection,
+    JobFolder,
+    Leaving,
+    NotTakenError,
+    require_output_name,
+)
 from proxyctl.worker.files.packing import Content, Packed
 from proxyctl.worker.files.room import NoRoomError, Room, failure_of
 from proxyctl.worker.files.unpacking import unpack_confined
@@ -40,8 +46,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# Where the buyer reads what was not taken, and why.
-LEFT_OUT: Final = "left-out.txt"
 CHECKPOINT: Final = "checkpoint.tar"
 # Beside the folder of the job, which cannot write there.
 RESTORED: Final = "restored.tar"
@@ -82,8 +86,13 @@ class FileTransfers:
         if checkpoint and payload.checkpoint is not None and not is_stopped():
             self._restore(checkpoint, payload.checkpoint.path, folder, room, is_stopped)
 
-    def upload(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
+    def upload(
+        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]
+    ) -> dict[str, Any] | None:
         """Bring the outputs back; what is not taken of them is said in a file of its own.
+
+        Returns:
+            For the report: how many files and bytes were not taken, and why; None where all were.
 
         Raises:
             TaskError: the folder of the job cannot be used.
@@ -92,7 +101,7 @@ class FileTransfers:
         """
         outputs = payload_of_work(entry.work).outputs
         if not outputs:
-            return
+            return None
         left = disk_bytes_of(entry.work, self._lend)
         uploader = Uploader(self._link, self._web, entry.job_id, entry.attempt, is_stopped)
         with _opened(folder / WORK) as work:
@@ -102,10 +111,11 @@ class FileTransfers:
                 is_too_large = leaving.size_bytes > left
                 reason = _BEYOND_DISK if is_too_large else _sent(uploader, work, leaving)
                 if reason:
-                    collection.leave_out(leaving.name, reason)
+                    collection.leave_out_file(leaving.name, reason, leaving.size_bytes)
                 else:
                     left -= leaving.size_bytes
         _tell_left_out(uploader, collection)
+        return collection.summary()
 
     def begin_checkpoints(self, entry: Entry, folder: Path) -> Checkpoints | None:
         """Begin to send checkpoints of a job that runs; None if it has none. To be closed."""
@@ -287,6 +297,7 @@ def _opened(folder: Path) -> closing[JobFolder]:
 def _sent(uploader: Uploader, work: JobFolder, leaving: Leaving) -> str:
     """Send a file; return in words why not, if it is not taken."""
     try:
+        require_output_name(leaving.name)
         uploader.send(leaving.name, partial(_open, work, leaving))
     except NotTakenError as error:
         return str(error)
@@ -302,5 +313,6 @@ def _tell_left_out(uploader: Uploader, collection: Collection) -> None:
     sentences = collection.sentences()
     if not sentences:
         return
-    with suppress(NotTakenError):  # there is no room even for that
-        uploader.send_text(LEFT_OUT, "".join(f"{sentence}\n" for sentence in sentences))
+    text = "".join(f"{sentence}\n" for sentence in sentences).encode()[:LEFT_OUT_MAX_BYTES]
+    with suppress(NotTakenError):  # the report has the first reasons, too
+        uploader.send_text(LEFT_OUT, text.decode("utf-8", "ignore"))

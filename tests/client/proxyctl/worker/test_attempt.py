@@ -4,7 +4,7 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from support.waiting import until_true
@@ -93,6 +93,7 @@ class Device:
         self.post_fails: Callable[[], None] = lambda: None
         self.engine_fails: Callable[[], None] = lambda: None
         self.ports = StandInPorts()
+        self.has_more_log = False
 
     def attempt(self, state: State = State.TAKEN, **changes: Any) -> Attempt:
         """Make one that is in some state, by an agent of before."""
@@ -130,8 +131,10 @@ class Device:
                 return {}
 
         class Sender:
+            sent: ClassVar = {"out": 5, "err": 0}
+
             def send(self) -> bool:
-                return False
+                return device.has_more_log
 
         class Transfers:
             def fetch(self, *_: object) -> None:
@@ -280,6 +283,22 @@ def test_a_mistake_with_a_full_disk_is_not_the_end_of_a_thread(device: Device) -
     device.journal.is_full = False
     assert device.is_over.wait(20), attempt.entry.state
     assert len(device.posted) == 1
+
+
+def test_a_long_log_holds_a_slot_for_a_bounded_time(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report announces as much of the log as was sent, so that the daemon takes it."""
+    monkeypatch.setattr(attempts, "LOG_SECONDS", 0.01)
+    device.has_more_log = True
+    said = Report("complete", {"result": "", "log_bytes": {"out": 9_000_000, "err": 0}})
+    attempt = device.attempt(State.UPLOADING, report=said)
+    attempt.start()
+    assert device.is_over.wait(20)
+    attempt.join(20)
+    assert device.posted == [
+        ("complete", {"attempt": 1, **said.fields, "log_bytes": {"out": 5, "err": 0}})
+    ]
 
 
 def test_what_is_over_is_not_reported_again_if_it_cannot_be_removed(device: Device) -> None:

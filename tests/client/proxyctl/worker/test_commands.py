@@ -183,6 +183,15 @@ def test_a_device_where_nothing_can_be_walled_in_takes_nothing(agent: WorkerAgen
     assert "proxyctl worker check" in done.stderr
 
 
+def test_nothing_runs_in_a_folder_that_others_write_to(agent: WorkerAgent) -> None:
+    setup(agent)
+    agent.folder.chmod(0o777)
+    ran = agent.command("run")
+    assert ran.returncode != 0
+    assert "can be written to by every user of this machine" in ran.stderr
+    agent.folder.chmod(0o700)
+
+
 def test_nothing_runs_before_it_is_started(agent: WorkerAgent) -> None:
     assert agent.command("status").stdout == "not running\n"
     assert agent.command("jobs").stdout == "not running\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.outer import user_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "proxyctl-jobs"  # the folder of all jobs, in each hierarchy of control groups
 MEMORY_MIN_BYTES: Final = 16 << 20  # an interpreter and the sandbox itself need as much
-PROCESSES_MIN: Final = 8  # the sandbox's own two, and some for the job
+PROCESSES_MIN: Final = 8  # the sandbox's own three, and some for the job
 # Beside a job at 10 whatever its owner runs has 100: the agent, too, which must stay able to speak.
 WEIGHT: Final = 10
 PERIOD_MICROSECONDS: Final = 100_000  # the kernel's own
@@ -127,16 +128,18 @@ def rlimits_of(bounds: Bounds) -> tuple[tuple[int, int, int], ...]:
     """Return the limits of each process alone: a belt beside the group's.
 
     They bound what no control group does: the size of a file (a sparse one costs nothing until it
-    is read back), descriptors, and dumps of memory, which would hold secrets.
+    is read back), descriptors, dumps of memory, which would hold secrets, and what the kernel
+    counts per user.
     """
-    hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = FILES_MAX if hard_files == resource.RLIM_INFINITY else min(FILES_MAX, hard_files)
     size = bounds.disk_bytes
-    return (
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_FSIZE, size, size),
-        (resource.RLIMIT_NOFILE, files, files),
-    )
+    most = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: size, resource.RLIMIT_NOFILE: FILES_MAX}
+    most.update(user_limits())
+    limits = []
+    for limit, value in most.items():
+        hard = resource.getrlimit(limit)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        limits.append((limit, bound, bound))
+    return tuple(limits)
 
 
 def make_group(folder: Path) -> None:

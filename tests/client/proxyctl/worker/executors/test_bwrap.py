@@ -219,6 +219,22 @@ def test_an_unpacked_image_is_the_jobs_root(
     assert (folder / WORK / "y").read_text() == "y\n"
 
 
+def test_what_an_administrator_has_configured_is_not_there(
+    executor: BwrapExecutor, folder: Path
+) -> None:
+    """Programs such as npm keep tokens for all users of the device in /usr/local/etc."""
+    if not Path("/usr/local/etc").is_dir():
+        pytest.skip("this machine has no such folder")
+    program = """
+import os
+print(os.listdir("/usr/local/etc"))
+open("/usr/local/etc/x", "w")
+"""
+    result = run(executor, folder, program)
+    assert result.out == "[]\n"
+    assert "Read-only file system" in result.err
+
+
 def test_two_jobs_do_not_see_each_other(executor: BwrapExecutor, top: Path) -> None:
     """Neither processes nor files nor sockets of another job are there."""
     other = battery.python_task(

@@ -82,9 +82,11 @@ class Device:
         }
         return Entry(work=work, state=State.PREPARING, boot="")
 
-    async def upload(self, is_stopped: Callable[[], bool] = never, **payload: Any) -> None:
+    async def upload(
+        self, is_stopped: Callable[[], bool] = never, **payload: Any
+    ) -> dict[str, Any] | None:
         entry = self.entry(**payload)
-        await asyncio.to_thread(self.transfers.upload, entry, self.folder, is_stopped)
+        return await asyncio.to_thread(self.transfers.upload, entry, self.folder, is_stopped)
 
     async def fetch(self, is_stopped: Callable[[], bool] = never, **payload: Any) -> None:
         entry = self.entry(**payload)
@@ -240,6 +242,33 @@ async def test_one_file_without_room_does_not_hold_up_the_others(device: Device)
     left = await device.left()
     assert left.keys() == {"out/small", "left-out.txt"}
     assert b"out/a-large: the marketplace does not take it" in left["left-out.txt"]["content"]
+
+
+async def test_outputs_beyond_the_bounds_are_told_in_a_file_and_in_the_report(
+    device: Device,
+) -> None:
+    artifacts = device.service.daemon.market.artifacts
+    artifacts.terms = type(artifacts.terms)(job_files=2)
+    for name in ("a", "b", "c", "d"):
+        device.leave(f"out/{name}", b"12345")
+    device.leave("out/left-out.txt", b"of the job")
+    device.leave("out/C:evil", b"1")
+    device.leave("left-out.txt", b"of the job")
+    outputs = [{"name": "x", "path": "out"}, {"name": "y", "path": "left-out.txt"}]
+    told = await device.upload(outputs=outputs)
+    left = await device.left()
+    assert left.keys() == {"out/a", "out/b", "left-out.txt"}
+    assert told is not None
+    assert (told["files"], told["bytes"]) == (5, 10 + 10 + 1 + 10)
+    lines = left["left-out.txt"]["content"].decode().splitlines()
+    assert lines == told["reasons"]
+    assert [each.partition(":")[0] for each in lines] == [
+        "left-out.txt",
+        "out/C",
+        "out/c",
+        "out/d",
+        "out/left-out.txt",
+    ]
 
 
 async def test_inputs_are_there_read_only_and_unpacked_where_that_is_said(device: Device) -> None:
