@@ -57,6 +57,7 @@ HOT = (
     "proxyd.exits.directory",
     "proxyd.exits.line",
     "proxyd.exits.listener",
+    "proxyd.exits.places",
     "proxyd.exits.stand_in",
     "proxyd.unmetered",
     # who may, and how many bytes

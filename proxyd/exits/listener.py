@@ -789,6 +789,7 @@ class ExitListener:
         )
         attached.since = self.neighbours.since(grant.device_id)
         attached.features = tuple(sorted(FEATURES.intersection(hello.features)))
+        attached.take_in(hello.capacity)
         control.accepted()
         control.attached = attached
         self._known(control)
@@ -804,7 +805,7 @@ class ExitListener:
                 place.country,
                 place.city,
                 place.asn,
-                attached.limits,
+                attached.granted,
                 max(1, round(limits.heartbeat_seconds)),
             )
         )
@@ -903,7 +904,7 @@ class ExitListener:
         was_open, attached.is_held = attached.is_open, grant.paused
         attached.min_price_per_gb = self._least_price(grant, attached.place)
         limits = limits_of(grant)
-        if limits != attached.limits:
+        if limits != attached.granted:
             attached.limits = limits
             self._attached[attached.attachment][1].send(limits)
         self._opened(attached, was_open=was_open)

@@ -81,6 +81,11 @@ class Relay(Owner):
         return max(self._up.active_at, self._down.active_at)
 
     @property
+    def is_half_closed(self) -> bool:
+        """Whether one of the two streams has ended."""
+        return self._up.ended is not self._down.ended
+
+    @property
     def bytes_up(self) -> int:
         """Bytes delivered from the client to the target."""
         return self._up.delivered

@@ -356,6 +356,8 @@ class InOrder:
         self.bindings: dict[str, str] = {}
         self.noted: list[tuple[str, Outcome | None]] = []
         self.has_moved = False
+        self.contradicted: list[str] = []
+        self.is_doubtful = False
 
     def add(self, entry: Attached) -> None:
         self.exits[entry.device_id] = entry
@@ -376,7 +378,7 @@ class InOrder:
             if (
                 each.device_id not in about["tried"]
                 and each.owner_id != about["owner_id"]
-                and each.has_place
+                and each.has_place_for(about["owner_id"], datagrams=UDP in features)
                 and features.issubset(each.features)
             ):
                 if not each.allows(about["port"]):
@@ -387,8 +389,14 @@ class InOrder:
                 return each
         return missing
 
-    def note(self, entry: Attached, outcome: Outcome | None, _now: float) -> None:
+    def note(self, entry: Attached, outcome: Outcome | None, _now: float, **_about: str) -> None:
         self.noted.append((entry.device_id, outcome))
+
+    def contradict(self, entry: Attached, _now: float, **_about: str) -> None:
+        self.contradicted.append(entry.device_id)
+
+    def doubts(self, _entry: Attached) -> bool:
+        return self.is_doubtful
 
     def take_move(self, _wants: Wants, _session_id: str) -> bool:
         return self.has_moved

@@ -103,6 +103,11 @@ class Guard:
             and self._leads_out(plain(address))
         )
 
+    @property
+    def has_opened(self) -> bool:
+        """Whether the owner has opened any address by `--allow`, on all its ports."""
+        return bool(self._allow)
+
     def is_opened(self, address: Address) -> bool:
         """Say whether the owner opened this address to strangers by `--allow`."""
         inner = plain(address)
