@@ -84,6 +84,7 @@ FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
 NO_PORTS: Final = (0,)  # the account and the device allow no port in common
 TLS_PORT: Final = 443  # what goes there cannot be changed unseen
 HELD: Final = "paused in the account"
+STANDBY: Final = "another device on the same line carries connections"
 WANDERING: Final = "its connections leave from changing addresses"
 UNPROVEN: Final = "it was not looked at yet"
 

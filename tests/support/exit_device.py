@@ -526,7 +526,8 @@ class Consented:
         device = await Device(port, address).attach(self.first)
         assert device.welcome is not None, device.sorry
         # Targets of tests are at any port, and more than a household would allow.
-        listener._by_device[self.device_id].limits = NO_LIMITS
+        attached = listener._by_device[self.device_id]
+        attached.limits = NO_LIMITS._replace(paused=attached.granted.paused)
         return device
 
 
