@@ -51,6 +51,7 @@ from proxyd.metering.session import LiveSession, MeteredConnection
 from proxyd.metering.tallies import Tallies
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.exit_datagrams import ExitWay
+from proxyd.relay.first_answer import FirstAnswer
 from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
 from proxyd.wire.events import Address, Associate, Connect, Failure, Request, ServerProtocol
@@ -357,6 +358,9 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             client.network,
             share,
         )
+        request = self._request
+        if via is not None and isinstance(request, Connect) and request.port == TLS_PORT:
+            relay.judge(FirstAnswer(via.fault))
         services.counters.open_relays += 1
         services.counters.relays["tcp"] += 1
         services.tallies.begin(self._session.id)

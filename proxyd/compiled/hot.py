@@ -27,6 +27,7 @@ HOT = (
     # bytes between client and target
     "proxyd.relay.closing",
     "proxyd.relay.exit_datagrams",
+    "proxyd.relay.first_answer",
     "proxyd.relay.halfpipe",
     "proxyd.relay.path",
     "proxyd.relay.tcp",

@@ -35,6 +35,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address, plain
@@ -116,7 +117,8 @@ class Via:
     buyer, and say whether another one was promised to the label before. `ports` are the only ones
     of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
     speed. `place` is what its dial has taken of the exit's places; None for what is counted
-    elsewhere.
+    elsewhere. `fault` is to be called when the exit has made something up; None in a process that
+    has no exits.
     """
 
     attached: Carrier
@@ -126,6 +128,7 @@ class Via:
     ports: tuple[int, ...] = ()
     pace: Pace | None = None
     place: Place | None = None
+    fault: Callable[[], None] | None = None
 
 
 class Buyer(Protocol):
@@ -715,12 +718,7 @@ class ExitDial(Cancellable, Expiring):
         if self._doubted is not None:
             self._note_lost(self._doubted)
         if self._refused_by is not None:
-            exits.directory.contradict(
-                self._refused_by,
-                exits.reactor.loop.time(),
-                buyer=self.buyer,
-                target=self._target,
-            )
+            self._contradict(self._refused_by)
         exits.counters.seconds.observe(exits.reactor.loop.time() - self._began)
         sock, place = attempt.keep()
         del self._attempts[attempt]
@@ -733,8 +731,15 @@ class ExitDial(Cancellable, Expiring):
             attached.ports,
             attached.pace,
             place,
+            partial(self._contradict, attached),
         )
         self._finish(sock, via)
+
+    def _contradict(self, attached: Attached) -> None:
+        """An exit has said of the target what is not so."""
+        exits = self._exits
+        now = exits.reactor.loop.time()
+        exits.directory.contradict(attached, now, buyer=self.buyer, target=self._target)
 
     # --- the end -------------------------------------------------------------------------------
 

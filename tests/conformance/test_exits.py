@@ -25,11 +25,11 @@ from support.exit_device import (
     running_with_exit,
 )
 from support.service import Bought, Person, Service, running_in
-from support.socks import Client, credentials, request
+from support.socks import Client, credentials, request, tunnel
 from support.story import buy, reached, used
 from support.waiting import until
 
-from proxyctl.protocol.frames import Limits, Nodes, Outcome
+from proxyctl.protocol.frames import Dial, Dialled, Limits, Nodes, Outcome
 from proxyd.exits import listener
 from proxyd.exits.attached import STANDBY
 from proxyd.exits.certificate import fingerprint, own_certificate
@@ -110,6 +110,39 @@ async def test_a_client_is_told_what_the_exit_met(
     answer = await http_answer(service, bought, 80)
     assert answer.startswith(f"HTTP/1.1 {status} ")
     assert "Proxy-Status: proxyd; error=" in answer
+
+
+async def test_junk_in_the_place_of_tls_is_neither_passed_on_nor_billed(tmp_path: Path) -> None:
+    hello = b"\x16\x03\x01\x00\x05hello"
+    async with running_in(tmp_path, **EXITS) as service:
+        device = await (await consented(service)).attach(service)
+        service.wishes = "-country-xx"
+        person, bought = await buy(service)
+
+        async def send_junk(device: Device, dial: Dial) -> None:
+            work = device.take(dial.number)
+            device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
+            loop = asyncio.get_running_loop()
+            await loop.sock_recv(work, 100)
+            with suppress(OSError):
+                await loop.sock_sendall(work, bytes(100_000))
+            work.close()
+
+        device.obey = send_junk
+        client = await tunnel(
+            service.proxy_port, bought.username, bought.password, "127.0.0.1", 443
+        )
+        await client.send(hello)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await client.receive(1)
+        await client.close()
+        await until(lambda: not listener_of(service)._by_device[device_id(service)].relays)
+        await service.end(person, bought)
+        assert await used(service, person, bought) <= len(hello)
+        exits = service.daemon.gateway._for_connections.exits
+        standing = exits.directory._members[device_id(service)].standing
+        assert standing.is_contradicted
+        await device.kill()
 
 
 async def replaced(service: Service) -> Device:
