@@ -591,9 +591,11 @@ class ExitDial(Cancellable, Expiring):
 
     def _failed(self, attached: Attached, outcome: Outcome) -> None:
         """An exit has not reached the target: say so to the buyer, or try another exit."""
-        failure, doubtful = FAILURE_OF_OUTCOME.get(outcome), FAILURE_OF_DOUBTFUL.get(outcome)
+        failure: Failure | None = FAILURE_OF_OUTCOME.get(outcome)
+        doubtful: Failure | None = FAILURE_OF_DOUBTFUL.get(outcome)
         if failure is not None and self._is_to_be_checked(attached):
-            self._refused_by, failure, doubtful = attached, None, failure
+            self._refused_by = attached
+            failure, doubtful = None, failure
         elif failure is not None:
             failure = self._failure or failure  # the first exit's answer, confirmed
         if doubtful is not None:
