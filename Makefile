@@ -1,5 +1,5 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
-# make screenshots | make fuzz-api | make fuzz-wire | make fuzz-archives | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-scaling | make bench-start |
+# make screenshots | make fuzz-api | make fuzz-wire | make fuzz-archives | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-siege-exits | make bench-scaling | make bench-start |
 # make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
 
 SHELL := /bin/bash
@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege \
+.PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
@@ -212,6 +212,10 @@ bench-growth: setup
 # One address attacks the API while another measures its answers: a minute and a half.
 bench-siege: setup
 	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
+
+# One buyer attacks three exits for a minute while another one uses them.
+bench-siege-exits: setup
+	EXIT_SIEGE_SECONDS=$${EXIT_SIEGE_SECONDS:-60} $(VENV)/bin/python -m pytest -s --override-ini timeout=600 tests/faults/test_exit_siege.py
 
 # Jobs given to a thousand devices that wait for them, beside other queues, and what waiting costs. ROUNDS=3
 # ENGINES=sqlite RIVALS=0 measures less.

@@ -322,6 +322,7 @@ def _exit_port(
         clock.seconds,
     )
     listener.encrypts_all = exits.encrypts_all
+    directory.standby_changed = listener.standby_changed
     try:
         known_by = certificate.fingerprint(Path(cert))
     except ValueError as error:

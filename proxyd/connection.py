@@ -33,6 +33,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
+from math import inf
 from typing import Final, Protocol, final
 
 from proxyd.access import ENDING_OF_FAILURE, Access, Ending
@@ -40,6 +41,7 @@ from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.exits.attached import Carried
 from proxyd.exits.dial import TLS_PORT, Via, Ways
+from proxyd.exits.places import yields_at
 from proxyd.handshake import Client
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.poller import GONE, READS, Watcher
@@ -49,6 +51,7 @@ from proxyd.metering.session import LiveSession, MeteredConnection
 from proxyd.metering.tallies import Tallies
 from proxyd.relay.closing import Closer, reset
 from proxyd.relay.exit_datagrams import ExitWay
+from proxyd.relay.first_answer import FirstAnswer
 from proxyd.relay.tcp import Relay
 from proxyd.relay.udp import Association, DatagramEgress, datagram_socket
 from proxyd.wire.events import Address, Associate, Connect, Failure, Request, ServerProtocol
@@ -96,6 +99,10 @@ class Transfer(Protocol):
     @property
     def is_broken(self) -> bool:
         """Whether one side has reset it."""
+
+    @property
+    def is_half_closed(self) -> bool:
+        """Whether one of two streams has ended."""
 
     @property
     def bytes_up(self) -> int:
@@ -208,6 +215,13 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         transfer = self._transfer
         return (transfer.bytes_up, transfer.bytes_down) if transfer is not None else (0, 0)
 
+    def yields_at(self) -> float:
+        """See `Carried.yields_at`."""
+        transfer = self._transfer
+        if transfer is None:  # it is about to begin
+            return inf
+        return yields_at(transfer.active_at, is_half_closed=transfer.is_half_closed)
+
     def start(self) -> None:
         """Do what the client has asked for."""
         self._session.connections.add(self)
@@ -301,7 +315,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         """An exit has connected to the target, or none could."""
         self._via = via
         if via is not None:
-            via.attached.begin(self)
+            via.attached.begin(self, via.place)
         self._dialed(outcome, target_unread)
 
     def _dialed(self, outcome: socket.SocketType | Failure, target_unread: bool) -> None:
@@ -344,6 +358,9 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
             client.network,
             share,
         )
+        request = self._request
+        if via is not None and isinstance(request, Connect) and request.port == TLS_PORT:
+            relay.judge(FirstAnswer(via.fault))
         services.counters.open_relays += 1
         services.counters.relays["tcp"] += 1
         services.tallies.begin(self._session.id)
@@ -388,7 +405,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         assert wants is not None  # noqa: S101 - or no exit was asked
         assert isinstance(request, Associate)  # noqa: S101 - the same
         self._via = via
-        via.attached.begin(self)
+        via.attached.begin(self, via.place)
         share = session.share_of(via.attached.device_id)
         share.pace = via.pace
         ports = frozenset((TLS_PORT,)) if wants.tls_only else frozenset(via.ports)

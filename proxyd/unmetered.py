@@ -11,6 +11,7 @@ from typing import Final, final
 from market.lease_book import Grant
 from market.states import SessionStatus
 from proxyd.exits.attached import Carried
+from proxyd.exits.places import yields_at
 from proxyd.exits.stand_in import Join
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
@@ -67,6 +68,10 @@ class _Joined(Carried):
     def traffic(self) -> tuple[int, int]:
         """See `Carried.traffic`."""
         return self._relay.bytes_up, self._relay.bytes_down
+
+    def yields_at(self) -> float:
+        """See `Carried.yields_at`."""
+        return yields_at(self._relay.active_at, is_half_closed=self._relay.is_half_closed)
 
     def abort(self) -> None:
         """See `Carried.abort`."""

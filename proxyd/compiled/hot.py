@@ -27,6 +27,7 @@ HOT = (
     # bytes between client and target
     "proxyd.relay.closing",
     "proxyd.relay.exit_datagrams",
+    "proxyd.relay.first_answer",
     "proxyd.relay.halfpipe",
     "proxyd.relay.path",
     "proxyd.relay.tcp",
@@ -57,6 +58,7 @@ HOT = (
     "proxyd.exits.directory",
     "proxyd.exits.line",
     "proxyd.exits.listener",
+    "proxyd.exits.places",
     "proxyd.exits.stand_in",
     "proxyd.unmetered",
     # who may, and how many bytes

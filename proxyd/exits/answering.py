@@ -25,6 +25,8 @@ from proxyd.exits.dial import Buyer, Exits, Via
 from proxyd.exits.directory import Place
 from proxyd.exits.line import Line, LineEnd, is_ours
 from proxyd.exits.listener import ExitListener
+from proxyd.exits.places import Place as TakenPlace
+from proxyd.exits.places import yields_at
 from proxyd.wire.asks import (
     Ask,
     Cut,
@@ -187,7 +189,7 @@ class OtherProcess(LineEnd):
         elif isinstance(question, Moved):
             for number, size in question.relays:
                 if number in self.relays:
-                    self.relays[number].size = size
+                    self.relays[number].moved(size, self._desk.exits.reactor.loop.time())
         elif isinstance(question, Ended):
             if question.number in self.relays:
                 self.relays[question.number].size = question.size
@@ -239,7 +241,7 @@ class OtherProcess(LineEnd):
         # Not forgotten but let go of: to the kernel it is open as long as anybody has it.
         self._desk.exits.reactor.poller.release(sock.fileno())
         relay = AwayRelay(self, number, attached.place, 0)
-        relay.join(attached)
+        relay.begin(attached, via.place)
         self.relays[number] = relay
         reached = Reached(
             number,
@@ -329,7 +331,16 @@ class AwayRelay(Adopted):
         before: bytes that it had carried before it was known here.
     """
 
-    __slots__ = ("_before", "_number", "_process", "attached", "device_id", "place", "size")
+    __slots__ = (
+        "_before",
+        "_moved_at",
+        "_number",
+        "_process",
+        "attached",
+        "device_id",
+        "place",
+        "size",
+    )
 
     def __init__(self, process: OtherProcess, number: int, place: Place, before: int) -> None:
         self._process = process
@@ -339,6 +350,7 @@ class AwayRelay(Adopted):
         self.size = before
         self.device_id = ""  # of an exit that is not attached
         self.attached: Attached | None = None
+        self._moved_at = 0.0  # by the last report (loop time, seconds)
 
     @property
     def traffic(self) -> tuple[int, int]:
@@ -349,8 +361,22 @@ class AwayRelay(Adopted):
         """See `Carried.abort`."""
         self._process.cut(self._number)
 
+    def yields_at(self) -> float:
+        """See `Carried.yields_at`: whether one side has ended is not told."""
+        return yields_at(self._moved_at, is_half_closed=False)
+
+    def moved(self, size: int, now: float) -> None:
+        """Note how many bytes it has carried by now."""
+        if size != self.size:
+            self.size, self._moved_at = size, now
+
+    def begin(self, attached: Attached, place: TakenPlace | None) -> None:
+        """Go through an exit from now on, in a place of it."""
+        self._before = self.size
+        self._moved_at = attached.now()
+        self.attached = attached
+        attached.begin(self, place)
+
     def join(self, attached: Attached) -> None:
         """See `Adopted.join`."""
-        self._before = self.size
-        self.attached = attached
-        attached.begin(self)
+        self.begin(attached, None)

@@ -30,6 +30,7 @@ from proxyd.exits.attached import Carried, Carrier
 from proxyd.exits.dial import Buyer, Done, Via, Ways
 from proxyd.exits.directory import ANY_PORT
 from proxyd.exits.line import Line, LineEnd, is_ours
+from proxyd.exits.places import Place
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.pace import Pace
@@ -374,7 +375,11 @@ class AskedExit(Carrier):
         self._carried: Carried | None = None
         self._told = 0
 
-    def begin(self, relay: Carried) -> None:
+    def begin(
+        self,
+        relay: Carried,
+        place: Place | None = None,  # noqa: ARG002 - the other process has taken it
+    ) -> None:
         """See `Carrier.begin`."""
         self._carried = relay
         self._exits.begin(self)

@@ -33,18 +33,21 @@ from proxyctl.protocol.frames import (
     SECURE_TICKETS,
     TICKET_BYTES,
     Associate,
+    Capacity,
     Dial,
     Dialled,
     Encrypt,
     Frame,
     Limits,
+    Outcome,
     Park,
     Ping,
     Tickets,
 )
 from proxyctl.protocol.policy import is_global
 from proxyd.counters import ExitCounters
-from proxyd.exits.directory import Place
+from proxyd.exits.directory import Place as Where
+from proxyd.exits.places import Place, Places
 from proxyd.loop.deadlines import Expiring
 from proxyd.loop.poller import READS, Watcher
 from proxyd.loop.reactor import Reactor
@@ -80,13 +83,16 @@ RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connec
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
 ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
+NO_PORTS: Final = (0,)  # the account and the device allow no port in common
 TLS_PORT: Final = 443  # what goes there cannot be changed unseen
 HELD: Final = "paused in the account"
 CROWDED: Final = "too many devices' connections leave from the same network"
 SEEN_MAX: Final = 16  # as many as an agent keeps
+STANDBY: Final = "another device on the same line carries connections"
 WANDERING: Final = "its connections leave from changing addresses"
 UNPROVEN: Final = "it was not looked at yet"
 
+_CONNECTED: Final = Outcome.CONNECTED
 _SOL_SOCKET: Final = socket.SOL_SOCKET
 _SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
 _SO_OOBINLINE: Final = socket.SO_OOBINLINE
@@ -101,6 +107,10 @@ class Asker(Protocol):
     """A dial that wants one connection of an exit, and then its answer."""
 
     __slots__ = ()
+
+    @property
+    def buyer(self) -> str:
+        """Whose dial it is: buyers that wait for connections of an exit take turns."""
 
     def take(self, parked: "Parked") -> None:
         """Own a connection that it has waited for."""
@@ -121,6 +131,9 @@ class Carried(Protocol):
     def traffic(self) -> tuple[int, int]:
         """How many bytes it has relayed so far, from the client and to it."""
 
+    def yields_at(self) -> float:
+        """Return when it gives way to others if it moves nothing until then (loop time)."""
+
     def abort(self) -> None:
         """Cut it at once, after giving back what was not delivered."""
 
@@ -133,8 +146,8 @@ class Carrier(Protocol):
     device_id: str
     address: Address
 
-    def begin(self, relay: Carried) -> None:
-        """Count a connection that goes through it."""
+    def begin(self, relay: Carried, place: Place | None = None) -> None:
+        """Count a connection that goes through it, in the place that its dial has taken."""
 
     def end(self, relay: Carried) -> None:
         """Count one no more, but its bytes."""
@@ -145,7 +158,7 @@ class Adopted(Carried, Protocol):
 
     __slots__ = ()
 
-    place: Place
+    place: Where
 
     def join(self, attached: "Attached") -> None:
         """Go through an exit from now on that is attached here, by the same device."""
@@ -250,7 +263,8 @@ class Pool:
         self._tickets: dict[int, bytes] = {}  # the oldest first
         self._first_ticket = SECURE_TICKETS if is_secure else 1
         self._next_ticket = self._first_ticket
-        self._waiting: dict[Asker, None] = {}  # the first come first
+        # By buyer: whose turn is next comes first, and of each the first come.
+        self._waiting: dict[str, dict[Asker, None]] = {}
         self._asked = 0
         self._rate = 0.0
         self._rated_at = self.used_at = reactor.loop.time()
@@ -267,7 +281,7 @@ class Pool:
     @property
     def waiting(self) -> int:
         """How many dials wait for a connection."""
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
     def open(self) -> None:
         """Ask the exit for its first connections."""
@@ -300,9 +314,8 @@ class Pool:
         """
         prepare(sock)
         parked = Parked(self, number, sock, self._reactor.loop.time())
-        asker = next(iter(self._waiting), None)
+        asker = self._next()
         if asker is not None:
-            del self._waiting[asker]
             parked.is_taken = True
             self._reactor.poller.watch(sock.fileno(), parked)
             self._refill()
@@ -321,7 +334,7 @@ class Pool:
         self._decay(now)
         self._rate += 1 / RATE_SECONDS
         if not self._parked:
-            self._waiting[asker] = None
+            self._waiting.setdefault(asker.buyer, {})[asker] = None
             self._refill()
             return None
         parked = self._parked.pop()  # the youngest: the least likely to be dead
@@ -337,7 +350,22 @@ class Pool:
 
     def stop_waiting(self, asker: Asker) -> None:
         """Forget about a dial that may be waiting."""
-        self._waiting.pop(asker, None)
+        waiting = self._waiting.get(asker.buyer)
+        if waiting is not None:
+            waiting.pop(asker, None)
+            if not waiting:
+                del self._waiting[asker.buyer]
+
+    def _next(self) -> Asker | None:
+        """Return the dial whose turn it is: buyers take turns, however many dials one has."""
+        for buyer in self._waiting:
+            waiting = self._waiting.pop(buyer)
+            asker = next(iter(waiting))
+            del waiting[asker]
+            if waiting:
+                self._waiting[buyer] = waiting  # behind all others
+            return asker
+        return None
 
     def drop(self, parked: Parked) -> None:
         """Close a connection that has ended, or says something before it was asked to."""
@@ -368,8 +396,9 @@ class Pool:
     def dismiss(self) -> None:
         """Tell the dials that wait for a connection that none will come."""
         waiting, self._waiting = self._waiting, {}
-        for asker in waiting:
-            asker.lose()
+        for askers in waiting.values():
+            for asker in askers:
+                asker.lose()
 
     def _close(self, parked: Parked) -> None:
         self._counters.parked -= 1
@@ -384,10 +413,11 @@ class Pool:
         """Return how many connections shall wait, as far as all exits together leave room."""
         is_idle = self.used_at + IDLE_SECONDS <= self._rated_at
         least = 0 if is_idle else 1
-        wanted = math.ceil(self._rate * 2 * self.rtt - ALMOST_NOTHING) + least + len(self._waiting)
+        waiting = self.waiting
+        wanted = math.ceil(self._rate * 2 * self.rtt - ALMOST_NOTHING) + least + waiting
         room = self._budget.most - (self._budget.wanted - self._asked)
         # A dial that waits gets a connection all the same: it does not wait, but is taken at once.
-        return max(0, min(wanted, PARKED_MAX, max(room, len(self._waiting))))
+        return max(0, min(wanted, PARKED_MAX, max(room, waiting)))
 
     def _refill(self) -> None:
         """Tell the exit if more shall wait than before, with tickets for them.
@@ -430,7 +460,8 @@ class Attached(Carrier, Expiring):
     is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from
     another line than it is attached from; `astray` is why it has no place to sell for that, empty
     when it has one. `seen` are its public addresses, as far as they are known.
-    `secure` has its connections that wait under TLS, if it can do that.
+    `secure` has its connections that wait under TLS, if it can do that. `places` says which buyers
+    have its places.
 
     Args:
         attachment: its number, which its work connections name.
@@ -440,7 +471,8 @@ class Attached(Carrier, Expiring):
         place: where it is.
         network: what it is counted by.
         address: as the daemon sees it; later, from which its connections leave.
-        limits: what it is used for at most; replaced when they change, and `pace` with them.
+        granted: what it is used for at most, by the account; replaced when that changes, and `pace`
+            with it.
         pool: its connections that wait.
         send: takes a frame for it.
         beat: called when a heartbeat is due.
@@ -449,9 +481,11 @@ class Attached(Carrier, Expiring):
 
     __slots__ = (
         "_beat",
+        "_capacity",
         "_connections_elsewhere",
         "_day",
         "_ended_bytes",
+        "_granted",
         "_limits",
         "_near",
         "_ping",
@@ -478,6 +512,7 @@ class Attached(Carrier, Expiring):
         "pace",
         "paused",
         "place",
+        "places",
         "pool",
         "relays",
         "secure",
@@ -492,10 +527,10 @@ class Attached(Carrier, Expiring):
         device_id: str,
         owner_id: str,
         min_price_per_gb: int,
-        place: Place,
+        place: Where,
         network: str,
         address: Address,
-        limits: Limits,
+        granted: Limits,
         pool: Pool,
         send: Callable[[Frame], None],
         beat: Callable[["Attached"], None],
@@ -508,11 +543,13 @@ class Attached(Carrier, Expiring):
         self.place = place
         self.network = network
         self.address = address
-        self._limits = limits
-        self.pace = Pace(pool.loop, limits.bytes_per_second)
+        self._granted = self._limits = granted
+        self._capacity: Capacity | None = None
+        self.pace = Pace(pool.loop, granted.bytes_per_second)
         self.pool = pool
         self.dials: dict[int, Asker] = {}
-        self.relays: set[Carried] = set()
+        self.relays: dict[Carried, Place | None] = {}
+        self.places = Places()
         self.paused = ""
         self.secure: Pool | None = None
         self.features: tuple[str, ...] = ()
@@ -540,14 +577,26 @@ class Attached(Carrier, Expiring):
         self._pinged_at = 0.0
 
     @property
+    def granted(self) -> Limits:
+        """The limits of the account, which the device is sent."""
+        return self._granted
+
+    @property
     def limits(self) -> Limits:
-        """What it is used for at most."""
+        """The tighter limits of the account and the device."""
         return self._limits
 
     @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._limits = limits
-        self.pace.change(limits.bytes_per_second)
+    def limits(self, granted: Limits) -> None:
+        self._granted = granted
+        self._limits = narrowed(granted, self._capacity)
+        self.pace.change(granted.bytes_per_second)
+
+    def take_in(self, capacity: Capacity | None) -> None:
+        """Keep to the limits of the device; None if it has sent none."""
+        self._capacity = capacity
+        self._limits = narrowed(self._granted, capacity)
+        self.places.reports_ends = capacity is not None
 
     @property
     def is_open(self) -> bool:
@@ -563,7 +612,7 @@ class Attached(Carrier, Expiring):
             return self.paused or (HELD if self.is_held else "")
         return UNPROVEN
 
-    def leave_from(self, address: Address, place: Place, network: str) -> None:
+    def leave_from(self, address: Address, place: Where, network: str) -> None:
         """Be counted where its connections leave; not while it is in the directory."""
         self.address, self.place, self.network = address, place, network
         self.text = describe(self.device_id, place)
@@ -593,11 +642,33 @@ class Attached(Carrier, Expiring):
     @property
     def has_place(self) -> bool:
         """Whether it takes one more connection now."""
-        most = self.limits.connections
-        taken = len(self.relays) + len(self.dials) + self.pool.waiting + self._connections_elsewhere
-        if self.secure is not None:
-            taken += self.secure.waiting
+        most = self._limits.connections
+        taken = self.places.taken + self._connections_elsewhere
         return not (self.is_spent or self.is_gone) and (not most or taken < most)
+
+    def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
+        """Say whether it takes one more connection of a buyer now."""
+        if self.is_spent or self.is_gone:
+            return False
+        return self.places.has(
+            buyer, self._most, self._associations_max, self.now(), datagrams=datagrams
+        )
+
+    def take_place(self, buyer: str, *, datagrams: bool) -> Place:
+        """Take a place for a dial of a buyer; what gives way for it is cut."""
+        return self.places.take(
+            buyer, self._most, self._associations_max, self.now(), datagrams=datagrams
+        )
+
+    @property
+    def _most(self) -> int:
+        """How many connections from here it takes; 0 for any number."""
+        most = self._limits.connections
+        return max(1, most - self._connections_elsewhere) if most else 0
+
+    @property
+    def _associations_max(self) -> int:
+        return 0 if self._capacity is None else self._capacity.associations
 
     def allows(self, port: int) -> bool:
         """Say whether a buyer may ask it for a port of targets."""
@@ -635,6 +706,8 @@ class Attached(Carrier, Expiring):
     def answered(self, dialled: Dialled) -> bool:
         """Hand an answer to the dial that waits for it; False when nobody does any more."""
         asker = self.dials.pop(dialled.number, None)
+        if dialled.outcome is not _CONNECTED:
+            self.places.over(dialled.number)
         if asker is None:
             return False
         asker.answer(dialled)
@@ -661,13 +734,22 @@ class Attached(Carrier, Expiring):
         self._connections_elsewhere += connections
         self._ended_bytes += size
 
-    def begin(self, relay: Carried) -> None:
+    def begin(self, relay: Carried, place: Place | None = None) -> None:
         """See `Carrier.begin`."""
-        self.relays.add(relay)
+        self.relays[relay] = place
+        if place is None:
+            self.places.others += 1
+        else:
+            place.relay = relay
 
     def end(self, relay: Carried) -> None:
         """See `Carrier.end`."""
-        self.relays.discard(relay)
+        if relay in self.relays:
+            place = self.relays.pop(relay)
+            if place is None:
+                self.places.others -= 1
+            else:
+                self.places.leave(place, self.now())
         self._ended_bytes += sum(relay.traffic)
 
     def carried_before(self, size: int, day: int) -> None:
@@ -734,7 +816,7 @@ class Attached(Carrier, Expiring):
             relay.abort()
 
 
-def describe(device_id: str, place: Place) -> str:
+def describe(device_id: str, place: Where) -> str:
     """Return what a buyer is told of an exit: where it is, and a word that tells it from others."""
     parts = (
         ("country", place.country),
@@ -745,6 +827,19 @@ def describe(device_id: str, place: Place) -> str:
         ("id", sha256(device_id.encode()).hexdigest()[:ID_CHARACTERS]),
     )
     return "; ".join(f"{name}={value}" for name, value in parts if value)
+
+
+def narrowed(limits: Limits, capacity: Capacity | None) -> Limits:
+    """Return the tighter one of each limit: the account's or the device's."""
+    if capacity is None:
+        return limits
+    connections, ports = limits.connections, limits.ports
+    if capacity.connections:
+        connections = min(connections or capacity.connections, capacity.connections)
+    if capacity.ports:
+        both = tuple(each for each in capacity.ports if not ports or each in ports)
+        ports = both or NO_PORTS
+    return limits._replace(connections=connections, ports=ports)
 
 
 def prepare(sock: socket.SocketType) -> None:

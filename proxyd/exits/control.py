@@ -26,6 +26,7 @@ from proxyctl.protocol.frames import (
     Hello,
     Lend,
     Lent,
+    Over,
     Ping,
     Pong,
     Preface,
@@ -415,6 +416,8 @@ class Control(asyncio.Protocol):
             self._greet(frame)
         elif isinstance(frame, Dialled):
             self._dialled(attached, frame)
+        elif isinstance(frame, Over):
+            attached.places.over(frame.number)
         elif isinstance(frame, Pong):
             if not attached.ponged(frame.payload):
                 self._services.loaner().ponged(attached, frame)

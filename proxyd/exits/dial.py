@@ -11,6 +11,9 @@ A dial goes from exit to exit (`_Attempt`, at most `EXITS_MAX` of them) until on
   exit's address;
 * the target has said no (refused, unreachable, unknown): these are the target's words, another exit
   would hear the same, and the buyer is told them;
+* the target's refusal comes from an exit whose word is to be checked (`Directory.doubts`), and no
+  label needs that exit: a second exit is asked, and told is what both say. If the second one
+  connects, the first has lied, or the target does not want it;
 * the exit is gone, paused, full or silent, or none of its connections comes in time: the next one
   is tried. So it is, once, when the target did not answer, the exit has no route to it (many have
   no IPv6), or does not go there: that may be the exit's own, and is told when another one agrees;
@@ -32,6 +35,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from market.networks import Address, plain
@@ -54,6 +58,7 @@ from proxyd.egress.resolve import Resolver
 from proxyd.exits.attached import Asker, Attached, Carrier, Parked, Pool
 from proxyd.exits.borrowing import Lendable
 from proxyd.exits.directory import ANY_PORT, NO_FEATURES, Missing
+from proxyd.exits.places import Place
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.pace import Pace
@@ -107,6 +112,7 @@ _FOR_SECURE: Final = frozenset((SECURE,))
 _FOR_SECURE_DATAGRAMS: Final = frozenset((UDP, SECURE))
 _FOR_NAMES: Final = frozenset((DENY,))  # for look-ups at the exit, where the addresses are judged
 _CHANGED: Final = ("X-Exit-Changed: 1",)
+_AT_LIMIT: Final = Outcome.AT_LIMIT
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
 
@@ -119,7 +125,9 @@ class Via:
     sees, as far as that is known (the port is 0 otherwise). `headers` describe the exit to the
     buyer, and say whether another one was promised to the label before. `ports` are the only ones
     of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
-    speed.
+    speed. `place` is what its dial has taken of the exit's places; None for what is counted
+    elsewhere. `fault` is to be called when the exit has made something up; None in a process that
+    has no exits.
     """
 
     attached: Carrier
@@ -128,6 +136,8 @@ class Via:
     headers: tuple[str, ...]
     ports: tuple[int, ...] = ()
     pace: Pace | None = None
+    place: Place | None = None
+    fault: Callable[[], None] | None = None
 
 
 class Buyer(Protocol):
@@ -166,8 +176,16 @@ class Chooser(Protocol):
     ) -> Attached | Lendable | Missing:
         """Choose an exit: see `Directory.pick`."""
 
-    def note(self, entry: Attached, outcome: Outcome | None, now: float) -> None:
-        """Remember how a dial through an exit went; None: the exit was lost."""
+    def note(
+        self, entry: Attached, outcome: Outcome | None, now: float, *, buyer: str, target: str
+    ) -> None:
+        """Remember how a dial through an exit went: see `Directory.note`."""
+
+    def contradict(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
+        """Another exit has reached a target that this one has called unreachable."""
+
+    def doubts(self, entry: Attached) -> bool:
+        """Say whether a target's refusal is to be checked through a second exit."""
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move."""
@@ -343,6 +361,7 @@ class ExitDial(Cancellable, Expiring):
         "_port",
         "_question",
         "_questions",
+        "_refused_by",
         "_session",
         "_timer",
         "_tried",
@@ -366,6 +385,7 @@ class ExitDial(Cancellable, Expiring):
         self._asked_at = 0.0  # when the exit was asked last whether it is there
         self._has_hedged = False
         self._doubted: Attached | None = None  # has not said how its dial went
+        self._refused_by: Attached | None = None  # its word is being checked
         self._question: Cancellable | None = None  # which exit the label has
         self._questions = 0
 
@@ -486,6 +506,16 @@ class ExitDial(Cancellable, Expiring):
         return attached.secure
 
     @property
+    def buyer(self) -> str:
+        """The account that pays for it; "" for the house."""
+        return self._session.user_id
+
+    @property
+    def is_datagrams(self) -> bool:
+        """Whether the exit is to carry datagrams."""
+        return self._port == ANY_PORT
+
+    @property
     def _is_secure(self) -> bool:
         """Whether the connection with the exit has to be under TLS."""
         return self._wants.secure or self._exits.encrypts_all
@@ -536,7 +566,9 @@ class ExitDial(Cancellable, Expiring):
             return chosen
         borrower = self._exits.borrower
         attached = None if borrower is None else borrower.exit_of(chosen)
-        return attached if attached is not None and attached.has_place else None
+        if attached is None or not attached.has_place_for(self.buyer, datagrams=self.is_datagrams):
+            return None
+        return attached
 
     @property
     def _target(self) -> str:
@@ -569,12 +601,25 @@ class ExitDial(Cancellable, Expiring):
             return
         outcome, exits = dialled.outcome, self._exits
         exits.counters.dials[WORD_OF_OUTCOME[outcome]] += 1
-        exits.directory.note(attempt.attached, outcome, exits.reactor.loop.time())
+        self._note(attempt.attached, outcome)
+        if outcome is _AT_LIMIT and (self.is_datagrams or not isinstance(self._host, str)):
+            # Older exits answer a name like that if it waits for a look-up: they are not full.
+            attempt.attached.places.fill(exits.reactor.loop.time(), datagrams=self.is_datagrams)
         if outcome is _CONNECTED:
             self._connected(attempt, dialled)
             return
         self._let_go(attempt)
-        failure, doubtful = FAILURE_OF_OUTCOME.get(outcome), FAILURE_OF_DOUBTFUL.get(outcome)
+        self._failed(attempt.attached, outcome)
+
+    def _failed(self, attached: Attached, outcome: Outcome) -> None:
+        """An exit has not reached the target: say so to the buyer, or try another exit."""
+        failure: Failure | None = FAILURE_OF_OUTCOME.get(outcome)
+        doubtful: Failure | None = FAILURE_OF_DOUBTFUL.get(outcome)
+        if failure is not None and self._is_to_be_checked(attached):
+            self._refused_by = attached
+            failure, doubtful = None, failure
+        elif failure is not None:
+            failure = self._failure or failure  # the first exit's answer, confirmed
         if doubtful is not None:
             failure = self._failure  # of another exit
             self._failure = doubtful
@@ -585,6 +630,14 @@ class ExitDial(Cancellable, Expiring):
         elif not self._attempts:
             self._next()
 
+    def _is_to_be_checked(self, attached: Attached) -> bool:
+        """Say whether a refusal that an exit reports is to be checked through a second one."""
+        return (
+            self._failure is None
+            and not self._wants.session
+            and self._exits.directory.doubts(attached)
+        )
+
     def lost(self, attempt: "_Attempt") -> None:
         """An exit is gone, or silent: another one is tried."""
         if attempt not in self._attempts:  # given up meanwhile
@@ -594,8 +647,12 @@ class ExitDial(Cancellable, Expiring):
         self._next()
 
     def _note_lost(self, attached: Attached) -> None:
-        exits = self._exits
-        exits.directory.note(attached, None, exits.reactor.loop.time())
+        self._note(attached, None)
+
+    def _note(self, attached: Attached, outcome: Outcome | None) -> None:
+        exits, buyer = self._exits, self._session.user_id
+        now = exits.reactor.loop.time()
+        exits.directory.note(attached, outcome, now, buyer=buyer, target=self._target)
 
     def _give_up(self) -> None:
         """Let go of the exit that is tried now, with all that it was asked for."""
@@ -628,6 +685,8 @@ class ExitDial(Cancellable, Expiring):
                 self._no_connection(first)
         elif not self._has_hedged:
             self._has_hedged = True
+            if not attached.has_place_for(self.buyer, datagrams=self.is_datagrams):
+                return
             self._exits.counters.hedges += 1
             hedge = _Attempt(self, attached, self._pool_of(attached))
             self._attempts[hedge] = None
@@ -682,8 +741,10 @@ class ExitDial(Cancellable, Expiring):
         exits, attached = self._exits, attempt.attached
         if self._doubted is not None:
             self._note_lost(self._doubted)
+        if self._refused_by is not None:
+            self._contradict(self._refused_by)
         exits.counters.seconds.observe(exits.reactor.loop.time() - self._began)
-        sock = attempt.keep()
+        sock, place = attempt.keep()
         del self._attempts[attempt]
         has_moved = exits.directory.take_move(self._wants, self._session.id)
         via = Via(
@@ -693,8 +754,16 @@ class ExitDial(Cancellable, Expiring):
             (f"X-Exit: {attached.text}; ip={attached.address}", *_CHANGED[:has_moved]),
             attached.ports,
             attached.pace,
+            place,
+            partial(self._contradict, attached),
         )
         self._finish(sock, via)
+
+    def _contradict(self, attached: Attached) -> None:
+        """An exit has said of the target what is not so."""
+        exits = self._exits
+        now = exits.reactor.loop.time()
+        exits.directory.contradict(attached, now, buyer=self.buyer, target=self._target)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -721,6 +790,8 @@ class ExitDial(Cancellable, Expiring):
         elif isinstance(outcome, socket.SocketType):
             self._exits.reactor.poller.forget(outcome.fileno())
             outcome.close()
+            if via is not None and via.place is not None and isinstance(via.attached, Attached):
+                via.attached.places.leave(via.place, via.attached.now())
 
     def _release(self) -> None:
         """Stop everything that is under way."""
@@ -746,15 +817,23 @@ class _Attempt(Asker):
         pool: where its connections wait that will do.
     """
 
-    __slots__ = ("_dial", "_parked", "_pool", "attached", "began", "is_overdue")
+    __slots__ = ("_dial", "_parked", "_place", "_pool", "attached", "began", "is_overdue")
 
     def __init__(self, dial: ExitDial, attached: Attached, pool: Pool) -> None:
         self._dial = dial
         self._pool = pool
+        self._place: Place | None = None
+        if dial.buyer:  # the house counts its connections itself
+            self._place = attached.take_place(dial.buyer, datagrams=dial.is_datagrams)
         self._parked: Parked | None = None
         self.attached = attached
         self.began = attached.now()
         self.is_overdue = False
+
+    @property
+    def buyer(self) -> str:
+        """See `Asker.buyer`."""
+        return self._dial.buyer
 
     @property
     def is_waiting(self) -> bool:
@@ -776,20 +855,25 @@ class _Attempt(Asker):
     def take(self, parked: Parked) -> None:
         """See `Asker.take`."""
         self._parked = parked
+        if self._place is not None:
+            self._place.number = parked.number
         self._dial.ordered(self)
 
     def answer(self, dialled: Dialled) -> None:
         """See `Asker.answer`."""
+        if self._place is not None and dialled.outcome is not _CONNECTED:
+            self._place.number = 0  # the exit has let go of it
         self._dial.answered(self, dialled)
 
     def lose(self) -> None:
         """See `Asker.lose`."""
         self._dial.lost(self)
 
-    def keep(self) -> socket.SocketType:
-        """Return its connection, the caller's from here on."""
+    def keep(self) -> tuple[socket.SocketType, Place | None]:
+        """Return its connection and its place, the caller's from here on."""
         parked, self._parked = self.taken, None
-        return parked.sock
+        place, self._place = self._place, None
+        return parked.sock, place
 
     def close(self, reactor: Reactor) -> None:
         """Care no more about the answer, and close its connection: so the exit gives up, too."""
@@ -799,6 +883,9 @@ class _Attempt(Asker):
             self.attached.forgo(parked.number)
             reactor.poller.forget(parked.sock.fileno())
             parked.sock.close()
+        place, self._place = self._place, None
+        if place is not None:
+            self.attached.places.leave(place, self.attached.now())
 
 
 def seen_address(known: Address, claimed: Address | None) -> Address:

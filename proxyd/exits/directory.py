@@ -27,14 +27,25 @@ other ports are refused from then on where that one does not allow them.
 A label keeps an exit that could not reach the target: a target that does not answer must not cost
 the buyer an address.
 
-Of the exits behind one address only one is active, the one that has been attached for longest; the
-others stand by and move up. So nobody earns more by attaching more devices to one line. An exit
-that has attached from elsewhere is behind all of them, whatever its calls say (`origin.py`). The
-exits may be attached to any of several nodes: which one is active depends on `is_elsewhere`,
-`since` and the device alone, so that all nodes choose the same one.
+Exits on one line stand behind the one that has been attached for longest: another one is chosen
+only for a connection that no older one of the line offers to carry, by its price, ports, features
+and owner. So nobody earns more by attaching more devices to one line, and an exit that nobody can
+use blocks nobody. A line is an IPv4 address or an IPv6 /56; devices of one account in an IPv6 /48
+are on one line, too. An exit that has attached from elsewhere is behind all others of the line,
+whatever its calls say (`origin.py`). The exits may be attached to any of several nodes: the order
+depends on `is_elsewhere`, `since` and the device alone, so that all nodes choose the same one.
 
-What an exit did is remembered (`_Standing`), for a while after it has gone, too: who fails, rests,
-and longer each time, also if it comes back in between.
+What an exit did is remembered (`_Standing`), for a while after it has gone, too: an exit that fails
+rests, and longer each time, also if it comes back in between. A target can have an exit fail, and
+a buyer chooses targets. So
+
+* the faults of an exit that one buyer meets have it rest for that buyer alone (`_Grudge`);
+* for all it rests when it has failed at several sites for as many buyers;
+* when a second exit fails at a site, the faults there are the site's, and count no more;
+* an exit that is full is not at fault.
+
+A target's refusal that another exit contradicts counts as a fault, too. The word of an exit is
+checked (`doubts`) while that is new, after a contradiction, and now and then.
 """
 
 from array import array
@@ -48,6 +59,7 @@ from itertools import chain, islice
 from random import Random
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar, final
 
+from market.networks import enclosing
 from proxyctl.protocol.frames import UDP, Outcome
 from proxyd.wire.wants import Wants
 
@@ -66,7 +78,11 @@ NEWCOMER_SHARE: Final = 0.1  # of what others get
 # Who would lose a comparison is chosen so often all the same: or newcomers were never known, and
 # nobody would see that a bad exit has become good.
 EXPLORED_SHARE: Final = 0.1
+# The share of refusals that a second exit checks: each costs a dial and some time.
+CHECKED_SHARE: Final = 0.1
 COOLING_FAILURES: Final = 3  # in a row: one or two happen to every exit
+# How long the fault of an exit at a site is compared with the dials of other exits there.
+SUSPECT_SECONDS: Final = 300.0
 COOLING_SECONDS: Final = 30.0  # doubled each time
 COOLING_MOST_SECONDS: Final = 3600.0
 MINUTE_SECONDS: Final = 60
@@ -80,6 +96,8 @@ LABELS_TOTAL = 131_072
 ROTATING_TOTAL = 65_536  # sessions whose last exit is remembered
 SITES_TOTAL = 65_536  # pairs of an exit and a site, of one minute
 SITES_CACHED: Final = 4096
+GRUDGES_TOTAL = 65_536  # pairs of a buyer and an exit that has failed for them
+SUSPECTS_TOTAL = 16_384  # sites at which an exit has failed
 GONE_TOTAL = 16_384  # exits that are remembered after they have gone
 GONE_SECONDS: Final = COOLING_MOST_SECONDS
 LABELS_PER_SWEEP = 8192  # a millisecond
@@ -100,7 +118,7 @@ _WITH_UDP: Final = "+udp"  # behind the kind, in the buckets of those that carry
 
 _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
-_FAULTS: Final = (Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED)
+_FAULTS: Final = (Outcome.PAUSED, Outcome.FAILED)
 
 NO_FEATURES: Final[frozenset[str]] = frozenset()  # that a choice asks for
 
@@ -161,12 +179,9 @@ class Entry(Protocol):
         """When it attached, in UTC milliseconds."""
 
     @property
+    @property
     def is_elsewhere(self) -> bool:
         """Whether its connections leave from another network than it has attached from."""
-
-    @property
-    def has_place(self) -> bool:
-        """Whether it takes one more connection now."""
 
     @property
     def min_price_per_gb(self) -> int:
@@ -179,6 +194,9 @@ class Entry(Protocol):
     def allows(self, port: int) -> bool:
         """Say whether it may be asked for a port of targets."""
 
+    def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
+        """Say whether it takes one more connection of a buyer now."""
+
 
 Exit = TypeVar("Exit", bound=Entry)
 Key = TypeVar("Key")
@@ -186,53 +204,104 @@ Value = TypeVar("Value")
 
 
 @final
-class _Standing:
-    """What an exit did: its score, and whether it rests.
+class _Rest:
+    """Rests after failures in a row: each is longer than the one before.
 
-    `score` is the mean of its dials' successes, the latest counting most. `failures` says how many
-    in a row were its own fault, `has_failed` whether the latest was, and `noted_at` when that was.
-    `coolings` counts its rests since its last success. `picks` is how often it was chosen in the
-    minute `minute`.
+    `coolings` counts them since the last success.
+    """
+
+    __slots__ = ("coolings", "until")
+
+    def __init__(self) -> None:
+        self.coolings = 0
+        self.until = 0.0
+
+    def begin(self, now: float) -> None:
+        """Rest, unless it rests already: what failed meanwhile had begun before that."""
+        if now >= self.until:
+            seconds = COOLING_SECONDS * 2.0 ** min(self.coolings, 10)
+            self.until = now + min(seconds, COOLING_MOST_SECONDS)
+            self.coolings += 1
+
+
+@final
+class _Grudge:
+    """The faults of one exit for one buyer since their last success; `failures` are in a row."""
+
+    __slots__ = ("failures", "rest")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.rest = _Rest()
+
+    def fail(self, now: float) -> None:
+        """Count a fault."""
+        self.failures += 1
+        if self.failures >= COOLING_FAILURES:
+            self.rest.begin(now)
+
+    def forgive(self) -> None:
+        """Count one fault less: it was the target's."""
+        self.failures -= 1
+        if self.failures < COOLING_FAILURES:
+            self.rest = _Rest()
+
+
+@final
+class _Standing:
+    """The record of an exit: its score, and its rest.
+
+    `score` is the mean of its dials' successes, the latest counting most. `faults` are its own
+    since its last success, by site, with the buyer that met each: one of each buyer counts.
+    `has_failed` says whether the latest dial was a fault, and `noted_at` when that was.
+    `is_contradicted` says that another exit has reached a target that it called unreachable.
+    `picks` is how often it was chosen in the minute `minute`.
     """
 
     __slots__ = (
-        "cool_until",
-        "coolings",
         "dials",
-        "failures",
+        "faults",
         "has_failed",
+        "is_contradicted",
         "minute",
         "noted_at",
         "picks",
+        "rest",
         "score",
     )
 
     def __init__(self) -> None:
         self.score = 1.0
         self.dials = 0
-        self.failures = 0
-        self.coolings = 0
-        self.cool_until = 0.0
+        self.faults: dict[str, str] = {}
+        self.rest = _Rest()
         self.has_failed = False
+        self.is_contradicted = False
         self.noted_at = 0.0
         self.minute = 0
         self.picks = 0
 
-    def note(self, outcome: Outcome | None, now: float) -> None:
-        """Remember how a dial went; None: the exit was lost."""
-        self.noted_at = now
-        self.has_failed = outcome is None or outcome in _FAULTS
-        if self.has_failed:
-            self._rate(0.0)
-            self.failures += 1
-            # What failed while it rests had begun before that.
-            if self.failures >= COOLING_FAILURES and now >= self.cool_until:
-                rest = COOLING_SECONDS * 2.0 ** min(self.coolings, 10)
-                self.cool_until = now + min(rest, COOLING_MOST_SECONDS)
-                self.coolings += 1
-        elif outcome is _CONNECTED:
-            self._rate(1.0)
-            self.failures = self.coolings = 0
+    def succeed(self) -> None:
+        """It has reached a target."""
+        self._rate(1.0)
+        self.faults.clear()
+        self.rest.coolings = 0
+
+    def fail(self, site: str, buyer: str, now: float) -> None:
+        """It has failed at a site for a buyer."""
+        if site in self.faults or buyer in self.faults.values():
+            return
+        self._rate(0.0)
+        self.faults[site] = buyer
+        if len(self.faults) >= COOLING_FAILURES:
+            self.rest.begin(now)
+            # The next fault after its rest has it rest again.
+            del self.faults[next(iter(self.faults))]
+
+    def absolve(self, site: str) -> None:
+        """A fault was the site's."""
+        if self.faults.pop(site, None) is not None:
+            self.score = min(1.0, self.score + max(_FADING, 1 / self.dials))
 
     def count(self, minute: int) -> None:
         """It was chosen."""
@@ -252,12 +321,24 @@ class _Standing:
 
 @final
 class _Member(Generic[Exit]):
-    """An active exit, with what it is filed by."""
+    """An exit and the keys of its buckets; `elders` are older ones on the same line."""
 
-    __slots__ = ("carries_datagrams", "entry", "place", "ring", "standing")
+    __slots__ = (
+        "carries_datagrams",
+        "elders",
+        "entry",
+        "is_first",
+        "lines",
+        "place",
+        "ring",
+        "standing",
+    )
 
     def __init__(self, entry: Exit, standing: _Standing) -> None:
         self.entry = entry
+        self.lines = _lines(entry)
+        self.elders: list[_Member[Exit]] = []
+        self.is_first = False  # on its lines; counted in its region then
         self.place = entry.place
         self.carries_datagrams = UDP in entry.features
         self.ring = _hash(entry.device_id)
@@ -303,6 +384,8 @@ class _Wish(Generic[Exit]):
         "city",
         "countries",
         "features",
+        "grudges",
+        "is_datagrams",
         "kind",
         "last",
         "minute",
@@ -323,10 +406,13 @@ class _Wish(Generic[Exit]):
         target: str,
         tried: Sequence[str],
         now: float,
-        features: frozenset[str] = NO_FEATURES,
-        port: int = ANY_PORT,
+        features: frozenset[str],
+        port: int,
+        grudges: dict[tuple[str, str], _Grudge],
     ) -> None:
         self.features = features
+        self.is_datagrams = UDP in features
+        self.grudges = grudges
         self.countries = wants.countries
         self.state = wants.state
         self.city = wants.city
@@ -360,15 +446,32 @@ class _Wish(Generic[Exit]):
         entry = member.entry
         device_id = entry.device_id
         return (
-            entry.has_place
-            and member.standing.cool_until <= self.now
-            and (not self.features or self.features.issubset(entry.features))
-            and entry.min_price_per_gb <= self.price_per_gb
-            and entry.owner_id != self.owner_id
+            member.standing.rest.until <= self.now
+            and self.is_offered_by(entry)
             and device_id != self.last
             and device_id not in self.tried
+            and not (self.grudges and self.rests_for_buyer(device_id))
+            and not (member.elders and self.is_offered_earlier(member))
+            and entry.has_place_for(self.owner_id, datagrams=self.is_datagrams)
+        )
+
+    def is_offered_by(self, entry: Exit) -> bool:
+        """Say whether an exit carries such connections at all, whether or not it can now."""
+        return (
+            (not self.features or self.features.issubset(entry.features))
+            and entry.min_price_per_gb <= self.price_per_gb
+            and entry.owner_id != self.owner_id
             and (not self.port or entry.allows(self.port))
         )
+
+    def is_offered_earlier(self, member: _Member[Exit]) -> bool:
+        """Say whether an older exit on the same line carries such connections."""
+        return any(map(self.is_offered_by, [elder.entry for elder in member.elders]))
+
+    def rests_for_buyer(self, device_id: str) -> bool:
+        """Say whether an exit has failed too often for this buyer."""
+        grudge = self.grudges.get((self.owner_id, device_id))
+        return grudge is not None and grudge.rest.until > self.now
 
     def takes_for_any_port(self, member: _Member[Exit]) -> bool:
         """Say whether an exit will do, but for the port."""
@@ -426,33 +529,42 @@ class Directory(Generic[Exit]):
     """
 
     __slots__ = (
-        "_active",
         "_bindings",
         "_buckets",
         "_chance",
         "_gone",
+        "_grudges",
+        "_held",
+        "_holders",
         "_labels",
         "_last",
         "_last_before",
+        "_lines",
+        "_members",
         "_minute",
-        "_networks",
-        "_queues",
         "_regions",
         "_sites",
-        "_standby",
+        "_suspects",
         "_unswept",
+        "standby_changed",
     )
 
     def __init__(self, chance: Callable[[], float] | None = None) -> None:
         self._chance = chance or Random().random  # noqa: S311 - it spreads load, and hides nothing
-        self._active: dict[str, _Member[Exit]] = {}
-        self._networks: dict[str, str] = {}  # the device that is active in each
-        self._standby: dict[str, Exit] = {}
-        self._queues: dict[str, list[str]] = {}  # who stands by in each network
+        # Called with an exit that stands behind another one on its line from now on, or no more.
+        self.standby_changed: Callable[[Exit], None] | None = None
+        self._members: dict[str, _Member[Exit]] = {}
+        self._lines: dict[str, list[_Member[Exit]]] = {}
+        self._grudges: dict[tuple[str, str], _Grudge] = {}  # by buyer and device
+        # By site: the exit that failed there last, its buyer, and the end of the suspicion. No
+        # exit: the fault was the site's.
+        self._suspects: dict[str, tuple[str, str, float]] = {}
         self._buckets: dict[tuple[int, str | int, str], _Bucket[Exit]] = {}
         self._regions: dict[Region, int] = {}
         self._bindings: dict[str, dict[_Label, Binding]] = {}  # by session
         self._labels = 0  # bindings of all sessions
+        self._holders: dict[str, str] = {}  # whose each of these sessions is
+        self._held: dict[str, int] = {}  # how many labels each of them has
         self._unswept: list[str] = []  # sessions
         # The last exit of each session that rotates, in two generations of half the bound.
         self._last: dict[str, str] = {}
@@ -462,76 +574,63 @@ class Directory(Generic[Exit]):
         self._gone: dict[str, tuple[_Standing, float]] = {}
 
     def __len__(self) -> int:
-        """Return how many exits are active."""
-        return len(self._active)
+        """Return how many exits are the first on their lines."""
+        return sum(self._regions.values())
 
     # --- who is there --------------------------------------------------------------------------
 
     def add(self, entry: Exit) -> None:
-        """Let an exit be chosen from now on, or stand by if an older one of its network is active.
-
-        It replaces an older attachment of the same device.
-        """
+        """Let an exit be chosen from now on; it replaces an older attachment of the same device."""
         older = self.get(entry.device_id)
         if older is not None:
             self.remove(older)
-        active = self._networks.get(entry.network)
-        if active is None:
-            self._activate(entry)
-            return
-        member = self._active[active]
-        if _age(member.entry) < _age(entry):
-            self._stand_by(entry)
-            return
-        del self._active[active]
-        self._unfile(member)
-        self._remember(active, member.standing)
-        self._stand_by(member.entry)
-        self._activate(entry)
+        standing = self._gone.pop(entry.device_id, (_Standing(), 0.0))[0]
+        member = _Member(entry, standing)
+        self._members[entry.device_id] = member
+        self._file(member)
+        for line in member.lines:
+            self._lines.setdefault(line, []).append(member)
+        self._rank(member.lines)
 
     def remove(self, entry: Exit) -> None:
-        """Let an exit be chosen no more; nothing happens when it is not there.
-
-        If it was active, the next one of its network is from now on.
-        """
-        if self.get(entry.device_id) is not entry:
+        """Let an exit be chosen no more; nothing happens when it is not there."""
+        member = self._members.get(entry.device_id)
+        if member is None or member.entry is not entry:
             return
-        device_id, network = entry.device_id, entry.network
-        member = self._active.pop(device_id, None)
-        if member is None:
-            del self._standby[device_id]
-            self._queues[network].remove(device_id)
-        else:
-            self._unfile(member)
-            self._remember(device_id, member.standing)
-            del self._networks[network]
-            queue = self._queues.get(network)
-            if queue:
-                oldest = min(queue, key=lambda each: _age(self._standby[each]))
-                queue.remove(oldest)
-                self._activate(self._standby.pop(oldest))
-        if not self._queues.get(network, True):
-            del self._queues[network]
+        del self._members[entry.device_id]
+        self._unfile(member)
+        if member.is_first:
+            self._count_region(member.place, -1)
+        self._remember(entry.device_id, member.standing)
+        for line in member.lines:
+            self._lines[line].remove(member)
+            if not self._lines[line]:
+                del self._lines[line]
+        self._rank(member.lines)
 
     def move(self, entry: Exit) -> None:
         """File an exit anew: its place has changed."""
-        member = self._active.get(entry.device_id)
+        member = self._members.get(entry.device_id)
         if member is not None and member.entry is entry:
             self._unfile(member)
+            if member.is_first:
+                self._count_region(member.place, -1)
+                self._count_region(entry.place, 1)
             member.place = entry.place
             self._file(member)
 
     def get(self, device_id: str) -> Exit | None:
-        """Return the exit that a device is, active or standing by; None when it is away."""
-        member = self._active.get(device_id)
-        return self._standby.get(device_id) if member is None else member.entry
+        """Return the exit that a device is; None when it is away."""
+        member = self._members.get(device_id)
+        return None if member is None else member.entry
 
     def is_standby(self, entry: Exit) -> bool:
-        """Say whether an exit is not chosen because another one of its network is."""
-        return self._standby.get(entry.device_id) is entry
+        """Say whether an exit carries only what no older one on its line offers."""
+        member = self._members.get(entry.device_id)
+        return member is not None and member.entry is entry and bool(member.elders)
 
     def coverage(self) -> dict[Region, int]:
-        """Return how many exits are active, by where they are."""
+        """Return how many lines have exits, by where they are."""
         return dict(self._regions)
 
     # --- the choice ----------------------------------------------------------------------------
@@ -563,7 +662,9 @@ class Directory(Generic[Exit]):
             port: the target's port; `ANY_PORT` for no matter which, as of datagrams, each of which
                 names its own.
         """
-        wish: _Wish[Exit] = _Wish(wants, owner_id, price_per_gb, target, tried, now, features, port)
+        wish: _Wish[Exit] = _Wish(
+            wants, owner_id, price_per_gb, target, tried, now, features, port, self._grudges
+        )
         if wish.minute != self._minute:
             self._minute = wish.minute
             self._sites.clear()
@@ -580,15 +681,81 @@ class Directory(Generic[Exit]):
         self._count_site(entry.device_id, wish.site)
         return entry
 
-    def note(self, entry: Exit, outcome: Outcome | None, now: float) -> None:
-        """Remember how a dial through an exit went; None: the exit was lost."""
-        member = self._active.get(entry.device_id)
+    def note(
+        self, entry: Exit, outcome: Outcome | None, now: float, *, buyer: str, target: str
+    ) -> None:
+        """Remember how a dial through an exit went.
+
+        Args:
+            entry: the exit.
+            outcome: its answer; None if it was lost.
+            now: as for `pick`.
+            buyer: whose dial it was.
+            target: the name or address that was dialled.
+        """
+        device_id, site = entry.device_id, _site(target)
+        standing = self._standing_of(device_id)
+        standing.noted_at = now
+        standing.has_failed = outcome is None or outcome in _FAULTS
+        if standing.has_failed:
+            self._blame(device_id, standing, buyer, site, now)
+        elif outcome is _CONNECTED:
+            standing.succeed()
+            self._suspects.pop(site, None)
+            self._grudges.pop((buyer, device_id), None)
+        self._keep(device_id, standing)
+
+    def contradict(self, entry: Exit, now: float, *, buyer: str, target: str) -> None:
+        """Another exit has reached a target that this one has called unreachable."""
+        standing = self._standing_of(entry.device_id)
+        standing.noted_at = now
+        standing.is_contradicted = True
+        self._blame(entry.device_id, standing, buyer, _site(target), now)
+        self._keep(entry.device_id, standing)
+
+    def doubts(self, entry: Exit) -> bool:
+        """Say whether a target's refusal is to be checked through a second exit."""
+        member = self._members.get(entry.device_id)
+        if member is None:
+            return False
+        standing = member.standing
+        is_new = standing.dials < NEWCOMER_DIALS or standing.is_contradicted
+        return is_new or self._chance() < CHECKED_SHARE
+
+    def _blame(
+        self, device_id: str, standing: _Standing, buyer: str, site: str, now: float
+    ) -> None:
+        """Count a fault, unless it is the site's."""
+        first, its_buyer, until = self._suspects.pop(site, ("", "", 0.0))
+        is_suspect = bool(site) and now < until
+        if is_suspect and first != device_id:
+            if first:
+                self._standing_of(first).absolve(site)
+                grudge = self._grudges.get((its_buyer, first))
+                if grudge is not None:
+                    grudge.forgive()
+            first = its_buyer = ""
+        else:
+            first, its_buyer = device_id, buyer
+            _make_room(self._grudges, GRUDGES_TOTAL)
+            self._grudges.setdefault((buyer, device_id), _Grudge()).fail(now)
+            standing.fail(site, buyer, now)
+        if site:
+            _make_room(self._suspects, SUSPECTS_TOTAL)
+            self._suspects[site] = first, its_buyer, now + SUSPECT_SECONDS
+
+    def _standing_of(self, device_id: str) -> _Standing:
+        member = self._members.get(device_id)
         if member is not None:
-            member.standing.note(outcome, now)
-            return
-        standing = self._gone.pop(entry.device_id, (_Standing(), now))[0]
-        standing.note(outcome, now)
-        self._remember(entry.device_id, standing)
+            return member.standing
+        standing, _ = self._gone.get(device_id, (_Standing(), 0.0))
+        return standing
+
+    def _keep(self, device_id: str, standing: _Standing) -> None:
+        """Remember an exit that has gone meanwhile."""
+        if device_id not in self._members:
+            self._gone.pop(device_id, None)
+            self._remember(device_id, standing)
 
     def binding(self, wants: Wants, session_id: str) -> Binding | None:
         """Return the binding of a label; None for one that is not known."""
@@ -600,7 +767,7 @@ class Directory(Generic[Exit]):
 
     def adopt(self, wants: Wants, session_id: str, binding: Binding) -> None:
         """Bind a label that is new here as other nodes have."""
-        self._bind(session_id, _label(wants), binding)
+        self._bind(session_id, _label(wants), binding, self._holders.get(session_id, session_id))
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move.
@@ -615,7 +782,7 @@ class Directory(Generic[Exit]):
 
     def forget(self, session_id: str) -> None:
         """Forget what was kept for a session, which is over."""
-        self._labels -= len(self._bindings.pop(session_id, ()))
+        self._drop_labels(session_id, len(self._bindings.get(session_id, ())))
         self._last.pop(session_id, None)
         self._last_before.pop(session_id, None)
 
@@ -710,7 +877,7 @@ class Directory(Generic[Exit]):
         if binding is None or wish.now >= binding.until:
             lifetimes = 0 if binding is None else binding.lifetimes + 1
             return self._first(wants, wish, session_id, lifetimes)
-        member = self._active.get(binding.device_id)
+        member = self._members.get(binding.device_id)
         if member is not None and wish.takes(member):
             return member
         if member is not None and wish.takes_for_any_port(member):
@@ -733,7 +900,7 @@ class Directory(Generic[Exit]):
             return self._none(wish)
         until = wish.now + wants.lifetime_seconds
         binding = Binding(member.entry.device_id, member.place.country, until, lifetimes)
-        self._bind(session_id, _label(wants), binding)
+        self._bind(session_id, _label(wants), binding, wish.owner_id)
         return member
 
     def _moved(self, wish: _Wish[Exit], binding: Binding, ring: int) -> _Member[Exit] | Missing:
@@ -760,40 +927,93 @@ class Directory(Generic[Exit]):
             default=None,
         )
 
-    def _bind(self, session_id: str, label: _Label, binding: Binding) -> None:
-        """Keep a binding, and no more than are allowed: the oldest ones go first."""
+    def _bind(self, session_id: str, label: _Label, binding: Binding, holder: str) -> None:
+        """Keep a binding, and no more than are allowed: of a session the oldest ones go first.
+
+        Of all sessions the holders with the most labels lose some first, so that no holder loses
+        a label to one with more.
+        """
         labels = self._bindings.setdefault(session_id, {})
-        self._labels -= len(labels)
+        holder = self._holders.setdefault(session_id, holder)
+        before = len(labels)
         labels.pop(label, None)
         _make_room(labels, LABELS_PER_SESSION)
         labels[label] = binding
-        self._labels += len(labels)
+        self._count_labels(holder, len(labels) - before)
         if self._labels > LABELS_TOTAL:
-            others = iter([each for each in self._bindings if each != session_id])
-            while self._labels > LABELS_TOTAL - LABELS_TOTAL // 4:
-                self._labels -= len(self._bindings.pop(next(others)))
+            self._evict_labels()
+
+    def _evict_labels(self) -> None:
+        """Drop a quarter of all labels: the oldest of each holder beyond one bound for all."""
+        most = LABELS_TOTAL - LABELS_TOTAL // 4
+        low, high = 0, max(self._held.values())
+        while low < high:  # the most that all may keep
+            middle = (low + high + 1) // 2
+            if sum([min(each, middle) for each in self._held.values()]) <= most:
+                low = middle
+            else:
+                high = middle - 1
+        surplus = {holder: held - low for holder, held in self._held.items() if held > low}
+        for session_id in tuple(self._bindings):
+            left = surplus.get(self._holders[session_id], 0)
+            if left > 0:
+                dropped = min(left, len(self._bindings[session_id]))
+                surplus[self._holders[session_id]] = left - dropped
+                self._drop_labels(session_id, dropped)
+
+    def _drop_labels(self, session_id: str, number: int) -> None:
+        """Drop the oldest labels of a session."""
+        labels = self._bindings.get(session_id)
+        if labels is None:
+            return
+        for label in list(islice(labels, number)):
+            del labels[label]
+        self._count_labels(self._holders[session_id], -number)
+        if not labels:
+            del self._bindings[session_id], self._holders[session_id]
+
+    def _count_labels(self, holder: str, more: int) -> None:
+        self._labels += more
+        held = self._held.get(holder, 0) + more
+        if held:
+            self._held[holder] = held
+        else:
+            self._held.pop(holder, None)
 
     def _expire_labels(self, session_id: str, labels: dict[_Label, Binding], now: float) -> None:
-        for label in [
+        old = [
             each for each, binding in labels.items() if binding.until + LABEL_KEPT_SECONDS <= now
-        ]:
+        ]
+        for label in old:
             del labels[label]
-            self._labels -= 1
+        self._count_labels(self._holders[session_id], -len(old))
         if not labels:
-            del self._bindings[session_id]
+            del self._bindings[session_id], self._holders[session_id]
 
     # --- the files -----------------------------------------------------------------------------
 
-    def _activate(self, entry: Exit) -> None:
-        standing = self._gone.pop(entry.device_id, (_Standing(), 0.0))[0]
-        member = _Member(entry, standing)
-        self._active[entry.device_id] = member
-        self._networks[entry.network] = entry.device_id
-        self._file(member)
+    def _rank(self, lines: tuple[str, ...]) -> None:
+        """Find anew which exits of some lines stand behind which others."""
+        for member in {each: None for line in lines for each in self._lines.get(line, ())}:
+            age = _age(member.entry)
+            elders = {
+                other: None
+                for line in member.lines
+                for other in self._lines[line]
+                if _age(other.entry) < age
+            }
+            member.elders = list(elders)
+            if member.is_first is bool(elders):
+                member.is_first = not elders
+                self._count_region(member.place, 1 if member.is_first else -1)
+                if self.standby_changed is not None:
+                    self.standby_changed(member.entry)
 
-    def _stand_by(self, entry: Exit) -> None:
-        self._standby[entry.device_id] = entry
-        self._queues.setdefault(entry.network, []).append(entry.device_id)
+    def _count_region(self, place: Place, more: int) -> None:
+        region = _region(place)
+        self._regions[region] = self._regions.get(region, 0) + more
+        if not self._regions[region]:
+            del self._regions[region]
 
     def _remember(self, device_id: str, standing: _Standing) -> None:
         """Keep what an exit did, in case it comes back."""
@@ -807,8 +1027,6 @@ class Directory(Generic[Exit]):
             if bucket is None:
                 bucket = self._buckets[key] = _Bucket()
             bucket.add(member)
-        region = _region(member.place)
-        self._regions[region] = self._regions.get(region, 0) + 1
 
     def _unfile(self, member: _Member[Exit]) -> None:
         for key in _keys(member.place, carries_datagrams=member.carries_datagrams):
@@ -816,10 +1034,6 @@ class Directory(Generic[Exit]):
             bucket.remove(member)
             if not bucket.members:
                 del self._buckets[key]
-        region = _region(member.place)
-        self._regions[region] -= 1
-        if not self._regions[region]:
-            del self._regions[region]
 
     def _buckets_of(self, wish: _Wish[Exit]) -> Sequence[_Bucket[Exit]]:
         """Return the fewest exits that hold all that a wish can mean."""
@@ -843,11 +1057,19 @@ class Directory(Generic[Exit]):
 
 
 def _age(entry: Entry) -> tuple[bool, int, str]:
-    """Return what is least for the exit of a network that is active.
+    """Return a key that is least for the first exit of a line.
 
     An exit that has attached from the network goes before one that only says that it leaves there.
     """
     return entry.is_elsewhere, entry.since, entry.device_id
+
+
+def _lines(entry: Entry) -> tuple[str, ...]:
+    """Return the lines of an exit: its household's, and in an IPv6 /48 its account's."""
+    around = enclosing(entry.network)
+    if len(around) == 1:
+        return (entry.network,)
+    return around[1][0], f"{entry.owner_id} in {around[-1][0]}"
 
 
 def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) -> bool:
@@ -857,7 +1079,7 @@ def _is_only_busy(member: _Member[Exit], wish: _Wish[Exit], *, is_strict: bool) 
     """
     if member.entry.device_id in wish.tried:
         return not member.standing.has_failed
-    return is_strict and not member.entry.has_place
+    return is_strict and not member.entry.has_place_for(wish.owner_id, datagrams=wish.is_datagrams)
 
 
 def _keys(place: Place, *, carries_datagrams: bool) -> Iterator[tuple[int, str | int, str]]:

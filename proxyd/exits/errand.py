@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, final
 
 from market.networks import Address
@@ -130,6 +131,10 @@ class Errand:
         """See `Carried.traffic`."""
         return 0, 0
 
+    def yields_at(self) -> float:
+        """See `Carried.yields_at`: it is short, and has its own bound."""
+        return inf
+
     def abort(self) -> None:
         """See `Carried.abort`: what comes of it proves nothing."""
         self._task.cancel()
@@ -160,8 +165,17 @@ class _Only:
         is_out = attached.is_gone or attached.device_id in tried
         return Missing.NO_EXIT if is_out else attached
 
-    def note(self, entry: Attached, outcome: Outcome | None, now: float) -> None:
+    def note(
+        self, entry: Attached, outcome: Outcome | None, now: float, *, buyer: str, target: str
+    ) -> None:
         """See `Chooser.note`: what the house meets says nothing of how buyers fare."""
+
+    def contradict(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
+        """See `Chooser.contradict`."""
+
+    def doubts(self, entry: Attached) -> bool:  # noqa: ARG002 - there is no other one
+        """See `Chooser.doubts`."""
+        return False
 
     def take_move(self, _wants: Wants, _session_id: str) -> bool:
         """See `Chooser.take_move`."""

@@ -46,6 +46,7 @@ from proxyd.exits.attached import (
     CROWDED,
     HARMLESS,
     SILENT_BEATS,
+    STANDBY,
     WANDERING,
     Adopted,
     Attached,
@@ -62,7 +63,7 @@ from proxyd.exits.control import (
     Loaner,
     NoLoans,
 )
-from proxyd.exits.directory import Place, Region
+from proxyd.exits.directory import Entry, Place, Region
 from proxyd.exits.handshakes import Handshakes
 from proxyd.exits.secure import Seal, make_pair
 from proxyd.limits import ExitLimits
@@ -364,7 +365,7 @@ class ExitListener:
         if attached.astray:
             return attached.astray
         if self._directory.is_standby(attached):
-            return "another device on the same line carries connections"
+            return STANDBY
         return attached.why_not
 
     def remark(self, device_id: str) -> str:
@@ -860,6 +861,7 @@ class ExitListener:
         attached.features = features_of(hello, attached.address)
         if self.own_ports is not None and not self.own_ports.fits:
             attached.features = tuple(each for each in attached.features if each != DENY)
+        attached.take_in(hello.capacity)
         control.accepted()
         control.attached = attached
         self._known(control)
@@ -882,6 +884,7 @@ class ExitListener:
         self.neighbours.attached(attached)
         if attached.is_open:
             self._directory.add(attached)
+        self._say_limits(attached)
         _logger.info("exit %s: attached from %s", attached.device_id, attached.address)
 
     def _welcome_of(self, attached: Attached) -> Welcome:
@@ -893,7 +896,7 @@ class ExitListener:
             place.country,
             place.city,
             place.asn,
-            attached.limits,
+            attached.granted,
             max(1, round(self.limits.heartbeat_seconds)),
         )
 
@@ -919,6 +922,21 @@ class ExitListener:
         if attached.is_proven and not attached.is_gone:
             attached.is_proven = False
             self.neighbours.changed(attached)
+
+    def standby_changed(self, entry: Entry) -> None:
+        """An exit stands behind another one on its line from now on, or no more: notify it."""
+        attached = self._by_device.get(entry.device_id)
+        if attached is not None and attached is entry:  # or it is another node's
+            self._say_limits(attached)
+
+    def _say_limits(self, attached: Attached) -> None:
+        """Send an exit its limits, and the reason why it rests, if either has changed."""
+        words = HELD_WORDS if attached.is_held else ""
+        if not words and self._directory.is_standby(attached):
+            words = STANDBY
+        if words != attached.granted.paused:
+            attached.limits = attached.granted._replace(paused=words)
+            self._attached[attached.attachment][1].send(attached.granted)
 
     def expel(self, attached: Attached, words: str) -> None:
         """Cut an exit with all that goes through it; `words` tell its owner why."""
@@ -979,7 +997,7 @@ class ExitListener:
         was_open, attached.is_held = attached.is_open, grant.paused
         attached.min_price_per_gb = self._least_price(grant, attached.place)
         limits = limits_of(grant)
-        if limits != attached.limits:
+        if limits != attached.granted._replace(paused=limits.paused):
             attached.limits = limits
             self._attached[attached.attachment][1].send(limits)
         self._opened(attached, was_open=was_open)
@@ -996,6 +1014,7 @@ class ExitListener:
             self._directory.remove(attached)
         elif attached.is_open and not was_open:
             self._directory.add(attached)
+        self._say_limits(attached)
 
     def _refused(self, reason: str) -> None:
         """An exit was not taken."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from market.exits import Door
-from proxyd.exits.attached import Attached
+from proxyd.exits.attached import STANDBY, Attached
 from proxyd.exits.directory import Directory, Place
 from proxyd.exits.link import Link, client_context, greeted
 from proxyd.exits.remote import AnyExit, RemoteExit, announcement
@@ -207,7 +207,7 @@ class Mesh:
         if remote.is_spent:
             return "the bytes of the day are used up"
         if self._directory.is_standby(remote):
-            return "another device on the same line carries connections"
+            return STANDBY
         return remote.paused
 
     def change_door(self, door: Door | None) -> None:

@@ -94,12 +94,11 @@ class RemoteExit:
         """Whether it may be chosen, as long as it has a place."""
         return not self.paused
 
-    @property
-    def has_place(self) -> bool:
-        """Whether it takes one more connection now, as far as is known here."""
+    def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
+        """Say whether it takes one more connection of a buyer now, as far as is known here."""
         if self.is_gone or self.is_spent or not self.link.can_borrow:
             return False
-        return self.borrowed is None or self.borrowed.has_place
+        return self.borrowed is None or self.borrowed.has_place_for(buyer, datagrams=datagrams)
 
     def allows(self, port: int) -> bool:
         """Say whether it may be asked for a port of targets."""

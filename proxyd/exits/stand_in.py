@@ -39,6 +39,7 @@ from proxyd.exits.attached import (
     Parked,
     prepare,
 )
+from proxyd.exits.places import Place
 from proxyd.loop.poller import HUNG_UP, Watcher
 from proxyd.loop.reactor import Reactor
 
@@ -227,6 +228,11 @@ class StandIn:
         self._fill()
 
     @property
+    def borrower(self) -> str:
+        """The borrower's name among the buyers of the exit."""
+        return f"node at {self._borrower[0]}:{self._borrower[1]}"
+
+    @property
     def _name(self) -> str:
         return self._attached.device_id
 
@@ -253,11 +259,11 @@ class StandIn:
             self.drop(line)
             self._answer(dialled._replace(number=line.number))
             return
-        parked = line.keep()
+        parked, place = line.keep()
         self._orders.discard(line)
         carrying = _Carrying(self._services, self._attached)
         self._answer(dialled._replace(number=line.number))
-        carrying.begin(sock, parked.sock)
+        carrying.begin(sock, parked.sock, place)
 
     def lose(self, line: "_Line") -> None:
         """The exit is gone."""
@@ -292,19 +298,27 @@ class _Line(Asker, Watcher):
         sock: owned from here on.
     """
 
-    __slots__ = ("_attached", "_order", "_parked", "_stand_in", "number", "sock")
+    __slots__ = ("_attached", "_order", "_parked", "_place", "_stand_in", "number", "sock")
 
     def __init__(self, stand_in: StandIn, number: int, sock: socket.SocketType) -> None:
         self._stand_in = stand_in
         self._attached: Attached | None = None
         self._order: Dial | Associate | None = None
         self._parked: Parked | None = None
+        self._place: Place | None = None
         self.number = number
         self.sock = sock
+
+    @property
+    def buyer(self) -> str:
+        """See `Asker.buyer`: the borrower has its buyers take turns."""
+        return self._stand_in.borrower
 
     def order(self, attached: Attached, order: Dial | Associate) -> None:
         """Have the exit connect one of its own connections to a target, or to any by datagrams."""
         self._attached, self._order = attached, order
+        datagrams = isinstance(order, Associate)
+        self._place = attached.take_place(self.buyer, datagrams=datagrams)
         parked = attached.pool.take(self)
         if parked is not None:
             self.take(parked)
@@ -315,6 +329,8 @@ class _Line(Asker, Watcher):
         assert attached is not None  # noqa: S101 - only who has an order asks for a connection
         assert order is not None  # noqa: S101 - as above
         self._parked = parked
+        if self._place is not None:
+            self._place.number = parked.number
         if isinstance(order, Associate):
             attached.order_datagrams(parked, self)
         else:
@@ -322,17 +338,20 @@ class _Line(Asker, Watcher):
 
     def answer(self, dialled: Dialled) -> None:
         """See `Asker.answer`."""
+        if self._place is not None and dialled.outcome is not _CONNECTED:
+            self._place.number = 0  # the exit has let go of it
         self._stand_in.answered(self, dialled)
 
     def lose(self) -> None:
         """See `Asker.lose`."""
         self._stand_in.lose(self)
 
-    def keep(self) -> Parked:
-        """Return the exit's connection, the caller's from here on."""
+    def keep(self) -> tuple[Parked, Place | None]:
+        """Return the exit's connection and its place, the caller's from here on."""
         parked, self._parked = self._parked, None
+        place, self._place = self._place, None
         assert parked is not None  # noqa: S101 - the exit has answered on it
-        return parked
+        return parked, place
 
     def let_go(self, attached: Attached) -> Parked | None:
         """Care no more about the order; return the exit's connection, the caller's."""
@@ -340,6 +359,9 @@ class _Line(Asker, Watcher):
         parked, self._parked = self._parked, None
         if parked is not None:
             attached.forgo(parked.number)
+        place, self._place = self._place, None
+        if place is not None:
+            attached.places.leave(place, attached.now())
         return parked
 
     def ready(self, events: int) -> None:
@@ -370,12 +392,14 @@ class _Carrying:
         self._joined: Carried | None = None
         self._is_over = False
 
-    def begin(self, borrower: socket.SocketType, exit_: socket.SocketType) -> None:
-        """Join them."""
+    def begin(
+        self, borrower: socket.SocketType, exit_: socket.SocketType, place: Place | None
+    ) -> None:
+        """Join them, in a place of the exit."""
         joined = self._services.join(borrower, exit_, self._over)
         self._joined = joined
         self._services.joined.add(joined)
-        self._attached.begin(joined)
+        self._attached.begin(joined, place)
         if self._is_over:
             self._end(joined)
 

@@ -40,7 +40,7 @@ half; whether it was a reset (`was_reset`) decides how the other side is closed.
 import errno
 import os
 import socket
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from proxyd.loop.pipes import WIDE_PIPE_BYTES, Pipe
 from proxyd.loop.poller import GONE, HUNG_UP, URGENT
@@ -51,6 +51,9 @@ from proxyd.metering.in_transit import InTransit
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import unsent
 from proxyd.relay.path import fit_to_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Enough for what has come between two turns of the loop, and no more than a fraction of a
 # millisecond for one connection (4 x 64 KiB) before the others have theirs.
@@ -136,8 +139,8 @@ class HalfPipe(Mover, InTransit):
 
     `ended` says that nothing more will come this way: the source's stream has ended and the sink
     knows (it was `announced`, or is when it is closed), or (`gave_up`) the sink takes no more,
-    perhaps because it `was_reset`. `delivered` counts bytes; `active_at` is when the last of them
-    moved, or when the relay began (loop time, seconds).
+    perhaps because it `was_reset`. `first` judges the first bytes. `delivered` counts bytes;
+    `active_at` is when the last of them moved, or when the relay began (loop time, seconds).
     """
 
     # More than 12 fields: they are one state, which every read and write touches; an object for a
@@ -170,6 +173,7 @@ class HalfPipe(Mover, InTransit):
         "announced",
         "delivered",
         "ended",
+        "first",
         "gave_up",
         "was_reset",
     )
@@ -209,6 +213,7 @@ class HalfPipe(Mover, InTransit):
         self.announced = False
         self.delivered = 0
         self.ended = False
+        self.first: Callable[[bytes], bool] | None = None
         self.gave_up = False
         self.was_reset = False
 
@@ -382,14 +387,26 @@ class HalfPipe(Mover, InTransit):
             return False
         if size < want and not (self._hung_up or self._urgent):
             self._unread = False
+        if self.first is not None and not self._is_first_right(data):
+            return False
         self._bulk = size >= SPLICE_FROM_BYTES and self._spliceable
         self._left -= size
         self._session.take(size, self)
         return self._write(data) and self._unread
 
+    def _is_first_right(self, data: bytes) -> bool:
+        """Judge the first bytes: wrong ones break the relay, and are neither counted nor sent."""
+        first, self.first = self.first, None
+        if first is None or first(data):
+            return True
+        self._owner.broken(self._source)
+        return False
+
     def _copy_early(self, allowance: int) -> bool:
         size = min(allowance, len(self._early))
         data = self._early[:size]
+        if self.first is not None and not self._is_first_right(data):
+            return False
         self._early = self._early[size:]
         self._session.take(size, self)
         return self._write(data)

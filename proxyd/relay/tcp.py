@@ -16,6 +16,7 @@ from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.in_transit import Payer
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer, close_with_reset
+from proxyd.relay.first_answer import FirstAnswer
 from proxyd.relay.halfpipe import HalfPipe, Owner
 
 _logger = logging.getLogger("relay")
@@ -81,6 +82,11 @@ class Relay(Owner):
         return max(self._up.active_at, self._down.active_at)
 
     @property
+    def is_half_closed(self) -> bool:
+        """Whether one of the two streams has ended."""
+        return self._up.ended is not self._down.ended
+
+    @property
     def bytes_up(self) -> int:
         """Bytes delivered from the client to the target."""
         return self._up.delivered
@@ -89,6 +95,11 @@ class Relay(Owner):
     def bytes_down(self) -> int:
         """Bytes delivered from the target to the client."""
         return self._down.delivered
+
+    def judge(self, first: FirstAnswer) -> None:
+        """Have the first bytes of both ways compared; to be called before `start`."""
+        self._up.first = first.asked
+        self._down.first = first.answered
 
     def start(
         self,

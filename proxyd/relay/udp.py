@@ -141,6 +141,7 @@ class Association(Receiver):
         "bytes_up",
         "is_broken",
         "is_closed",
+        "is_half_closed",
     )
 
     def __init__(
@@ -178,6 +179,7 @@ class Association(Receiver):
         self.bytes_up = 0
         self.bytes_down = 0
         self.is_broken = False
+        self.is_half_closed = False  # datagrams have no streams
         self.is_closed = False
 
     def start(self) -> None:

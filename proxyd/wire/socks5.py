@@ -70,7 +70,7 @@ REPLY_OF_FAILURE: Final = {
     Failure.REFUSED: Reply.CONNECTION_REFUSED,
     Failure.TIMED_OUT: Reply.TTL_EXPIRED,
     Failure.COMMAND_NOT_SUPPORTED: Reply.COMMAND_NOT_SUPPORTED,
-    Failure.NO_EXIT: Reply.GENERAL_FAILURE,
+    Failure.NO_EXIT: Reply.NETWORK_UNREACHABLE,  # there is no way out to the target
     Failure.EXIT_LOST: Reply.HOST_UNREACHABLE,
 }
 

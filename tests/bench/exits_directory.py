@@ -41,6 +41,7 @@ class Device:
 
     __slots__ = (
         "device_id",
+        "features",
         "has_place",
         "min_price_per_gb",
         "network",
@@ -56,7 +57,12 @@ class Device:
         self.place = place
         self.since = 1_700_000_000_000 + number
         self.has_place = chance() < 0.8
+        self.features = ()
         self.min_price_per_gb = int(chance() * PRICE / 0.75)
+
+    def has_place_for(self, buyer, *, datagrams):
+        """Say whether it takes a connection."""
+        return self.has_place
 
     def allows(self, port):
         """Say whether it may be asked for a port; all may."""
@@ -132,7 +138,7 @@ def main():
         directory.add(device)
     print(f"one attaches in {(time.perf_counter() - begun) / count * 1e6:.0f} us")
     for device in devices[::2]:
-        directory.note(device, Outcome.CONNECTED, 0.0)
+        directory.note(device, Outcome.CONNECTED, 0.0, buyer="", target="")
     for number, wish in enumerate(WISHES):
         names = {"asn": 1000, "last": countries[-40], "number": "{number}"}
         measure(directory, wish.format(*countries, **names), 1e6 + number * 60)

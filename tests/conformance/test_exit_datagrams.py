@@ -120,7 +120,7 @@ async def test_an_exit_that_does_not_offer_it_is_not_chosen(tmp_path: Path) -> N
         device = await plain.attach(service)
         service.wishes = "-country-xx"
         _, bought = await buy(service)
-        assert await refused_with(service, bought) == 1
+        assert await refused_with(service, bought) == 3
         assert not any(isinstance(each, Associate) for each in device.frames)
         await device.kill()
 
@@ -129,7 +129,7 @@ async def test_a_daemon_without_exits_carries_none_for_who_wants_one(tmp_path: P
     async with running_in(tmp_path) as service:
         service.wishes = "-country-xx"
         _, bought = await buy(service)
-        assert await refused_with(service, bought) == 1
+        assert await refused_with(service, bought) == 3
 
 
 async def test_a_label_keeps_its_exit_for_datagrams(setting: Setting) -> None:
@@ -157,7 +157,7 @@ async def test_a_device_that_refuses_is_passed_over(setting: Setting) -> None:
 
     setting.device.obey_datagrams = refuse
     _, bought = await buy(setting.service)
-    assert await refused_with(setting.service, bought) == 1
+    assert await refused_with(setting.service, bought) == 3
 
 
 # --- what is judged here -------------------------------------------------------------------------

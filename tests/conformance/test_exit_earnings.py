@@ -136,7 +136,7 @@ async def test_a_claw_back_beside_a_daemon_cuts_the_exit_and_refunds(tmp_path: P
         with pytest.raises(ConnectionError):
             await client.receive(1)
         await client.close()
-        assert await answer_to(service, goes_on, target) == 1
+        assert await answer_to(service, goes_on, target) == 3
         await service.end(second, goes_on)
         assert await service.balance(first) == 10.0
         assert await service.balance(second) == 10.0
@@ -158,7 +158,7 @@ async def test_a_session_sold_without_wishes_leaves_below_no_floor(
         device = await (await consented(service)).attach(service)
         service.wishes = wishes
         _, cheap = await buy(service, price=1.0)
-        assert await answer_to(service, cheap, target) == 1
+        assert await answer_to(service, cheap, target) == 3
         assert device.dials == []
         _, dear = await buy(service, price=2.0)
         assert await answer_to(service, dear, target) == 0

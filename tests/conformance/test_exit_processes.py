@@ -265,7 +265,7 @@ async def test_what_is_over_leaves_nothing(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code"), [(Outcome.REFUSED, 5), (Outcome.HOST_UNREACHABLE, 4), (Outcome.FAILED, 1)]
+    ("outcome", "code"), [(Outcome.REFUSED, 5), (Outcome.HOST_UNREACHABLE, 4), (Outcome.FAILED, 3)]
 )
 async def test_a_client_is_told_what_the_exit_met(
     tmp_path: Path, outcome: Outcome, code: int
@@ -284,7 +284,7 @@ async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
         service.wishes = "-country-xx"
         person, bought = await buy(service)
         device = await (await consented(service, person)).attach(service)
-        assert await answer_to(service, bought.username, bought.password, 80) == 1
+        assert await answer_to(service, bought.username, bought.password, 80) == 3
         assert device.dials == []
         await device.kill()
 

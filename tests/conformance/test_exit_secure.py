@@ -61,7 +61,7 @@ async def test_an_exit_that_cannot_do_it_is_not_chosen(tmp_path: Path) -> None:
         client = await Client.open(service.proxy_port)
         assert await client.log_in(bought.username, bought.password) == 0
         await client.send(request("127.0.0.1", 80))
-        assert (await client.reply())[0] == 1
+        assert (await client.reply())[0] == 3
         await client.close()
         assert device.dials == []
         await device.kill()

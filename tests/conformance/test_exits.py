@@ -25,12 +25,13 @@ from support.exit_device import (
     running_with_exit,
 )
 from support.service import Bought, Person, Service, running_in
-from support.socks import Client, credentials, request
+from support.socks import Client, credentials, request, tunnel
 from support.story import buy, reached, used
 from support.waiting import until
 
-from proxyctl.protocol.frames import Limits, Nodes, Outcome
+from proxyctl.protocol.frames import Dial, Dialled, Limits, Nodes, Outcome
 from proxyd.exits import listener
+from proxyd.exits.attached import STANDBY
 from proxyd.exits.certificate import fingerprint, own_certificate
 from proxyd.metering import sessions
 from proxyd.ops.listening import CannotListenError, bound_port
@@ -96,7 +97,7 @@ async def test_http_tells_which_exit_it_is(service: Service) -> None:
         (Outcome.REFUSED, 5, 502),
         (Outcome.HOST_UNREACHABLE, 4, 502),
         (Outcome.NOT_ALLOWED, 2, 403),
-        (Outcome.FAILED, 1, 503),
+        (Outcome.FAILED, 3, 503),
     ],
 )
 async def test_a_client_is_told_what_the_exit_met(
@@ -109,6 +110,39 @@ async def test_a_client_is_told_what_the_exit_met(
     answer = await http_answer(service, bought, 80)
     assert answer.startswith(f"HTTP/1.1 {status} ")
     assert "Proxy-Status: proxyd; error=" in answer
+
+
+async def test_junk_in_the_place_of_tls_is_neither_passed_on_nor_billed(tmp_path: Path) -> None:
+    hello = b"\x16\x03\x01\x00\x05hello"
+    async with running_in(tmp_path, **EXITS) as service:
+        device = await (await consented(service)).attach(service)
+        service.wishes = "-country-xx"
+        person, bought = await buy(service)
+
+        async def send_junk(device: Device, dial: Dial) -> None:
+            work = device.take(dial.number)
+            device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
+            loop = asyncio.get_running_loop()
+            await loop.sock_recv(work, 100)
+            with suppress(OSError):
+                await loop.sock_sendall(work, bytes(100_000))
+            work.close()
+
+        device.obey = send_junk
+        client = await tunnel(
+            service.proxy_port, bought.username, bought.password, "127.0.0.1", 443
+        )
+        await client.send(hello)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await client.receive(1)
+        await client.close()
+        await until(lambda: not listener_of(service)._by_device[device_id(service)].relays)
+        await service.end(person, bought)
+        assert await used(service, person, bought) <= len(hello)
+        exits = service.daemon.gateway._for_connections.exits
+        standing = exits.directory._members[device_id(service)].standing
+        assert standing.is_contradicted
+        await device.kill()
 
 
 async def replaced(service: Service) -> Device:
@@ -127,7 +161,7 @@ async def test_without_an_exit_of_the_kind_there_is_no_connection_from_here(
     _, bought = await buy(service)
     elsewhere = Bought(bought.id, bought.username[:-2] + "de", bought.password, 0)
     async with targets.sink() as target:
-        assert (await answer_to(service, elsewhere, target.port))[0] == 1
+        assert (await answer_to(service, elsewhere, target.port))[0] == 3
         answer = await http_answer(service, elsewhere, target.port)
         assert answer.startswith("HTTP/1.1 503 ")
         assert "\r\nRetry-After: " in answer
@@ -138,7 +172,7 @@ async def test_a_daemon_without_exits_does_not_connect_who_wants_one(tmp_path: P
     async with running_in(tmp_path) as service, targets.sink() as target:
         service.wishes = "-country-xx"
         _, bought = await buy(service)
-        assert (await answer_to(service, bought, target.port))[0] == 1
+        assert (await answer_to(service, bought, target.port))[0] == 3
         assert target.accepted == 0
 
 
@@ -164,7 +198,7 @@ async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
         made = await consented(service, person)
         device = await made.attach(service)
         mine = Bought(bought.id, bought.username + "-country-xx", bought.password, 0)
-        assert (await answer_to(service, mine, 80))[0] == 1
+        assert (await answer_to(service, mine, 80))[0] == 3
         assert device.dials == []
         await device.kill()
 
@@ -257,6 +291,26 @@ async def test_an_owner_sees_whether_a_device_carries(tmp_path: Path) -> None:
         await standby.kill()
 
 
+async def test_a_second_device_on_a_line_learns_that_it_rests(tmp_path: Path) -> None:
+    async with running_in(tmp_path, **EXITS) as service:
+        first, second = [await consented(service) for _ in range(2)]
+        device, standby = await first.attach(service), await second.attach(service)
+
+        def words(of: Device) -> list[str]:
+            return [each.paused for each in of.frames if isinstance(each, Limits)]
+
+        await until(lambda: words(standby) == [STANDBY], "it is told that it rests")
+        await device.kill()
+        await until(lambda: words(standby)[1:] == [""], "it is told that it is the first now")
+        assert words(device) == []
+        standby.send(paused("on battery"))
+        third = await (await consented(service)).attach(service)
+        standby.send(paused(""))
+        await until(lambda: len(words(third)) + len(words(standby)) > 2, "one of them rests")
+        await standby.kill()
+        await third.kill()
+
+
 async def states(service: Service, owner: Person) -> list[str]:
     """Return what an owner's exits do, in a word each."""
     answer = await service.call("GET", "/api/exits/me", token=owner.token)
@@ -304,7 +358,7 @@ async def test_an_exit_that_is_paused_in_the_account_is_cut_within_a_second(
         with pytest.raises(ConnectionError):
             await client.receive(1)
         await client.close()
-        assert (await answer_to(service, bought, target.port))[0] == 1
+        assert (await answer_to(service, bought, target.port))[0] == 3
         answer = await service.call(
             "POST", "/api/worker/token/revoke", body, token=made.owner.token
         )

@@ -374,6 +374,8 @@ class InOrder:
         self.bindings: dict[str, str] = {}
         self.noted: list[tuple[str, Outcome | None]] = []
         self.has_moved = False
+        self.contradicted: list[str] = []
+        self.is_doubtful = False
 
     def add(self, entry: Attached) -> None:
         self.exits[entry.device_id] = entry
@@ -394,7 +396,7 @@ class InOrder:
             if (
                 each.device_id not in about["tried"]
                 and each.owner_id != about["owner_id"]
-                and each.has_place
+                and each.has_place_for(about["owner_id"], datagrams=UDP in features)
                 and features.issubset(each.features)
             ):
                 if not each.allows(about["port"]):
@@ -405,8 +407,14 @@ class InOrder:
                 return each
         return missing
 
-    def note(self, entry: Attached, outcome: Outcome | None, _now: float) -> None:
+    def note(self, entry: Attached, outcome: Outcome | None, _now: float, **_about: str) -> None:
         self.noted.append((entry.device_id, outcome))
+
+    def contradict(self, entry: Attached, _now: float, **_about: str) -> None:
+        self.contradicted.append(entry.device_id)
+
+    def doubts(self, _entry: Attached) -> bool:
+        return self.is_doubtful
 
     def take_move(self, _wants: Wants, _session_id: str) -> bool:
         return self.has_moved
@@ -536,7 +544,8 @@ class Consented:
         device = await Device(port, address).attach(self.first)
         assert device.welcome is not None, device.sorry
         # Targets of tests are at any port, and more than a household would allow.
-        listener._by_device[self.device_id].limits = NO_LIMITS
+        attached = listener._by_device[self.device_id]
+        attached.limits = NO_LIMITS._replace(paused=attached.granted.paused)
         return device
 
 

@@ -99,9 +99,8 @@ class Entry:
     since: int = 1
     borrowed: Attached | None = None
 
-    @property
-    def has_place(self) -> bool:
-        return self.borrowed is None or self.borrowed.has_place
+    def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
+        return self.borrowed is None or self.borrowed.has_place_for(buyer, datagrams=datagrams)
 
     def allows(self, port: int) -> bool:
         return not self.limits.ports or port in self.limits.ports

@@ -53,7 +53,8 @@ async def linked(services: Sequence[Service]) -> None:
 
 def active(service: Service) -> set[str]:
     """Return the devices that a daemon may choose."""
-    return set(mesh_of(service)._directory._active)
+    members = mesh_of(service)._directory._members
+    return {name for name, each in members.items() if each.is_first}
 
 
 async def all_know(services: Sequence[Service], devices: set[str]) -> None:

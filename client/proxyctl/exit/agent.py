@@ -379,6 +379,7 @@ class Agent:
             ),
             terms=self._consent.terms,
             paused=self._carrier.paused,
+            capacity=self._carrier.capacity,
         )
 
     def _say(self, words: str) -> None:

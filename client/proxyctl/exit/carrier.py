@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from proxyctl.exit.borrower import Borrower
 from proxyctl.exit.datagrams import DatagramRelay
 from proxyctl.exit.denied import Denied
-from proxyctl.exit.dial import Dialer, DialError
+from proxyctl.exit.dial import Dialer, DialError, outcome_of
 from proxyctl.exit.limits import lesser
 from proxyctl.exit.pace import Pace
 from proxyctl.exit.pool import Pool, Room
@@ -22,6 +22,7 @@ from proxyctl.protocol.frames import (
     SECURE_TICKETS,
     Associate,
     Call,
+    Capacity,
     Deny,
     Dial,
     Dialled,
@@ -33,6 +34,7 @@ from proxyctl.protocol.frames import (
     Lent,
     Limits,
     Outcome,
+    Over,
     Park,
     Ping,
     Pong,
@@ -63,6 +65,11 @@ FAILED_DIAL_SECONDS: Final = 10.0
 CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
 # A buyer's datagrams take two sockets, and memory for what waits: together a few megabytes.
 ASSOCIATIONS_MAX: Final = 8
+# The daemon closes a relay and gives the next order in one moment, by two connections: the order
+# may come first. It waits for the relay's place; the relay's end takes a round trip at most.
+PLACE_SECONDS: Final = 1.0
+PORTS_SAID_MAX: Final = 256  # to the daemon: its frames are short; more ports are judged here alone
+HELD_MAX: Final = 64  # orders that wait for a place; a daemon that knows the limit sends few
 PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goes on
 READ_MAX_BYTES: Final = 1024 * 1024  # as much as a pipe takes
 READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is not worth a call
@@ -116,7 +123,9 @@ class Carrier:
         self._borrowers: dict[int, _Attachment] = {}
         # By the number of the loan, and of the work connection.
         self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._relays: set[AnyRelay] = set()
+        self._held: dict[tuple[int, int], _Held] = {}  # orders that wait for a place
+        # With the order that each is the end of, where the daemon has the end reported.
+        self._relays: dict[AnyRelay, tuple[_Attachment, int]] = {}
         self._associations: set[DatagramRelay] = set()  # of these, and some that begin
         self._all_over: asyncio.Future[None] | None = None
 
@@ -124,6 +133,18 @@ class Carrier:
     def connections(self) -> int:
         """How many are carried or dialled."""
         return len(self._relays) + len(self._dials)
+
+    @property
+    def capacity(self) -> Capacity:
+        """The limits of this device that the daemon has to know."""
+        own = self._own
+        is_any_port = self._guard.has_opened or len(own.ports) > PORTS_SAID_MAX
+        return Capacity(
+            own.connections,
+            ASSOCIATIONS_MAX,
+            () if is_any_port else own.ports,
+            own.dials_per_second,
+        )
 
     @property
     def parked(self) -> int:
@@ -160,6 +181,8 @@ class Carrier:
 
     def detach(self) -> None:
         """Give up what needs a control connection; relays go on."""
+        for key in tuple(self._held):
+            self._drop(key)
         for task in (*self._dials.values(), *self._calls):
             task.cancel()
         for each in self._attachments():
@@ -192,6 +215,7 @@ class Carrier:
     def pause(self, reason: str) -> None:
         """Take no connections from now on for this reason; take some again if it is empty."""
         self.paused = reason
+        self._begin_held()
         for each in self._attachments():
             for pool, wanted in each.pools():
                 pool.park(0 if reason else wanted)
@@ -331,6 +355,9 @@ class Carrier:
         if borrower is None:
             return
         borrower.close()
+        for key in tuple(self._held):
+            if key[0] == number:
+                self._drop(key)
         for (loan, _), task in tuple(self._dials.items()):
             if loan == number:
                 task.cancel()
@@ -389,27 +416,63 @@ class Carrier:
         if work is None:
             attachment.fail(frame.number, Outcome.FAILED)
             return
+        objection = self._objection(frame)
+        if objection is None:
+            self._begin(frame, work, attachment)
+        elif objection is Outcome.AT_LIMIT and len(self._held) < HELD_MAX:
+            key = attachment.loan, frame.number
+            timer = self._loop.call_later(PLACE_SECONDS, self._refuse_held, key)
+            self._held[key] = _Held(frame, work, attachment, timer)
+        else:
+            attachment.refuse(frame.number, work, objection)
+
+    def _objection(self, frame: Dial | Associate) -> Outcome | None:
+        """Return why an order cannot be obeyed now; None if it can."""
         most = lesser(self._own.connections, self._asked.connections)
         if self.paused:
-            outcome = Outcome.PAUSED
-        elif most and self.connections >= most:
-            outcome = Outcome.AT_LIMIT
-        elif isinstance(frame, Associate) and not self._own.udp:
-            outcome = Outcome.NOT_ALLOWED
-        elif isinstance(frame, Associate) and len(self._associations) >= ASSOCIATIONS_MAX:
-            outcome = Outcome.AT_LIMIT
-        else:
-            task = self._loop.create_task(
-                self._associate(frame, work, attachment)
-                if isinstance(frame, Associate)
-                else self._dial(frame, work, attachment)
-            )
-            key = attachment.loan, frame.number
-            self._dials[key] = task
-            task.add_done_callback(partial(self._dialled, key))
-            return
-        attachment.fail(frame.number, outcome)
-        attachment.leave(work)
+            return Outcome.PAUSED
+        if isinstance(frame, Associate) and not self._own.udp:
+            return Outcome.NOT_ALLOWED
+        if most and self.connections >= most:
+            return Outcome.AT_LIMIT
+        if isinstance(frame, Associate) and len(self._associations) >= ASSOCIATIONS_MAX:
+            return Outcome.AT_LIMIT
+        return None
+
+    def _begin(self, frame: Dial | Associate, work: Work, attachment: _Attachment) -> None:
+        """Obey an order."""
+        task = self._loop.create_task(
+            self._associate(frame, work, attachment)
+            if isinstance(frame, Associate)
+            else self._dial(frame, work, attachment)
+        )
+        key = attachment.loan, frame.number
+        self._dials[key] = task
+        task.add_done_callback(partial(self._dialled, key, work, attachment))
+
+    def _begin_held(self) -> None:
+        """Obey orders that wait for a place, the first come first, until all places are taken."""
+        for key, held in tuple(self._held.items()):
+            objection = self._objection(held.frame)
+            if objection is Outcome.AT_LIMIT:
+                continue
+            del self._held[key]
+            held.timer.cancel()
+            if objection is None:
+                self._begin(held.frame, held.work, held.attachment)
+            else:
+                held.attachment.refuse(held.frame.number, held.work, objection)
+
+    def _refuse_held(self, key: tuple[int, int]) -> None:
+        """No place has come free for an order in its time."""
+        held = self._held.pop(key)
+        held.attachment.refuse(held.frame.number, held.work, Outcome.AT_LIMIT)
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        """Forget an order that waits for a place: the daemon has given it up."""
+        held = self._held.pop(key)
+        held.timer.cancel()
+        held.work.reset()
 
     async def _dial(self, frame: Dial, work: Work, attachment: _Attachment) -> None:
         began = self._loop.time()
@@ -418,8 +481,8 @@ class Carrier:
                 frame.host, frame.port, lambda address: self._permits_port(address, frame.port)
             )
         except DialError as error:
-            attachment.fail(frame.number, error.outcome, self._micros_since(began))
-            attachment.leave(work)
+            micros = self._micros_since(began)
+            attachment.refuse(frame.number, work, error.outcome, micros)
             return
         except asyncio.CancelledError:
             work.reset()
@@ -429,12 +492,12 @@ class Carrier:
             seen = attachment.seen_address(sock)
             host = frame.host if isinstance(frame.host, str) else sock.getpeername()[0]
             noted = self._journal.add_target(host, frame.port)
-            await self._join(work, sock, noted)
+            await self._join(work, sock, noted, attachment, frame.number)
         except BaseException as error:
             sock.close()
             work.reset()
-            if isinstance(error, OSError):
-                attachment.fail(frame.number, Outcome.FAILED, micros)
+            if isinstance(error, OSError):  # the target has reset it since it connected
+                attachment.fail(frame.number, outcome_of(error), micros)
                 return
             raise
         if not work.is_lost:
@@ -451,6 +514,9 @@ class Carrier:
             over=self._association_is_over,
             loop=self._loop,
         )
+        if len(self._associations) >= ASSOCIATIONS_MAX:  # orders of one moment
+            attachment.refuse(frame.number, work, Outcome.AT_LIMIT)
+            return
         self._associations.add(relay)
         try:
             await relay.open()
@@ -459,11 +525,11 @@ class Carrier:
             relay.abort()
             work.reset()
             if isinstance(error, OSError):
-                attachment.fail(frame.number, Outcome.FAILED)
+                attachment.fail(frame.number, outcome_of(error))
                 return
             raise
         if relay in self._associations:  # it may have ended already
-            self._relays.add(relay)
+            self._relays[relay] = attachment, frame.number
             attachment.send(Dialled(frame.number, Outcome.CONNECTED, 0, None, 0))
 
     def _association_is_over(self, relay: DatagramRelay) -> None:
@@ -473,32 +539,63 @@ class Carrier:
     def _note_target(self, host: str, port: int) -> None:
         self._journal.add_target(host, port)
 
-    def _dialled(self, key: tuple[int, int], task: asyncio.Task[None]) -> None:
+    def _dialled(
+        self,
+        key: tuple[int, int],
+        work: Work,
+        attachment: _Attachment,
+        task: asyncio.Task[None],
+    ) -> None:
         if self._dials.get(key) is task:
             del self._dials[key]
+        if task.cancelled() or work.is_lost:  # it may have ended without an answer
+            attachment.over(key[1])
+        self._begin_held()
         if not task.cancelled():
             task.result()
 
-    async def _join(self, work: Work, target: socket.socket, noted: Target) -> None:
+    async def _join(
+        self,
+        work: Work,
+        target: socket.socket,
+        noted: Target,
+        attachment: _Attachment,
+        number: int,
+    ) -> None:
+        def began(relay: AnyRelay) -> None:
+            self._relays[relay] = attachment, number
+
         def said(data: bytes) -> None:
             noted.host = name_in(data) or noted.host
 
-        await self._sockets.join(
-            work, target, meter=self, said=said, over=self._over, began=self._relays.add
-        )
+        await self._sockets.join(work, target, meter=self, said=said, over=self._over, began=began)
 
     def _over(self, relay: AnyRelay) -> None:
-        self._relays.discard(relay)
+        if relay in self._relays:
+            attachment, number = self._relays.pop(relay)
+            attachment.over(number)
+        self._begin_held()
         if not self._relays and self._all_over is not None and not self._all_over.done():
             self._all_over.set_result(None)
 
     def _work_is_lost(self, loan: int, number: int) -> None:
+        if (loan, number) in self._held:
+            self._drop((loan, number))
         task = self._dials.get((loan, number))
         if task is not None:
             task.cancel()
 
     def _micros_since(self, began: float) -> int:
         return int((self._loop.time() - began) * 1_000_000)
+
+
+class _Held(NamedTuple):
+    """An order that waits for a place."""
+
+    frame: Dial | Associate
+    work: Work
+    attachment: _Attachment
+    timer: asyncio.TimerHandle
 
 
 class _Attachment:
@@ -551,8 +648,9 @@ class _Attachment:
 
         return _Attachment(number, pool, self.address, self._public, send, self._loop)
 
-    def leave(self, work: Work) -> None:
-        """Leave a work connection to the daemon to close; it hears by a frame why."""
+    def refuse(self, number: int, work: Work, outcome: Outcome, micros: int = 0) -> None:
+        """Report an order that failed, and leave its work connection to the daemon to close."""
+        self.fail(number, outcome, micros)
         self._leaving.add(work)
         self._loop.call_later(FAILED_DIAL_SECONDS, self._close, work)
 
@@ -570,6 +668,11 @@ class _Attachment:
     def fail(self, number: int, outcome: Outcome, micros: int = 0) -> None:
         """Report a dial that failed."""
         self.send(Dialled(number, outcome, micros, None, 0))
+
+    def over(self, number: int) -> None:
+        """Report that a connection is over; to the daemon alone, whose loans have no such frame."""
+        if self.loan == _HOME:
+            self.send(Over(number))
 
     def seen_address(self, sock: socket.socket) -> tuple[Address | None, int]:
         """Return the address and port that the target sees, unless a router changes them."""

@@ -45,10 +45,18 @@ def _numbers(*names: str) -> frozenset[int]:
     return frozenset(getattr(errno, name) for name in names if hasattr(errno, name))
 
 
-_HOST_UNREACHABLE: Final = _numbers("EHOSTUNREACH", "WSAEHOSTUNREACH", "EHOSTDOWN")
-_NETWORK_UNREACHABLE: Final = _numbers("ENETUNREACH", "WSAENETUNREACH", "EADDRNOTAVAIL")
+# A device without an address of the target's family has no route, or no address to send from.
+_NETWORK_UNREACHABLE: Final = _numbers(
+    "ENETUNREACH", "WSAENETUNREACH", "ENETDOWN", "EADDRNOTAVAIL", "WSAEADDRNOTAVAIL"
+)
 _TIMED_OUT: Final = _numbers("ETIMEDOUT", "WSAETIMEDOUT")
 _AT_LIMIT: Final = _numbers("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "WSAENOBUFS", "WSAEMFILE")
+# The device's own firewall, which may close some targets and leave others open.
+_NOT_ALLOWED: Final = _numbers("EPERM", "EACCES", "WSAEACCES")
+# The target has answered, and has reset the connection.
+_REFUSED: Final = _numbers(
+    "ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "WSAECONNREFUSED", "WSAECONNRESET", "ENOTCONN"
+)
 
 
 class DialError(Exception):
@@ -126,8 +134,8 @@ class Dialer:
         absolute = public_name(name)
         if absolute is None:
             raise DialError(Outcome.NOT_ALLOWED)
-        if self._lookups >= LOOKUPS_MAX:
-            raise DialError(Outcome.AT_LIMIT)
+        if self._lookups >= LOOKUPS_MAX:  # names of strangers fill it, so the device is not full
+            raise DialError(Outcome.TIMED_OUT)
         self._lookups += 1
         lookup = self._loop.create_task(
             self._loop.getaddrinfo(absolute, port, type=socket.SOCK_STREAM)
@@ -182,10 +190,10 @@ class Dialer:
         sock = await self._connect_socket(address, port, seconds)
         try:
             peer = sock.getpeername()
-            permitted = self._guard.permits_peer(peer[0], peer[1])
-        except OSError:
-            permitted = False
-        if not permitted:
+        except OSError as error:  # the target has reset it since it connected
+            sock.close()
+            raise DialError(outcome_of(error)) from None
+        if not self._guard.permits_peer(peer[0], peer[1]):
             sock.close()
             raise DialError(Outcome.NOT_ALLOWED)
         return sock
@@ -238,19 +246,24 @@ def new_socket(address: Address) -> socket.socket:
 
 
 def outcome_of(error: OSError) -> Outcome:
-    """Return how a failed connect is told to the daemon."""
+    """Return the report of a failed connect.
+
+    It is never a fault of this device: a stranger chooses the target, and a target chooses how a
+    connect fails. An error without an entry here comes from the network or the target.
+    """
     if isinstance(error, ConnectionRefusedError):
         return Outcome.REFUSED
     if isinstance(error, TimeoutError) or error.errno in _TIMED_OUT:
         return Outcome.TIMED_OUT
     for numbers, outcome in (
-        (_HOST_UNREACHABLE, Outcome.HOST_UNREACHABLE),
+        (_REFUSED, Outcome.REFUSED),
         (_NETWORK_UNREACHABLE, Outcome.NETWORK_UNREACHABLE),
         (_AT_LIMIT, Outcome.AT_LIMIT),
+        (_NOT_ALLOWED, Outcome.NOT_ALLOWED),
     ):
         if error.errno in numbers:
             return outcome
-    return Outcome.FAILED
+    return Outcome.HOST_UNREACHABLE
 
 
 def _sort(

@@ -118,7 +118,7 @@ class Guard:
 
     @property
     def has_opened(self) -> bool:
-        """Whether the owner opened any network to strangers."""
+        """Whether the owner has opened any address by `--allow`, on all its ports."""
         return bool(self._allow)
 
     def is_opened(self, address: Address) -> bool:

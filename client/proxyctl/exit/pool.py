@@ -107,7 +107,8 @@ class Pool:
         self._tickets: deque[tuple[int, bytes]] = deque(maxlen=TICKETS_KEPT)
         self._wanted = 0
         self._parked: dict[int, Work] = {}
-        self._opening: set[asyncio.Task[bool]] = set()
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._entered: set[int] = set()  # numbers in `_opening` that were added to `_parked`
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -140,8 +141,9 @@ class Pool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for task in tuple(self._opening):
-            task.cancel()
+        for number, task in tuple(self._opening.items()):
+            if number not in self._entered:  # one that has entered may be a relay by now
+                task.cancel()
         for number in tuple(self._parked):
             self._unpark(number).reset()
 
@@ -149,17 +151,24 @@ class Pool:
         """Open as many as are wanted, as far as there is room."""
         if self._timer is not None:
             return
-        while self._tickets and len(self._parked) + len(self._opening) < self._wanted:
+        while self._tickets and self._coming() < self._wanted:
             if not self._room.take(self):
                 return
             number, ticket = self._tickets.popleft()
+            if number in self._parked or number in self._opening:  # a daemon that counts wrongly
+                self._room.give()
+                continue
             task = self._loop.create_task(self._open(number, ticket))
-            self._opening.add(task)
-            task.add_done_callback(self._opened)
+            self._opening[number] = task
+            task.add_done_callback(partial(self._opened, number))
             seconds = self._room.pause()
             if seconds:
                 self._wait(seconds)
                 return
+
+    def _coming(self) -> int:
+        """Return how many wait or are about to: one that has entered is counted once."""
+        return len(self._parked) + len(self._opening) - len(self._entered)
 
     def _wait(self, seconds: float) -> None:
         if self._timer is None:
@@ -169,42 +178,44 @@ class Pool:
         self._timer = None
         self.fill()
 
-    def _opened(self, task: asyncio.Task[bool]) -> None:
-        self._opening.discard(task)
-        if task.cancelled() or not task.result():
+    def _opened(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._opening[number]
+        if number in self._entered:
+            self._entered.discard(number)
+        else:
             self._room.give()
         if not task.cancelled():
+            task.result()
             self.fill()
 
-    async def _open(self, number: int, ticket: bytes) -> bool:
-        """Open one; return whether it waits, or has waited."""
+    async def _open(self, number: int, ticket: bytes) -> None:
+        """Open one; `_enter` is called when it waits."""
         try:
             sock = await self._connect()
         except OSError:
             if not self._failed():
-                return False
+                return
             self._tickets.appendleft((number, ticket))  # nobody has seen it
             self._wait(min(RETRY_MAX_SECONDS, RETRY_SECONDS * 2 ** min(self._failures, 10)))
             self._failures += 1
-            return False
+            return
         self._failures = 0
         preface = Preface(self._attachment, number, ticket).encode()
         try:
             keep_alive(sock)
-            work = await self._relays.park(sock, preface, partial(self._gone, number))
+            await self._relays.park(
+                sock, preface, partial(self._gone, number), partial(self._enter, number)
+            )
         except OSError:
             sock.close()
-            return False
         except BaseException:
             sock.close()
             raise
-        if work.is_lost:
-            return False
-        if number in self._parked:  # a daemon that counts wrongly
-            work.reset()
-            return False
+
+    def _enter(self, number: int, work: Work) -> None:
+        """Add one before the daemon has its ticket: an order may be the answer."""
         self._parked[number] = work
-        return True
+        self._entered.add(number)
 
     def _gone(self, number: int) -> None:
         if number not in self._parked:

@@ -244,6 +244,10 @@ class Relay:
                 reset(end.transport)
 
 
+def ignore(_: object) -> None:
+    """Do nothing with an argument."""
+
+
 class AsyncioRelays:
     """Makes relays on every system. See `Relays`.
 
@@ -261,7 +265,13 @@ class AsyncioRelays:
         """See `Relays.connect`."""
         return await dial.connect(address, port, seconds)
 
-    async def park(self, sock: socket.socket, hello: bytes, lost: Callable[[], None]) -> Work:
+    async def park(
+        self,
+        sock: socket.socket,
+        hello: bytes,
+        lost: Callable[[], None],
+        ready: Callable[[Work], None] = ignore,
+    ) -> Work:
         """See `Relays.park`."""
         end = End(lambda _: lost())
         try:
@@ -270,6 +280,7 @@ class AsyncioRelays:
             sock.close()
             raise
         if not end.is_lost and not end.transport.is_closing():
+            ready(end)
             end.transport.write(hello)
         return end
 
@@ -301,7 +312,7 @@ class AsyncioRelays:
                 )
                 began(relay)
 
-        await self._loop.create_connection(lambda: End(_nobody, connected), sock=target)
+        await self._loop.create_connection(lambda: End(ignore, connected), sock=target)
 
     async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
         """See `Relays.hand_over`."""
@@ -316,10 +327,6 @@ class AsyncioRelays:
 
     def close(self) -> None:
         """See `Relays.close`."""
-
-
-def _nobody(_: End) -> None:
-    pass
 
 
 def reset(transport: asyncio.Transport) -> None:

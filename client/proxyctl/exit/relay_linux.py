@@ -16,7 +16,7 @@ from proxyctl.exit.closing import Closer, reset_socket
 from proxyctl.exit.halfpipe import HalfPipe, Shared
 from proxyctl.exit.pipes import PipePool
 from proxyctl.exit.poller import READS, WRITABLE, Poller
-from proxyctl.exit.relay import AsyncioRelays, End
+from proxyctl.exit.relay import AsyncioRelays, End, ignore
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,16 +49,24 @@ class EpollRelays:
         """See `Relays.connect`."""
         return await self._shared.poller.connect(address, port, seconds)
 
-    async def park(self, sock: socket.socket, hello: bytes, lost: Callable[[], None]) -> Work:
+    async def park(
+        self,
+        sock: socket.socket,
+        hello: bytes,
+        lost: Callable[[], None],
+        ready: Callable[[Work], None] = ignore,
+    ) -> Work:
         """See `Relays.park`."""
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if sock.send(hello) != len(hello):
                 raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
-            return _Parked(self._shared.poller, sock, lost)
+            parked = _Parked(self._shared.poller, sock, lost)
         except BaseException:
             sock.close()
             raise
+        ready(parked)  # in the same turn of the loop: no answer to the hello was read yet
+        return parked
 
     async def join(
         self,

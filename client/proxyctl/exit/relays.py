@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
-from proxyctl.exit.relay import AsyncioRelays
+from proxyctl.exit.relay import AsyncioRelays, ignore
 
 if TYPE_CHECKING:
     import asyncio
@@ -68,13 +68,20 @@ class Relays(Protocol):
             OSError: there is none; TimeoutError after so many seconds.
         """
 
-    async def park(self, sock: socket.socket, hello: bytes, lost: Callable[[], None]) -> Work:
+    async def park(
+        self,
+        sock: socket.socket,
+        hello: bytes,
+        lost: Callable[[], None],
+        ready: Callable[[Work], None] = ignore,
+    ) -> Work:
         """Have a socket wait as a work connection.
 
         Args:
             sock: it is owned from here on, whatever happens.
             hello: is sent on it.
             lost: called once when the other side has ended it, before `join`; and perhaps later.
+            ready: called with what this returns, before the other side can have the hello.
 
         Raises:
             OSError: it broke.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from proxyctl.exit.relay import End
+from proxyctl.exit.relay import End, ignore
 from proxyctl.protocol.secure import END, ChunkError, ChunkReader, chunked
 
 if TYPE_CHECKING:
@@ -107,12 +107,20 @@ class SecureStream(asyncio.Protocol):
         end: is told of it as of a socket.
         hello: is sent first, as it is.
         is_ours: says of a certificate (DER) whether it is the daemon's.
+        ready: called with the end before the hello is sent.
     """
 
-    def __init__(self, end: End, hello: bytes, is_ours: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self,
+        end: End,
+        hello: bytes,
+        is_ours: Callable[[bytes], bool],
+        ready: Callable[[End], None],
+    ) -> None:
         self._end = end
         self._hello = hello
         self._is_ours = is_ours
+        self._ready = ready
         self.taker: asyncio.Protocol | None = None
         self._reader = ChunkReader()
         self._transport: asyncio.Transport | None = None
@@ -124,6 +132,7 @@ class SecureStream(asyncio.Protocol):
         under.set_write_buffer_limits(WAITING_MAX_BYTES)
         self._end.connection_made(SecureTransport(under, self))
         if self._is_ours(certificate or b""):
+            self._ready(self._end)
             under.write(self._hello)
         else:
             under.abort()
@@ -202,10 +211,20 @@ class SecureDoor:
         self._is_ours = is_ours
         self._loop = loop
 
-    async def park(self, sock: socket.socket, hello: bytes, lost: Callable[[], None]) -> End:
-        """See `Relays.park`."""
+    async def park(
+        self,
+        sock: socket.socket,
+        hello: bytes,
+        lost: Callable[[], None],
+        ready: Callable[[End], None] = ignore,
+    ) -> End:
+        """See `Relays.park`.
+
+        The daemon may give an order before this returns: the loop reports the end of a handshake
+        some turns later.
+        """
         end = End(lambda _: lost())
-        stream = SecureStream(end, hello, self._is_ours)
+        stream = SecureStream(end, hello, self._is_ours, ready)
         try:
             await self._loop.create_connection(
                 lambda: stream,

@@ -131,6 +131,7 @@ class Kind(IntEnum):
     DENY = 23
     CALL = 24
     SEEN = 25
+    OVER = 26
 
 
 class Outcome(IntEnum):
@@ -148,11 +149,24 @@ class Outcome(IntEnum):
     FAILED = 9
 
 
+class Capacity(NamedTuple):
+    """The limits of a device, set by its owner there; 0 and no `ports` are no limit.
+
+    `connections` and `associations` are at once; an association counts as a connection as well.
+    `dials` are new work connections in a second. An exit with this field also sends `Over`.
+    """
+
+    connections: int
+    associations: int
+    ports: tuple[int, ...]
+    dials: int
+
+
 class Hello(NamedTuple):
     """Who attaches: its worker token, what it is, and the terms that its owner has agreed to.
 
     `terms` is the SHA-256 of their text, in hexadecimal. `paused` says why the exit takes no
-    connections now; empty when it does.
+    connections now; empty when it does. Older exits do not say their `capacity`.
     """
 
     protocol: int
@@ -162,6 +176,7 @@ class Hello(NamedTuple):
     features: tuple[str, ...]
     terms: str
     paused: str
+    capacity: Capacity | None = None
 
 
 class Limits(NamedTuple):
@@ -258,6 +273,15 @@ class Dialled(NamedTuple):
     micros: int
     address: Address | None
     port: int
+
+
+class Over(NamedTuple):
+    """A connection through the exit is over there, by the number of its order: its place is free.
+
+    An order that was answered by a failure ends with that answer. Loans have no such frame.
+    """
+
+    number: int
 
 
 class State(NamedTuple):
@@ -417,6 +441,7 @@ Frame = Union[
     Deny,
     Call,
     Seen,
+    Over,
 ]
 
 
@@ -548,7 +573,7 @@ def _encode_body(frame: Frame) -> tuple[Kind, bytes]:  # noqa: PLR0911 - one for
         return Kind.DIALLED, _encode_dialled(frame)
     if isinstance(frame, Tickets):
         return Kind.TICKETS, _encode_tickets(frame)
-    if isinstance(frame, (Associate, Park, Drain, Encrypt)):
+    if isinstance(frame, (Associate, Over, Park, Drain, Encrypt)):
         return _encode_number(frame)
     if isinstance(frame, (Ping, Pong)):
         if len(frame.payload) != PING_BYTES:
@@ -571,9 +596,10 @@ def _decode_body(kind: int, body: bytes) -> Frame | None:
     return _decode_json(Kind(kind), body) if kind in _KINDS else None
 
 
-def _encode_number(frame: Associate | Park | Drain | Encrypt) -> tuple[Kind, bytes]:
-    if isinstance(frame, Associate):
-        return Kind.ASSOCIATE, _NUMBER.pack(frame.number)
+def _encode_number(frame: Associate | Over | Park | Drain | Encrypt) -> tuple[Kind, bytes]:
+    if isinstance(frame, (Associate, Over)):
+        kind = Kind.OVER if isinstance(frame, Over) else Kind.ASSOCIATE
+        return kind, _NUMBER.pack(frame.number)
     if isinstance(frame, Encrypt):
         return Kind.ENCRYPT, _COUNT.pack(frame.connections)
     return Kind.PARK if isinstance(frame, Park) else Kind.DRAIN, _COUNT.pack(frame[0])
@@ -708,6 +734,7 @@ def _decode_json(kind: Kind, body: bytes) -> Frame:  # noqa: PLR0911 - one for e
             tuple(line_of(each) for each in _list(fields["features"])),
             line_of(fields["terms"]),
             line_of(fields["paused"]),
+            _capacity(fields["capacity"]) if "capacity" in fields else None,
         )
     if kind is Kind.WELCOME:
         return Welcome(
@@ -750,6 +777,10 @@ def _fields(frame: Frame) -> dict[str, Any]:
     if isinstance(frame, Limits):
         return _said(frame)
     fields: dict[str, Any] = frame._asdict()
+    if isinstance(frame, Hello):
+        del fields["capacity"]
+        if frame.capacity is not None:
+            fields["capacity"] = frame.capacity._asdict()
     if isinstance(frame, Welcome):
         fields["limits"] = _said(frame.limits)
     return fields
@@ -785,6 +816,15 @@ def _limits(fields: dict[str, Any]) -> Limits:
         integer_of(fields["bytes_per_day"]),
         tuple(integer_of(each, PORT_MAX) for each in _list(fields["ports"])),
         line_of(fields.get("paused", "")),  # which older daemons do not say
+    )
+
+
+def _capacity(fields: dict[str, Any]) -> Capacity:
+    return Capacity(
+        integer_of(fields["connections"]),
+        integer_of(fields["associations"]),
+        tuple(integer_of(each, PORT_MAX) for each in _list(fields["ports"])),
+        integer_of(fields["dials"]),
     )
 
 
@@ -828,6 +868,7 @@ _DECODING: Final[dict[int, Callable[[bytes], Frame]]] = {
     Kind.PONG: lambda body: Pong(_decode_ping(body).payload),
     Kind.ENCRYPT: lambda body: Encrypt(*_COUNT.unpack(body)),
     Kind.ASSOCIATE: lambda body: Associate(*_NUMBER.unpack(body)),
+    Kind.OVER: lambda body: Over(*_NUMBER.unpack(body)),
     Kind.FOR: _decode_for,
     Kind.OPEN: _decode_open,
     Kind.CALL: _decode_call,

@@ -265,6 +265,23 @@ async def test_the_words_of_the_target_are_told_and_no_other_exit_is_asked(
     assert port.counters.failovers == 0
 
 
+async def test_a_refusal_of_a_doubtful_exit_is_checked_through_another(port: Port) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = answering(Outcome.REFUSED)
+    port.directory.is_doubtful = True
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        assert answer.via is not None
+        assert answer.via.attached.device_id == "second"
+        assert port.directory.contradicted == ["first"]
+        await answer.close(port, target)
+    second.obey = answering(Outcome.HOST_UNREACHABLE)
+    assert (await dialled(port)).failure is Failure.REFUSED  # the first answer, confirmed
+    assert (await dialled(port, wants=Wants(session="a"))).failure is Failure.REFUSED
+    assert (len(first.dials), len(second.dials)) == (3, 2)  # a label shows no other address
+    assert port.directory.contradicted == ["first"]
+
+
 @pytest.mark.parametrize("outcome", [Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED])
 async def test_an_exit_that_cannot_is_passed_over(port: Port, outcome: Outcome) -> None:
     first, second = await port.parked("first"), await port.parked("second")

@@ -38,6 +38,9 @@ class Device:
     def allows(self, port):
         return not self.ports or port in self.ports
 
+    def has_place_for(self, buyer, *, datagrams):
+        return self.has_place
+
 
 @dataclass
 class Book:
@@ -45,6 +48,7 @@ class Book:
 
     directory: Directory[Device] = field(default_factory=lambda: Directory(random.Random(1).random))
     now: float = 1000.0
+    dialled: int = 0
 
     def add(self, *devices):
         for each in devices:
@@ -78,9 +82,17 @@ class Book:
             port=port,
         )
 
-    def note(self, device, *outcomes):
+    def note(self, device, *outcomes, buyer="", target=""):
+        """Note outcomes, each of another buyer at another site by default."""
         for outcome in outcomes:
-            self.directory.note(device, outcome, self.now)
+            self.dialled += 1
+            self.directory.note(
+                device,
+                outcome,
+                self.now,
+                buyer=buyer or f"buyer-{self.dialled}",
+                target=target or f"site-{self.dialled}.com",
+            )
 
 
 @pytest.fixture
@@ -97,7 +109,7 @@ def test_only_exits_are_drawn_that_allow_the_port(book):
         book.add(Device(f"web-{each}", ports=(80, 443)))
     german = book.add(Device("web", PARIS, ports=(443,)))
     for each in range(400):
-        book.directory._active[f"device-{each}"].entry.ports = (80,)
+        book.directory._members[f"device-{each}"].entry.ports = (80,)
     assert all(book.pick(port=443).ports[-1] == 443 for _ in range(100))
     assert book.pick("rotate", port=443) is not book.pick("rotate", port=443)
     assert book.pick("country-fr", port=443) is german
@@ -110,7 +122,7 @@ def test_only_exits_are_drawn_that_allow_the_port(book):
 def test_the_first_port_of_a_label_chooses_its_exit_and_others_are_refused(book):
     book.fill(50)
     for each in range(50):
-        book.directory._active[f"device-{each}"].entry.ports = (80,) if each % 10 else (443,)
+        book.directory._members[f"device-{each}"].entry.ports = (80,) if each % 10 else (443,)
     for number in range(20):
         label = f"session-{number}"
         chosen = book.pick(label, port=443)
@@ -171,8 +183,7 @@ def test_of_one_network_one_exit_is_active_and_the_next_moves_up(book):
     assert book.pick() is third
     assert not book.directory.is_standby(third)
     book.directory.remove(third)
-    assert not book.directory._queues
-    assert not book.directory._networks
+    assert not book.directory._lines
 
 
 def test_of_one_network_the_exit_that_attached_first_is_active_whenever_it_is_heard_of(book):
@@ -188,9 +199,48 @@ def test_of_one_network_the_exit_that_attached_first_is_active_whenever_it_is_he
         assert book.pick() is devices[2]
         for each in devices:
             book.directory.remove(each)
-    assert not book.directory._queues
-    assert not book.directory._networks
+    assert not book.directory._lines
     assert not book.directory._buckets
+
+
+def test_an_exit_that_nobody_can_use_blocks_nobody_on_its_line(book):
+    greedy, rare, own, cheap = book.add(
+        Device("greedy", network="192.0.2.1", min_price_per_gb=900),
+        Device("rare", network="192.0.2.1", ports=(5222,)),
+        Device("own", network="192.0.2.1", owner_id="buyer"),
+        Device("cheap", network="192.0.2.1"),
+    )
+    assert {book.pick(port=443) for _ in range(20)} == {cheap}
+    assert {book.pick(port=443, price=900) for _ in range(20)} == {greedy}
+    assert {book.pick(port=5222) for _ in range(20)} == {rare}
+    assert {book.pick(port=443, owner="another") for _ in range(20)} == {own}
+    assert len(book.directory) == 1
+    own.has_place = False  # it is full, and the line carries no more for that
+    assert isinstance(book.pick(port=443, owner="another"), Missing)
+
+
+def test_a_household_is_one_line_and_so_are_an_accounts_devices_in_a_48(book):
+    lines = [f"2001:db8:{site:x}:{net:x}::/64" for site in (1, 2) for net in range(0, 512, 64)]
+    owners = {lines[-1]: "another"}
+    for each in lines:
+        book.add(Device(each, network=each, owner_id=owners.get(each, "owner")))
+    # Four /56s: of each /48 the first one's account has one exit, and another account one more.
+    chosen = {book.pick().device_id for _ in range(200)}
+    assert chosen == {lines[0], lines[8]}
+    book.directory.remove(book.directory.get(lines[12]))
+    book.add(Device("mine", network="2001:db8:2:100::/64", owner_id="other", since=0))
+    assert {book.pick().device_id for _ in range(300)} == {lines[0], lines[8], "mine"}
+
+
+def test_devices_learn_whether_others_on_their_line_come_first(book):
+    told = []
+    book.directory.standby_changed = lambda each: told.append(
+        (each.device_id, book.directory.is_standby(each))
+    )
+    one, _ = book.add(Device("1", network="n"), Device("2", network="n"))
+    book.directory.remove(one)
+    book.add(Device("3", network="n", since=0))
+    assert told == [("1", False), ("2", False), ("2", True), ("3", False)]
 
 
 def test_an_exit_that_an_older_one_displaces_has_its_failures_remembered(book):
@@ -290,7 +340,7 @@ def test_who_will_not_do_is_never_chosen(book, wants):
 
 def test_the_one_that_will_do_is_found_among_many(book):
     book.fill(400)
-    for device in list(book.directory._active.values()):
+    for device in list(book.directory._members.values()):
         device.entry.has_place = device.entry.device_id == "device-77"
 
     assert {book.pick().device_id for _ in range(100)} == {"device-77"}
@@ -320,7 +370,7 @@ def test_a_search_sees_each_exit_once_and_of_many_not_all(book, monkeypatch):
     for place in (BERLIN, PARIS):
         book.fill(20, place, place.city)
     for wants in ("kind-any", "country-de_fr"):
-        wish = module._Wish(parse(wants), "", 0, "", (), 0.0)
+        wish = module._Wish(parse(wants), "", 0, "", (), 0.0, frozenset(), 0, {})
         buckets = book.directory._buckets_of(wish)
         for start in range(40):
             walk = [each.entry for each in module._walk(buckets, 40, start)]
@@ -404,8 +454,8 @@ def test_three_failures_in_a_row_are_a_rest_and_each_is_longer(book):
     assert book.pick() is device
 
     for seconds in (30, 60, 120):
-        book.note(device, Outcome.AT_LIMIT)
-        book.note(device, Outcome.AT_LIMIT)  # had begun before: the rest is not longer
+        book.note(device, Outcome.FAILED)
+        book.note(device, Outcome.FAILED)  # had begun before: the rest is not longer
         book.now += seconds - 1
         assert book.pick() is Missing.NO_EXIT
         book.now += 1
@@ -416,6 +466,63 @@ def test_three_failures_in_a_row_are_a_rest_and_each_is_longer(book):
     book.note(device, None)
     book.now += 30
     assert book.pick() is device
+
+
+def test_a_full_exit_does_not_rest(book):
+    device = book.add(Device("one"))
+    book.note(device, *[Outcome.AT_LIMIT] * 10)
+    assert book.pick() is device
+
+
+def test_faults_that_one_buyer_meets_count_for_that_buyer_alone(book):
+    device = book.add(Device("one"))
+    for seconds in (30, 60):
+        book.note(device, *[Outcome.FAILED] * 3, buyer="mallory")
+        assert book.pick(owner="mallory") is Missing.NO_EXIT
+        assert book.pick(owner="another") is device
+        book.now += seconds - 1
+        assert book.pick(owner="mallory") is Missing.NO_EXIT
+        book.now += 1
+        assert book.pick(owner="mallory") is device
+
+
+def test_faults_at_one_site_are_counted_once(book):
+    device = book.add(Device("one"))
+    for number in range(10):
+        book.note(device, Outcome.FAILED, buyer=f"buyer-{number}", target=f"{number}.example.com")
+    assert book.pick() is device
+
+
+def test_what_fails_through_two_exits_is_the_targets_fault(book):
+    one, two = book.add(Device("one"), Device("two"))
+    for number in range(10):
+        for device in (one, two):
+            book.note(device, None, target=f"site-{number}.org", buyer=f"buyer-{number % 4}")
+    assert {book.pick() for _ in range(50)} == {one, two}
+    assert {book.pick(owner="buyer-1") for _ in range(50)} == {one, two}
+    assert one in {book.pick(owner="buyer-2") for _ in range(50)}
+
+
+def test_a_site_that_answers_again_proves_nothing_of_exits_that_fail_there(book):
+    one, two = book.add(Device("one"), Device("two"))
+    for number in range(3):
+        book.note(two, Outcome.FAILED, target=f"site-{number}.org")
+        book.note(one, Outcome.CONNECTED, target=f"site-{number}.org")
+    assert {book.pick() for _ in range(50)} == {one}
+
+
+def test_the_word_of_an_exit_is_checked_while_it_is_new_and_after_a_contradiction(book):
+    device = book.add(Device("one"))
+    assert book.directory.doubts(device)
+    book.note(device, *[Outcome.CONNECTED] * module.NEWCOMER_DIALS)
+    checked = sum(book.directory.doubts(device) for _ in range(1000))
+    assert 50 < checked < 200
+    book.directory.contradict(device, book.now, buyer="a", target="a.com")
+    assert all(book.directory.doubts(device) for _ in range(100))
+    assert book.pick() is device
+    for each in "bc":
+        book.directory.contradict(device, book.now, buyer=each, target=f"{each}.com")
+    assert book.pick() is Missing.NO_EXIT
 
 
 def test_a_rest_is_an_hour_at_most(book):
@@ -661,6 +768,22 @@ def test_labels_are_bounded_by_session_and_in_all(book, monkeypatch):
     assert "session 9" in book.directory._bindings
 
 
+def test_one_account_with_many_labels_costs_no_other_its_own(book, monkeypatch):
+    monkeypatch.setattr(module, "LABELS_TOTAL", 64)
+    book.fill(20)
+    first = book.pick("session-a-strict", owner="alice", session="alice's")
+    for session in range(10):  # many sessions of one account, each within its own bound
+        for number in range(30):
+            book.pick(f"session-{number}", owner="mallory", session=f"{session}")
+            assert book.directory._labels == sum(map(len, book.directory._bindings.values())) <= 64
+    assert book.pick("session-a-strict", owner="alice", session="alice's") is first
+    book.directory.remove(first)
+    assert book.pick("session-a-strict", owner="alice", session="alice's") is Missing.EXIT_LOST
+    for session in ["alice's", *map(str, range(10))]:
+        book.directory.forget(session)
+    assert (book.directory._labels, book.directory._held, book.directory._holders) == (0, {}, {})
+
+
 def test_the_rest_is_bounded_too(book, monkeypatch):
     monkeypatch.setattr(module, "ROTATING_TOTAL", 10)
     monkeypatch.setattr(module, "SITES_TOTAL", 10)
@@ -728,7 +851,7 @@ class Machine(RuleBasedStateMachine):
         self.last = {}  # session: device
 
     @property
-    def active(self):
+    def first(self):
         by_network = {}
         for each in self.attached:
             by_network.setdefault(each.network, each)
@@ -768,14 +891,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
     def note(self, data, outcome):
-        if not self.active:
+        if not self.attached:
             return
-        entry = data.draw(st.sampled_from(self.active))
+        entry = data.draw(st.sampled_from(self.attached))
         self.book.note(entry, outcome)
         rests = self.cooling.setdefault(entry.device_id, [0, 0, 0.0])
         if outcome is Outcome.CONNECTED:
             rests[:2] = 0, 0
-        elif outcome in (None, Outcome.PAUSED, Outcome.AT_LIMIT, Outcome.FAILED):
+        elif outcome in (None, Outcome.PAUSED, Outcome.FAILED):
             rests[0] += 1
             if rests[0] >= 3 and rests[2] <= self.book.now:
                 rests[2] = self.book.now + min(30.0 * 2 ** rests[1], 3600.0)
@@ -822,7 +945,7 @@ class Machine(RuleBasedStateMachine):
             else:
                 assert chosen is Missing.NO_EXIT
             return
-        same = [each for each in self.active if each.device_id == bound[0]]
+        same = [each for each in self.attached if each.device_id == bound[0]]
         if same and same[0] in will_do:
             assert chosen is same[0]
         elif is_strict:
@@ -834,14 +957,21 @@ class Machine(RuleBasedStateMachine):
         else:
             assert chosen is Missing.NO_EXIT
 
+    @staticmethod
+    def offers(entry, price):
+        return entry.owner_id != "buyer" and entry.min_price_per_gb <= price
+
     def will_do(self, wish, price, tried):
         wants = parse(wish)
         return [
             each
-            for each in self.active
+            for number, each in enumerate(self.attached)
             if each.has_place
-            and each.owner_id != "buyer"
-            and each.min_price_per_gb <= price
+            and self.offers(each, price)
+            and not any(
+                other.network == each.network and self.offers(other, price)
+                for other in self.attached[:number]
+            )
             and each.device_id not in tried
             and self.cooling.get(each.device_id, (0, 0, 0.0))[2] <= self.book.now
             and (not wants.countries or each.place.country in wants.countries)
@@ -856,11 +986,11 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "attached"):
             return
         directory = self.book.directory
-        assert len(directory) == len(self.active)
+        assert len(directory) == len(self.first)
         assert {each for each in self.attached if directory.is_standby(each)} == set(
             self.attached
-        ) - set(self.active)
-        counted = Counter(Region(*each.place[:3]) for each in self.active)
+        ) - set(self.first)
+        counted = Counter(Region(*each.place[:3]) for each in self.first)
         assert directory.coverage() == counted
         for bucket in directory._buckets.values():
             assert list(bucket.rings) == sorted(each.ring for each in bucket.members)

@@ -84,6 +84,7 @@ class Cluster:
                 return
             exits.reactor.poller.forget(outcome.fileno())
             outcome.close()
+            via.attached.places.give(via.place)
             over.set_result(via.attached.device_id)
 
         wants = parse(f"country-xx-session-{label}")
@@ -178,8 +179,9 @@ async def test_a_label_that_one_node_has_moved_is_moved_on_all_although_its_exit
     before = (await three.use(1, 1))["label0"].pop()
     entry = mesh_of(first)._directory.get(before)
     exits = first.daemon.gateway._for_connections.exits
-    for _ in range(3):  # it rests here, and nowhere else
-        exits.directory.note(entry, None, exits.reactor.loop.time())
+    for each in "abc":  # it rests here, and nowhere else
+        now = exits.reactor.loop.time()
+        exits.directory.note(entry, None, now, buyer=each, target=f"{each}.com")
     moved = await three.dial(first, "label0")
     assert moved != before
 

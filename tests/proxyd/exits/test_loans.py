@@ -12,7 +12,7 @@ import pytest
 from support import targets
 from support.datagrams import peer, unwrapped, wrapped
 from support.exit_device import BEAT_SECONDS, Granted, answering, ignore, paused
-from support.linked import Link, Node
+from support.linked import Entry, Link, Node
 from support.waiting import until
 
 from proxyctl.exit import borrower as borrower_module
@@ -402,21 +402,25 @@ async def test_where_a_node_stands_in_it_counts_itself(two: Two) -> None:
     assert own._connections_elsewhere == 0
 
 
+def takes(entry: Entry) -> bool:
+    return entry.has_place_for("buyer", datagrams=False)
+
+
 async def test_an_exit_that_is_full_here_is_not_chosen(two: Two) -> None:
     await two.home.agent()
     entry = two.edge.hear_of("device", two.link, limits=Limits(1, 0, 0, ()))
-    assert entry.has_place
+    assert takes(entry)
     attached = two.edge.loans.exit_of(entry)
     assert attached is not None
     relay = Relayed()
     attached.begin(relay)
-    assert not entry.has_place
+    assert not takes(entry)
     assert await Call(two.edge, 80).end() is Failure.NO_EXIT
     two.edge.loans.changed(entry)
     entry.limits = Limits(2, 0, 0, ())
-    assert not entry.has_place
+    assert not takes(entry)
     two.edge.loans.changed(entry)
-    assert entry.has_place
+    assert takes(entry)
     attached.end(relay)
 
 

@@ -23,6 +23,7 @@ from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyd.exits import mesh as module
 from proxyd.exits.certificate import own_certificate
+from proxyd.exits.remote import AnyExit
 
 
 @pytest.fixture
@@ -50,6 +51,10 @@ async def attached(
         at = services[number % len(services)]
         made.append((device, await device.attach(at, address or f"127.9.0.{number + 1}")))
     return made
+
+
+def takes(entry: AnyExit) -> bool:
+    return entry.has_place_for("somebody", datagrams=False)
 
 
 async def end(devices: list[tuple[Consented, Device]]) -> None:
@@ -104,7 +109,8 @@ async def test_many_exits_are_announced_whole(
             mesh = mesh_of(second)
             for link in [*mesh.links.values()]:
                 link.close("the test says so")
-            assert not any(each.has_place for each in mesh._directory._standby.values())
+            members = mesh._directory._members.values()
+            assert not any(takes(each.entry) for each in members)
             await linked([services[0], second])
             await all_know([second], ids)
         await end(devices)
@@ -305,9 +311,9 @@ async def test_exits_of_others_are_not_chosen_where_nothing_can_be_borrowed(
     remote = mesh_of(three[1])._directory.get(made.device_id)
     assert local is not None
     assert remote is not None
-    assert (local.has_place, remote.has_place) == (True, True)
+    assert (takes(local), takes(remote)) == (True, True)
     remote.link.can_borrow = False
-    assert not remote.has_place
+    assert not takes(remote)
     assert remote.text == local.text
     assert active(three[1]) == {made.device_id}
     await device.kill()

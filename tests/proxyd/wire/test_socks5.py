@@ -504,7 +504,7 @@ def test_a_host_from_text_is_an_address_or_a_printable_name(encoded: bytes) -> N
         (Failure.REFUSED, 5),
         (Failure.TIMED_OUT, 6),
         (Failure.COMMAND_NOT_SUPPORTED, 7),
-        (Failure.NO_EXIT, 1),
+        (Failure.NO_EXIT, 3),
         (Failure.EXIT_LOST, 4),
     ],
 )
@@ -515,7 +515,7 @@ def test_each_failure_has_its_code_in_a_complete_reply(failure: Failure, code: i
 
 
 def test_every_failure_has_a_code_of_its_own_but_those_of_exits() -> None:
-    """RFC 1928 has no code for them: a client that knows none of exits does what is right."""
+    """RFC 1928 has no code for them: they have the code of the failure that is most like them."""
     replies, of_targets = set(), set(Failure) - {Failure.NO_EXIT, Failure.EXIT_LOST}
     for failure in of_targets:
         protocol = dialling()

@@ -183,7 +183,7 @@ async def test_look_ups_are_bounded(dialer: MakeDialer, monkeypatch: pytest.Monk
     await asyncio.sleep(0)
     with pytest.raises(DialError) as raised:
         await one.dial("example.org", 80, every_port)
-    assert raised.value.outcome is Outcome.AT_LIMIT
+    assert raised.value.outcome is Outcome.TIMED_OUT
     never.set_exception(socket.gaierror())
     assert all(
         isinstance(each, DialError) for each in await asyncio.gather(*tasks, return_exceptions=True)
@@ -205,8 +205,18 @@ async def test_a_port_that_the_limits_lack_is_not_allowed(dialer: MakeDialer) ->
         (OSError(errno.EHOSTUNREACH, ""), Outcome.HOST_UNREACHABLE),
         (OSError(errno.ENETUNREACH, ""), Outcome.NETWORK_UNREACHABLE),
         (OSError(errno.EMFILE, ""), Outcome.AT_LIMIT),
-        (OSError(errno.EACCES, ""), Outcome.FAILED),
+        (OSError(errno.EADDRNOTAVAIL, ""), Outcome.NETWORK_UNREACHABLE),
+        (OSError(errno.EPERM, ""), Outcome.NOT_ALLOWED),
+        (OSError(errno.EACCES, ""), Outcome.NOT_ALLOWED),
+        (OSError(errno.ECONNRESET, ""), Outcome.REFUSED),
+        (OSError(errno.ENOPROTOOPT, ""), Outcome.HOST_UNREACHABLE),
+        (OSError(errno.EPROTO, ""), Outcome.HOST_UNREACHABLE),
     ],
 )
 def test_how_a_failure_is_told(error: OSError, outcome: Outcome) -> None:
     assert outcome_of(error) is outcome
+
+
+def test_no_error_of_a_connect_is_a_fault_of_the_device() -> None:
+    for number in errno.errorcode:
+        assert outcome_of(OSError(number, "")) is not Outcome.FAILED

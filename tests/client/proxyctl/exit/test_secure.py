@@ -3,17 +3,20 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tls import make_certificate
 from support.waiting import until
 
 from proxyctl.exit.control import secure_door
+from proxyctl.exit.pool import Pool, Room
 from proxyctl.exit.relay import End
+from proxyctl.protocol.frames import SECURE_TICKETS
 from proxyctl.protocol.secure import END, chunked
 
 
@@ -24,12 +27,14 @@ class Server(asyncio.Protocol):
         self.received = b""
         self.is_lost = False
         self.transport: asyncio.Transport | None = None
+        self.said: Callable[[], None] = lambda: None  # called when something has come
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.received += data
+        self.said()
 
     def connection_lost(self, _: Exception | None) -> None:
         self.is_lost = True
@@ -71,6 +76,37 @@ async def test_a_ticket_is_shown_to_the_daemon(tmp_path: Path) -> None:
         await until(lambda: server.is_lost)
         assert server.received == b"a ticket" + END
     await until(lambda: lost == [1])
+
+
+async def test_an_order_that_the_ticket_brings_finds_its_connection(tmp_path: Path) -> None:
+    """The daemon may answer a ticket before the agent's loop reports the end of the handshake."""
+    taken: list[Any] = []
+    loop = asyncio.get_running_loop()
+    async with serving(tmp_path) as (server, port, pin):
+
+        async def connect() -> socket.socket:
+            sock = socket.create_connection(("127.0.0.1", port))
+            sock.setblocking(False)
+            return sock
+
+        room = Room(100, loop.time)
+        pool = Pool(
+            1,
+            connect,
+            room=room,
+            lost=lambda _: None,
+            relays=secure_door("127.0.0.1", pin),
+            loop=loop,
+        )
+        server.said = lambda: taken.append(pool.take(SECURE_TICKETS))
+        pool.add_tickets(SECURE_TICKETS, (bytes(16),))
+        pool.park(1)
+        await until(lambda: bool(taken), "the ticket has arrived")
+        assert taken[0] is not None
+        taken[0].reset()
+        pool.close()
+        await until(lambda: not pool._opening, "nothing is opened any more")
+        assert room._taken == 0
 
 
 async def test_another_certificate_sees_no_ticket(tmp_path: Path) -> None:

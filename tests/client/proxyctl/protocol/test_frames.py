@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from proxyctl.exit.carrier import PORTS_SAID_MAX
 from proxyctl.protocol import frames
 from proxyctl.protocol.frames import (
     CANDIDATES_MAX,
@@ -18,6 +19,7 @@ from proxyctl.protocol.frames import (
     TICKETS_MAX,
     Associate,
     Call,
+    Capacity,
     Deny,
     Dial,
     Dialled,
@@ -36,6 +38,7 @@ from proxyctl.protocol.frames import (
     Nodes,
     Open,
     Outcome,
+    Over,
     Park,
     Ping,
     Pong,
@@ -64,6 +67,15 @@ RECORDED: list[tuple[Frame, bytes]] = [
             b'"features":["dns"],"terms":"ab","paused":""}'
         ),
     ),
+    (
+        Hello(1, "t0ken", "0.2.0", "Linux", (), "ab", "", Capacity(16, 8, (80, 443), 20)),
+        (
+            b'\x00\xb4\x01{"protocol":1,"token":"t0ken","version":"0.2.0","system":"Linux",'
+            b'"features":[],"terms":"ab","paused":"",'
+            b'"capacity":{"connections":16,"associations":8,"ports":[80,443],"dials":20}}'
+        ),
+    ),
+    (Over(9), b"\x00\x09\x17\0\0\0\0\0\0\0\x09"),
     (
         WELCOME,
         (
@@ -174,10 +186,22 @@ addresses = st.ip_addresses()
 limits = st.builds(
     Limits, integers, integers, integers, st.lists(ports, max_size=100).map(tuple), lines
 )
+capacities = st.builds(
+    Capacity, integers, integers, st.lists(ports, max_size=100).map(tuple), integers
+)
 any_frame = st.one_of(
     st.builds(
-        Hello, integers, lines, lines, lines, st.lists(lines, max_size=5).map(tuple), lines, lines
+        Hello,
+        integers,
+        lines,
+        lines,
+        lines,
+        st.lists(lines, max_size=5).map(tuple),
+        lines,
+        lines,
+        st.none() | capacities,
     ),
+    st.builds(Over, integers),
     st.builds(Welcome, integers, lines, lines, lines, integers, limits, integers),
     st.builds(Sorry, lines, lines, integers),
     st.builds(
@@ -255,7 +279,16 @@ def test_bytes_are_taken_although_nobody_looks_at_the_frames_yet() -> None:
         Limits(1, 1, 1, tuple(range(65_000, 65_535))),
         Sorry("code", "\N{GRINNING FACE}" * TEXT_MAX_CHARACTERS, 0),
         For(1, encode(Tickets(1, (b"t" * 16,) * TICKETS_MAX))),
-        Hello(1, "t" * 100, "v" * 100, "s" * 500, ("dns", "udp"), "a" * 64, "p" * 500),
+        Hello(
+            1,
+            "t" * 100,
+            "v" * 100,
+            "s" * 500,
+            ("dns", "udp"),
+            "a" * 64,
+            "p" * 500,
+            Capacity(1 << 32, 1 << 32, tuple(range(65_000, 65_000 + PORTS_SAID_MAX)), 1 << 32),
+        ),
     ],
     ids=lambda each: type(each).__name__,
 )
@@ -341,7 +374,8 @@ def test_a_field_that_is_missing_or_of_another_kind_is_no_frame(frame: Frame) ->
     fields, kind = documents(frame), encode(frame)[2]
     for key in fields:
         without = {each: value for each, value in fields.items() if each != key}
-        for wrong in (without, *(fields | {key: value} for value in (None, 1.5, True, {}, -1))):
+        absent = [] if key == "capacity" else [without]  # older exits have no such field
+        for wrong in (*absent, *(fields | {key: value} for value in (None, 1.5, True, {}, -1))):
             with pytest.raises(FrameError, match="cannot be understood"):
                 read(framed(kind, json.dumps(wrong).encode()))
 

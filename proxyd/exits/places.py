@@ -1,0 +1,259 @@
+"""The places of one exit: which buyer has how many, and which connection gives way to a new one.
+
+Theory of operation
+-------------------
+An owner allows so many connections at once, and the device says how many it takes itself. Each dial
+of an exit takes a place, which its connection keeps. A buyer is an account: its sessions share.
+
+* Below half of the places a buyer takes any free one. Beyond half it takes one only while nobody
+  else has wanted a place for a minute, and a quarter of the places stays free for newcomers.
+* When no place is free, a connection gives way that has moved no byte for a while, or that one side
+  has ended: of the buyer with the most places first. A buyer with half of the places has only its
+  own give way.
+
+A device learns of the end of a connection later than the daemon. One that reports ends (`Over`)
+keeps a place taken here until that report, so that both sides count alike.
+"""
+
+from typing import Final, Protocol, final
+
+# As long as a browser keeps a connection that it may use again; nobody waits for an answer longer
+# without a sign of life.
+IDLE_SECONDS = 30.0
+# One side has ended, and the other says nothing: what it may still say is a round trip away.
+HALF_CLOSED_SECONDS = 2.0
+WANTED_SECONDS: Final = 60.0  # who has wanted a place so recently may want the next one
+# A device ends what is stuck after ten seconds; then the report was lost, or it is an old one.
+LEAVING_SECONDS: Final = 15.0
+FULL_SECONDS: Final = 1.0  # an exit that says it is full is asked again after that
+RESERVED_SHARE: Final = 4  # one of so many places is for buyers with less than half
+
+
+class Yielding(Protocol):
+    """A connection that may give way."""
+
+    __slots__ = ()
+
+    def yields_at(self) -> float:
+        """Return when it gives way to others if it moves nothing until then (loop time)."""
+
+    def abort(self) -> None:
+        """Cut it at once, after giving back what was not delivered."""
+
+
+def yields_at(active_at: float, *, is_half_closed: bool) -> float:
+    """Return when a connection gives way that has moved its last byte at a time (loop time)."""
+    return active_at + (HALF_CLOSED_SECONDS if is_half_closed else IDLE_SECONDS)
+
+
+@final
+class Place:
+    """One place that is taken.
+
+    `number` is that of its order, 0 before there is one. `relay` is its connection, if there is
+    one by now.
+    """
+
+    __slots__ = ("buyer", "is_datagrams", "number", "relay")
+
+    def __init__(self, buyer: str, is_datagrams: bool) -> None:
+        self.buyer = buyer
+        self.is_datagrams = is_datagrams
+        self.number = 0
+        self.relay: Yielding | None = None
+
+
+@final
+class Kind:
+    """Places of one kind: of all connections, or of associations alone.
+
+    `full_until` is how long the device is known to be full (loop time).
+    """
+
+    __slots__ = ("full_until", "held", "taken")
+
+    def __init__(self) -> None:
+        self.full_until = 0.0
+        self.taken = 0
+        self.held: dict[str, int] = {}  # by buyer
+
+    def add(self, buyer: str, amount: int) -> None:
+        """Count places of a buyer."""
+        self.taken += amount
+        held = self.held.get(buyer, 0) + amount
+        if held:
+            self.held[buyer] = held
+        else:
+            del self.held[buyer]
+
+
+@final
+class Places:
+    """The places of one exit; see the theory above.
+
+    `reports_ends` says that the device reports the end of each connection. `others` are connections
+    without a place: those of other nodes, of the house, and of a daemon before this one.
+    """
+
+    __slots__ = (
+        "_all",
+        "_associations",
+        "_leaving",
+        "_none_before",
+        "_placed",
+        "_wanted_at",
+        "_wanted_by",
+        "others",
+        "reports_ends",
+    )
+
+    def __init__(self) -> None:
+        self.reports_ends = False
+        self.others = 0
+        self._all = Kind()
+        self._associations = Kind()
+        self._placed: dict[Place, None] = {}  # the oldest first
+        self._leaving: dict[int, tuple[Place, float]] = {}  # by number; the oldest first
+        # The last two buyers that wanted a place, and when.
+        self._wanted_by = ["", ""]
+        self._wanted_at = [0.0, 0.0]
+        self._none_before = 0.0  # until then no connection gives way
+
+    @property
+    def taken(self) -> int:
+        """How many are taken."""
+        return self._all.taken + self.others
+
+    def has(self, buyer: str, most: int, associations: int, now: float, *, datagrams: bool) -> bool:
+        """Say whether there is a place for a buyer, which is taken to want one.
+
+        Args:
+            buyer: whose connection it would be.
+            most: how many connections the exit takes; 0 for any number.
+            associations: how many of them may be associations; 0 for any number.
+            now: loop time, in seconds.
+            datagrams: whether it would be an association.
+        """
+        if self._is_free(buyer, most, associations, now, datagrams):
+            return True
+        self._note_want(buyer, now)
+        return self._yielding(buyer, most, associations, now, datagrams) is not None
+
+    def take(
+        self, buyer: str, most: int, associations: int, now: float, *, datagrams: bool
+    ) -> Place:
+        """Take a place; a connection that gives way for it is cut."""
+        if not self._is_free(buyer, most, associations, now, datagrams):
+            yielding = self._yielding(buyer, most, associations, now, datagrams)
+            if yielding is not None and yielding.relay is not None:
+                yielding.relay.abort()
+        self._note_want(buyer, now)
+        place = Place(buyer, datagrams)
+        self._placed[place] = None
+        self._count(place, 1)
+        return place
+
+    def give(self, place: Place) -> None:
+        """Give a place back at once; giving back twice is harmless."""
+        if place in self._placed:
+            del self._placed[place]
+            self._count(place, -1)
+            self._none_before = 0.0
+
+    def leave(self, place: Place, now: float) -> None:
+        """Give a place back when the device reports the end of its connection."""
+        place.relay = None
+        if place in self._placed and place.number and self.reports_ends:
+            self._leaving[place.number] = place, now + LEAVING_SECONDS
+        else:
+            self.give(place)
+
+    def over(self, number: int) -> None:
+        """The device has let go of a connection; nothing happens for one that is not awaited."""
+        place, _ = self._leaving.pop(number, (None, 0.0))
+        if place is not None:
+            self.give(place)
+
+    def fill(self, now: float, *, datagrams: bool) -> None:
+        """The device has said that it is full."""
+        kind = self._associations if datagrams else self._all
+        kind.full_until = now + FULL_SECONDS
+
+    def _count(self, place: Place, amount: int) -> None:
+        self._all.add(place.buyer, amount)
+        if place.is_datagrams:
+            self._associations.add(place.buyer, amount)
+
+    def _note_want(self, buyer: str, now: float) -> None:
+        by, at = self._wanted_by, self._wanted_at
+        if by[0] != buyer:
+            by[1], at[1] = by[0], at[0]
+            by[0] = buyer
+        at[0] = now
+
+    def _is_wanted_by_others(self, buyer: str, now: float) -> bool:
+        """Say whether somebody else has wanted a place lately."""
+        at = self._wanted_at[1] if self._wanted_by[0] == buyer else self._wanted_at[0]
+        return at > 0.0 and now < at + WANTED_SECONDS
+
+    def _is_free(
+        self, buyer: str, most: int, associations: int, now: float, datagrams: bool
+    ) -> bool:
+        """Say whether a place is free for a buyer, of each kind that it needs."""
+        return self._is_free_of(self._all, buyer, most, now) and not (
+            datagrams and not self._is_free_of(self._associations, buyer, associations, now)
+        )
+
+    def _is_free_of(self, kind: Kind, buyer: str, most: int, now: float) -> bool:
+        if now < kind.full_until:
+            return False
+        if not most:
+            return True
+        if self._leaving:
+            self._forget_leaving(now)
+        taken = kind.taken + (self.others if kind is self._all else 0)
+        if taken >= most:
+            return False
+        if kind.held.get(buyer, 0) < max(1, most // 2):
+            return True
+        return taken + most // RESERVED_SHARE < most and not self._is_wanted_by_others(buyer, now)
+
+    def _forget_leaving(self, now: float) -> None:
+        """Give back what was reported never."""
+        while self._leaving:
+            number = next(iter(self._leaving))
+            if self._leaving[number][1] > now:
+                return
+            self.over(number)
+
+    def _yielding(
+        self, buyer: str, most: int, associations: int, now: float, datagrams: bool
+    ) -> Place | None:
+        """Return the place whose connection gives way to a buyer's next one."""
+        if now < self._all.full_until or now < self._none_before:
+            return None
+        lacks_association = datagrams and not self._is_free_of(
+            self._associations, buyer, associations, now
+        )
+        kind, limit = (self._associations, associations) if lacks_association else (self._all, most)
+        is_own = kind.held.get(buyer, 0) >= max(1, limit // 2)
+        best: Place | None = None
+        best_key = (0, 0.0)
+        soonest = now + IDLE_SECONDS
+        for place in self._placed:
+            relay = place.relay
+            if relay is None:
+                continue
+            at = relay.yields_at()
+            soonest = min(soonest, at)
+            if at > now or (lacks_association and not place.is_datagrams):
+                continue
+            if is_own and place.buyer != buyer:
+                continue
+            key = kind.held.get(place.buyer, 0), -at
+            if best is None or key > best_key:
+                best, best_key = place, key
+        if soonest > now:
+            # Which one may give way later than it seemed, and never earlier, but for half-closes.
+            self._none_before = min(soonest, now + HALF_CLOSED_SECONDS)
+        return best
