@@ -172,15 +172,9 @@ class Market:
         self.renewals = Renewals(context)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
-        self.jobs.logs = self.logs
-        self._end_with_keys()
-        self.jobs.offer_of = self.dispatch.offer_of
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, lambda: self.jobs.bounds)
-            self.dispatch.samples = self.samples
-        self.dispatch.on_unreadable = self.jobs.end_unreadable
-        self.logs.renewed = self.renewals.renew
         self.attempt_reports = AttemptReports(
             context, self.devices, self.jobs, self.renewals, self.logs, observed_seconds
         )
@@ -188,13 +182,19 @@ class Market:
         self.benchmarks = Benchmarks(context, monotonic)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.rollouts = Rollouts(context, self.jobs, self.specs, self.waking)
-        self.jobs.on_change = self.rollouts.hear
         self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)
         self.apps = Apps(context, keys.app_keys, self.specs)
+        self.made_by_keys = MadeByKeys(context, self.devices, self.exits, self.jobs)
+        self._connect()
 
-    def _end_with_keys(self) -> None:
-        """Have what API keys have made end with them, where this process knows it."""
-        self.made_by_keys = MadeByKeys(self.context, self.devices, self.exits, self.jobs)
+    def _connect(self) -> None:
+        """Have the parts notify each other."""
+        self.jobs.logs = self.logs
+        self.jobs.offer_of = self.dispatch.offer_of
+        self.jobs.on_change = self.rollouts.hear
+        self.dispatch.samples = self.samples
+        self.dispatch.on_unreadable = self.jobs.end_unreadable
+        self.logs.renewed = self.renewals.renew
         self.recovery.on_revoked = self.made_by_keys.ended
 
     def change_bounds(self, bounds: Bounds) -> None:
