@@ -60,6 +60,11 @@ async def test_agents_of_two_owners_agree_and_a_liar_is_not_paid(
     )
     jobs = answer.body["copies"]
     headers = {"X-Worker-Token": await worker_token(service, liar)}
+    said = {
+        "capacity": {"slots": 0, "cores": 1, "ram_gb": 1, "disk_gb": 1},
+        "capabilities": {"executors": ["bwrap"], "job_types": ["script"]},
+    }
+    await service.call("POST", "/api/worker/next", said, headers=headers)
     for path in (f"/api/jobs/{jobs[0]}/accept", f"/api/worker/jobs/{jobs[0]}/complete"):
         # The right text without the file: who copies what others have printed is found, too.
         body = {"result": "21065.833110879048\n"} if path.endswith("complete") else None
