@@ -10,7 +10,6 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 from typing import TypedDict
 
@@ -158,8 +157,15 @@ class Devices:
             revoked_at=None,
         )
         worker_token = WorkerToken(token, device.id)
-        make = partial(_create, bounds=self.bounds, key=key, receipt=receipt)
-        await self._store.write(make, self._context, device, worker_token)
+        await self._store.write(
+            _create,
+            self._context,
+            device,
+            worker_token,
+            bounds=self.bounds,
+            key=key,
+            receipt=receipt,
+        )
         return worker_token
 
     async def authenticate(self, token: str) -> DeviceRow:

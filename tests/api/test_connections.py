@@ -21,6 +21,9 @@ from api import bodies, connections, progress
 BESIEGER, ANOTHER = "127.0.0.2", "127.0.0.3"
 PLACES = 16
 
+JSON = b"Content-Type: application/json\r\n"
+POST = b"POST /auth/login HTTP/1.1\r\nHost: x\r\n" + JSON
+
 
 @contextlib.asynccontextmanager
 async def client_at(
@@ -213,7 +216,7 @@ async def test_who_sends_nothing_of_its_body_makes_room(
     monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
     async with running_in(tmp_path, limits={"api_connections_per_network": 2}) as service:
         http = service.daemon.http
-        begun = b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
+        begun = POST + b"Content-Length: 50\r\n\r\n{"
         stuck = [await opened(service, sent=begun) for _ in range(2)]
         await until(lambda: all(each.can_leave for each in http._server.slots))
         await until(lambda: http.connections == 2)
@@ -242,7 +245,11 @@ async def test_bodies_that_do_not_end_take_so_much_memory_and_no_more(
     monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
     half = 512 * 1024
     limits = {"api_bytes_per_network": 2 * half, "api_bytes_total": 3 * half}
-    head = b"POST /api/assistant/chat HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % half
+    head = (
+        b"POST /api/assistant/chat HTTP/1.1\r\nHost: x\r\n"
+        + JSON
+        + b"Content-Length: %d\r\n\r\n" % half
+    )
     begun = head + b" " * (half - 1)
     async with running_in(tmp_path, limits=limits) as service:
         memory = service.daemon.http._server.memory
@@ -263,7 +270,7 @@ async def test_a_body_that_trickles_is_not_waited_for(
     tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.1)
-    begun = b"POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n"
+    begun = POST + b"Content-Length: 5000\r\n\r\n"
     async with running_in(tmp_path) as service:
         reader, writer = await opened(service, sent=begun)
         answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))

@@ -273,12 +273,12 @@ async def test_a_stream_without_events_is_kept_in_use(
 async def test_a_login_that_is_over_ends_its_streams(
     service: Service, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(sse, "CHECK_SECONDS", 0.05)
     me = await service.person()
     login = {"email": me.email, "password": "long enough"}
     answer = await service.call("POST", "/auth/login", login)
     other = Person(me.email, me.user_id, answer.body["token"])
-    async with following(service, me) as reader:
+    async with following(service, me, "?types=test.ping") as reader:
         if how == "logged out":
             await service.call("POST", "/auth/logout", token=me.token)
         else:
