@@ -739,7 +739,7 @@ class ExitDial(Cancellable, Expiring):
         self._finish(sock, via)
 
     def _contradict(self, attached: Attached) -> None:
-        """An exit has said of the target what is not so."""
+        """An exit has given a false answer about the target."""
         exits = self._exits
         now = exits.reactor.loop.time()
         exits.directory.contradict(attached, now, buyer=self.buyer, target=self._target)
