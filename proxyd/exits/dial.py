@@ -613,13 +613,14 @@ class ExitDial(Cancellable, Expiring):
 
     def _failed(self, attached: Attached, outcome: Outcome) -> None:
         """An exit has not reached the target: say so to the buyer, or try another exit."""
-        failure: Failure | None = FAILURE_OF_OUTCOME.get(outcome)
-        doubtful: Failure | None = FAILURE_OF_DOUBTFUL.get(outcome)
-        if failure is not None and self._is_to_be_checked(attached):
+        words = FAILURE_OF_OUTCOME.get(outcome)  # the target's
+        doubtful = FAILURE_OF_DOUBTFUL.get(outcome)
+        failure: Failure | None = None
+        if words is not None and self._is_to_be_checked(attached):
             self._refused_by = attached
-            failure, doubtful = None, failure
-        elif failure is not None:
-            failure = self._failure or failure  # the first exit's answer, confirmed
+            doubtful = words
+        elif words is not None:
+            failure = self._failure or words  # the first exit's answer, confirmed
         if doubtful is not None:
             failure = self._failure  # of another exit
             self._failure = doubtful
@@ -760,7 +761,7 @@ class ExitDial(Cancellable, Expiring):
         self._finish(sock, via)
 
     def _contradict(self, attached: Attached) -> None:
-        """An exit has said of the target what is not so."""
+        """An exit has given a false answer about the target."""
         exits = self._exits
         now = exits.reactor.loop.time()
         exits.directory.contradict(attached, now, buyer=self.buyer, target=self._target)

@@ -1,12 +1,12 @@
-"""The places of one exit: which buyer has how many, and which connection gives way to a new one.
+"""The places of one exit: the share of each buyer, and the connections that give way.
 
 Theory of operation
 -------------------
-An owner allows so many connections at once, and the device says how many it takes itself. Each dial
-of an exit takes a place, which its connection keeps. A buyer is an account: its sessions share.
+The owner limits the connections at once, in the account and at the device. Each dial of an exit
+takes a place, which its connection keeps. A buyer is an account: its sessions share.
 
-* Below half of the places a buyer takes any free one. Beyond half it takes one only while nobody
-  else has wanted a place for a minute, and a quarter of the places stays free for newcomers.
+* Below half of the places a buyer takes any free one. Beyond half it takes one only if no other
+  buyer has wanted a place for a minute, and leaves a quarter of the places to newcomers.
 * When no place is free, a connection gives way that has moved no byte for a while, or that one side
   has ended: of the buyer with the most places first. A buyer with half of the places has only its
   own give way.
@@ -17,16 +17,15 @@ keeps a place taken here until that report, so that both sides count alike.
 
 from typing import Final, Protocol, final
 
-# As long as a browser keeps a connection that it may use again; nobody waits for an answer longer
-# without a sign of life.
+# Answers take less, and a browser opens a connection anew that was closed after that.
 IDLE_SECONDS = 30.0
-# One side has ended, and the other says nothing: what it may still say is a round trip away.
+# One side has ended: the last bytes of the other one are a round trip away.
 HALF_CLOSED_SECONDS = 2.0
-WANTED_SECONDS: Final = 60.0  # who has wanted a place so recently may want the next one
-# A device ends what is stuck after ten seconds; then the report was lost, or it is an old one.
+WANTED_SECONDS: Final = 60.0  # a buyer that has wanted a place may want the next one
+# A device ends a stuck relay after ten seconds: after that its report was lost.
 LEAVING_SECONDS: Final = 15.0
-FULL_SECONDS: Final = 1.0  # an exit that says it is full is asked again after that
-RESERVED_SHARE: Final = 4  # one of so many places is for buyers with less than half
+FULL_SECONDS: Final = 1.0  # until an exit that was full is tried again
+RESERVED_SHARE: Final = 4  # a quarter of the places is for buyers with less than half
 
 
 class Yielding(Protocol):
@@ -38,7 +37,7 @@ class Yielding(Protocol):
         """Return when it gives way to others if it moves nothing until then (loop time)."""
 
     def abort(self) -> None:
-        """Cut it at once, after giving back what was not delivered."""
+        """Cut it at once, after a refund for the bytes that were not delivered."""
 
 
 def yields_at(active_at: float, *, is_half_closed: bool) -> float:
@@ -92,7 +91,7 @@ class Places:
     """The places of one exit; see the theory above.
 
     `reports_ends` says that the device reports the end of each connection. `others` are connections
-    without a place: those of other nodes, of the house, and of a daemon before this one.
+    without a place: other nodes', the house's, and those of a daemon before this one.
     """
 
     __slots__ = (
@@ -121,7 +120,7 @@ class Places:
 
     @property
     def taken(self) -> int:
-        """How many are taken."""
+        """The number of places that are taken."""
         return self._all.taken + self.others
 
     def has(self, buyer: str, most: int, associations: int, now: float, *, datagrams: bool) -> bool:
@@ -192,7 +191,7 @@ class Places:
         at[0] = now
 
     def _is_wanted_by_others(self, buyer: str, now: float) -> bool:
-        """Say whether somebody else has wanted a place lately."""
+        """Say whether another buyer has wanted a place lately."""
         at = self._wanted_at[1] if self._wanted_by[0] == buyer else self._wanted_at[0]
         return at > 0.0 and now < at + WANTED_SECONDS
 
@@ -219,7 +218,7 @@ class Places:
         return taken + most // RESERVED_SHARE < most and not self._is_wanted_by_others(buyer, now)
 
     def _forget_leaving(self, now: float) -> None:
-        """Give back what was reported never."""
+        """Give back places whose reports were lost."""
         while self._leaving:
             number = next(iter(self._leaving))
             if self._leaving[number][1] > now:
@@ -254,6 +253,6 @@ class Places:
             if best is None or key > best_key:
                 best, best_key = place, key
         if soonest > now:
-            # Which one may give way later than it seemed, and never earlier, but for half-closes.
+            # Each may give way later than that; earlier only if one side ends.
             self._none_before = min(soonest, now + HALF_CLOSED_SECONDS)
         return best

@@ -29,7 +29,7 @@ The daemon
     descriptors: the descriptors that the daemon holds in the test's own process
     two_processes: a daemon of two processes in the test's own event loop, with exits
     canaries: pages that everybody gets alike, and exits that lie about them
-    exit_siege: what one buyer can do to the exits of a market
+    exit_siege: the tricks of one hostile buyer against the exits of a market
     exit_device: a device that carries connections as a test wants it, and where it attaches
     declared: holds every answer of a test against the OpenAPI document
     time_limit: the plugin that ends a test which takes too long

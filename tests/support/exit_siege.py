@@ -1,4 +1,4 @@
-"""What one buyer can do to the exits of a market without paying for a byte, all of it at once."""
+"""The tricks of one hostile buyer against the exits of a market, all of them at once."""
 
 import asyncio
 import socket
@@ -35,14 +35,14 @@ Trick = Callable[["Hostile"], Awaitable[None]]
 
 
 class Hostile:
-    """A buyer who wants that nobody else leaves through an exit.
+    """A buyer that tries to take the exits from all others.
 
     `played` counts what each trick has done.
 
     Args:
         service: sells the exits.
         sessions: of one account.
-        places: the ports of targets, by what they do.
+        places: the ports of targets, by name.
     """
 
     def __init__(self, service: Service, sessions: list[Bought], places: dict[str, int]) -> None:

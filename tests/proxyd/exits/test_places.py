@@ -1,4 +1,4 @@
-"""The places of one exit: shares of buyers, and what gives way."""
+"""The places of one exit: shares of buyers, and connections that give way."""
 
 from math import inf
 
