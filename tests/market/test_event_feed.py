@@ -111,6 +111,7 @@ async def test_an_event_of_another_program_comes_before_the_heartbeat(
     if market.store.version() is None:
         pytest.skip("there, notices say it")
     monkeypatch.setattr(event_feed, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 3_600)
     other = Context(market.store, market.identifiers, market.clock.seconds)
     feed = feed_of(market, market.context)
     watching = asyncio.create_task(feed.watch())

@@ -7,6 +7,7 @@ from support.market import Market
 from market.errors import MarketError
 from market.keys import NewKey
 from market.scopes import Grant, Scope
+from storage import webhooks as queries
 
 SCOPES = (Scope.DEVICES_WRITE, Scope.WEBHOOKS_WRITE)
 
@@ -122,6 +123,7 @@ async def test_an_owner_is_told_what_is_made_and_by_which_key(market: Market, by
     created = {each["webhook_id"]: each for each in await said(market, me, "webhook.created")}
     assert device_event["key_id"] == created[new]["key_id"] == expected
     assert created[watching.endpoint.id]["key_id"] is None
+    await market.store.write(queries.end_failing, watching.endpoint.id, market.clock.now)
     due = await market.webhooks.due(but=(), limit=100)
     assert {row.endpoint_id for row in due} == {watching.endpoint.id}
     await market.webhooks.roll(me, watching.endpoint.id)
