@@ -181,9 +181,11 @@ async def test_a_node_with_a_proof_is_linked_and_told_of_every_exit(service: Ser
 
         node.send(Exits((announced("theirs"),)))
         await all_know([service], {made.device_id, "theirs"})
-        assert mesh_of(service).find("theirs").has_place
+        assert mesh_of(service).find("theirs").has_place_for("buyer", datagrams=False)
         node.send(Exits((announced("theirs", is_spent=True),)))
-        await until(lambda: not mesh_of(service).find("theirs").has_place)
+        await until(
+            lambda: not mesh_of(service).find("theirs").has_place_for("buyer", datagrams=False)
+        )
         node.send(Gone("theirs"))
         await all_know([service], {made.device_id})
         node.send(Ping(b"12345678"))

@@ -75,7 +75,7 @@ RECORDED: list[tuple[Frame, bytes]] = [
             b'"capacity":{"connections":16,"associations":8,"ports":[80,443],"dials":20}}'
         ),
     ),
-    (Over(9), b"\x00\x09\x17\0\0\0\0\0\0\0\x09"),
+    (Over(9), b"\x00\x09\x1a\0\0\0\0\0\0\0\x09"),
     (
         WELCOME,
         (
