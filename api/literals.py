@@ -53,6 +53,7 @@ Hindrance = Literal[
     "network",
     "executor",
     "ports",
+    "archives",
     "slots",
     "cores",
     "memory",

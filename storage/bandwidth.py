@@ -266,7 +266,7 @@ async def count(tx: Transaction, user_id: str, *, most: int) -> int:
         """
         SELECT COUNT(*) FROM (
             SELECT 1 FROM bandwidth_sessions WHERE user_id = :user_id LIMIT :most
-        ) AS some
+        ) AS counted
         """,
         user_id=user_id,
         most=most,

@@ -297,7 +297,7 @@ async def test_wishes_that_cannot_be_understood_are_status_6(service: Service, k
         await client.close()
         wanted = replace(bought, username=f"{bought.username}-country-de")
         answer = await outcome_of(service, wanted, request(target.host, target.port))
-        assert answer == failure(1), "there is no exit, and nothing leaves from here instead"
+        assert answer == failure(3), "there is no exit, and nothing leaves from here instead"
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -56,7 +56,8 @@ async def test_what_waits_survives_a_kill_and_arrives_once(store_url: str) -> No
             new = {"token": links["reset"], "password": "a second password"}
             await asyncio.to_thread(asked, daemon, "/auth/verify", {"token": links["verify"]})
             await asyncio.to_thread(asked, daemon, "/auth/password/reset", new)
+            await until(lambda: len(mailbox.emails) == 3, "the owner reads of the new password")
         finally:
             await asyncio.to_thread(daemon.stop)
     await store.close()
-    assert mailbox.recipients == [[ADA["email"]]] * 2
+    assert mailbox.recipients == [[ADA["email"]]] * 3

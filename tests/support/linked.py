@@ -97,6 +97,7 @@ class Entry:
     features: tuple[str, ...] = ("udp",)
     rtt: float = 0.0
     since: int = 1
+    is_elsewhere: bool = False
     borrowed: Attached | None = None
 
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:

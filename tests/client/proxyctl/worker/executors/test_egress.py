@@ -196,7 +196,9 @@ def test_what_is_not_public_is_refused_in_words(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     told = run(top / "refused", [("connect", *each) for each in NOT_ALLOWED], strict)
-    assert told == {f"connect {host} {port}": 403 for host, port in NOT_ALLOWED}
+    # A name of the home is answered as one that does not exist.
+    name = "connect a-name-of-the-test.org 80"
+    assert told == {f"connect {host} {port}": 403 for host, port in NOT_ALLOWED} | {name: 502}
     assert asked == ["a-name-of-the-test.org."]  # looked up once; the others not at all
 
 
