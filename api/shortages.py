@@ -1,5 +1,6 @@
 """Warnings that no device runs a job or a deploy, with the reasons, for replies that show one."""
 
+import asyncio
 from collections.abc import Sequence
 
 from market import lacking
@@ -8,6 +9,9 @@ from market.dispatch import Dispatch
 from market.jobs import Jobs
 from market.matching import Needs
 from market.states import JobStatus
+
+# Kinds of jobs of one list that are compared with the devices: a hundred take half a second.
+COMPARED_MAX = 20
 
 NO_DEVICE = (
     "None of the devices that have asked for work lately runs such a job: it waits for one that"
@@ -46,9 +50,10 @@ class Shortages:
         found = {}
         for job_id, needs, price in await self._jobs.waiting_needs(job_ids):
             key = needs, self._dispatch.price(*price)
-            if key not in known:
+            if key not in known and len(known) < COMPARED_MAX:
                 known[key] = self.of(*key)
-            if known[key]:
+                await asyncio.sleep(0)  # each takes up to some milliseconds
+            if known.get(key):
                 found[job_id] = known[key]
         return found
 

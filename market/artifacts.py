@@ -55,6 +55,7 @@ OUTPUT: Kind = "output"
 CHECKPOINT: Kind = "checkpoint"
 
 DAY_SECONDS = 86_400
+LEFT_OUT_MOST = 3  # of an attempt that are taken beyond all bounds, until the sweep comes by
 # Long enough for the largest file over a slow line, and to go on after a night without one.
 UNFINISHED_SECONDS = DAY_SECONDS
 # The artifact of such bytes has expired long ago, and nobody can go on with them.
@@ -620,7 +621,8 @@ async def _announce_for_job(
     job = await require_current(tx, device_id, job_id, attempt)
     await lock_user(tx, job.user_id)
     row = row._replace(user_id=job.user_id)
-    for each in await queries.named(tx, job_id, attempt, row.name):
+    older = await queries.named(tx, job_id, attempt, row.name)
+    for each in older:
         if each.kind != row.kind:
             continue
         if each.digest == row.digest and each.size_bytes == row.size_bytes:
@@ -633,7 +635,7 @@ async def _announce_for_job(
         # What this job's devices have sent themselves, such as a checkpoint that has not changed.
         if each.job_id == job_id and each.size_bytes == row.size_bytes:
             content_id = content_id or each.content_id
-    if not _has_room(row.kind, row):
+    if not _has_room(row.kind, row) or len(older) >= LEFT_OUT_MOST:
         used = await queries.of_attempt(tx, job_id, attempt)
         _require(used, row, terms.job_files, terms.job_bytes, "one attempt at a job")
         await _require_room(tx, row, terms)

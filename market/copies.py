@@ -72,12 +72,15 @@ class Compared(Struct, frozen=True):
         reviewed: jobs that are paid for then.
         given_back: jobs that differ from most, or have failed at what most agree on; what they
             have cost the buyer has back.
+        disproved: jobs at which an earlier attempt may have failed, although the work can be done;
+            what those attempts have cost the buyer has back.
         unneeded: jobs that wait, and need not be done any more.
     """
 
     review_until: int
     reviewed: Sequence[str] = ()
     given_back: Sequence[str] = ()
+    disproved: Sequence[str] = ()
     unneeded: Sequence[str] = ()
 
 
@@ -334,6 +337,7 @@ async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int)
         # Those who say that the work itself has failed are paid for their time, unless it can be
         # done: else whoever cannot do it would say so, and earn what a wrong result does not.
         given_back=[*(job_id for job_id, agrees in verdicts.items() if not agrees), *failed],
+        disproved=[copy.job_id for copy in copies],
         unneeded=[copy.job_id for copy in copies if copy.status == JobStatus.WAITING],
     )
 
@@ -349,6 +353,9 @@ async def pay(tx: Transaction, compared: Compared, new_id: Callable[[], str], no
     for job_id in compared.given_back:
         decision = reviews.decision(new_id, ReviewStatus.REVERSED, now)
         await reviews.give_back(tx, decision, job_id)
+    for job_id in compared.disproved:
+        decision = reviews.decision(new_id, ReviewStatus.REVERSED, now)
+        await reviews.give_back(tx, decision, job_id, is_draw=True)
 
 
 async def _decided(

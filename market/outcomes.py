@@ -378,7 +378,7 @@ class Outcomes:
                 await self._pay_drawn(tx, moment, job, drawn)
                 await spec_queries.set_timeout(tx, job.id, drawn.left)
             elif failed is not None:
-                await self._pay_failed(tx, moment, job, failed)
+                await self._pay_failed(tx, moment, job, failed, group)
         return not over
 
     async def _draw_failed(
@@ -390,17 +390,27 @@ class Outcomes:
             return None
         return await draw_failed(tx, job, spec, worker, self._drawing(moment))
 
-    async def _pay_failed(self, tx: Transaction, moment: Moment, job: JobRow, drawn: Drawn) -> None:
+    async def _pay_failed(
+        self,
+        tx: Transaction,
+        moment: Moment,
+        job: JobRow,
+        drawn: Drawn,
+        group: GroupRow | None,
+    ) -> None:
         """Pay an attempt whose own work has failed, while the job waits for the next one.
 
         Else a buyer had a result for nothing, by a script that prints it, ends with 1 and is to be
-        run again. The next attempt has the time that the rest of the price pays for.
+        run again. The next attempt has the time that the rest of the price pays for. The pay for a
+        copy is in review until the others are compared, which may have done the work.
         """
         assert drawn.due is not None  # noqa: S101 - or there was nothing to pay
         spec = await attempt_queries.spec(tx, job.id)
         assert spec is not None  # noqa: S101 - it says what has failed
         await record_failed(tx, drawn)
         seconds = self._terms.review_seconds(spec.review_hours)
+        if group is not None:
+            seconds = copies.review_seconds(job, group)
         how = self._drawing(moment, seconds)
         await pay(tx, job, drawn.due, hold_of(job.id), how)
         least = min(spec.timeout_seconds or drawn.left, drawn.left)

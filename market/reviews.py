@@ -227,16 +227,18 @@ async def schedule(tx: Transaction, job_id: str, until: int) -> None:
     await queries.schedule(tx, job_id, until)
 
 
-async def give_back(tx: Transaction, chosen: Decision, job_id: str) -> None:
+async def give_back(
+    tx: Transaction, chosen: Decision, job_id: str, *, is_draw: bool = False
+) -> None:
     """Give a buyer the price of a finished job back, unless it was paid for; the job is locked.
 
-    The pay of earlier attempts for their time stays in review.
+    With `is_draw` it is the pay of its earlier attempts for their time.
     """
     assert chosen.state == ReviewStatus.REVERSED  # noqa: S101 - nothing else gives money back
     rows = await queries.of_job(tx, job_id)
     is_open = (ReviewStatus.HELD, ReviewStatus.DISPUTED)
-    results = [row for row in rows if not row.is_draw]
-    await _resolve(tx, chosen, [row for row in results if row.state in is_open])
+    chosen_rows = [row for row in rows if bool(row.is_draw) == is_draw]
+    await _resolve(tx, chosen, [row for row in chosen_rows if row.state in is_open])
 
 
 async def _of_buyer(tx: Transaction, user_id: str, job_id: str) -> list[ReviewRow]:

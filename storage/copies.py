@@ -178,13 +178,17 @@ async def owners(tx: Transaction, device_ids: Sequence[str]) -> list[OwnerRow]:
 
 
 async def workers(tx: Transaction, group_id: str) -> list[str]:
-    """Return whose devices run copies of a group, or have finished them."""
+    """Return the owners whose devices run copies of a group, have finished them, or were paid."""
     return await tx.all(
         str,
         """
-        SELECT DISTINCT d.user_id FROM job_copies AS c
+        SELECT d.user_id FROM job_copies AS c
         JOIN jobs AS j ON j.id = c.job_id
         JOIN devices AS d ON d.id = j.device_id
+        WHERE c.group_id = :group_id
+        UNION
+        SELECT p.user_id FROM job_copies AS c
+        JOIN job_draws AS p ON p.job_id = c.job_id
         WHERE c.group_id = :group_id
         """,
         group_id=group_id,

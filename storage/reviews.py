@@ -87,11 +87,11 @@ async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -
 
 
 async def schedule(tx: Transaction, job_id: str, review_until: int) -> None:
-    """Set until when the review of a result lasts that is held."""
+    """Set until when the reviews of a job last that are held."""
     await tx.run(
         """
         UPDATE job_reviews SET review_until = :review_until
-        WHERE job_id = :job_id AND state = 'held' AND is_draw = 0
+        WHERE job_id = :job_id AND state = 'held'
         """,
         job_id=job_id,
         review_until=review_until,

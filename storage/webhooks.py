@@ -76,11 +76,12 @@ class AttemptRow(NamedTuple):
 
 
 class DueRow(NamedTuple):
-    """A delivery whose time has come, and whose."""
+    """A delivery whose time has come, and whose; `is_proven` is 1 if its endpoint ever answered."""
 
     id: str
     endpoint_id: str
     user_id: str
+    is_proven: int
 
 
 class Waiting(NamedTuple):
@@ -372,8 +373,11 @@ async def due(
     return await tx.all(
         DueRow,
         f"""
-        SELECT id, endpoint_id, user_id FROM (
+        SELECT id, endpoint_id, user_id, is_proven FROM (
             SELECT id, endpoint_id, user_id, type, next_at,
+                CASE WHEN (
+                    SELECT w.proven_at FROM webhook_endpoints AS w WHERE w.id = oldest.endpoint_id
+                ) IS NULL THEN 0 ELSE 1 END AS is_proven,
                 ROW_NUMBER() OVER (PARTITION BY endpoint_id ORDER BY next_at, id) AS turn
             FROM (
                 SELECT id, endpoint_id, user_id, type, next_at FROM webhook_deliveries
@@ -382,9 +386,7 @@ async def due(
                 LIMIT {TURNS_MAX_ROWS}
             ) AS oldest
         ) AS in_turns
-        WHERE turn = 1 OR type = '{TEST_TYPE}' OR (
-            SELECT w.proven_at FROM webhook_endpoints AS w WHERE w.id = in_turns.endpoint_id
-        ) IS NOT NULL
+        WHERE turn = 1 OR type = '{TEST_TYPE}' OR is_proven = 1
         ORDER BY turn, next_at, id
         LIMIT :limit
         """,

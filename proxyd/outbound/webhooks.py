@@ -68,6 +68,7 @@ class WebhookSender:
         self._slots = FairSlots[str](ATTEMPTS_MAX)
         self.pace = HostPace()
         self._of_endpoint: Counter[str] = Counter()
+        self._unproven: set[str] = set()  # endpoints under way that have one attempt at a time
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._is_closing = False
         self._room = asyncio.Event()  # set when an attempt is over
@@ -129,12 +130,18 @@ class WebhookSender:
             if self._of_endpoint[row.endpoint_id] >= ATTEMPTS_PER_ENDPOINT:
                 continue
             if self._slots.take(row.user_id):
+                if not row.is_proven:
+                    self._unproven.add(row.endpoint_id)
                 self._begin(row.id, row.endpoint_id, row.user_id)
                 begun += 1
         return begun > 0
 
     def _full_endpoints(self) -> list[str]:
-        return [each for each, n in self._of_endpoint.items() if n >= ATTEMPTS_PER_ENDPOINT]
+        return [
+            each
+            for each, n in self._of_endpoint.items()
+            if n >= ATTEMPTS_PER_ENDPOINT or each in self._unproven
+        ]
 
     async def settled(self) -> None:
         """Wait until every attempt that is under way is over."""
@@ -159,6 +166,7 @@ class WebhookSender:
             self._of_endpoint[endpoint_id] -= 1
             if not self._of_endpoint[endpoint_id]:
                 del self._of_endpoint[endpoint_id]
+                self._unproven.discard(endpoint_id)
             self._slots.give(user_id)
             self._room.set()
             if not task.cancelled() and task.exception() is not None:

@@ -159,8 +159,10 @@ async def test_what_pays_nothing_is_run_again_as_before(market: Market) -> None:
     assert await audited(market)
 
 
-async def test_a_copy_that_is_run_again_pays_the_attempt_that_failed(market: Market) -> None:
-    """The comparison decides about results; who says that the work failed may be disputed."""
+@pytest.mark.parametrize(("second_result", "pay"), [("42", 0), ("43", 2_250_000)])
+async def test_an_attempt_at_a_copy_is_paid_unless_the_others_show_that_the_work_can_be_done(
+    market: Market, second_result: str, pay: int
+) -> None:
     buyer = await market.person(credit="20")
     workers = [await market.person() for _ in range(3)]
     payload = Payload(command=("true",), restart="on_failure")
@@ -168,15 +170,23 @@ async def test_a_copy_that_is_run_again_pays_the_attempt_that_failed(market: Mar
     new = wanted(job_type="script", spec=spec)
     first, second = await market.jobs.create_copies(buyer, new, Copying(2, "bytes"))
     await fails(market, first, workers[0], HOUR // 2)
-    for job_id, worker in ((first, workers[1]), (second, workers[2])):
+    assert await earned(market, workers[0]) == 2_250_000
+    market.clock.now += 30 * HOUR  # longer than a review of a job without copies
+    await market.reviews.expire()
+    assert await available(market, workers[0]) == 0
+    for job_id, worker, result in (
+        (first, workers[1], "42"),
+        (second, workers[2], second_result),
+    ):
         device = await on(market, job_id, worker)
-        await market.jobs.complete(device, job_id, "42")
-    assert [await earned(market, each) for each in workers] == [2_250_000, 6_750_000, 9 * MICRO]
+        await market.jobs.complete(device, job_id, result)
+    assert [await earned(market, each) for each in workers] == [pay, 6_750_000, 9 * MICRO]
     assert await audited(market)
     market.clock.now += 25 * HOUR
     while await market.reviews.expire():
         pass
-    assert await available(market, workers[0]) == 2_250_000
+    assert await available(market, workers[0]) == pay
+    assert await held(market, buyer) == 0
     assert await audited(market)
 
 
