@@ -11,11 +11,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from market.attempts import PROVEN_JOBS
 from market.context import Context
 from market.devices import ONLINE_SECONDS, Devices
 from market.renewals import Renewals
-from market.reputation import NEW_RELIABILITY
 from storage import attempts as queries
 from storage.attempts import OverdueRow, QuietRow, UnstartedRow
 from storage.store import Transaction
@@ -42,24 +40,11 @@ Row = TypeVar("Row", bound=Hashable)
 
 
 class Leases(Struct, frozen=True):
-    """How long an attempt may be silent, not begun, and in preparation; in seconds.
-
-    `new_prepare_seconds` is for devices whose owners are not proven, if that is less: they may only
-    keep the job from others.
-    """
+    """How long an attempt may be silent, not begun, and in preparation; in seconds."""
 
     lease_seconds: int = 600
     start_seconds: int = 300
     prepare_seconds: int = 1_800
-    new_prepare_seconds: int = 600
-
-    def before_work(self, row: UnstartedRow) -> int:
-        """Return for how many seconds the work of an attempt may not have begun."""
-        if row.phase != PREPARING:
-            return self.start_seconds
-        if row.is_proven:
-            return self.prepare_seconds
-        return min(self.new_prepare_seconds, self.prepare_seconds)
 
 
 class Ended(Struct, frozen=True):
@@ -151,7 +136,8 @@ class Overdue:
         self._unstarted_since = _since(self._unstarted_since, keys, observed)
         late = []
         for row in rows:
-            most = self._leases.before_work(row)
+            prepares = row.phase == PREPARING
+            most = self._leases.prepare_seconds if prepares else self._leases.start_seconds
             if self._unstarted_since[row.job_id, row.attempt] <= observed - most:
                 late.append(Ended(row.job_id, row.attempt, NOT_STARTED))
         return late[:END_MAX_ATTEMPTS]
@@ -167,12 +153,7 @@ async def _look(tx: Transaction, now: int) -> _Look:
         quiet=await queries.quiet(
             tx, since=now - QUIET_SECONDS, ahead=now + QUIET_SECONDS, limit=LOOK_MAX_ATTEMPTS
         ),
-        unstarted=await queries.unstarted(
-            tx,
-            proven_attempts=PROVEN_JOBS,
-            proven_reliability=NEW_RELIABILITY,
-            limit=LOOK_MAX_ATTEMPTS,
-        ),
+        unstarted=await queries.unstarted(tx, limit=LOOK_MAX_ATTEMPTS),
         runs_any=await queries.runs_any(tx),
     )
 

@@ -19,8 +19,8 @@ from proxyctl.protocol.jobspec import Capacity, gpus
 
 # Counting fifty thousand devices takes a tenth of a second, so it is done as rarely as this.
 KEPT_SECONDS: Final = 30.0
-# Devices that are counted at once: half a millisecond, which a connection may wait.
-PART_DEVICES: Final = 250
+# Devices that are counted at once: about half a millisecond, which a connection may wait.
+PART_DEVICES: Final = 50
 # Below so many owners a figure would be one owner's.
 OWNERS_MIN: Final = 3
 ROWS_MAX: Final = 100  # of one list; more kinds of GPU than are on sale

@@ -109,15 +109,11 @@ class QuietRow(NamedTuple):
 
 
 class UnstartedRow(NamedTuple):
-    """An attempt whose work has not begun, and what the device last said it was doing.
-
-    `is_proven` is 1 if the owner of the device has a reputation.
-    """
+    """An attempt whose work has not begun, and what the device last said it was doing."""
 
     job_id: str
     attempt: int
     phase: str | None
-    is_proven: int
 
 
 class OverdueRow(NamedTuple):
@@ -366,32 +362,18 @@ async def quiet(tx: Transaction, *, since: int, ahead: int, limit: int) -> list[
     )
 
 
-async def unstarted(
-    tx: Transaction, *, proven_attempts: int, proven_reliability: int, limit: int
-) -> list[UnstartedRow]:
-    """Return attempts at jobs with payloads whose work has not begun, the oldest first.
-
-    Args:
-        tx: the transaction.
-        proven_attempts: the attempts of a proven owner that have counted, at least,
-        proven_reliability: and its reliability, in millionths.
-        limit: how many at most.
-    """
+async def unstarted(tx: Transaction, *, limit: int) -> list[UnstartedRow]:
+    """Return attempts at jobs with payloads whose work has not begun, the oldest first."""
     return await tx.all(
         UnstartedRow,
         """
-        SELECT a.job_id, a.attempt, a.phase, CASE WHEN r.attempts >= :proven_attempts
-            AND r.reliability >= :proven_reliability THEN 1 ELSE 0 END
+        SELECT a.job_id, a.attempt, a.phase
         FROM job_attempts AS a JOIN job_specs AS s ON s.job_id = a.job_id
-        JOIN devices AS d ON d.id = a.device_id
-        LEFT JOIN reputations AS r ON r.id = d.user_id
         WHERE a.ended_at IS NULL AND a.deadline IS NULL AND a.work_started_at IS NULL
             AND s.payload IS NOT NULL
         ORDER BY a.job_id
         LIMIT :limit
         """,
-        proven_attempts=proven_attempts,
-        proven_reliability=proven_reliability,
         limit=limit,
     )
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 from support.books import stored_job
-from support.jobs import device_of, history, on, prove, running, specified, wanted
+from support.jobs import device_of, history, on, running, specified, wanted
 from support.market import SWEEP_SECONDS, Market
 
 from market import overdue as overdue_module
@@ -20,7 +20,6 @@ from storage.devices import DeviceRow
 
 HOUR = 3_600
 LEASE, START, PREPARE, GRACE, DELIVERY = 600, 300, 1_800, 120, 6 * HOUR
-NEW_PREPARE = 600
 
 
 async def attempt_of(market: Market, job_id: str, number: int = 1) -> AttemptRow:
@@ -127,17 +126,12 @@ async def test_work_that_is_not_begun_in_time_is_taken_back_unpaid(market: Marke
     assert (await audit_ledger(market.store)).passed
 
 
-@pytest.mark.parametrize(("is_proven", "most"), [(True, PREPARE), (False, NEW_PREPARE)])
-async def test_fetching_an_image_may_take_longer_and_not_for_ever(
-    market: Market, is_proven: bool, most: int
-) -> None:
+async def test_fetching_an_image_may_take_longer_and_not_for_ever(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
-    if is_proven:
-        await prove(market, worker)
     job_id = await specified(market, buyer)
     device = await device_of(market, worker)
     await market.jobs.accept(device, job_id)
-    assert await pass_with(market, most - 120, device, job_id, phase="preparing") == 0
+    assert await pass_with(market, PREPARE - 120, device, job_id, phase="preparing") == 0
     assert await pass_with(market, 240, device, job_id, phase="preparing") == 1
     assert (await attempt_of(market, job_id)).reason == NOT_STARTED
 

@@ -18,6 +18,8 @@ from support.market import Market
 from support.tls import make_certificate
 from support.waiting import PATIENCE_SECONDS
 
+from market import event_log
+from market.events import DeployFinished
 from market.networks import Address
 from market.webhooks import Attempt, Outcome, Secret
 from proxyctl.protocol.policy import Policy
@@ -29,6 +31,7 @@ from proxyd.outbound.host_pace import HostPace
 from proxyd.outbound.posting import retry_after
 from proxyd.outbound.webhooks import ATTEMPTS_PER_ENDPOINT, WebhookSender
 from storage import webhooks as webhook_queries
+from storage.store import Transaction
 from storage.webhooks import DeliveryRow, DueRow
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -518,6 +521,32 @@ async def test_who_fills_the_window_of_what_is_due_hides_nobody(
         await market.webhooks.test(other, theirs.endpoint.id)
         await sender.look()
         await reached(lambda: len(quick.requests) == 1)
+        slow.released.set()
+        await sender.settled()
+
+
+async def test_an_endpoint_that_never_answers_hides_no_other(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deliveries wait for longer than those of others, and one attempt is under way."""
+    monkeypatch.setattr(webhook_queries, "TURNS_MAX_ROWS", 10)
+    me, other = await market.person(), await market.person()
+
+    async def happen(tx: Transaction) -> None:
+        for _ in range(12):
+            await event_log.record(tx, market.context, me, DeployFinished("d"))
+
+    sender = sender_of(market)
+    async with receiving(is_held=True) as slow, receiving() as quick:
+        await endpoint(market, me, slow.url)
+        await market.store.write(happen)
+        market.clock.now += 1
+        theirs = await endpoint(market, other, quick.url)
+        await market.webhooks.test(other, theirs.endpoint.id)
+        await sender.look()
+        await sender.look()
+        await reached(lambda: len(quick.requests) == 1)
+        assert slow.connections <= 1
         slow.released.set()
         await sender.settled()
 
