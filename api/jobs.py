@@ -114,7 +114,10 @@ class CreateReply(Reply, kw_only=True):
 
 
 class JobItem(Struct):
-    """A job in the marketplace; price in credits."""
+    """A job in the marketplace; `cost` is its highest price, in `payment_type`.
+
+    `price_credit` is the same price in credits, in which a device counts it.
+    """
 
     id: str
     title: str
@@ -123,6 +126,8 @@ class JobItem(Struct):
     duration_hrs: int
     status: literals.JobStatus
     buyer_id: str
+    payment_type: Currency
+    cost: float
 
 
 class MarketplaceQuery(Page):
@@ -165,15 +170,13 @@ class OpenJobReply(Reply, kw_only=True):
 
 
 class OwnJobItem(JobItem, kw_only=True):
-    """A job in its buyer's list; `cost` is its highest price, in `payment_type`.
+    """A job in its buyer's list.
 
-    `paid` is in the same currency, and is there once the job is over. `warnings` are there while it
-    waits and no device runs such a job.
+    `paid` is in the currency of `cost`, and is there once the job is over. `warnings` are there
+    while it waits and no device runs such a job.
     """
 
     attempts: int
-    payment_type: Currency
-    cost: float
     created_at: Timestamp
     accepted_at: Timestamp | UnsetType = UNSET
     finished_at: Timestamp | UnsetType = UNSET
@@ -846,6 +849,8 @@ def _item(job: JobRow | OpenJobRow | OwnJobRow) -> JobItem:
         duration_hrs=job.duration_hrs,
         status=JOB_STATUSES[job.status],
         buyer_id=job.user_id,
+        payment_type=CURRENCIES[job.currency],
+        cost=money(job.price_held),
     )
 
 

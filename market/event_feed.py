@@ -256,7 +256,8 @@ class EventFeed:
         """Yield what happens to a user, until the reader goes or the daemon stops.
 
         The first item comes at once, and one at least every `HEARTBEAT_SECONDS`. To whom nothing
-        was missed it says where to go on from if the stream breaks before there is an event.
+        was missed it says where to go on from if the stream breaks before there is an event. An
+        event that was committed before that item is not new: no later item repeats it.
 
         Args:
             user_id: whose events.
@@ -266,12 +267,20 @@ class EventFeed:
 
         Raises:
             MarketError: `too_busy`, at the first item, when too many follow.
-            StoreError: it cannot be said now what was missed.
+            StoreError: the store cannot say now which events are new.
         """
         with self._reading(user_id, login_id, wanted) as reader:
+            if since is None:
+                await self._note_past(user_id, reader)
             yield Idle(self._identifiers.new() if since is None else "")
             async for item in self._items(user_id, reader, since):
                 yield item
+
+    async def _note_past(self, user_id: str, reader: _Reader) -> None:
+        """Count the last events as sent: looks at the store overlap with the time before them."""
+        after = beginning_of(reader.looked_at - OVERLAP_SECONDS)
+        async for _ in self._missed(user_id, reader, after):
+            pass
 
     async def _items(
         self, user_id: str, reader: _Reader, since: str | None

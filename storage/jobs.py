@@ -46,7 +46,10 @@ class OpenWorkRow(NamedTuple):
 
 
 class OpenJobRow(NamedTuple):
-    """An open job as the marketplace lists it, without its long texts."""
+    """An open job as the marketplace lists it, without its long texts.
+
+    `price_held` is in `currency`.
+    """
 
     id: str
     user_id: str
@@ -55,6 +58,8 @@ class OpenJobRow(NamedTuple):
     price_credit: int
     duration_hrs: int
     status: str
+    currency: str
+    price_held: int
 
 
 class OwnJobRow(NamedTuple):  # as wide as the list that the API shows

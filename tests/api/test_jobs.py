@@ -22,12 +22,12 @@ JOB_FIELDS = {
     "duration_hrs": int,
     "status": str,
     "buyer_id": str,
+    "payment_type": str,
+    "cost": float,
 }
 OWN_ITEM_FIELDS = {
     **JOB_FIELDS,
     "attempts": int,
-    "payment_type": str,
-    "cost": float,
     "created_at": str,
 }
 OWN_FIELDS = {**OWN_ITEM_FIELDS, "description": str, "requirements": str}
@@ -132,6 +132,8 @@ async def test_a_job_is_created_and_listed_with_the_fields_of_the_specification(
         "duration_hrs": 2,
         "status": "waiting",
         "buyer_id": buyer.user_id,
+        "payment_type": "credit",
+        "cost": 2.5,
     }
 
 
@@ -237,6 +239,7 @@ async def test_an_open_job_is_shown_whole_to_its_buyer_and_to_workers(service: S
     job_id = await put_up(service, buyer, description="run it", requirements="a GPU")
     path = f"{MARKETPLACE}/{job_id}"
     shown = {**WANTED, "id": job_id, "status": "waiting", "buyer_id": buyer.user_id}
+    shown |= {"payment_type": "credit", "cost": 10}
     texts = {"description": "run it", "requirements": "a GPU"}
     device = await worker_token(service, owner)
     for _ in range(2):

@@ -175,7 +175,11 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     await tab.click("Cancel")
     await tab.until_text("0 of 3 ready")
     # One deploy has one currency on every page.
-    tab_of = {"/console/jobs": f"${deploy['cost'] / 3:.2f}", "/console/events": "for a deploy"}
+    tab_of = {
+        "/console/jobs": f"${deploy['cost'] / 3:.2f}",
+        "/console/market": f"${deploy['cost'] / 3:.2f}",
+        "/console/events": "for a deploy",
+    }
     for path, said in tab_of.items():
         await tab.goto(service.url + path)
         await tab.until_text(said, "main")
@@ -235,7 +239,7 @@ async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_pat
         await tab.run("document.dispatchEvent(new Event('visibilitychange'))")
         # It is no worker: the page has no word of work, and the line for exits.
         await tab.until_text("now, as an exit", ".facts")
-        await tab.until_text("paid out 7 days after it was posted")
+        await tab.until_text("paid out 7 days after the hour in which it was earned")
         shown = await tab.text("main")
         assert not [each for each in ("Never seen", "Offline", "never") if each in shown]
         line = "document.querySelector('[aria-label=\"Carry traffic as an exit\"]')"
@@ -395,6 +399,33 @@ async def test_a_failure_is_said_in_the_reader_s_language_and_a_traceback_is_fol
         assert "Traceback" not in await tab.text("main")
     await tab.click("Bunun hakkında söylenen")
     await tab.until_text("Traceback xxx", "details[open] pre")
+
+
+async def test_the_page_of_a_job_that_is_over_asks_once_and_says_once_why_it_failed(
+    service: Service, visit: Visit
+) -> None:
+    buyer, owner = await service.person(credit="10"), await service.person()
+    job = {"title": "wrong", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
+    posted = await service.call("POST", "/api/jobs", job, token=buyer.token)
+    job_id = str(posted.body["job_id"])
+    runner = Runner(service, await worker_token(service, owner), job_id)
+    await runner.begin()
+    ending = {"reason": "it ended with the status 3; no luck", "kind": "job", "exit_code": 3}
+    await runner.say(f"/api/worker/jobs/{job_id}/fail", ending)
+    await service.call("POST", f"/api/jobs/{job_id}/cancel", token=buyer.token)
+    tab = await opened(visit, service, buyer, "/console")
+    before = len(tab.requests)
+    await tab.goto(f"{service.url}/console/jobs/{job_id}")
+    note = "document.querySelector('.log')?.previousSibling.textContent"
+    await tab.until(f"['It printed nothing.', 'Complete'].includes({note})")
+    await tab.settled()
+    asked = [sent.path for sent in tab.requests[before:] if f"/jobs/{job_id}" in sent.path]
+    api = sorted(path for path in asked if path.startswith("/api/"))
+    assert api == [f"/api/jobs/{job_id}{part}" for part in ("", "/artifacts", "/attempts", "/log")]
+    rows = await tab.text("tbody")
+    assert "no luck" in rows
+    assert "exit status 3" in rows
+    assert "it ended with" not in rows
 
 
 async def handed_over(request: web.Request) -> web.Response:

@@ -129,6 +129,26 @@ async def test_an_event_of_another_program_comes_before_the_heartbeat(
     await asyncio.gather(watching, return_exceptions=True)
 
 
+async def test_an_event_from_before_a_new_stream_does_not_come(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0.05)
+    other = Context(market.store, market.identifiers, market.clock.seconds)
+    feed = feed_of(market, market.context)
+    watching = asyncio.create_task(feed.watch())
+    await ping(market, other, "u", "before")
+    items = following(feed)
+    assert isinstance(await anext(items), Idle)
+    assert await anext(items) == Idle()  # a heartbeat: the store is read behind it
+    new = await ping(market, other, "u", "new")
+    assert await next_row(items) == new
+    assert await anext(items) == Idle()
+    await items.aclose()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
 async def test_an_event_that_is_committed_late_is_replayed(market: Market) -> None:
     late_id = market.identifiers.new()
     market.clock.now += 20

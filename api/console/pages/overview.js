@@ -146,6 +146,7 @@ class Board {
     return this.fill("sessions", async () => {
       const { sessions, total } = await this.get("/api/bandwidth/sessions", { status: "active", limit: SHOWN });
       this.sessions = sessions;
+      if (sessions.some((each) => (this.frames.get(each.id) ?? each).bytes_used !== each.bytes_used)) this.summed();
       this.draw();
       if (sessions.length) return [this.rows, el("p", { class: "links" }, total > sessions.length ? t("common.of", { shown: sessions.length, n: total }) : null, link("/console/sessions", t("overview.all_sessions", { n: total })))];
       return el("div", { class: "empty" }, el("p", null, t("overview.no_sessions")), link("/console/sessions/new", t("overview.buy"), { kind: "primary" }));
@@ -170,10 +171,12 @@ class Board {
     return node;
   }
 
+  // The first frame of a session repeats its figures: only bytes that have moved since change the sums.
   moved(frame) {
+    const known = this.frames.get(frame.session_id) ?? this.sessions.find((each) => each.id === frame.session_id);
     this.frames.set(frame.session_id, { bytes_used: frame.bytes_used, bytes_left: frame.bytes_left, bytes_per_second: frame.bytes_per_second });
     this.draw();
-    this.summed();
+    if (known ? known.bytes_used !== frame.bytes_used : frame.bytes_per_second > 0) this.summed();
   }
 
   earned() {

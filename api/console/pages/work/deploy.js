@@ -7,7 +7,7 @@ import { ask, badge, button, card, facts, link, notice, table } from "../../lib/
 import { count, date, t } from "../../lib/words.js";
 import { replicas } from "./deploys.js";
 import { appLinks } from "./job.js";
-import { OF_DEPLOYS, OF_JOBS, cancelling, current, paid, place, state } from "./shared.js";
+import { OF_DEPLOYS, OF_JOBS, cancelling, current, gpus, paid, place, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.deploy";
@@ -52,7 +52,7 @@ function overview(deploy) {
       [t("work.replicas"), replicas(deploy)],
       deploy.state ? [t("work.rollout"), [badge(KIND_OF_ROLLOUT[deploy.state], t(`work.rollout.${deploy.state}`)), " ", t("work.revision", { n: deploy.revision })]] : null,
       deploy.state ? [t("work.updated"), t("work.updated_of", { updated: deploy.updated_replicas, available: deploy.available_replicas, n: deploy.replicas })] : null,
-      [t("work.gpus"), `${deploy.gpu_count} × ${deploy.gpu_model}`],
+      [t("work.gpus"), gpus(deploy)],
       [t("work.hours"), count(deploy.duration_hrs)],
       [t("work.cost"), paid(deploy.cost, deploy.payment_type)],
       deploy.paid === undefined ? null : [t("work.paid"), paid(deploy.paid, deploy.payment_type)],

@@ -4,7 +4,7 @@ import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { link, meter } from "../../lib/view.js";
 import { ago, t } from "../../lib/words.js";
-import { OF_DEPLOYS, list, paid, parted, state } from "./shared.js";
+import { OF_DEPLOYS, gpus, list, paid, parted, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.deploys.title";
@@ -15,7 +15,7 @@ const columns = () => [
   { key: "name", label: t("work.deploy"), cell: (row) => link(`/console/deploys/${row.id}`, row.job_name) },
   { key: "status", label: t("work.state"), cell: (row) => state(row.status) },
   { key: "replicas", label: t("work.replicas"), cell: replicas },
-  { key: "gpu", label: t("work.gpus"), cell: (row) => `${row.gpu_count} × ${row.gpu_model}` },
+  { key: "gpu", label: t("work.gpus"), cell: gpus },
   { key: "created", label: t("work.created"), cell: (row) => ago(row.created_at) },
   { key: "cost", label: t("work.cost"), number: true, cell: (row) => paid(row.paid ?? row.cost, row.payment_type) },
 ];

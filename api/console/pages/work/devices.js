@@ -72,7 +72,10 @@ const columns = () => [
     key: "earned",
     label: t("work.earned_today"),
     number: true,
-    cell: (row) => [credits(row.earn_today), row.earn_today_usd ? el("span", { class: "block" }, money(row.earn_today_usd)) : null],
+    cell: (row) => [
+      row.earn_today || !(isExit(row) || row.earn_today_usd) ? el("span", { class: "block" }, credits(row.earn_today)) : null,
+      isExit(row) || row.earn_today_usd ? el("span", { class: "block" }, money(row.earn_today_usd)) : null,
+    ],
   },
 ];
 

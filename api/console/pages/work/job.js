@@ -24,7 +24,10 @@ export async function render(main, page) {
     return { job, attempts, artifacts, app: await appOf(job, url, asked) };
   }
   let log = null;
-  const refresh = await current(page, main, load, ({ job, attempts, artifacts, app }) => {
+  let shown = null;
+  function show(data) {
+    shown = data;
+    const { job, attempts, artifacts, app } = data;
     main.querySelector("h1").textContent = job.title;
     parts.head.show(steps(job, attempts), overview(job, attempts));
     parts.attempts.show(attemptsOf(attempts));
@@ -32,8 +35,10 @@ export async function render(main, page) {
     parts.acts.showOf([job.status, job.review?.state], () => acts(job, url, () => refresh()));
     parts.app.showOf(app, () => (app ? card(t("work.app"), appLinks(app)) : null));
     parts.spec.showOf(job.payload, () => specOf(job));
-  }, OF_JOBS);
-  log = logOf(page.params.id, page.signal, refresh);
+  }
+  const refresh = await current(page, main, load, show, OF_JOBS);
+  // The log of a job that is over ends at once, and changes only how the result is shown.
+  log = logOf(page.params.id, page.signal, () => (OPEN.has(shown.job.status) ? refresh() : show(shown)));
   main.append(
     parts.head.node,
     parts.acts.node,
@@ -128,7 +133,9 @@ function attemptsOf(attempts) {
 function why({ kind, reason, exit_code, outputs_left_out: lost }) {
   const left = lost ? [t("work.left_out", { n: count(lost.files), size: bytes(lost.bytes) }), ...lost.reasons] : [];
   const code = exit_code ? t("work.exit_code", { n: exit_code }) : null;
-  const parts = [reason ? inShort(reason) : null, code, ...left].filter(Boolean);
+  // A device begins with the same status, in English.
+  const said = exit_code ? reason?.replace(new RegExp(`^it ended with the status ${exit_code}(; |$)`), "") : reason;
+  const parts = [said ? inShort(said) : null, code, ...left].filter(Boolean);
   if (!kind && !parts.length) return null;
   return [kind ? badge("warn", t(`work.failure.${kind}`)) : null, ` ${parts.join(" · ")}`];
 }

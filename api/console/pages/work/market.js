@@ -4,9 +4,9 @@ import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { go } from "../../lib/router.js";
 import { ask, badge, button, copyable, facts, link } from "../../lib/view.js";
-import { count, credits, t } from "../../lib/words.js";
+import { count, t } from "../../lib/words.js";
 import { chooser } from "./jobs.js";
-import { JOB_TYPES, OF_JOBS, jobType, list, parted, state } from "./shared.js";
+import { JOB_TYPES, OF_JOBS, jobType, list, paid, parted, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.market.title";
@@ -14,14 +14,15 @@ export const title = "work.market.title";
 const PART = 100;
 
 const perHour = (row) => row.price_credit / row.duration_hrs;
+const paidPerHour = (row) => paid(Math.round((row.cost / row.duration_hrs) * 100) / 100, row.payment_type);
 
 const columns = (me) => [
   { key: "title", label: t("work.job"), cell: (row) => [row.title, row.buyer_id === me.id ? [" ", badge("info", t("work.mine"))] : null] },
   { key: "type", label: t("work.kind"), cell: (row) => jobType(row.job_type) },
   { key: "status", label: t("work.state"), cell: (row) => state(row.status) },
   { key: "hours", label: t("work.hours"), number: true, cell: (row) => count(row.duration_hrs) },
-  { key: "price", label: t("work.price"), number: true, cell: (row) => credits(row.price_credit) },
-  { key: "hourly", label: t("work.per_hour"), number: true, cell: (row) => credits(Math.round(perHour(row) * 100) / 100) },
+  { key: "price", label: t("work.price"), number: true, cell: (row) => paid(row.cost, row.payment_type) },
+  { key: "hourly", label: t("work.per_hour"), number: true, cell: paidPerHour },
   { key: "look", label: t("work.look"), cell: (row) => looked(row, me) },
 ];
 
@@ -68,7 +69,7 @@ function looked(row, me) {
         text: [
           facts([
             [t("work.kind"), jobType(row.job_type)],
-            [t("work.price"), credits(row.price_credit)],
+            [t("work.price"), paid(row.cost, row.payment_type)],
             [t("work.hours"), count(row.duration_hrs)],
           ]),
           el("p", null, t("work.market.by_hand")),

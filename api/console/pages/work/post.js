@@ -49,7 +49,7 @@ export async function render(main, page) {
 
 // What open jobs of a kind pay an hour, from the lowest to the highest, and in the middle.
 function prices(rows, type) {
-  const each = rows.filter((row) => row.job_type === type).map((row) => row.price_credit / row.duration_hrs);
+  const each = rows.filter((row) => row.job_type === type && row.payment_type === "credit").map((row) => row.price_credit / row.duration_hrs);
   if (each.length < FEW) return t("work.post.too_few");
   each.sort((one, other) => one - other);
   const shown = [each[0], each[Math.floor(each.length / 2)], each.at(-1)].map((price) => credits(Math.round(price * 100) / 100));

@@ -22,6 +22,7 @@ export const state = (status) => badge(KIND_OF_STATE[status] ?? "info", t(`work.
 export const jobType = (type) => t(`work.type.${type}`);
 export const paid = (amount, currency) => (currency === "usd" ? money(amount) : credits(amount));
 export const degrees = (celsius) => (celsius === undefined ? t("common.unknown") : `${count(celsius)} °C`);
+export const gpus = ({ gpu_count: n, gpu_model: model }) => (n && model.toLowerCase() !== "none" ? `${n} × ${model}` : t("work.no_gpu"));
 export const gigabytes = (gb) => (gb === undefined ? t("common.unknown") : `${count(gb)} GB`);
 
 // The beginning of what a device has said of a failure, on one line: the whole is on the page of the job.

@@ -23,6 +23,14 @@ export async function render(main, page) {
       [t("supply.network"), count(supply.network.devices)],
       [t("supply.prices"), prices ? t("supply.quartiles", { low: money(prices.low_usd_per_hour), median: money(prices.median_usd_per_hour), high: money(prices.high_usd_per_hour) }) : t("common.unknown")],
     ]),
+    ...(total.devices ? tables(supply) : [el("div", { class: "empty" }, el("p", null, t("supply.empty")))]),
+    ...(supply.attribution.length ? [el("p", { class: "hint" }, supply.attribution.join(" "))] : []),
+    el("div", { class: "actions" }, link("/console/jobs/new", t("supply.post"), { kind: "primary" })),
+  );
+}
+
+function tables(supply) {
+  return [
     rows(t("supply.gpus"), t("supply.model"), supply.gpus, (row) => named(row.gpu), [
       { key: "gpus", label: t("supply.count"), number: true, cell: (row) => (row.gpu ? count(row.gpus) : null) },
       { key: "vram", label: t("supply.vram"), number: true, cell: (row) => (row.vram_gb ? count(row.vram_gb) : null) },
@@ -32,9 +40,7 @@ export async function render(main, page) {
     rows(t("supply.memory"), t("supply.least_gb"), supply.memory_gb, (row) => count(row.least)),
     rows(t("supply.sandboxes"), t("supply.sandbox"), supply.sandboxes, (row) => row.sandbox),
     rows(t("supply.countries"), t("supply.country"), supply.countries, (row) => (row.country === "other" ? t("supply.other") : row.country.toUpperCase())),
-    ...(supply.attribution.length ? [el("p", { class: "hint" }, supply.attribution.join(" "))] : []),
-    el("div", { class: "actions" }, link("/console/jobs/new", t("supply.post"), { kind: "primary" })),
-  );
+  ];
 }
 
 // A table of one list; `more` are columns that it has beside those of all lists.
