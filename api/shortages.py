@@ -9,9 +9,9 @@ from market.jobs import Jobs
 from market.matching import Needs
 from market.states import JobStatus
 
-NO_DEVICE = (
-    "None of the devices that have asked for work lately runs such a job: it waits for one that"
-    " does. Of the {asked} that asked last {lacks}."
+MANUAL = (
+    "It names nothing that a device could run by itself: it waits until somebody accepts it by"
+    " hand."
 )
 MONEY = (
     "The price is held meanwhile. It comes back when you cancel, or after {days} days without a"
@@ -37,19 +37,25 @@ class Shortages:
         if needs is None or lacks is None:
             return []
         words = lacking.in_words(lacks, needs.resources)
-        text = NO_DEVICE.format(asked=lacks.devices, lacks=words)
-        return [f"{text} {MONEY.format(days=self._jobs.waiting_days)}"]
+        return [f"{words} {self._money()}"]
+
+    def manual(self) -> str:
+        """Return the warning of a job that names nothing to run."""
+        return f"{MANUAL} {self._money()}"
+
+    def _money(self) -> str:
+        return MONEY.format(days=self._jobs.waiting_days)
 
     async def of_waiting(self, job_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Return the warnings of those of some jobs that wait and have any."""
+        """Return the warnings of those of some waiting jobs that have any."""
         known: dict[tuple[Needs, int], list[str]] = {}
-        found = {}
+        found = await self._jobs.spec_warnings(job_ids)
         for job_id, needs, price in await self._jobs.waiting_needs(job_ids):
             key = needs, self._dispatch.price(*price)
             if key not in known:
                 known[key] = self.of(*key)
             if known[key]:
-                found[job_id] = known[key]
+                found[job_id] = [*found.get(job_id, ()), *known[key]]
         return found
 
     async def of_deploys(self, deploys: Sequence[Deploy]) -> dict[str, list[str]]:
