@@ -605,12 +605,18 @@ class JobRoutes:
         job_ids = await self._jobs.create_copies(call.user_id, new, copying, receipt, call.spender)
         return reply_to_all(job_ids)
 
-    def _warnings(self, spec: Spec | None, job_type: str, price: int) -> list[str]:
+    def _warnings(
+        self,
+        spec: Spec | None,
+        job_type: str,
+        price: int,
+        failed: frozenset[str] = frozenset(),
+    ) -> list[str]:
         """Return the warnings for the buyer of a job that waits, as far as they are known now."""
         if spec is None:
             return []
         needs = _needs(spec, job_type)
-        return [*spec.warnings, *self._shortages.of(needs, price)]
+        return [*spec.warnings, *self._shortages.of(needs, price, failed)]
 
     def _few_owners(
         self,
@@ -670,7 +676,10 @@ class JobRoutes:
             shown.resources, shown.is_manual = spec.resources, spec.is_manual
             waits = job.status == JobStatus.WAITING
             price = self._dispatch.price(job.price_credit, job.duration_hrs)
-            warnings = self._warnings(spec, job.job_type, price) if waits else list(spec.warnings)
+            warnings = list(spec.warnings)
+            if waits:
+                failed = (await self._jobs.failed_owners([job.id])).get(job.id, frozenset())
+                warnings = self._warnings(spec, job.job_type, price, failed)
             shown.warnings = warnings
             shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
             if spec.min_reputation:

@@ -31,9 +31,17 @@ class Shortages:
         self._jobs = jobs
         self._dispatch = dispatch
 
-    def of(self, needs: Needs | None, price: int) -> list[str]:
-        """Return the warnings of a job, by its needs and its price as in an `Offer`."""
-        lacks = None if needs is None else self._dispatch.lacks(needs, price)
+    def of(
+        self, needs: Needs | None, price: int, failed: frozenset[str] = frozenset()
+    ) -> list[str]:
+        """Return the warnings of a job.
+
+        Args:
+            needs: its needs; None for a job that is given to no device by itself.
+            price: its price as in an `Offer`.
+            failed: the owners whose devices have failed at it.
+        """
+        lacks = None if needs is None else self._dispatch.lacks(needs, price, failed)
         if needs is None or lacks is None:
             return []
         words = lacking.in_words(lacks, needs.resources)
@@ -48,10 +56,11 @@ class Shortages:
 
     async def of_waiting(self, job_ids: Sequence[str]) -> dict[str, list[str]]:
         """Return the warnings of those of some waiting jobs that have any."""
-        known: dict[tuple[Needs, int], list[str]] = {}
+        known: dict[tuple[Needs, int, frozenset[str]], list[str]] = {}
         found = await self._jobs.spec_warnings(job_ids)
+        failed = await self._jobs.failed_owners(job_ids)
         for job_id, needs, price in await self._jobs.waiting_needs(job_ids):
-            key = needs, self._dispatch.price(*price)
+            key = needs, self._dispatch.price(*price), failed.get(job_id, frozenset())
             if key not in known:
                 known[key] = self.of(*key)
             if known[key]:

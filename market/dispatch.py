@@ -500,7 +500,9 @@ class Dispatch:
         )
         return Standing(bool(self.is_asking(row.id)), offer, said is None, compare(self.jobs, kind))
 
-    def lacks(self, needs: Needs, price: int | None = None) -> Lacking | None:
+    def lacks(
+        self, needs: Needs, price: int | None = None, failed: Container[str] = ()
+    ) -> Lacking | None:
         """Return the needs of a job that the devices that ask now do not meet, free or not.
 
         None if one of them meets all. If no device asks, the result counts no device.
@@ -508,9 +510,13 @@ class Dispatch:
         Args:
             needs: the needs of the job.
             price: its price as in an `Offer`; None for one that every device takes.
+            failed: the owners whose devices have failed at it.
         """
-        seen = (Seen(offer, device.whole, device.reputation) for device, offer in self._latest())
-        return lacking.compare(needs, price, seen)
+        seen = (
+            Seen(offer, device.whole, device.reputation, device.owner)
+            for device, offer in self._latest()
+        )
+        return lacking.compare(needs, price, seen, failed)
 
     def price(self, price_credit: int, duration_hrs: int) -> int:
         """Return the price of a job as in an `Offer`, by its price in micro-credits."""

@@ -4,7 +4,7 @@ Devices are judged by everything that they lend, free or not. Pure: it looks not
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,11 +29,12 @@ _WITHOUT: Final[Mapping[Shortage, Mapping[str, Any]]] = {
 
 
 class Seen(Struct, frozen=True):
-    """A device: its last offer, everything that it lends, if that is known, and its reputation."""
+    """A device: its last offer, everything that it lends, if known, its reputation and owner."""
 
     offer: Offer
     whole: Capacity | None
     reputation: int
+    owner: str = ""
 
 
 class Lacking(Struct, frozen=True):
@@ -54,18 +55,26 @@ class Lacking(Struct, frozen=True):
     most: Capacity = Capacity()
 
 
-def compare(needs: Needs, price: int | None, devices: Iterable[Seen]) -> Lacking | None:
+def compare(
+    needs: Needs,
+    price: int | None,
+    devices: Iterable[Seen],
+    failed: Container[str] = (),
+) -> Lacking | None:
     """Compare a job with devices; None if one of them lacks nothing.
 
     Args:
         needs: the needs of the job.
         price: its price as in an `Offer`; None for one that is not compared.
         devices: the devices.
+        failed: the owners whose devices have failed at it and do not get it again.
     """
     counts: Counter[Hindrance] = Counter()
     compared, close, least_price, most = 0, 0, 0, Capacity()
     for device in devices:
         found = set(_hindrances(needs, price, device))
+        if device.owner in failed:
+            found.add(Hindrance.OWNER)
         if not found:
             return None
         compared += 1
@@ -149,6 +158,10 @@ def _words(lacking: Lacking, resources: Resources) -> Mapping[Hindrance, tuple[s
         Hindrance.REPUTATION: (
             "has less reputation than the job asks for",
             "have less reputation than the job asks for",
+        ),
+        Hindrance.OWNER: (
+            "belongs to an owner who has failed at it",
+            "belong to owners who have failed at it",
         ),
         Hindrance.PRICE: _forms("ask", f"for more, at least {least} USD an hour"),
     }

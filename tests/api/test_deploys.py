@@ -115,7 +115,7 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
     assert answer.body.keys() == {"ok", "deploy"}
     assert answer.body["ok"] is True
     deploy = answer.body["deploy"]
-    told = {"job_ids": list, "image": str, "command": str}
+    told = {"job_ids": list, "image": str, "command": str, "warnings": list}
     types = {name: type(value) for name, value in deploy.items()}
     assert types == {**FIELD_TYPES, **told, **ROLLOUT_TYPES}
     assert {name: deploy[name] for name in asked} == asked

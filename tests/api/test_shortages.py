@@ -178,3 +178,23 @@ async def test_the_list_of_jobs_has_the_warnings_of_the_requirements(service: Se
     assert "cancel it and post it again in other words" in warning
     listed = await service.call("GET", "/api/jobs", token=buyer.token)
     assert listed.body["jobs"][0]["warnings"] == [warning]
+
+
+async def test_a_device_whose_owner_has_failed_at_a_job_does_not_count_for_it(
+    service: Service,
+) -> None:
+    buyer, owner = await service.person(credit="100"), await service.person()
+    worker = {"X-Worker-Token": await worker_token(service, owner)}
+    made = await service.call("POST", "/api/jobs", JOB, token=buyer.token)
+    asked = await service.call("POST", "/api/worker/next", {**ASK, "wait_s": 30}, headers=worker)
+    assert [job["job_id"] for job in asked.body["jobs"]] == [made.body["job_id"]]
+    path = f"/api/jobs/{made.body['job_id']}"
+    failed = await service.call(
+        "POST", f"/api/worker/jobs/{made.body['job_id']}/fail", {"reason": "no"}, headers=worker
+    )
+    assert failed.status == 200, failed.body
+    await service.call("POST", "/api/worker/next", ASK, headers=worker)
+    [warning] = (await service.call("GET", path, token=buyer.token)).body["job"]["warnings"]
+    assert "it belongs to an owner who has failed at it" in warning
+    listed = await service.call("GET", "/api/jobs", token=buyer.token)
+    assert listed.body["jobs"][0]["warnings"] == [warning]
