@@ -475,6 +475,8 @@ class DeployRoutes:
             queued = _queued(deploy)
             needs = self._deploys.needs_of(new)
             warnings = self._shortages.of(needs, self._deploys.price_of(new))
+            if needs is None:
+                warnings = [self._shortages.manual()]
             # The specification's fields alone are answered with those of its reply, but for a
             # warning.
             says_more = new.template is not None or bool(new.image or new.command)

@@ -102,8 +102,9 @@ ONE_COPY = (
 class CreateReply(Reply, kw_only=True):
     """A job that was put up; what it needs as it was understood, if it says what it runs or needs.
 
-    `warnings` are what was not understood. A job that is manual is given to no device by itself: it
-    waits for one that accepts it. `copies` are all jobs that do the same work, the first one first.
+    `warnings` are the words that were not understood, and the reasons why no device runs it. A job
+    that is manual is given to no device by itself: it waits for one that accepts it. `copies` are
+    all jobs that do the same work, the first one first.
     """
 
     job_id: str
@@ -589,6 +590,8 @@ class JobRoutes:
         warnings = self._warnings(spec, body.job_type, price)
         if copying is not None and spec is not None:
             warnings += self._few_owners(spec, body.job_type, copying.copies, {call.user_id})
+        if spec is None or spec.payload is None:
+            warnings.append(self._shortages.manual())
 
         def reply(job_id: str) -> CreateReply:
             return _created(job_id, spec, warnings)
@@ -605,12 +608,18 @@ class JobRoutes:
         job_ids = await self._jobs.create_copies(call.user_id, new, copying, receipt, call.spender)
         return reply_to_all(job_ids)
 
-    def _warnings(self, spec: Spec | None, job_type: str, price: int) -> list[str]:
+    def _warnings(
+        self,
+        spec: Spec | None,
+        job_type: str,
+        price: int,
+        failed: frozenset[str] = frozenset(),
+    ) -> list[str]:
         """Return the warnings for the buyer of a job that waits, as far as they are known now."""
         if spec is None:
             return []
         needs = _needs(spec, job_type)
-        return [*spec.warnings, *self._shortages.of(needs, price)]
+        return [*spec.warnings, *self._shortages.of(needs, price, failed)]
 
     def _few_owners(
         self,
@@ -622,7 +631,7 @@ class JobRoutes:
     ) -> list[str]:
         """Return the warning that not all copies that wait can be taken, as `Dispatch.takers`.
 
-        None where nobody can take any, for that is another warning, or has asked yet.
+        None where nobody can take any, for that is another warning.
         """
         needs = _needs(spec, job_type)
         if needs is None or self._dispatch.lacks(needs):
@@ -670,7 +679,10 @@ class JobRoutes:
             shown.resources, shown.is_manual = spec.resources, spec.is_manual
             waits = job.status == JobStatus.WAITING
             price = self._dispatch.price(job.price_credit, job.duration_hrs)
-            warnings = self._warnings(spec, job.job_type, price) if waits else list(spec.warnings)
+            warnings = list(spec.warnings)
+            if waits:
+                failed = (await self._jobs.failed_owners([job.id])).get(job.id, frozenset())
+                warnings = self._warnings(spec, job.job_type, price, failed)
             shown.warnings = warnings
             shown.review_hours = UNSET if spec.review_hours is None else spec.review_hours
             if spec.min_reputation:
@@ -811,12 +823,12 @@ def _ending(body: CompleteRequest | FailRequest) -> Ending:
 
 def _created(job_id: str, spec: Spec | None, warnings: list[str]) -> CreateReply:
     if spec is None:
-        return CreateReply(job_id=job_id)
+        return CreateReply(job_id=job_id, warnings=warnings, is_manual=True)
     return CreateReply(
         job_id=job_id,
         resources=spec.resources,
         warnings=warnings,
-        is_manual=spec.is_manual,
+        is_manual=spec.is_manual or spec.payload is None,
     )
 
 

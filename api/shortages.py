@@ -13,9 +13,9 @@ from market.states import JobStatus
 # Kinds of jobs of one list that are compared with the devices: a hundred take half a second.
 COMPARED_MAX = 20
 
-NO_DEVICE = (
-    "None of the devices that have asked for work lately runs such a job: it waits for one that"
-    " does. Of the {asked} that asked last {lacks}."
+MANUAL = (
+    "It names nothing that a device could run by itself: it waits until somebody accepts it by"
+    " hand."
 )
 MONEY = (
     "The price is held meanwhile. It comes back when you cancel, or after {days} days without a"
@@ -35,26 +35,41 @@ class Shortages:
         self._jobs = jobs
         self._dispatch = dispatch
 
-    def of(self, needs: Needs | None, price: int) -> list[str]:
-        """Return the warnings of a job, by its needs and its price as in an `Offer`."""
-        lacks = None if needs is None else self._dispatch.lacks(needs, price)
+    def of(
+        self, needs: Needs | None, price: int, failed: frozenset[str] = frozenset()
+    ) -> list[str]:
+        """Return the warnings of a job.
+
+        Args:
+            needs: its needs; None for a job that is given to no device by itself.
+            price: its price as in an `Offer`.
+            failed: the owners whose devices have failed at it.
+        """
+        lacks = None if needs is None else self._dispatch.lacks(needs, price, failed)
         if needs is None or lacks is None:
             return []
         words = lacking.in_words(lacks, needs.resources)
-        text = NO_DEVICE.format(asked=lacks.devices, lacks=words)
-        return [f"{text} {MONEY.format(days=self._jobs.waiting_days)}"]
+        return [f"{words} {self._money()}"]
+
+    def manual(self) -> str:
+        """Return the warning of a job that names nothing to run."""
+        return f"{MANUAL} {self._money()}"
+
+    def _money(self) -> str:
+        return MONEY.format(days=self._jobs.waiting_days)
 
     async def of_waiting(self, job_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Return the warnings of those of some jobs that wait and have any."""
-        known: dict[tuple[Needs, int], list[str]] = {}
-        found = {}
+        """Return the warnings of those of some waiting jobs that have any."""
+        known: dict[tuple[Needs, int, frozenset[str]], list[str]] = {}
+        found = await self._jobs.spec_warnings(job_ids)
+        failed = await self._jobs.failed_owners(job_ids)
         for job_id, needs, price in await self._jobs.waiting_needs(job_ids):
-            key = needs, self._dispatch.price(*price)
+            key = needs, self._dispatch.price(*price), failed.get(job_id, frozenset())
             if key not in known and len(known) < COMPARED_MAX:
                 known[key] = self.of(*key)
                 await asyncio.sleep(0)  # each takes up to some milliseconds
             if known.get(key):
-                found[job_id] = known[key]
+                found[job_id] = [*found.get(job_id, ()), *known[key]]
         return found
 
     async def of_deploys(self, deploys: Sequence[Deploy]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 
 from market import lacking, trust
 from market.artifacts import WorkFiles, files_of, wants_files
-from market.attempts import Action, actions_for_all
+from market.attempts import PROVEN_JOBS, Action, actions_for_all
 from market.bounds import Bounds
 from market.claims import Claims, Outcome, Pair, Refused
 from market.context import Context
@@ -42,7 +42,7 @@ from market.matching import (
     suits,
 )
 from market.offers import reported
-from market.reputation import Reputation
+from market.reputation import NEW_RELIABILITY, Reputation
 from market.specs import Specs
 from market.supply import PRICES_MAX, Given
 from market.supply import Device as Supplying
@@ -68,11 +68,15 @@ LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the la
 NOTHING = Capacity()
 # In a market with more devices than that, some of the latest run what is run at all.
 KINDS_LOOKED_AT_MAX = 200
+# Devices that have left are passed over: a tenth of a millisecond.
+LATEST_LOOKED_AT_MAX = 2_000
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
 # nobody says here when it has finished one. All devices of a full owner wait for the same time.
 FULL_SECONDS = 5.0
 # An agent asks again at once, or after a minute if the marketplace was away for long.
 AGENT_AWAY_SECONDS = 120.0
+# An agent that breaks its request off asks again at once, or has left.
+BROKEN_OFF_SECONDS = 10.0
 # So many jobs on average end before a device is asked to show what it has, so that it does not know
 # when; each time takes it some seconds, in which it gets no job.
 BENCHMARK_ONE_IN = 8
@@ -215,6 +219,7 @@ class _Found(Struct, frozen=True):
     actions: Sequence[Action]
     reputation: int
     is_due: bool = False
+    is_proven: bool = False
 
 
 class _Device:
@@ -229,6 +234,8 @@ class _Device:
     that it lends: the capacity of its last request in which it held nothing.
     `reputation` is as it was last looked up, in millionths. `benchmark_at` is when it was last
     asked to show what it has, or when it was known last that this is not due.
+    `is_proven` says that it has done enough jobs well, and `has_broken_off` that its agent did not
+    wait for the last answer.
     """
 
     __slots__ = (
@@ -238,8 +245,10 @@ class _Device:
         "benchmark_at",
         "claiming",
         "given",
+        "has_broken_off",
         "held",
         "is_certain",
+        "is_proven",
         "network",
         "offer",
         "owner",
@@ -265,9 +274,15 @@ class _Device:
         self.whole: Capacity | None = None
         self.owner = self.network = ""
         self.reputation = 0
+        self.is_proven = self.has_broken_off = False
         self.request: _Request | None = None
         self.claiming = 0
         self.settled: asyncio.Future[None] | None = None
+
+    def is_asking(self, now: float) -> bool:
+        """Say whether its agent asks for work: a request is held, or one ended lately."""
+        seconds = BROKEN_OFF_SECONDS if self.has_broken_off else AGENT_AWAY_SECONDS
+        return self.request is not None or now - self.asked_at <= seconds
 
     def is_for(self, agent: Agent, now: float) -> bool:
         """Note who asks; say whether that is not an agent in whose place another one works."""
@@ -459,8 +474,7 @@ class Dispatch:
         known = self._devices.get(device_id)
         if known is None or known.offer is None:
             return None
-        now = asyncio.get_running_loop().time()
-        return known.request is not None or now - known.asked_at <= AGENT_AWAY_SECONDS
+        return known.is_asking(asyncio.get_running_loop().time())
 
     def slots(self, device_id: str) -> int | None:
         """Return for how many more jobs a device last had room; None if it never said."""
@@ -486,17 +500,23 @@ class Dispatch:
         )
         return Standing(bool(self.is_asking(row.id)), offer, said is None, compare(self.jobs, kind))
 
-    def lacks(self, needs: Needs, price: int | None = None) -> Lacking | None:
-        """Return the needs of a job that the devices that asked last do not meet, free or not.
+    def lacks(
+        self, needs: Needs, price: int | None = None, failed: Container[str] = ()
+    ) -> Lacking | None:
+        """Return the needs of a job that the devices that ask now do not meet, free or not.
 
-        None if one of them meets all, and as long as none has asked.
+        None if one of them meets all. If no device asks, the result counts no device.
 
         Args:
             needs: the needs of the job.
             price: its price as in an `Offer`; None for one that every device takes.
+            failed: the owners whose devices have failed at it.
         """
-        seen = (Seen(offer, device.whole, device.reputation) for device, offer in self._latest())
-        return lacking.compare(needs, price, seen)
+        seen = (
+            Seen(offer, device.whole, device.reputation, device.owner)
+            for device, offer in self._latest()
+        )
+        return lacking.compare(needs, price, seen, failed)
 
     def price(self, price_credit: int, duration_hrs: int) -> int:
         """Return the price of a job as in an `Offer`, by its price in micro-credits."""
@@ -528,15 +548,22 @@ class Dispatch:
         """Yield the devices that ask for work here now; devices may come and go meanwhile."""
         now = asyncio.get_running_loop().time()
         for device in tuple(self._devices.values()):
-            is_here = device.request is not None or now - device.asked_at <= AGENT_AWAY_SECONDS
-            if device.offer is not None and is_here:
+            if device.offer is not None and device.is_asking(now):
                 yield Supplying(
-                    device.offer, device.whole, device.owner, device.network, device.reputation
+                    device.offer,
+                    device.whole,
+                    device.owner,
+                    device.network,
+                    device.reputation,
+                    device.is_proven,
                 )
 
     def _latest(self) -> Iterator[tuple[_Device, Offer]]:
-        """Yield the devices that asked last, with what they offer."""
-        for device in islice(reversed(self._devices.values()), KINDS_LOOKED_AT_MAX):
+        """Yield the devices that ask for work now and asked last, with their offers."""
+        now = asyncio.get_running_loop().time()
+        latest = islice(reversed(self._devices.values()), LATEST_LOOKED_AT_MAX)
+        asking = (device for device in latest if device.is_asking(now))
+        for device in islice(asking, KINDS_LOOKED_AT_MAX):
             if device.offer is not None:
                 yield device, device.offer
 
@@ -583,7 +610,13 @@ class Dispatch:
             self._waiting.remove(earlier)
             earlier.wake()
         try:
-            return await self._with_files(await self._answer(request, ask))
+            told = await self._with_files(await self._answer(request, ask))
+        except (asyncio.CancelledError, ConnectionError):
+            device.has_broken_off = device.request is request
+            raise
+        else:
+            device.has_broken_off = False
+            return told
         finally:
             if device.request is request:
                 device.asked_at = asyncio.get_running_loop().time()
@@ -733,7 +766,7 @@ class Dispatch:
             raise
         if found is None:
             raise MarketError(Code.WORKER_UNAUTHORIZED)
-        device.reputation = found.reputation
+        device.reputation, device.is_proven = found.reputation, found.is_proven
         held = frozenset((row.job_id, row.attempt) for row in found.held)
         device.held = held or NO_ATTEMPTS
         device.given = {
@@ -860,7 +893,7 @@ class Dispatch:
             device.held |= {(outcome.job_id, outcome.attempt)}
             request.jobs.append(outcome)
             names = request.offer.capacity.gpu_names if job.needs.resources.needed_gpus else ()
-            self.prices.append(Given(monotonic(), job.price, "".join(names[:1])))
+            self.prices.append(Given(monotonic(), job.price, "".join(names[:1]), job.buyer))
             self._waking.gone((job.id,))
         elif outcome is Refused.TAKEN or outcome is Refused.RELATED:
             self._reader.read_soon(job.id)
@@ -1007,9 +1040,16 @@ async def _look(
         if device_id not in reputations:
             continue
         rows = [given[job_id] for job_id in unknown[each] if job_id in given]
-        score, is_due = reputations[device_id].score, device_id in due
-        found[each] = _Found(held[device_id], rows, actions, score, is_due)
+        reputation, is_due = reputations[device_id], device_id in due
+        found[each] = _Found(
+            held[device_id], rows, actions, reputation.score, is_due, _is_proven(reputation)
+        )
     return found
+
+
+def _is_proven(reputation: Reputation) -> bool:
+    """Say whether a device has done enough jobs well to be more than a token."""
+    return reputation.attempts >= PROVEN_JOBS and reputation.score >= NEW_RELIABILITY
 
 
 def _unknown(held: Sequence[HeldRow], named: frozenset[tuple[str, int]]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from market import copies, offers, owner_slots, postings, reviews, trust
@@ -304,6 +305,23 @@ class Jobs:
             )
             for row in await self._store.read(claim_queries.waiting, job_ids)
         ]
+
+    async def failed_owners(self, job_ids: Sequence[str]) -> dict[str, frozenset[str]]:
+        """Return the owners whose devices have failed at jobs and do not get them now, by job."""
+        if not job_ids:
+            return {}
+        found: dict[str, set[str]] = {}
+        for row in await self._store.read(claim_queries.excluded, job_ids, now=self._now()):
+            found.setdefault(row.job_id, set()).add(row.user_id)
+        return {job_id: frozenset(owners) for job_id, owners in found.items()}
+
+    async def spec_warnings(self, job_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Return the parts of requirements that were not understood, of the jobs that have any."""
+        if not job_ids:
+            return {}
+        rows = await self._store.read(spec_queries.warnings, job_ids)
+        found = {row.job_id: msgspec.json.decode(row.warnings, type=list[str]) for row in rows}
+        return {job_id: warnings for job_id, warnings in found.items() if warnings}
 
     async def find(self, user_id: str, job_id: str) -> Owned:
         """Return one of a buyer's jobs.

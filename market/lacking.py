@@ -4,7 +4,7 @@ Devices are judged by everything that they lend, free or not. Pure: it looks not
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,51 +29,72 @@ _WITHOUT: Final[Mapping[Shortage, Mapping[str, Any]]] = {
 
 
 class Seen(Struct, frozen=True):
-    """A device: its last offer, everything that it lends, if that is known, and its reputation."""
+    """A device: its last offer, everything that it lends, if known, its reputation and owner."""
 
     offer: Offer
     whole: Capacity | None
     reputation: int
+    owner: str = ""
 
 
 class Lacking(Struct, frozen=True):
     """The reason why no device runs a job.
 
     Attributes:
-        devices: the number of devices that were compared.
-        firsts: the number of devices by the first need that each does not meet.
+        devices: the number of devices that were compared; 0 if no device asks for work.
+        counts: the number of devices by each need that they do not meet.
         close: the number of devices that meet all needs but one.
         least_price: the least price of the devices that want more, as in an `Offer`; 0 for none.
+        most: the largest amounts that any of the devices lends.
     """
 
     devices: int
-    firsts: Mapping[Hindrance, int]
+    counts: Mapping[Hindrance, int]
     close: int
     least_price: int = 0
+    most: Capacity = Capacity()
 
 
-def compare(needs: Needs, price: int | None, devices: Iterable[Seen]) -> Lacking | None:
-    """Compare a job with devices; None if one of them lacks nothing, or there are none.
+def compare(
+    needs: Needs,
+    price: int | None,
+    devices: Iterable[Seen],
+    failed: Container[str] = (),
+) -> Lacking | None:
+    """Compare a job with devices; None if one of them lacks nothing.
 
     Args:
         needs: the needs of the job.
         price: its price as in an `Offer`; None for one that is not compared.
         devices: the devices.
+        failed: the owners whose devices have failed at it and do not get it again.
     """
-    firsts: Counter[Hindrance] = Counter()
-    close, least_price = 0, 0
+    counts: Counter[Hindrance] = Counter()
+    compared, close, least_price, most = 0, 0, 0, Capacity()
     for device in devices:
-        found = list(_hindrances(needs, price, device))
+        found = set(_hindrances(needs, price, device))
+        if device.owner in failed:
+            found.add(Hindrance.OWNER)
         if not found:
             return None
-        firsts[found[0]] += 1
+        compared += 1
+        counts.update(found)
         close += len(found) == 1
         wanted = device.offer.least_price
-        if found[0] is Hindrance.PRICE:
+        if Hindrance.PRICE in found:
             least_price = min(least_price or wanted, wanted)
-    if not firsts:
-        return None
-    return Lacking(firsts.total(), firsts, close, least_price)
+        if device.whole is not None:
+            most = _more(most, device.whole)
+    return Lacking(compared, counts, close, least_price, most)
+
+
+def _more(one: Capacity, other: Capacity) -> Capacity:
+    """Return the larger of each amount of two devices."""
+    return Capacity(
+        cores=max(one.cores, other.cores),
+        ram_gb=max(one.ram_gb, other.ram_gb),
+        disk_gb=max(one.disk_gb, other.disk_gb),
+    )
 
 
 def _hindrances(needs: Needs, price: int | None, device: Seen) -> Iterator[Hindrance]:
@@ -95,32 +116,66 @@ def _hindrances(needs: Needs, price: int | None, device: Seen) -> Iterator[Hindr
 
 
 def in_words(lacking: Lacking, resources: Resources) -> str:
-    """Return the numbers of devices and the needs that they do not meet, as a clause."""
+    """Return the devices that were compared and each need that they do not meet, as a sentence."""
+    if not lacking.devices:
+        return "No device has asked for work in the last two minutes."
+    words = _words(lacking, resources)
+    counts = [(lacking.counts[each], words[each]) for each in words if lacking.counts.get(each)]
+    if lacking.devices == 1:
+        clause = _listed([singular for _, (singular, _) in counts])
+        return f"The only device that asks for work now does not run such a job: it {clause}."
+    clause = _listed([f"{count} {forms[count > 1]}" for count, forms in counts])
+    if lacking.close:
+        lack = "lacks" if lacking.close == 1 else "lack"
+        clause += f"; {lacking.close} of them {lack} nothing else"
+    number = lacking.devices
+    return f"None of the {number} devices that ask for work now runs such a job: {clause}."
+
+
+def _words(lacking: Lacking, resources: Resources) -> Mapping[Hindrance, tuple[str, str]]:
+    """Return the words for each need that is not met: of one device, and of several."""
     gpus = Resources(
         gpus=resources.gpus,
         gpu_model=resources.gpu_model,
         vram_gb=resources.vram_gb,
         cuda=resources.cuda,
     )
-    words = {
-        Hindrance.JOB_TYPE: "take no jobs of this type",
-        Hindrance.EXECUTOR: "have no sandbox for it (with an image or without)",
-        Hindrance.NETWORK: "give jobs no network",
-        Hindrance.PORTS: "cannot let anybody in at the ports of a job",
-        Hindrance.ARCHIVES: "cannot unpack archives safely",
-        Hindrance.CORES: f"lend fewer than {resources.cores:g} cores",
-        Hindrance.MEMORY: f"lend less than {resources.ram_gb:g} GB of memory",
-        Hindrance.DISK: f"lend less than {resources.disk_gb:g} GB of disk",
-        Hindrance.ARCHITECTURE: f"are no {resources.arch}",
-        Hindrance.GPU: f"lack the GPUs ({text_of(gpus)})",
-        Hindrance.REPUTATION: "have less reputation than it asks for",
-        Hindrance.PRICE: f"ask for more, at least {_usd(lacking.least_price)} USD an hour",
+    most, least = lacking.most, _usd(lacking.least_price)
+    cores = f"fewer than {resources.cores:g} cores (at most {most.cores:g})"
+    memory = f"less than {resources.ram_gb:g} GB of memory (at most {most.ram_gb:g})"
+    disk = f"less than {resources.disk_gb:g} GB of disk (at most {most.disk_gb:g})"
+    return {
+        Hindrance.JOB_TYPE: _forms("take", "no jobs of this type"),
+        Hindrance.EXECUTOR: ("has no sandbox for it", "have no sandbox for it"),
+        Hindrance.NETWORK: _forms("give", "jobs no network"),
+        Hindrance.PORTS: ("cannot open the ports of a job",) * 2,
+        Hindrance.ARCHIVES: ("cannot unpack archives safely",) * 2,
+        Hindrance.CORES: _forms("lend", cores),
+        Hindrance.MEMORY: _forms("lend", memory),
+        Hindrance.DISK: _forms("lend", disk),
+        Hindrance.ARCHITECTURE: (f"is not {resources.arch}", f"are not {resources.arch}"),
+        Hindrance.GPU: _forms("lack", f"the GPUs ({text_of(gpus)})"),
+        Hindrance.REPUTATION: (
+            "has less reputation than the job asks for",
+            "have less reputation than the job asks for",
+        ),
+        Hindrance.OWNER: (
+            "belongs to an owner who has failed at it",
+            "belong to owners who have failed at it",
+        ),
+        Hindrance.PRICE: _forms("ask", f"for more, at least {least} USD an hour"),
     }
-    counts = lacking.firsts
-    clause = ", ".join(f"{counts[each]} {words[each]}" for each in words if counts.get(each))
-    if lacking.close and lacking.devices > 1:
-        clause += f"; {lacking.close} of them lack nothing else"
-    return clause
+
+
+def _forms(verb: str, rest: str) -> tuple[str, str]:
+    """Return a clause of a regular verb in the singular and in the plural."""
+    return f"{verb}s {rest}", f"{verb} {rest}"
+
+
+def _listed(clauses: Sequence[str]) -> str:
+    """Return clauses as a list in a sentence."""
+    *first, last = clauses
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _usd(price: int) -> str:

@@ -2,7 +2,7 @@
 
 It is counted now and then out of memory, in parts, so that no request waits for it. Devices are
 strangers' words about themselves. A count shows that a kind of device is there; everything else
-about it (its country, least price, reputation) is shown for devices of several owners alone.
+about it (its country, least price, reputation) is shown for devices of several proven owners alone.
 """
 
 import asyncio
@@ -21,8 +21,13 @@ from proxyctl.protocol.jobspec import Capacity, gpus
 KEPT_SECONDS: Final = 30.0
 # Devices that are counted at once: about half a millisecond, which a connection may wait.
 PART_DEVICES: Final = 50
-# Below so many owners a figure would be one owner's.
-OWNERS_MIN: Final = 3
+# Proven owners below which a figure is not shown. An account is free, a proven one takes paid jobs:
+# with fewer, two accounts beside one owner would show that owner's figure.
+OWNERS_MIN: Final = 5
+# Recent jobs and buyers below which their prices are not shown: one buyer knows the own ones.
+PAID_JOBS_MIN: Final = 5
+PAID_BUYERS_MIN: Final = 3
+REPUTATION_STEP: Final = 50_000  # millionths; a finer figure would move with each single job
 ROWS_MAX: Final = 100  # of one list; more kinds of GPU than are on sale
 PRICES_MAX: Final = 1_000  # jobs whose prices are kept: enough for a median of each GPU
 PRICES_SECONDS: Final = 7 * 86_400.0
@@ -43,6 +48,7 @@ class Device(NamedTuple):
     owner: str
     network: str
     reputation: int
+    is_proven: bool = False
 
 
 class Given(NamedTuple):
@@ -51,13 +57,15 @@ class Given(NamedTuple):
     at: float
     price: int
     gpu: str
+    buyer: str
 
 
 class Row(Struct, frozen=True):
     """Devices of one kind; prices as in an `Offer`, reputation in millionths.
 
-    `free` have room for another job. `least_price` and `reputation` are medians, None for devices
-    of few owners. `paid` is the median price of recent jobs, None where there was none.
+    `free` have room for another job. `least_price` and `reputation` are rounded medians of proven
+    owners, None for few of them. `paid` is the rounded median price of recent jobs, None where
+    there were few.
     """
 
     name: str
@@ -103,17 +111,14 @@ class _Tally:
         "gpus",
         "names",
         "owners",
-        "prices",
-        "scores",
         "vram",
     )
 
     def __init__(self) -> None:
         self.devices = self.free = self.gpus = self.free_gpus = 0
         self.vram = 0.0
-        self.owners: set[str] = set()
-        self.prices: list[int] = []
-        self.scores: list[int] = []
+        # The least price and the least reputation of each proven owner: each counts once.
+        self.owners: dict[str, tuple[int, int]] = {}
         self.names: Counter[str] = Counter()
 
     def add(self, device: Device) -> None:
@@ -128,15 +133,19 @@ class _Tally:
         for name in whole.gpu_names[:1]:
             if name in self.names or len(self.names) < ROWS_MAX:
                 self.names[name] += 1
-        if len(self.owners) < OWNERS_MIN:
-            self.owners.add(device.owner)
-        if len(self.prices) < SAMPLES_MAX:
-            self.prices.append(device.offer.least_price)
-            self.scores.append(device.reputation)
+        if device.is_proven and (device.owner in self.owners or len(self.owners) < SAMPLES_MAX):
+            own = device.offer.least_price, device.reputation
+            price, score = self.owners.get(device.owner, own)
+            self.owners[device.owner] = min(price, own[0]), min(score, own[1])
 
-    def row(self, name: str, paid: Sequence[int] = ()) -> Row:
+    @property
+    def has_several(self) -> bool:
+        """Whether they belong to so many proven owners that a figure is not one owner's."""
+        return len(self.owners) >= OWNERS_MIN
+
+    def row(self, name: str, paid: int | None = None) -> Row:
         """Return what is shown of them."""
-        has_several = len(self.owners) >= OWNERS_MIN
+        figures = self.owners.values() if self.has_several else ()
         return Row(
             name,
             self.devices,
@@ -144,9 +153,9 @@ class _Tally:
             self.gpus,
             self.free_gpus,
             self.vram,
-            least_price=median_low(self.prices) if has_several else None,
-            reputation=median_low(self.scores) if has_several else None,
-            paid=median_low(paid) if paid else None,
+            least_price=_rounded(median_low(price for price, _ in figures)) if figures else None,
+            reputation=_score(median_low(score for _, score in figures)) if figures else None,
+            paid=paid,
         )
 
 
@@ -215,9 +224,10 @@ class Supply:
     def _snapshot(self, tallies: dict[tuple[str, str], _Tally]) -> Snapshot:
         since = self._monotonic() - PRICES_SECONDS
         recent = [each for each in self._prices if each.at >= since]
-        of_gpu: dict[str, list[int]] = {}
+        of_gpu: dict[str, list[Given]] = {}
         for each in recent:
-            of_gpu.setdefault(_gpu(each.gpu) if each.gpu else "", []).append(each.price)
+            of_gpu.setdefault(_gpu(each.gpu) if each.gpu else "", []).append(each)
+        medians = {gpu: paid.median for gpu, jobs in of_gpu.items() if (paid := _paid(jobs))}
         none = _Tally()
         rows = {
             kind: [(key, tally) for (of, key), tally in tallies.items() if of == kind]
@@ -226,14 +236,14 @@ class Supply:
         return Snapshot(
             total=tallies.get(("total", ""), none).row(""),
             gpus=_most(
-                tally.row(_shown(tally, key), of_gpu.get(key, ())) for key, tally in rows["gpu"]
+                tally.row(_shown(tally, key), medians.get(key)) for key, tally in rows["gpu"]
             ),
             cores=_ordered(rows["cores"]),
             memory=_ordered(rows["memory"]),
             sandboxes=_most(tally.row(key) for key, tally in rows["sandbox"]),
             countries=_countries(rows["country"]),
             with_network=tallies.get(("network", ""), none).row(""),
-            paid=_paid([each.price for each in recent]),
+            paid=_paid(recent),
         )
 
 
@@ -264,17 +274,29 @@ def _ordered(rows: Sequence[tuple[str, _Tally]]) -> list[Row]:
 
 
 def _countries(rows: Sequence[tuple[str, _Tally]]) -> list[Row]:
-    """Return countries of several owners; devices of the others are together, without a name."""
-    shown = [(key, tally) for key, tally in rows if key and len(tally.owners) >= OWNERS_MIN]
+    """Return countries of several proven owners; the other devices are one row without a name."""
+    shown = [(key, tally) for key, tally in rows if key and tally.has_several]
     rest = [tally for key, tally in rows if (key, tally) not in shown]
     others = Row(OTHER, sum(each.devices for each in rest), sum(each.free for each in rest))
     listed = _most(tally.row(key) for key, tally in shown)
     return [*listed, others] if rest else listed
 
 
-def _paid(prices: list[int]) -> Paid | None:
-    if not prices:
+def _paid(jobs: Sequence[Given]) -> Paid | None:
+    """Return the prices of jobs; None for few jobs, or jobs of few buyers."""
+    if len(jobs) < PAID_JOBS_MIN or len({each.buyer for each in jobs}) < PAID_BUYERS_MIN:
         return None
-    ordered = sorted(prices)
+    ordered = sorted(each.price for each in jobs)
     count = len(ordered)
-    return Paid(count, ordered[count // 4], median_low(ordered), ordered[3 * count // 4])
+    low, median, high = ordered[count // 4], median_low(ordered), ordered[3 * count // 4]
+    return Paid(count, _rounded(low), _rounded(median), _rounded(high))
+
+
+def _rounded(price: int) -> int:
+    """Return a price rounded to half of its first digit, so that it is nobody's exact one."""
+    step = max(int(10 ** (len(str(price)) - 1)) // 2, 1)
+    return (price + step // 2) // step * step
+
+
+def _score(reputation: int) -> int:
+    return (reputation + REPUTATION_STEP // 2) // REPUTATION_STEP * REPUTATION_STEP

@@ -1,5 +1,7 @@
 """Queries on what jobs are to run, and what they need."""
 
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.store import Transaction
@@ -23,6 +25,13 @@ class SpecRow(NamedTuple):
     min_reputation: int = 0
 
 
+class WarningsRow(NamedTuple):
+    """The warnings of a job, in JSON."""
+
+    job_id: str
+    warnings: str
+
+
 _COLUMNS = ", ".join(SpecRow._fields)
 _VALUES = ", ".join(f":{name}" for name in SpecRow._fields)
 
@@ -36,6 +45,18 @@ async def find(tx: Transaction, job_id: str) -> SpecRow | None:
     """Return what a job says; None when it says nothing beyond the specification's own fields."""
     return await tx.one(
         SpecRow, f"SELECT {_COLUMNS} FROM job_specs WHERE job_id = :job_id", job_id=job_id
+    )
+
+
+async def warnings(tx: Transaction, job_ids: Sequence[str]) -> list[WarningsRow]:
+    """Return the warnings of those of these jobs that have a specification."""
+    return await tx.all(
+        WarningsRow,
+        f"""
+        SELECT job_id, warnings FROM job_specs
+        WHERE job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
     )
 
 

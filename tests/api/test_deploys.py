@@ -87,7 +87,7 @@ async def test_a_deploy_has_the_fields_of_the_specification(
     buyer = await service.person(usd="10")
     answer = await create(service, buyer, job_type=job_type)
     assert answer.status == 200
-    assert answer.body.keys() == {"ok", "job_id", "message", "cost", "payment_type"}
+    assert answer.body.keys() == {"ok", "job_id", "message", "cost", "payment_type", "warnings"}
     assert (answer.body["cost"], answer.body["payment_type"]) == (1.0, "usd")
     assert answer.body["ok"] is True
     assert str(uuid.UUID(answer.body["job_id"])) == answer.body["job_id"]
@@ -115,7 +115,7 @@ async def test_a_deploy_shows_what_was_asked_for_and_how_it_is(service: Service)
     assert answer.body.keys() == {"ok", "deploy"}
     assert answer.body["ok"] is True
     deploy = answer.body["deploy"]
-    told = {"job_ids": list, "image": str, "command": str}
+    told = {"job_ids": list, "image": str, "command": str, "warnings": list}
     types = {name: type(value) for name, value in deploy.items()}
     assert types == {**FIELD_TYPES, **told, **ROLLOUT_TYPES}
     assert {name: deploy[name] for name in asked} == asked
@@ -628,7 +628,8 @@ async def test_a_notebook_needs_an_image_whatever_its_script(service: Service) -
 
 async def test_who_deploys_what_no_device_runs_is_warned(service: Service) -> None:
     buyer = await service.person(usd="10")
-    assert (await create(service, buyer, image="web:1")).body["warnings"] == []
+    [warning] = (await create(service, buyer, image="web:1")).body["warnings"]
+    assert warning.startswith("No device has asked for work")
     worker = await worker_of(service, await service.person())
     asked = await service.call(
         "POST",
@@ -642,8 +643,9 @@ async def test_who_deploys_what_no_device_runs_is_warned(service: Service) -> No
     )
     assert asked.status == 200, asked.body
     answer = await create(service, buyer, image="web:1")
-    assert [each.startswith("None of the devices") for each in answer.body["warnings"]] == [True]
-    assert "warnings" not in (await create(service, buyer)).body
+    assert [each.startswith("The only device") for each in answer.body["warnings"]] == [True]
+    [warning] = (await create(service, buyer)).body["warnings"]
+    assert warning.startswith("It names nothing")
 
 
 async def test_what_devices_must_have_shown_is_said_changed_and_shown(service: Service) -> None:

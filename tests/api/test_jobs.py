@@ -114,7 +114,10 @@ async def test_a_job_is_created_and_listed_with_the_fields_of_the_specification(
 ) -> None:
     buyer = await service.person(credit="10")
     answer = await create(service, buyer, price_credit=2.5, description="d", requirements="r")
-    assert (answer.status, answer.body.keys()) == (200, {"ok", "job_id"})
+    assert (answer.status, answer.body.keys()) == (
+        200,
+        {"ok", "job_id", "warnings", "is_manual"},
+    )
     assert answer.body["ok"] is True
     job_id = answer.body["job_id"]
     assert str(uuid.UUID(job_id)) == job_id

@@ -495,7 +495,8 @@ async def test_a_job_that_no_device_runs_warns_and_leads_to_the_supply(
     await tab.click("main .notice a")
     await tab.until("location.pathname === '/console/supply'")
     await tab.until_text("NVIDIA GeForce RTX 4090")
-    await tab.until_text("$0.25")
+    await tab.goto(f"{service.url}/console/jobs")
+    await tab.until_text("no device runs it")
     deploy = {"job_name": "nb", "job_type": "Script", "gpu_model": "H100", "script": "1"}
     made = await service.call("POST", "/api/deploy/job", deploy, token=person.token)
     for width in (360, 1280):

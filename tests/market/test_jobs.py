@@ -27,7 +27,9 @@ from market.money import MICRO, Currency
 from market.outcomes import OWNERS_MAX
 from market.overdue import Overdue
 from market.renewals import Renewals
+from market.specs import Spec
 from market.states import JobStatus
+from proxyctl.protocol.jobspec import Resources
 from storage import ledger as ledger_queries
 from storage.devices import DeviceRow
 from storage.errors import UnavailableError
@@ -358,10 +360,22 @@ async def test_whoever_has_failed_at_a_job_by_any_device_leaves_it_to_others(
     for each in (device, sibling):
         assert await refusal(market.jobs.accept(each, job_id)) is Code.JOB_FAILED_HERE
     assert (await stored_job(market, job_id)).attempts == 1
+    assert await market.jobs.failed_owners([job_id]) == {job_id: {worker}}
     await market.jobs.accept(device, await market.jobs.create(buyer, wanted()))
     other = await device_of(market, await market.person())
     await market.jobs.accept(other, job_id)
     assert await refusal(market.jobs.accept(device, job_id)) is Code.JOB_NOT_WAITING
+
+
+async def test_the_words_that_were_not_understood_are_found_for_a_list(market: Market) -> None:
+    buyer = await market.person(credit="100")
+    spec = Spec(None, Resources(), warnings=("one", "two"))
+    job_id = await market.jobs.create(buyer, replace(wanted(), spec=spec))
+    clear = await market.jobs.create(buyer, replace(wanted(), spec=Spec(None, Resources())))
+    plain = await market.jobs.create(buyer, wanted())
+    found = await market.jobs.spec_warnings([job_id, clear, plain])
+    assert found == {job_id: ["one", "two"]}
+    assert await market.jobs.spec_warnings([]) == {}
 
 
 async def test_a_device_that_lost_a_job_may_take_it_once_more(market: Market) -> None:

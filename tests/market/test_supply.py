@@ -18,15 +18,15 @@ def device(
     price: int = 100_000,
     gpu: str = "",
     network: str = "",
+    is_proven: bool = True,
     **lent: int,
 ) -> Device:
     """Return a device that lends this, with one GPU or none; its price in micro-USD an hour."""
     names = (gpu,) if gpu else ()
     whole = Capacity(slots=1, gpus=len(names), gpu_names=names, **lent)
     free = whole if slots else Capacity(gpu_names=names)
-    return Device(
-        Offer(free, BWRAP, SCRIPT, least_price=price * MILLION), whole, owner, network, 500_000
-    )
+    offer = Offer(free, BWRAP, SCRIPT, least_price=price * MILLION)
+    return Device(offer, whole, owner, network, 523_456, is_proven)
 
 
 class Clock:
@@ -71,24 +71,43 @@ async def test_devices_are_counted_by_gpu_cores_memory_and_sandbox_busy_or_free(
     assert found.paid is None
 
 
-async def test_figures_of_fewer_than_three_owners_are_not_shown() -> None:
-    few = [device(owner, network="8.8.8.0/24", price=7) for owner in ("a", "a", "b")]
-    found = await counted(*few)
+async def test_figures_of_fewer_than_five_proven_owners_are_not_shown() -> None:
+    few = [device(owner, network="8.8.8.0/24", price=7) for owner in "aaabcd"]
+    new = [device(f"new {n}", network="8.8.8.0/24", is_proven=False) for n in range(9)]
+    found = await counted(*few, *new)
     assert (found.total.least_price, found.total.reputation) == (None, None)
-    assert by_name(list(found.countries)) == {OTHER: (3, 3)}
-    more = [*few, device("c", network="8.8.8.0/24", price=9), device("d", network="9.9.9.0/24")]
-    found = await counted(*more)
+    assert by_name(list(found.countries)) == {OTHER: (15, 15)}
+    more = [*few, device("e", network="8.8.8.0/24", price=9), device("f", network="9.9.9.0/24")]
+    found = await counted(*more, *new)
     assert (found.total.least_price, found.total.reputation) == (7 * MILLION, 500_000)
-    assert by_name(list(found.countries)) == {"us": (4, 4), OTHER: (1, 1)}
+    assert by_name(list(found.countries)) == {"us": (16, 16), OTHER: (1, 1)}
 
 
-async def test_recent_prices_are_shown_in_quartiles_and_by_gpu() -> None:
-    old = Given(-8 * 86_400.0, 1_000, "")
-    recent = tuple(Given(0.0, price, "rtx4090" if price > 2 else "") for price in (1, 2, 3, 4))
-    found = await counted(device("a", gpu="RTX 4090"), device("b"), prices=(old, *recent))
+async def test_each_proven_owner_counts_once_and_figures_are_rounded() -> None:
+    """New accounts, and many devices of one owner, move no median."""
+    mine = [device("mine", price=1) for _ in range(50)]
+    new = [device(f"new {n}", price=1, is_proven=False) for n in range(50)]
+    others = [device(owner, price=123_456) for owner in "abcd"]
+    found = await counted(*mine, *new, *others)
+    assert found.total.least_price == 100_000 * MILLION
+
+
+async def test_recent_prices_of_several_buyers_are_shown_in_quartiles_and_by_gpu() -> None:
+    old = Given(-8 * 86_400.0, 1_000, "", "x")
+    recent = [
+        Given(0.0, price, gpu, f"buyer {price % 3}")
+        for gpu, prices in (("rtx4090", range(10, 15)), ("", range(1, 6)))
+        for price in prices
+    ]
+    rigs = device("a", gpu="RTX 4090"), device("b")
+    found = await counted(*rigs, prices=(old, *recent))
     assert found.paid is not None
-    assert (found.paid.jobs, found.paid.low, found.paid.median, found.paid.high) == (4, 2, 2, 4)
-    assert {row.name: row.paid for row in found.gpus} == {"RTX 4090": 3, "": 1}
+    assert (found.paid.jobs, found.paid.low, found.paid.median, found.paid.high) == (10, 3, 5, 10)
+    assert {row.name: row.paid for row in found.gpus} == {"RTX 4090": 10, "": 3}
+    for few in (recent[:4], [each._replace(buyer="one") for each in recent]):
+        found = await counted(*rigs, prices=tuple(few))
+        assert found.paid is None
+        assert {row.paid for row in found.gpus} == {None}
 
 
 async def test_ten_thousand_devices_are_counted_once_for_all_who_ask_and_the_loop_goes_on() -> None:

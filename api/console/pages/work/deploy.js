@@ -60,6 +60,7 @@ function overview(deploy) {
       deploy.image ? [t("work.post.image"), deploy.image] : null,
       deploy.command ? [t("work.order.command"), deploy.command] : null,
     ]),
+    deploy.status === "queued" && deploy.revision === undefined ? notice("warn", t("work.job.manual")) : null,
     (deploy.warnings ?? []).map((each) => notice("warn", each, " ", link("/console/supply", t("menu.supply")))),
     deploy.problem ? notice(deploy.state === "stuck" ? "bad" : "warn", deploy.problem) : null,
   ];

@@ -4,7 +4,7 @@ import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { link, meter } from "../../lib/view.js";
 import { ago, t } from "../../lib/words.js";
-import { OF_DEPLOYS, gpus, list, paid, parted, state } from "./shared.js";
+import { OF_DEPLOYS, gpus, list, paid, parted, state, warned } from "./shared.js";
 
 export const words = "work";
 export const title = "work.deploys.title";
@@ -13,7 +13,7 @@ export const replicas = (row) => meter(row.ready_replicas, row.replicas, t("work
 
 const columns = () => [
   { key: "name", label: t("work.deploy"), cell: (row) => link(`/console/deploys/${row.id}`, row.job_name) },
-  { key: "status", label: t("work.state"), cell: (row) => state(row.status) },
+  { key: "status", label: t("work.state"), cell: (row) => [state(row.status), warned(row)] },
   { key: "replicas", label: t("work.replicas"), cell: replicas },
   { key: "gpu", label: t("work.gpus"), cell: gpus },
   { key: "created", label: t("work.created"), cell: (row) => ago(row.created_at) },

@@ -85,7 +85,7 @@ function overview(job, attempts) {
       [t("work.attempts"), count(job.attempts)],
       job.deploy_id ? [t("work.deploy"), link(`/console/deploys/${job.deploy_id}`, t("work.of_deploy"))] : null,
     ]),
-    job.is_manual ? notice("warn", t("work.job.manual")) : null,
+    job.status === "waiting" && job.payload === undefined ? notice("warn", t("work.job.manual")) : null,
     (job.warnings ?? []).map((each) => notice("warn", each, " ", link("/console/supply", t("menu.supply")))),
     job.failure_reason ? failed(job, attempts) : null,
     job.review ? reviewOf(job.review) : null,

@@ -5,14 +5,14 @@ import { el } from "../../lib/dom.js";
 import { go } from "../../lib/router.js";
 import { link } from "../../lib/view.js";
 import { ago, t } from "../../lib/words.js";
-import { JOB_STATES, OF_JOBS, jobType, list, paid, parted, state } from "./shared.js";
+import { JOB_STATES, OF_JOBS, jobType, list, paid, parted, state, warned } from "./shared.js";
 
 export const words = "work";
 export const title = "work.jobs.title";
 
 const columns = () => [
   { key: "title", label: t("work.job"), cell: (row) => link(`/console/jobs/${row.id}`, row.title) },
-  { key: "status", label: t("work.state"), cell: (row) => [state(row.status), row.deploy_id ? [" ", link(`/console/deploys/${row.deploy_id}`, t("work.of_deploy"))] : null] },
+  { key: "status", label: t("work.state"), cell: (row) => [state(row.status), warned(row), row.deploy_id ? [" ", link(`/console/deploys/${row.deploy_id}`, t("work.of_deploy"))] : null] },
   { key: "type", label: t("work.kind"), cell: (row) => jobType(row.job_type) },
   { key: "created", label: t("work.created"), cell: (row) => ago(row.created_at) },
   { key: "attempts", label: t("work.attempts"), number: true },

@@ -176,7 +176,7 @@ class _Reading:
     def leave(self, words: str, *, is_manual: bool, why: str = "is not understood") -> None:
         """Warn that some words were not taken."""
         effect = (
-            "no device is offered the job by itself until it says what it needs in other words"
+            "no device is offered the job by itself; cancel it and post it again in other words"
             if is_manual
             else "devices are chosen without it"
         )
