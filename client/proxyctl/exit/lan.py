@@ -77,7 +77,7 @@ class Guard:
         kernel: the third; None where the system cannot be asked.
         allow: networks that the owner opens to strangers, to try an exit out on one machine.
         must_know: whether it permits a family of addresses only if the public address of this
-            device is known there. A daemon tells it to exits, and nobody to workers.
+            device is known there. A daemon tells it to exits; workers ask for it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Guard:
         must_know: bool = False,
     ) -> None:
         self.surroundings = surroundings
-        self._must_know = must_know
+        self._must_know = frozenset((4, 6)) if must_know else frozenset[int]()
         self._policy = policy
         self._kernel = kernel
         self._allow = tuple(allow)
@@ -105,7 +105,11 @@ class Guard:
 
     def knows(self, address: Address) -> bool:
         """Say whether enough is known of this device to judge an address of this family."""
-        return not self._must_know or self.surroundings.knows(address)
+        return plain(address).version not in self._must_know or self.surroundings.knows(address)
+
+    def must_know(self, versions: Iterable[int]) -> None:
+        """Permit these families of addresses (4, 6) only where the public address is known."""
+        self._must_know = frozenset(versions)
 
     def is_far(self, address: Address, port: int) -> bool:
         """Say whether an address is outside of the home, as far as is known."""

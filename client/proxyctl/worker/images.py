@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import platform
 import tarfile
 import tempfile
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.engine import Engine
     from proxyctl.worker.outward import Dial
     from proxyctl.worker.references import Reference
+
+_logger = logging.getLogger("worker")
 
 NAME: Final = "localhost/proxyd-image"  # of all that is kept here; the tag is the digest
 _UNFINISHED: Final = "image-"  # folders of archives that are not whole yet
@@ -142,6 +145,11 @@ class Images:
             raise TaskError("host", str(error)) from None
         except OSError as error:
             raise TaskError("host", f"{error.filename}: {error.strerror}") from None
+        except TaskError:
+            raise
+        except Exception:  # the answers of a stranger have led to a mistake of ours
+            _logger.exception("the image %s cannot be understood", reference)
+            raise failure("the answers of its registry cannot be understood") from None
         finally:
             self._pulling.release()
 
@@ -183,11 +191,20 @@ class Images:
                 state["pulled_bytes"] += path.stat().st_size if path.exists() else 0
                 self._save(state)
             self._require_disk(unpacked)
-            call(self._engine, "load", "--input", str(path), seconds=_LOAD_SECONDS)
+            self._load(path)
         if not self._has(manifest.digest):
             raise failure(f"{self._engine.name} could not make an image of what was pulled")
         state["images"][manifest.digest] = {"bytes": unpacked, "used_at": 0.0}
         self._save(state)
+
+    def _load(self, path: Path) -> None:
+        try:
+            call(self._engine, "load", "--input", str(path), seconds=_LOAD_SECONDS)
+        except EngineError as error:
+            if error.is_gone:
+                raise
+            # Its bytes are as the image says, so what the engine cannot read is of the image.
+            raise failure(f"{self._engine.name} cannot load it: {error}") from None
 
     def _write(self, registry: Registry, plan: _Plan, path: Path) -> int:
         """Write the archive that engines load; return the size of all its layers, unpacked."""

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from proxyctl.exit.lan import make_guard, public_name
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import CANDIDATES_MAX
+from proxyctl.worker.retries import Retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +42,12 @@ CONNECT_SECONDS: Final = 10.0  # for each address, as for targets of exits
 # day at most, and a device can be carried elsewhere.
 LEARN_SECONDS: Final = 60.0
 _REPLY_MAX_BYTES: Final = 64 << 10
+# Of a look-up: the name, or the address that stands for it, has none of the family.
+_NO_ADDRESS: Final = frozenset(
+    getattr(socket, name)
+    for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY")
+    if hasattr(socket, name)
+)
 
 
 class ForbiddenError(Exception):
@@ -97,33 +104,72 @@ class WayOut(Outward):
     """The one of this device, with its own guard; to be closed.
 
     The guard learns the public addresses of this device from the service: from inside, such an
-    address leads to the owner's router, and the device has no other way to know it.
+    address leads to the owner's router, and the device has no other way to know it. Until the
+    service has answered, nothing is permitted of a family in which it has an address.
 
     Args:
         api: the address of the API.
     """
 
     def __init__(self, api: str) -> None:
-        guard, self._routes = make_guard()
+        guard, self._routes = make_guard(must_know=True)
         super().__init__(guard)
-        self._api = api
         self._lock = threading.Lock()
-        self._learn_at = 0.0  # monotonic
+        self._questions = {
+            4: _Question(api, socket.AF_INET),
+            6: _Question(api, socket.AF_INET6),
+        }
 
     def refresh(self) -> None:
         """Read anew in which networks this device is, and ask the service how it sees it."""
         super().refresh()
         with self._lock:  # other threads wait for the answer
-            if time.monotonic() < self._learn_at:
-                return
-            for family in (socket.AF_INET, socket.AF_INET6):
-                self.guard.surroundings.learn_public(_seen_as(self._api, family))
-            self._learn_at = time.monotonic() + LEARN_SECONDS
+            for each in self._questions.values():
+                self.guard.surroundings.learn_public(each.answer())
+            # In a family in which the service has no address, nothing can be learned.
+            self.guard.must_know(
+                version for version, each in self._questions.items() if each.has_place
+            )
 
     def close(self) -> None:
         """Close what the guard asks the kernel by."""
         if self._routes is not None:
             self._routes.close()
+
+
+class _Question:
+    """The question for the public address in one family, asked again from time to time.
+
+    Attributes:
+        has_place: whether the service has, or may have, an address in this family.
+    """
+
+    def __init__(self, api: str, family: socket.AddressFamily) -> None:
+        self.has_place = True
+        self._parts = urlsplit(api)
+        self._family = family
+        self._retries = Retries()
+        self._ask_at = 0.0  # monotonic
+
+    def answer(self) -> str:
+        """Return the address, or "" without an answer or a new question."""
+        if time.monotonic() < self._ask_at:
+            return ""
+        is_tls = self._parts.scheme == "https"
+        port = self._parts.port or (443 if is_tls else 80)
+        try:
+            found = _asked(self._parts, port, self._family, is_tls=is_tls)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            _logger.debug("the public address of %s: %s", self._family.name, error)
+            is_none = isinstance(error, socket.gaierror) and error.errno in _NO_ADDRESS
+            self.has_place = not is_none
+            seconds = LEARN_SECONDS if is_none else self._retries.failed()
+            self._ask_at = time.monotonic() + seconds
+            return ""
+        self.has_place = True
+        self._retries.succeeded()
+        self._ask_at = time.monotonic() + LEARN_SECONDS
+        return found
 
 
 def anywhere(host: str, port: int, seconds: float) -> socket.socket:
@@ -147,18 +193,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _seen_as(api: str, family: socket.AddressFamily) -> str:
-    """Return the address that the service sees of this device; "" where it is not to be had."""
-    parts = urlsplit(api)
-    is_tls = parts.scheme == "https"
-    port = parts.port or (443 if is_tls else 80)
-    try:
-        return _asked(parts, port, family, is_tls=is_tls)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        _logger.debug("the public address of %s: %s", family.name, error)
-        return ""
-
-
 def _asked(parts: SplitResult, port: int, family: socket.AddressFamily, *, is_tls: bool) -> str:
     host = parts.hostname or ""
     place = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
@@ -169,7 +203,9 @@ def _asked(parts: SplitResult, port: int, family: socket.AddressFamily, *, is_tl
             connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
         connection.request("GET", f"{parts.path}/api/ip", headers={"Accept": "application/json"})
         fields = json.loads(connection.getresponse().read(_REPLY_MAX_BYTES))
-    return str(fields.get("ip")) if isinstance(fields, dict) else ""
+    if not isinstance(fields, dict):
+        raise ValueError("the service has not named it")  # noqa: TRY004 - of JSON, not of a call
+    return str(ip_address(str(fields.get("ip"))))
 
 
 def _addresses_of(host: str, port: int) -> list[Address]:

@@ -25,6 +25,7 @@ from proxyctl.words import plain_line
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.outward import ForbiddenError
 from proxyctl.worker.references import DEFAULT_REGISTRY
+from proxyctl.worker.watch import HEAD_SECONDS, Pace, Watch, encrypted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -92,6 +93,7 @@ class Registry:
         self._deadline = deadline
         self._is_stopped = is_stopped
         self._token = ""
+        self._pace = Pace()  # of the answer that comes just now
         host = _DOCKER_HUB if reference.host == DEFAULT_REGISTRY else reference.host
         self._base = f"{'http' if _is_loopback(host) else 'https'}://{host}"
 
@@ -132,20 +134,32 @@ class Registry:
     def _chunks(self, response: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
         total = 0
         while True:
-            if self._is_stopped():
-                raise failure("it is not wanted any more")
-            if time.monotonic() > self._deadline:
-                raise failure(f"{self.host} is too slow: the time for pulling an image is over")
+            self._require_time()
             try:
                 chunk = response.read1(CHUNK_BYTES)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                self._require_time()
                 raise failure(f"{self.host} broke off: {_words(error)}") from None
             if not chunk:
+                self._require_time()
                 return
             total += len(chunk)
+            self._pace.add(len(chunk))
             if total > most:
                 raise failure(f"{self.host} sent more than the {most} bytes that it had announced")
             yield chunk
+
+    def _is_over(self) -> bool:
+        return self._is_stopped() or time.monotonic() > self._deadline
+
+    def _is_in_vain(self) -> bool:
+        return self._is_over() or self._pace.is_too_slow()
+
+    def _require_time(self) -> None:
+        if self._is_stopped():
+            raise failure("it is not wanted any more")
+        if time.monotonic() > self._deadline or self._pace.is_too_slow():
+            raise failure(f"{self.host} is too slow: the time for pulling an image is over")
 
     @contextmanager
     def _get(self, path: str, accept: str) -> Iterator[http.client.HTTPResponse]:
@@ -187,7 +201,8 @@ class Registry:
             data = b"".join(self._chunks(response, _TOKEN_MAX_BYTES))
         with suppress(ValueError, RecursionError):
             fields = json.loads(data)
-            token = fields.get("token") or fields.get("access_token")
+            known = fields if isinstance(fields, dict) else {}
+            token = known.get("token") or known.get("access_token")
             if isinstance(token, str) and token.isascii() and token.isprintable():
                 return token
         raise failure(f"{self.host} gave a token that cannot be understood")
@@ -199,10 +214,13 @@ class Registry:
             headers["Authorization"] = f"Bearer {self._token}"
         for _ in range(_REDIRECTS_MAX):
             connection = self._connect(address)
+            sock = connection.sock  # the connection forgets its socket if it ends with the answer
             try:
-                response = _ask(connection, address, headers)
+                response = self._ask(connection, address, headers)
                 if response.status not in _REDIRECTS:
-                    yield response
+                    self._pace = Pace()
+                    with Watch(sock, self._is_in_vain):
+                        yield response
                     return
                 following = urljoin(address, response.headers.get("Location", ""))
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -228,7 +246,7 @@ class Registry:
         try:
             sock = self._dial(host, port, STALL_SECONDS)
             if parts.scheme == "https":
-                sock = _encrypted(sock, host)
+                sock = encrypted(sock, ssl.create_default_context(), host, self._is_over)
         except (ForbiddenError, OSError) as error:
             # A buyer must not use this device to find open ports, or names of the owner's network.
             _logger.info("the registry %s cannot be reached: %s", host, _words(error))
@@ -237,22 +255,17 @@ class Registry:
         connection.sock = sock
         return connection
 
-
-def _ask(
-    connection: http.client.HTTPConnection, address: str, headers: Mapping[str, str]
-) -> http.client.HTTPResponse:
-    parts = urlsplit(address)
-    path = parts.path + (f"?{parts.query}" if parts.query else "")
-    connection.request("GET", path, headers=dict(headers))
-    return connection.getresponse()
-
-
-def _encrypted(sock: socket.socket, host: str) -> socket.socket:
-    try:
-        return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
-    except BaseException:
-        sock.close()
-        raise
+    def _ask(
+        self, connection: http.client.HTTPConnection, address: str, headers: Mapping[str, str]
+    ) -> http.client.HTTPResponse:
+        parts = urlsplit(address)
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        with Watch(connection.sock, self._is_over, HEAD_SECONDS) as watch:
+            connection.request("GET", path, headers=dict(headers))
+            response = connection.getresponse()
+        if watch.is_cut:  # the head may be half of one
+            raise TimeoutError("its answer takes too long")
+        return response
 
 
 def _is_loopback(host: str) -> bool:

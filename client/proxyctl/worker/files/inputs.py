@@ -159,7 +159,7 @@ class Inputs:
     def _fetch_from_others(self, url: str, partial: Path, digest: str) -> None:
         require_address(url)
         for _ in range(STRANGERS_TRIES):
-            if self._is_fetched_from_others(url, partial, digest):
+            if self._is_fetched_from_others(url, partial, digest) or self._is_stopped():
                 return
         raise FetchError(_NOT_FETCHED)
 
@@ -291,7 +291,7 @@ def fetch_file(
             return
         if offset >= max_bytes:  # nothing that could still become right
             offset = 0
-        with web.get(url, offset, is_strangers=is_strangers) as body:
+        with web.get(url, offset, is_strangers=is_strangers, is_stopped=is_stopped) as body:
             if body.offset != offset or not offset:
                 offset = body.offset
                 hashed = hashlib.sha256()

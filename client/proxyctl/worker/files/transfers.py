@@ -81,7 +81,14 @@ class FileTransfers:
         """
         given = entry.work.get("inputs") or []
         room = Room(folder, disk_bytes_of(entry.work, self._lend))
-        Inputs(self._web, folder, room=room, is_stopped=is_stopped).fetch(list(given))
+        inputs = Inputs(self._web, folder, room=room, is_stopped=is_stopped)
+        try:
+            inputs.fetch(list(given))
+        except (TaskError, LinkError, RefusedError, FileError, OSError):
+            raise
+        except Exception:  # an answer of a stranger has led to a mistake of ours
+            _logger.exception("job %s: its inputs cannot be fetched", folder.name)
+            raise TaskError(INPUT, "the inputs cannot be fetched") from None
         checkpoint, payload = entry.work.get("checkpoint"), payload_of_work(entry.work)
         if checkpoint and payload.checkpoint is not None and not is_stopped():
             self._restore(checkpoint, payload.checkpoint.path, folder, room, is_stopped)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import ssl
-import time
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
@@ -18,6 +17,7 @@ from proxyctl.api import api_address, refusal_of
 from proxyctl.words import plain_line
 from proxyctl.worker.link import LinkError, RefusedError
 from proxyctl.worker.outward import ForbiddenError, anywhere, is_loopback
+from proxyctl.worker.watch import HEAD_SECONDS, Pace, Watch, encrypted
 
 if TYPE_CHECKING:
     import socket
@@ -31,9 +31,6 @@ REDIRECTIONS_MAX: Final = 5
 REFUSAL_MAX_BYTES: Final = 64 << 10
 # The daemon may hash a file from before its restart again, 5 GiB of it, before it answers.
 SECONDS: Final = 60.0
-# A sender that gives a byte now and then holds up the job, and the slot of the device with it.
-GRACE_SECONDS: Final = 60.0
-BYTES_PER_SECOND_MIN: Final = 8 << 10
 TOKEN: Final = "X-Worker-Token"  # noqa: S105 - the name of a header
 _MOVED: Final = (301, 302, 303, 307, 308)
 _OK: Final = (200, 201, 204, 206)
@@ -99,13 +96,21 @@ class Web:
             connection.close()
 
     @contextmanager
-    def get(self, url: str, offset: int = 0, *, is_strangers: bool = False) -> Iterator[Body]:
+    def get(
+        self,
+        url: str,
+        offset: int = 0,
+        *,
+        is_strangers: bool = False,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Body]:
         """Fetch a file within the block.
 
         Args:
             url: where from, absolute or a path of the API.
             offset: how much of it is here already.
             is_strangers: whether the address comes from somebody else.
+            is_stopped: says that nobody wants it any more.
 
         Raises:
             LinkError: it may be tried again.
@@ -113,20 +118,29 @@ class Web:
             FetchError: others do not give it, or the address is not one that may be asked.
         """
         for _ in range(REDIRECTIONS_MAX + 1):
-            connection, target, own = self._connection(url, is_strangers=is_strangers)
+            connection, target, own = self._connection(
+                url, is_strangers=is_strangers, is_stopped=is_stopped
+            )
             with closing(connection):
-                response = _asked(connection, target, own, offset)
+                sock = _connected(connection)
+                response = _asked(connection, sock, target, own, offset, is_stopped)
                 if response.status not in _MOVED:
-                    if response.status not in _OK:
-                        _refuse(response, is_api=TOKEN in own)
-                    yield Body(response, 0 if response.status == 200 else offset)
+                    body = Body(response, 0 if response.status == 200 else offset)
+                    with body.watch(sock, is_stopped):
+                        if response.status not in _OK:
+                            _refuse(response, is_api=TOKEN in own)
+                        yield body
                     return
-                url = urljoin(_absolute(self.api, url), response.getheader("Location") or "")
+                url = _following(_absolute(self.api, url), response)
         raise FetchError(f"it leads to another address more than {REDIRECTIONS_MAX} times")
 
     def _connection(
-        self, url: str, *, is_strangers: bool = False
-    ) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+        self,
+        url: str,
+        *,
+        is_strangers: bool = False,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> tuple[_Connection, str, dict[str, str]]:
         """Return a connection for a URL, its target there, and the headers that we add."""
         absolute = _absolute(self.api, url)
         parts, port = _parts_of(absolute)
@@ -142,7 +156,7 @@ class Web:
         if is_api:
             own[TOKEN] = self._token
         tls = self._tls if parts.scheme == "https" else None
-        connection = _Connection(parts.hostname or "", port, dial, tls)
+        connection = _Connection(parts.hostname or "", port, dial, tls, is_stopped)
         target = parts.path or "/"
         return connection, f"{target}?{parts.query}" if parts.query else target, own
 
@@ -159,12 +173,18 @@ class Body:
     Attributes:
         offset: where in the file it begins.
         left: how many bytes are said to come; None where that is not said.
+        pace: of what has come.
     """
 
     def __init__(self, response: http.client.HTTPResponse, offset: int) -> None:
         self.offset = offset
         self.left = response.length
+        self.pace = Pace()
         self._response = response
+
+    def watch(self, sock: socket.socket, is_stopped: Callable[[], bool]) -> Watch:
+        """Return a watch over the rest of it, which comes by this socket."""
+        return Watch(sock, lambda: is_stopped() or self.pace.is_too_slow())
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the bytes.
@@ -173,30 +193,44 @@ class Body:
             LinkError: they end too early.
             FetchError: they come too slowly.
         """
-        began, size = time.monotonic(), 0
+        size = 0
         while True:
             try:
                 piece = self._response.read1(PIECE_BYTES)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                self._require_pace()
                 raise LinkError(f"a file broke off: {_reason(error)}") from None
             if not piece:
                 break
             size += len(piece)
+            self.pace.add(len(piece))
             yield piece
-            if time.monotonic() - began > GRACE_SECONDS + size / BYTES_PER_SECOND_MIN:
-                raise FetchError("it comes too slowly")
+            self._require_pace()
         if self.left is not None and size < self.left:
+            self._require_pace()
             raise LinkError("a file broke off")
+
+    def _require_pace(self) -> None:
+        if self.pace.is_too_slow():
+            raise FetchError("it comes too slowly")
 
 
 class _Connection(http.client.HTTPConnection):
     """A connection over a socket of `dial`."""
 
-    def __init__(self, host: str, port: int, dial: Dial, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        dial: Dial,
+        tls: ssl.SSLContext | None,
+        is_stopped: Callable[[], bool],
+    ) -> None:
         super().__init__(host, port, timeout=SECONDS)
         self.default_port = 443 if tls is not None else 80  # so that Host has no needless port
         self._dial = dial
         self._context = tls
+        self._is_stopped = is_stopped
 
     def connect(self) -> None:
         """Connect.
@@ -209,12 +243,8 @@ class _Connection(http.client.HTTPConnection):
             sock = self._dial(self.host, self.port, SECONDS)
         except ForbiddenError as error:
             raise FetchError(str(error)) from None
-        try:
-            if self._context is not None:
-                sock = self._context.wrap_socket(sock, server_hostname=self.host)
-        except BaseException:
-            sock.close()
-            raise
+        if self._context is not None:
+            sock = encrypted(sock, self._context, self.host, self._is_stopped)
         self.sock = sock
 
 
@@ -235,22 +265,56 @@ def _parts_of(url: str) -> tuple[SplitResult, int]:
     return parts, port
 
 
+def _connected(connection: _Connection) -> socket.socket:
+    """Connect, and return the socket, which an answer keeps and the connection may not.
+
+    Raises:
+        FetchError: the device refuses the place.
+        LinkError: the place does not answer.
+    """
+    try:
+        connection.connect()
+    except (OSError, ValueError) as error:  # a name beyond what names can be is a ValueError
+        raise LinkError(f"a file cannot be fetched: {_reason(error)}") from None
+    return connection.sock
+
+
+def _following(url: str, response: http.client.HTTPResponse) -> str:
+    """Return the address that an answer leads to."""
+    try:
+        return urljoin(url, response.getheader("Location") or "")
+    except ValueError:
+        raise FetchError("it leads to an address that nothing can have") from None
+
+
 def _asked(
-    connection: http.client.HTTPConnection, target: str, own: Mapping[str, str], offset: int
+    connection: http.client.HTTPConnection,
+    sock: socket.socket,
+    target: str,
+    own: Mapping[str, str],
+    offset: int,
+    is_stopped: Callable[[], bool],
 ) -> http.client.HTTPResponse:
     """Ask for a file, and return the answer's head.
 
     Raises:
         LinkError: there is none.
+        FetchError: no such file can be asked for.
     """
     headers = {"Accept-Encoding": "identity", **own}
     if offset:
         headers["Range"] = f"bytes={offset}-"
     try:
-        connection.request("GET", target, headers=headers)
-        return connection.getresponse()
-    except (OSError, http.client.HTTPException) as error:
+        with Watch(sock, is_stopped, HEAD_SECONDS) as watch:
+            connection.request("GET", target, headers=headers)
+            response = connection.getresponse()
+    except UnicodeError:
+        raise FetchError("its address has characters beyond ASCII") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise LinkError(f"a file cannot be fetched: {_reason(error)}") from None
+    if watch.is_cut:  # the head may be half of one
+        raise LinkError("a file cannot be fetched: the answer takes too long")
+    return response
 
 
 def _send(connection: http.client.HTTPConnection, read: Callable[[int], bytes], size: int) -> None:
@@ -274,13 +338,13 @@ def _require_success(response: http.client.HTTPResponse, data: bytes, *, is_api:
 
 
 def _refuse(response: http.client.HTTPResponse, *, is_api: bool) -> None:
-    data = b""
-    with suppress(OSError, http.client.HTTPException):
-        data = response.read(REFUSAL_MAX_BYTES)
     if not is_api:
         if response.status in (408, 429) or response.status >= 500:
             raise LinkError(f"a file cannot be fetched: the answer is {response.status}")
         raise FetchError(f"the answer is {response.status}")
+    data = b""
+    with suppress(OSError, http.client.HTTPException, ValueError):
+        data = response.read(REFUSAL_MAX_BYTES)
     _require_success(response, data, is_api=True)
 
 

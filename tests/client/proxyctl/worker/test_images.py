@@ -23,6 +23,7 @@ from proxyctl.worker.images import NAME, Images, Limits
 from proxyctl.worker.outward import anywhere
 
 UNLIMITED = Limits()
+_TOKENS = (b"[]", b"5", b"null")
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,29 @@ def test_what_is_not_there_is_said_in_words(podman: Containers, folder: Path, li
     assert kept(podman) == []
 
 
+def other_image(*layers: bytes, **config: object) -> Callable[[Liar, ImageParts], None]:
+    """Serve another image, all digests of which are right."""
+
+    def tell(liar: Liar, image: ImageParts) -> None:
+        other = ImageParts(*layers, config=config)
+        image.blobs, image.fields = other.blobs, other.fields
+        liar.serve("own", image)
+
+    return tell
+
+
+def token(text: bytes) -> Callable[[Liar, ImageParts], None]:
+    """Ask for a token, and give this one."""
+
+    def tell(liar: Liar, image: ImageParts) -> None:
+        challenge = {"WWW-Authenticate": f'Bearer realm="http://{liar.host}/token"'}
+        liar.answers["/v2/own/manifests/latest"] = (401, challenge, b"")
+        path = "/token?service=&scope=repository%3Aown%3Apull"
+        liar.answers[path] = (200, {}, text)
+
+    return tell
+
+
 def lies() -> dict[str, tuple[str, Callable[[Liar, ImageParts], None]]]:
     def answer(path: str, body: bytes) -> Callable[[Liar, ImageParts], None]:
         def tell(liar: Liar, image: ImageParts) -> None:
@@ -197,6 +221,9 @@ def lies() -> dict[str, tuple[str, Callable[[Liar, ImageParts], None]]]:
         liar.answers["/v2/own/manifests/latest"] = (307, place, b"")
 
     return {
+        "no archive": ("cannot load it", other_image(b"no archive at all")),
+        "no environment": ("cannot load it", other_image(layer_of({"x": b"x"}), Env=5)),
+        **{f"token {text!r}": ("a token that cannot", token(text)) for text in _TOKENS},
         "no JSON": ("no JSON object", answer("manifests/latest", b"<html>")),
         "a list": ("no JSON object", answer("manifests/latest", b"[]")),
         "no layers": ("has no layers", answer("manifests/latest", b"{}")),

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,12 @@ from support.ports import closed_port
 from support.process import ROOT
 from support.threads import web
 
+from proxyctl.exit import lan, surroundings
 from proxyctl.worker import outward as outward_module
-from proxyctl.worker.outward import ForbiddenError, is_loopback
+from proxyctl.worker.outward import ForbiddenError, WayOut, is_loopback
+from proxyctl.worker.retries import Retries
 
+PUBLIC_SITE, PUBLIC_SITE_V6 = "198.41.0.4", "2001:503:ba3e::2:30"
 NOT_FETCHED = "input: the input x: the file at its address could not be fetched"
 NAMES = {
     "storage.evil.net": [STORAGE],
@@ -126,6 +130,39 @@ def test_the_next_address_is_dialled_if_one_does_not_answer(
         to_loopback().dial("name.example.com", target.port, 5).close()
         with pytest.raises(OSError, match="refused"):
             to_loopback().dial("name.example.com", closed, 5)
+
+
+def test_nothing_is_permitted_until_the_service_has_named_the_public_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The owner's router may have that address; the service has an IPv4 address alone."""
+    far, far_v6 = ip_address(PUBLIC_SITE), ip_address(PUBLIC_SITE_V6)
+    monkeypatch.setattr(outward_module, "LEARN_SECONDS", 0.0)
+    monkeypatch.setattr(Retries, "failed", lambda _: 0.0)
+    # This machine may itself have a public address, or no way out.
+    monkeypatch.setattr(surroundings, "_own_addresses", list)
+    monkeypatch.setattr(lan, "_open_routes", lambda: None)
+    with web() as service:
+        way_out = WayOut(f"http://127.0.0.1:{service.port}")
+        try:
+            guard = way_out.guard
+            assert not guard.permits(far, 80)
+            for answer in (None, b'{"error": "rate_limited"}', b"[]", b'{"ip": null}', b"<html>"):
+                if answer is not None:
+                    service.pages["/api/ip"] = answer
+                way_out.refresh()
+                assert not guard.permits(far, 80)
+                assert guard.permits(far_v6, 80)
+            service.pages["/api/ip"] = json.dumps({"ip": PUBLIC}).encode()
+            way_out.refresh()
+            assert guard.permits(far, 80)
+            assert not guard.permits(ip_address(PUBLIC), 80)
+            del service.pages["/api/ip"]  # it stays known
+            way_out.refresh()
+            assert guard.permits(far, 80)
+            assert not guard.permits(ip_address(PUBLIC), 80)
+        finally:
+            way_out.close()
 
 
 def test_connections_for_strangers_are_made_in_one_place() -> None:

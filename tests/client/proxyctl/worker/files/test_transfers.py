@@ -5,9 +5,11 @@ import errno
 import hashlib
 import io
 import os
+import socket
 import tarfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +28,7 @@ from proxyctl.worker import names
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.files import inputs, transfers, web
+from proxyctl.worker.files.inputs import Inputs
 from proxyctl.worker.files.room import Room, failure_of
 from proxyctl.worker.files.transfers import Checkpoints, FileTransfers, _opened
 from proxyctl.worker.files.web import Web
@@ -302,9 +305,9 @@ async def test_an_input_that_broke_off_goes_on(
     offsets: list[int] = []
     asked = web._asked
 
-    def counted(connection: Any, target: str, own: Any, offset: int) -> Any:
+    def counted(connection: Any, sock: Any, target: str, own: Any, offset: int, *more: Any) -> Any:
         offsets.append(offset)
-        return asked(connection, target, own, offset)
+        return asked(connection, sock, target, own, offset, *more)
 
     monkeypatch.setattr(web, "_asked", counted)
     await device.fetch()
@@ -624,6 +627,63 @@ async def test_what_an_address_has_answered_is_not_for_the_buyer(
     assert digest not in other
     for detail in (digest, "the answer is 404", "refused", "strangers may"):
         assert detail in caplog.text
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[int]:
+    """Answer every request with the same bytes; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    with server.accept()[0] as sock, suppress(OSError):
+                        sock.recv(4096)
+                        sock.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("x", b"HTTP/1.1 302 Found\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n"),
+        ("x", b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabcdefgh"),
+        ("x", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabcdefgh"),
+        ("x", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"),
+        ("\u00fc", b""),
+    ],
+)
+async def test_no_answer_of_a_stranger_is_a_fault_of_the_device(
+    tmp_path: Path, path: str, answer: bytes
+) -> None:
+    (tmp_path / INPUTS).mkdir()
+    web = Web("http://127.0.0.1:9", "token", to_loopback())
+    given = Inputs(web, tmp_path, room=Room(tmp_path, 1 << 20), is_stopped=never)
+    with answering(answer) as port, pytest.raises(TaskError) as caught:
+        await asyncio.to_thread(
+            given.fetch, [from_others(f"http://127.0.0.1:{port}/{path}", b"page")]
+        )
+    assert caught.value.kind == "input"
+
+
+async def test_a_mistake_while_inputs_are_fetched_is_of_the_inputs(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(device.web, "get", fail)
+    device.given["inputs"] = [from_others("http://127.0.0.1/x", b"page")]
+    with pytest.raises(TaskError) as caught:
+        await device.fetch()
+    assert caught.value.kind == "input"
 
 
 async def test_what_is_not_wanted_any_more_is_left_alone(device: Device) -> None:
