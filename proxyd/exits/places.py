@@ -33,7 +33,7 @@ LEAVING_SECONDS: Final = 15.0
 FULL_SECONDS: Final = 1.0  # until an exit that was full is tried again
 # A request of a page is answered after that, and a buyer who redials for ever gains nothing.
 SETTLED_SECONDS: Final = 2.0
-# A minute of one who reads mail or types is more; a byte a second is less.
+# A minute of a terminal session has more bytes; a byte a second is less.
 BARELY_BYTES: Final = 1024
 BARELY_SECONDS: Final = 10.0  # how long a connection with so few bytes is left alone at first
 MEASURED_SECONDS: Final = 60.0  # the time in which bytes count
@@ -327,6 +327,6 @@ class Places:
             key = has_more, -moved
             if best is None or key > best_key:
                 best, best_key = place, key
-        if best is None and not held:  # one who has places may find less than one who has none
+        if best is None and not held:  # a buyer with places may find less than one without
             self._none_slow_before = now + AGAIN_SECONDS
         return best

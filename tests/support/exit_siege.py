@@ -167,7 +167,7 @@ TRICKS: dict[Trick, int] = {
 async def besieged(
     it: Hostile, tricks: Mapping[Trick, int] = MappingProxyType(TRICKS)
 ) -> AsyncIterator[None]:
-    """Play every trick again and again, as often at once as is said."""
+    """Play tricks again and again, each with its number at once."""
 
     async def play(trick: Trick) -> None:
         while True:

@@ -317,6 +317,31 @@ async def test_what_may_be_the_exits_own_is_tried_through_one_more(
 
 
 @DOUBTFUL
+async def test_what_another_exit_contradicts_is_a_fault(
+    port: Port, outcome: Outcome, failure: Failure
+) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = answering(outcome)
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        await answer.close(port, target)
+    assert port.directory.contradicted == ["first"]
+    second.obey = answering(outcome)
+    assert (await dialled(port)).failure is failure
+    assert port.directory.contradicted == ["first"]
+
+
+async def test_an_exit_may_have_no_route_by_the_other_family(port: Port) -> None:
+    first, _ = await port.parked("first"), await port.parked("second")
+    first.obey = answering(Outcome.NETWORK_UNREACHABLE)
+    port.listener.attached_here("first").address = ip_address("2600:3c01::f03c")
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        await answer.close(port, target)
+    assert port.directory.contradicted == []
+
+
+@DOUBTFUL
 async def test_it_is_told_where_there_is_no_other_exit(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
