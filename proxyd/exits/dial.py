@@ -92,7 +92,7 @@ LATE_SECONDS: Final = 0.1
 # For one dial: an exit that was agreed on may be away here, and the next one has to be agreed on.
 QUESTIONS_MAX: Final = 3
 TLS_PORT: Final = 443
-LOANS_TRIED_MAX: Final = 8  # exits of other nodes that are passed over: they cannot be borrowed now
+LOANS_TRIED_MAX: Final = 8  # exits that are passed over: they cannot be borrowed or asked now
 LOST: Final = "lost"
 
 # The target's words, which no other exit would change.
@@ -563,12 +563,16 @@ class ExitDial(Cancellable, Expiring):
                 is_port = chosen is Missing.NOT_ALLOWED and not self._tried
                 return self._failure or (Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT)
             attached = self._dialled_by(chosen)
-            if attached is not None:
+            # A label keeps its exit, even if that cannot be borrowed or asked for the target.
+            if attached is not None and (self._wants.session or self._may_ask(attached)):
                 return attached
-            # A label keeps its exit, even if that cannot be borrowed now.
             if self._wants.session or len(tried) >= len(self._tried) + LOANS_TRIED_MAX:
                 return Failure.NO_EXIT
             tried.append(chosen.device_id)
+
+    def _may_ask(self, attached: Attached) -> bool:
+        """Say whether an exit may be asked for the target, which may be in its own network."""
+        return not self._host or bool(attached.permitted(self._host))
 
     def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
         """Return what is dialled: an exit of another node is borrowed, if that is possible."""
