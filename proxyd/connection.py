@@ -360,7 +360,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         )
         request = self._request
         if via is not None and isinstance(request, Connect) and request.port == TLS_PORT:
-            relay.judge(FirstAnswer(via.fault))
+            relay.judge(FirstAnswer(via.fault, via.proof))
         services.counters.open_relays += 1
         services.counters.relays["tcp"] += 1
         services.tallies.begin(self._session.id)

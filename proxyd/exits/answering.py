@@ -242,6 +242,8 @@ class OtherProcess(LineEnd):
         self._desk.exits.reactor.poller.release(sock.fileno())
         relay = AwayRelay(self, number, attached.place, 0)
         relay.begin(attached, via.place)
+        if via.proof is not None:  # the other process does not report the first answer
+            via.proof(False)
         self.relays[number] = relay
         reached = Reached(
             number,

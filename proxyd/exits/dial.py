@@ -14,6 +14,8 @@ A dial goes from exit to exit (`_Attempt`, at most `EXITS_MAX` of them) until on
 * the target's refusal comes from an exit whose word is to be checked (`Directory.doubts`), and no
   label needs that exit: a second exit is asked, and told is what both say. If the second one
   connects, the first has lied, or the target does not want it;
+* such an answer is a fault of the exit if the second one connects, except that it has no route by a
+  family that it is not attached by;
 * the exit is gone, paused, full or silent, or none of its connections comes in time: the next one
   is tried. So it is, once, when the target did not answer, the exit has no route to it (many have
   no IPv6), or does not go there: that may be the exit's own, and is told when another one agrees;
@@ -34,7 +36,7 @@ kernel, and so does the end of the stream.
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -90,7 +92,7 @@ LATE_SECONDS: Final = 0.1
 # For one dial: an exit that was agreed on may be away here, and the next one has to be agreed on.
 QUESTIONS_MAX: Final = 3
 TLS_PORT: Final = 443
-LOANS_TRIED_MAX: Final = 8  # exits of other nodes that are passed over: they cannot be borrowed now
+LOANS_TRIED_MAX: Final = 8  # exits that are passed over: they cannot be borrowed or asked now
 LOST: Final = "lost"
 
 # The target's words, which no other exit would change.
@@ -126,8 +128,9 @@ class Via:
     buyer, and say whether another one was promised to the label before. `ports` are the only ones
     of targets that the exit takes; none for any. `pace` is how fast the exit may go; None for any
     speed. `place` is what its dial has taken of the exit's places; None for what is counted
-    elsewhere. `fault` is to be called when the exit has made something up; None in a process that
-    has no exits.
+    elsewhere. On port 443 it is not known yet whether the exit has reached the target: `proof` is
+    to be called with the first answer, and whether that is TLS, or `fault` when a TLS client got
+    something else. Both are None for other ports, and in a process that has no exits.
     """
 
     attached: Carrier
@@ -138,6 +141,7 @@ class Via:
     pace: Pace | None = None
     place: Place | None = None
     fault: Callable[[], None] | None = None
+    proof: Callable[[bool], None] | None = None
 
 
 class Buyer(Protocol):
@@ -183,6 +187,12 @@ class Chooser(Protocol):
 
     def contradict(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
         """Another exit has reached a target that this one has called unreachable."""
+
+    def suspect(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
+        """An exit has sent a TLS client something else: see `Directory.suspect`."""
+
+    def prove(self, entry: Attached, now: float, *, target: str) -> None:
+        """An exit has sent a TLS client TLS: see `Directory.prove`."""
 
     def doubts(self, entry: Attached) -> bool:
         """Say whether a target's refusal is to be checked through a second exit."""
@@ -553,12 +563,16 @@ class ExitDial(Cancellable, Expiring):
                 is_port = chosen is Missing.NOT_ALLOWED and not self._tried
                 return self._failure or (Failure.NOT_ALLOWED if is_port else Failure.NO_EXIT)
             attached = self._dialled_by(chosen)
-            if attached is not None:
+            # A label keeps its exit, even if that cannot be borrowed or asked for the target.
+            if attached is not None and (self._wants.session or self._may_ask(attached)):
                 return attached
-            # A label keeps its exit, even if that cannot be borrowed now.
             if self._wants.session or len(tried) >= len(self._tried) + LOANS_TRIED_MAX:
                 return Failure.NO_EXIT
             tried.append(chosen.device_id)
+
+    def _may_ask(self, attached: Attached) -> bool:
+        """Say whether an exit may be asked for the target, which may be in its own network."""
+        return not self._host or bool(attached.permitted(self._host))
 
     def _dialled_by(self, chosen: Attached | Lendable) -> Attached | None:
         """Return what is dialled: an exit of another node is borrowed, if that is possible."""
@@ -601,7 +615,8 @@ class ExitDial(Cancellable, Expiring):
             return
         outcome, exits = dialled.outcome, self._exits
         exits.counters.dials[WORD_OF_OUTCOME[outcome]] += 1
-        self._note(attempt.attached, outcome)
+        if outcome is not _CONNECTED or self._port != TLS_PORT:
+            self._note(attempt.attached, outcome)
         if outcome is _AT_LIMIT and (self.is_datagrams or not isinstance(self._host, str)):
             # Older exits answer a name like that if it waits for a look-up: they are not full.
             attempt.attached.places.fill(exits.reactor.loop.time(), datagrams=self.is_datagrams)
@@ -623,6 +638,8 @@ class ExitDial(Cancellable, Expiring):
             failure = self._failure or words  # the first exit's answer, confirmed
         if doubtful is not None:
             failure = self._failure  # of another exit
+            if self._refused_by is None and self._can_be_its_own(attached, outcome):
+                self._refused_by = attached
             self._failure = doubtful
             while self._attempts:  # the same exit would say the same again
                 self._let_go(next(iter(self._attempts)))
@@ -630,6 +647,16 @@ class ExitDial(Cancellable, Expiring):
             self._finish(failure)
         elif not self._attempts:
             self._next()
+
+    def _can_be_its_own(self, attached: Attached, outcome: Outcome) -> bool:
+        """Say whether an exit is at fault if another one reaches the target.
+
+        Many exits have one family only, and no route by the other one.
+        """
+        if outcome is not Outcome.NETWORK_UNREACHABLE:
+            return True
+        version, host = attached.address.version, self._host
+        return not isinstance(host, str) and any(each.version == version for each in host)
 
     def _is_to_be_checked(self, attached: Attached) -> bool:
         """Say whether a refusal that an exit reports is to be checked through a second one."""
@@ -756,9 +783,26 @@ class ExitDial(Cancellable, Expiring):
             attached.ports,
             attached.pace,
             place,
-            partial(self._contradict, attached),
         )
+        if self._port == TLS_PORT:
+            via = replace(
+                via, fault=partial(self._suspect, attached), proof=partial(self._prove, attached)
+            )
         self._finish(sock, via)
+
+    def _suspect(self, attached: Attached) -> None:
+        """The first answer to a TLS client is something else: the exit's doing, or the target's."""
+        exits = self._exits
+        now = exits.reactor.loop.time()
+        exits.directory.suspect(attached, now, buyer=self.buyer, target=self._target)
+
+    def _prove(self, attached: Attached, is_tls: bool) -> None:
+        """There is a first answer on port 443 that may be the target's."""
+        exits = self._exits
+        self._note(attached, _CONNECTED)
+        if is_tls:
+            now = exits.reactor.loop.time()
+            exits.directory.prove(attached, now, target=self._target)
 
     def _contradict(self, attached: Attached) -> None:
         """An exit has given a false answer about the target."""

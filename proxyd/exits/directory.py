@@ -42,7 +42,9 @@ a buyer chooses targets. So
 * the faults of an exit that one buyer meets have it rest for that buyer alone (`_Grudge`);
 * for all it rests when it has failed at several sites for as many buyers;
 * when a second exit fails at a site, the faults there are the site's, and count no more;
-* an exit that is full is not at fault.
+* an exit that is full is not at fault;
+* an exit that sends a TLS client something else is at fault for that buyer alone, until another
+  exit gets TLS from the same target (`suspect`, `prove`): a target can send anything.
 
 A target's refusal that another exit contradicts counts as a fault, too. The word of an exit is
 checked (`doubts`) while that is new, after a contradiction, and now and then.
@@ -116,6 +118,30 @@ _CITY: Final = 3
 _ASN: Final = 4
 _WITH_UDP: Final = "+udp"  # behind the kind, in the buckets of those that carry datagrams
 
+# Under these labels of a country's domain anybody registers names.
+_KINDS: Final = frozenset(
+    [
+        "ac",
+        "co",
+        "com",
+        "edu",
+        "go",
+        "gob",
+        "gouv",
+        "gov",
+        "gv",
+        "ltd",
+        "me",
+        "mil",
+        "ne",
+        "net",
+        "nom",
+        "or",
+        "org",
+        "plc",
+        "sch",
+    ]
+)
 _CONNECTED: Final = Outcome.CONNECTED
 # The exit's own doing. Everything else are the target's words.
 _FAULTS: Final = (Outcome.PAUSED, Outcome.FAILED)
@@ -545,6 +571,7 @@ class Directory(Generic[Exit]):
         "_regions",
         "_sites",
         "_suspects",
+        "_unproven",
         "_unswept",
         "standby_changed",
     )
@@ -570,6 +597,8 @@ class Directory(Generic[Exit]):
         self._last: dict[str, str] = {}
         self._last_before: dict[str, str] = {}
         self._minute = 0
+        # By target: the exit that sent a TLS client something else, its buyer, and until when.
+        self._unproven: dict[str, tuple[str, str, float]] = {}
         self._sites: dict[tuple[str, str], int] = {}  # picks of a device for a site, in the minute
         self._gone: dict[str, tuple[_Standing, float]] = {}
 
@@ -712,6 +741,27 @@ class Directory(Generic[Exit]):
         standing.is_contradicted = True
         self._blame(entry.device_id, standing, buyer, _site(target), now)
         self._keep(entry.device_id, standing)
+
+    def suspect(self, entry: Exit, now: float, *, buyer: str, target: str) -> None:
+        """An exit has sent a TLS client something else: a fault for its buyer alone."""
+        device_id = entry.device_id
+        _make_room(self._grudges, GRUDGES_TOTAL)
+        self._grudges.setdefault((buyer, device_id), _Grudge()).fail(now)
+        _make_room(self._unproven, SUSPECTS_TOTAL)
+        self._unproven[target] = device_id, buyer, now + SUSPECT_SECONDS
+
+    def prove(self, entry: Exit, now: float, *, target: str) -> None:
+        """An exit has sent a TLS client TLS: another one at this target is at fault for all."""
+        device_id, buyer, until = self._unproven.get(target, ("", "", 0.0))
+        if not device_id or device_id == entry.device_id:
+            return
+        del self._unproven[target]
+        if now < until:
+            standing = self._standing_of(device_id)
+            standing.noted_at = now
+            standing.is_contradicted = True
+            standing.fail(_site(target), buyer, now)
+            self._keep(device_id, standing)
 
     def doubts(self, entry: Exit) -> bool:
         """Say whether a target's refusal is to be checked through a second exit."""
@@ -1146,16 +1196,17 @@ def _hash(text: str) -> int:
 def _site(target: str) -> str:
     """Return what connections to a target are counted as together: its /24, its /48 or its domain.
 
-    A domain is taken for the last two labels of a name, or three where the second is as short as
-    in `co.uk`: where that is wrong, a site is counted with others, or as several.
+    A domain is taken for the last two labels of a name, or three where these are a country's and a
+    kind, as in `co.uk`. Where that is wrong, a site is counted with others: a name that gave many
+    sites would cost its owner nothing.
     """
     if ":" in target:
         return ":".join(target.split(":", 3)[:3])
     if target[-1:].isdigit():
         return target.rpartition(".")[0]
     labels = target.rsplit(".", 3)
-    is_short = len(labels) > 2 and len(labels[-2]) <= 3
-    return ".".join(labels[-3:] if is_short else labels[-2:])
+    has_kind = len(labels) > 2 and len(labels[-1]) == 2 and labels[-2] in _KINDS
+    return ".".join(labels[-3:] if has_kind else labels[-2:])
 
 
 def _make_room(rows: dict[Key, Value], most: int) -> None:

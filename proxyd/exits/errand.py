@@ -173,6 +173,12 @@ class _Only:
     def contradict(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
         """See `Chooser.contradict`."""
 
+    def suspect(self, entry: Attached, now: float, *, buyer: str, target: str) -> None:
+        """See `Chooser.suspect`."""
+
+    def prove(self, entry: Attached, now: float, *, target: str) -> None:
+        """See `Chooser.prove`."""
+
     def doubts(self, entry: Attached) -> bool:  # noqa: ARG002 - there is no other one
         """See `Chooser.doubts`."""
         return False

@@ -10,11 +10,17 @@ takes a place, which its connection keeps. A buyer is an account: its sessions s
 * When no place is free, a connection gives way that has moved no byte for a while, or that one side
   has ended: of the buyer with the most places first. A buyer with half of the places has only its
   own give way.
+* A buyer below its share, the places divided by their buyers and itself, takes one place of a buyer
+  above it: the connection with the fewest bytes of the last minute, after its first seconds. So
+  several accounts divide an exit, and close it to nobody.
+* Where buyers with one connection each have all places, a connection that hardly moves a byte gives
+  way to a buyer without one.
 
 A device learns of the end of a connection later than the daemon. One that reports ends (`Over`)
 keeps a place taken here until that report, so that both sides count alike.
 """
 
+from math import inf
 from typing import Final, Protocol, final
 
 # Answers take less, and a browser opens a connection anew that was closed after that.
@@ -25,6 +31,13 @@ WANTED_SECONDS: Final = 60.0  # a buyer that has wanted a place may want the nex
 # A device ends a stuck relay after ten seconds: after that its report was lost.
 LEAVING_SECONDS: Final = 15.0
 FULL_SECONDS: Final = 1.0  # until an exit that was full is tried again
+# A request of a page is answered after that, and a buyer who redials for ever gains nothing.
+SETTLED_SECONDS: Final = 2.0
+# A minute of a terminal session has more bytes; a byte a second is less.
+BARELY_BYTES: Final = 1024
+BARELY_SECONDS: Final = 10.0  # how long a connection with so few bytes is left alone at first
+MEASURED_SECONDS: Final = 60.0  # the time in which bytes count
+AGAIN_SECONDS: Final = 0.25  # before a search in vain is repeated: a draw asks many exits
 RESERVED_SHARE: Final = 4  # a quarter of the places is for buyers with less than half
 
 
@@ -32,6 +45,10 @@ class Yielding(Protocol):
     """A connection that may give way."""
 
     __slots__ = ()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes it has relayed so far, from the client and to it."""
 
     def yields_at(self) -> float:
         """Return when it gives way to others if it moves nothing until then (loop time)."""
@@ -50,16 +67,37 @@ class Place:
     """One place that is taken.
 
     `number` is that of its order, 0 before there is one. `relay` is its connection, if there is
-    one by now.
+    one by now. `began_at` is when it was taken (loop time).
     """
 
-    __slots__ = ("buyer", "is_datagrams", "number", "relay")
+    __slots__ = (
+        "_before",
+        "_marked_at",
+        "_moved",
+        "began_at",
+        "buyer",
+        "is_datagrams",
+        "number",
+        "relay",
+    )
 
-    def __init__(self, buyer: str, is_datagrams: bool) -> None:
+    def __init__(self, buyer: str, is_datagrams: bool, now: float) -> None:
+        self.began_at = self._marked_at = now
+        self._moved = self._before = 0  # bytes at the last mark, and at the one before
         self.buyer = buyer
         self.is_datagrams = is_datagrams
         self.number = 0
         self.relay: Yielding | None = None
+
+    def recent_bytes(self, now: float) -> int:
+        """Return how many bytes it has moved in the last minute, or a little longer."""
+        if self.relay is None:
+            return 0
+        up, down = self.relay.traffic
+        moved = up + down
+        if now >= self._marked_at + MEASURED_SECONDS / 2:
+            self._before, self._moved, self._marked_at = self._moved, moved, now
+        return moved - self._before
 
 
 @final
@@ -99,6 +137,7 @@ class Places:
         "_associations",
         "_leaving",
         "_none_before",
+        "_none_slow_before",
         "_placed",
         "_wanted_at",
         "_wanted_by",
@@ -117,6 +156,7 @@ class Places:
         self._wanted_by = ["", ""]
         self._wanted_at = [0.0, 0.0]
         self._none_before = 0.0  # until then no connection gives way
+        self._none_slow_before = 0.0  # until then no one has a slow connection to spare
 
     @property
     def taken(self) -> int:
@@ -147,7 +187,7 @@ class Places:
             if yielding is not None and yielding.relay is not None:
                 yielding.relay.abort()
         self._note_want(buyer, now)
-        place = Place(buyer, datagrams)
+        place = Place(buyer, datagrams, now)
         self._placed[place] = None
         self._count(place, 1)
         return place
@@ -157,7 +197,7 @@ class Places:
         if place in self._placed:
             del self._placed[place]
             self._count(place, -1)
-            self._none_before = 0.0
+            self._none_before = self._none_slow_before = 0.0
 
     def leave(self, place: Place, now: float) -> None:
         """Give a place back when the device reports the end of its connection."""
@@ -229,12 +269,20 @@ class Places:
         self, buyer: str, most: int, associations: int, now: float, datagrams: bool
     ) -> Place | None:
         """Return the place whose connection gives way to a buyer's next one."""
-        if now < self._all.full_until or now < self._none_before:
+        if now < self._all.full_until:
             return None
         lacks_association = datagrams and not self._is_free_of(
             self._associations, buyer, associations, now
         )
         kind, limit = (self._associations, associations) if lacks_association else (self._all, most)
+        if now >= self._none_before:
+            idle = self._idle(kind, buyer, limit, now)
+            if idle is not None:
+                return idle
+        return self._slow(kind, buyer, limit, now)
+
+    def _idle(self, kind: Kind, buyer: str, limit: int, now: float) -> Place | None:
+        """Return the place whose connection has moved nothing for a while."""
         is_own = kind.held.get(buyer, 0) >= max(1, limit // 2)
         best: Place | None = None
         best_key = (0, 0.0)
@@ -245,7 +293,7 @@ class Places:
                 continue
             at = relay.yields_at()
             soonest = min(soonest, at)
-            if at > now or (lacks_association and not place.is_datagrams):
+            if at > now or (kind is self._associations and not place.is_datagrams):
                 continue
             if is_own and place.buyer != buyer:
                 continue
@@ -255,4 +303,30 @@ class Places:
         if soonest > now:
             # Each may give way later than that; earlier only if one side ends.
             self._none_before = min(soonest, now + HALF_CLOSED_SECONDS)
+        return best
+
+    def _slow(self, kind: Kind, buyer: str, limit: int, now: float) -> Place | None:
+        """Return the slowest connection of a buyer above its share, for one that is below."""
+        held = kind.held.get(buyer, 0)
+        share = max(1, limit // (len(kind.held) + (not held)))
+        if held >= share or now < self._none_slow_before:
+            return None
+        best: Place | None = None
+        best_key = (False, 0)
+        for place in self._placed:
+            relay = place.relay
+            if relay is None or (kind is self._associations and not place.is_datagrams):
+                continue
+            seconds = now - place.began_at
+            if seconds < SETTLED_SECONDS or place.buyer == buyer or relay.yields_at() == inf:
+                continue
+            moved = place.recent_bytes(now)
+            has_more = kind.held.get(place.buyer, 0) > share
+            if not has_more and (held or moved >= BARELY_BYTES or seconds < BARELY_SECONDS):
+                continue
+            key = has_more, -moved
+            if best is None or key > best_key:
+                best, best_key = place, key
+        if best is None and not held:  # a buyer with places may find less than one without
+            self._none_slow_before = now + AGAIN_SECONDS
         return best

@@ -18,12 +18,18 @@ class FirstAnswer:
 
     Args:
         wrong: called once if the answer is no TLS.
+        right: called once otherwise, with whether the client and the answer are TLS.
     """
 
-    __slots__ = ("_is_tls", "_wrong")
+    __slots__ = ("_is_tls", "_right", "_wrong")
 
-    def __init__(self, wrong: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        wrong: Callable[[], None] | None,
+        right: Callable[[bool], None] | None = None,
+    ) -> None:
         self._is_tls = False
+        self._right = right
         self._wrong = wrong
 
     def asked(self, data: bytes) -> bool:
@@ -33,9 +39,11 @@ class FirstAnswer:
 
     def answered(self, data: bytes) -> bool:
         """Take the first bytes of the target; False if they are to be dropped."""
-        if not self._is_tls:
-            return True
-        if data[0] in (HANDSHAKE, ALERT) and (len(data) == 1 or data[1] == VERSION_MAJOR):
+        if not self._is_tls or (
+            data[0] in (HANDSHAKE, ALERT) and (len(data) == 1 or data[1] == VERSION_MAJOR)
+        ):
+            if self._right is not None:
+                self._right(self._is_tls)
             return True
         if self._wrong is not None:
             self._wrong()

@@ -129,19 +129,22 @@ async def test_junk_in_the_place_of_tls_is_neither_passed_on_nor_billed(tmp_path
             work.close()
 
         device.obey = send_junk
-        client = await tunnel(
-            service.proxy_port, bought.username, bought.password, "127.0.0.1", 443
-        )
-        await client.send(hello)
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await client.receive(1)
-        await client.close()
+        for number in range(3):
+            client = await tunnel(
+                service.proxy_port, bought.username, bought.password, f"127.{number}.0.1", 443
+            )
+            await client.send(hello)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await client.receive(1)
+            await client.close()
+        directory = service.daemon.gateway._for_connections.exits.directory
+        ((_, rests), grudge), *others = directory._grudges.items()
+        assert (rests, others) == (device_id(service), [])
+        assert grudge.rest.until > asyncio.get_running_loop().time(), "it rests for this buyer"
+        assert not directory._members[device_id(service)].standing.faults, "and for no other yet"
         await until(lambda: not listener_of(service)._by_device[device_id(service)].relays)
         await service.end(person, bought)
-        assert await used(service, person, bought) <= len(hello)
-        exits = service.daemon.gateway._for_connections.exits
-        standing = exits.directory._members[device_id(service)].standing
-        assert standing.is_contradicted
+        assert await used(service, person, bought) <= 3 * len(hello)
         await device.kill()
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from support.exit_device import EXITS, listener_of
-from support.exit_siege import Hostile, agents_at, besieged, hostile_targets
+from support.exit_siege import Hostile, agents_at, besieged, hostile_targets, trickle
 from support.service import Bought, Service, running_in
 from support.socks import Client
 from support.story import buy
+from support.waiting import until
 
 EXIT_COUNT = 3
 REQUESTS = 300  # of the other buyer, in a minute
@@ -74,3 +75,35 @@ async def test_one_buyer_cannot_take_the_exits_from_another(
         assert listener_of(service).counters.dials["connected"] >= requests
         assert len(taken) == requests
         assert all(it.played.values())
+
+
+async def test_two_buyers_that_keep_each_exit_full_cannot_close_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        running_in(tmp_path, **EXITS) as service,
+        hostile_targets() as places,
+        agents_at(service, tmp_path, monkeypatch, EXIT_COUNT),
+    ):
+        service.wishes = "-country-xx"
+        sessions = [(await buy(service))[1] for _ in range(2)]
+        _, bought = await buy(service)
+        attached = list(listener_of(service)._by_device.values())
+        places_in_all = sum(each.limits.connections for each in attached)
+
+        async with besieged(Hostile(service, sessions, places), {trickle: 70}):
+            await until(
+                lambda: sum(each.places.taken for each in attached) >= places_in_all,
+                "two buyers have all places",
+            )
+            await until(
+                lambda: all(
+                    each.places.has(
+                        "newcomer", each.limits.connections, 0, each.now(), datagrams=False
+                    )
+                    for each in attached
+                ),
+                "their connections have begun",
+            )
+            failures = [await answer(service, bought, places["echo"]) for _ in range(30)]
+        assert not any(failures), failures

@@ -375,6 +375,8 @@ class InOrder:
         self.noted: list[tuple[str, Outcome | None]] = []
         self.has_moved = False
         self.contradicted: list[str] = []
+        self.suspected: list[str] = []
+        self.proven: list[str] = []
         self.is_doubtful = False
 
     def add(self, entry: Attached) -> None:
@@ -412,6 +414,12 @@ class InOrder:
 
     def contradict(self, entry: Attached, _now: float, **_about: str) -> None:
         self.contradicted.append(entry.device_id)
+
+    def suspect(self, entry: Attached, _now: float, **_about: str) -> None:
+        self.suspected.append(entry.device_id)
+
+    def prove(self, entry: Attached, _now: float, **_about: str) -> None:
+        self.proven.append(entry.device_id)
 
     def doubts(self, _entry: Attached) -> bool:
         return self.is_doubtful

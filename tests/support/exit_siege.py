@@ -4,11 +4,12 @@ import asyncio
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -163,8 +164,10 @@ TRICKS: dict[Trick, int] = {
 
 
 @asynccontextmanager
-async def besieged(it: Hostile) -> AsyncIterator[None]:
-    """Play every trick again and again."""
+async def besieged(
+    it: Hostile, tricks: Mapping[Trick, int] = MappingProxyType(TRICKS)
+) -> AsyncIterator[None]:
+    """Play tricks again and again, each with its number at once."""
 
     async def play(trick: Trick) -> None:
         while True:
@@ -174,7 +177,7 @@ async def besieged(it: Hostile) -> AsyncIterator[None]:
             await asyncio.sleep(AGAIN_SECONDS)
 
     tasks = [
-        asyncio.create_task(play(each)) for each, count in TRICKS.items() for _ in range(count)
+        asyncio.create_task(play(each)) for each, count in tricks.items() for _ in range(count)
     ]
     try:
         yield

@@ -198,6 +198,19 @@ async def test_an_older_agent_that_is_attached_by_ipv6_is_asked_for_no_ipv4(port
     assert attached.permitted(there) == there, "it judges by itself"
 
 
+async def test_exits_that_may_not_be_asked_use_up_no_try(port: Port) -> None:
+    names = ["one", "two", "three", "four"]
+    *blind, last = [await port.parked(name) for name in names]
+    for name in names[:3]:
+        port.listener.attached_here(name).learn(ip_address("2a02:2455:1234:5600::10"))
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        assert answer.via is not None
+        assert answer.via.attached.device_id == "four"
+        await answer.close(port, target)
+    assert [len(each.dials) for each in (*blind, last)] == [0, 0, 0, 1]
+
+
 async def test_an_exit_looks_a_name_up_if_that_is_wanted(port: Port) -> None:
     device = await port.parked()
     port.listener.attached_here("device").features = (DENY,)
@@ -314,6 +327,31 @@ async def test_what_may_be_the_exits_own_is_tried_through_one_more(
         each.obey = answering(outcome)
     assert (await dialled(port)).failure is failure
     assert [len(each.dials) for each in devices] == [1, 1, 0]
+
+
+@DOUBTFUL
+async def test_what_another_exit_contradicts_is_a_fault(
+    port: Port, outcome: Outcome, failure: Failure
+) -> None:
+    first, second = await port.parked("first"), await port.parked("second")
+    first.obey = answering(outcome)
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        await answer.close(port, target)
+    assert port.directory.contradicted == ["first"]
+    second.obey = answering(outcome)
+    assert (await dialled(port)).failure is failure
+    assert port.directory.contradicted == ["first"]
+
+
+async def test_an_exit_may_have_no_route_by_the_other_family(port: Port) -> None:
+    first, _ = await port.parked("first"), await port.parked("second")
+    first.obey = answering(Outcome.NETWORK_UNREACHABLE)
+    port.listener.attached_here("first").address = ip_address("2600:3c01::f03c")
+    async with targets.echo() as target:
+        answer = await dialled(port, LOOPBACK, target.port)
+        await answer.close(port, target)
+    assert port.directory.contradicted == []
 
 
 @DOUBTFUL

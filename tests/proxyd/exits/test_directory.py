@@ -525,6 +525,38 @@ def test_the_word_of_an_exit_is_checked_while_it_is_new_and_after_a_contradictio
     assert book.pick() is Missing.NO_EXIT
 
 
+def test_junk_for_tls_counts_for_all_when_another_exit_got_tls(book):
+    one, two = book.add(Device("one"), Device("two"))
+    book.note(one, *[Outcome.CONNECTED] * module.NEWCOMER_DIALS)
+    directory = book.directory
+    for each in "abcdef":
+        directory.suspect(one, book.now, buyer=each, target=f"{each}.com")
+        directory.prove(one, book.now, target=f"{each}.com")
+    assert one in {book.pick() for _ in range(200)}, "a target can send anything"
+    assert not directory._members["one"].standing.is_contradicted
+    for each in "abc":
+        directory.prove(two, book.now, target=f"{each}.com")
+    assert {book.pick() for _ in range(200)} == {two}
+
+
+def test_junk_for_tls_is_compared_for_a_while(book):
+    one, two = book.add(Device("one"), Device("two"))
+    for each in "abc":
+        book.directory.suspect(one, book.now, buyer=each, target=f"{each}.com")
+    book.now += module.SUSPECT_SECONDS
+    for each in "abc":
+        book.directory.prove(two, book.now, target=f"{each}.com")
+    assert one in {book.pick() for _ in range(200)}
+
+
+def test_three_junk_answers_have_an_exit_rest_for_their_buyer(book):
+    device = book.add(Device("one"))
+    for each in "abc":
+        book.directory.suspect(device, book.now, buyer="mallory", target=f"{each}.com")
+    assert book.pick(owner="mallory") is Missing.NO_EXIT
+    assert book.pick(owner="another") is device
+
+
 def test_a_rest_is_an_hour_at_most(book):
     device = book.add(Device("one"))
     for _ in range(30):
@@ -582,6 +614,8 @@ def test_an_exit_is_not_worn_out_on_one_site(book):
         ("www.example.com", "example.com"),
         ("a.b.example.com", "example.com"),
         ("www.shop.co.uk", "shop.co.uk"),
+        ("a.t7x.me", "t7x.me"),
+        ("a.com.info", "com.info"),
         ("localhost", "localhost"),
         ("", ""),
     ],

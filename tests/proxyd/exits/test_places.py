@@ -19,6 +19,7 @@ class Relay:
         self.at = at
         self.is_half_closed = False
         self.is_cut = False
+        self.traffic = 0, 0
 
     def yields_at(self) -> float:
         return yields_at(self.at, is_half_closed=self.is_half_closed)
@@ -101,7 +102,7 @@ def test_what_is_idle_gives_way_and_first_that_of_the_largest_holder(hall: Hall)
     assert [each.is_cut for each in (large[0], small[0])] == [True, False]
     hall.take("c")
     assert small[0].is_cut
-    assert not hall.has("c")
+    assert sum(each.is_cut for each in (*large, *small)) == 2
 
 
 def test_a_half_closed_connection_gives_way_after_a_moment(hall: Hall) -> None:
@@ -160,3 +161,55 @@ def test_what_begins_does_not_give_way(hall: Hall) -> None:
         each.at = inf
     hall.now += 1000
     assert not hall.has("c")
+
+
+def test_accounts_with_all_places_divide_them_with_a_newcomer(hall: Hall) -> None:
+    first, second = hall.take_all("a"), hall.take_all("b")
+    while len(second) < MOST // 2:  # as one gets them who redials while another one leaves
+        hall.places.give(first.pop().place)
+        second.append(hall.take("b"))
+    assert not hall.has("c")
+    hall.now += module.SETTLED_SECONDS
+    for each in (*first, *second):
+        each.at, each.traffic = hall.now, (5000, 5000)
+    first[3].traffic = 1, 1
+    hall.take("c")
+    assert [each.is_cut for each in (*first, *second)].index(True) == 3
+    taken = 1
+    while hall.has("c"):
+        hall.take("c")
+        taken += 1
+    assert taken == MOST // 3
+    assert sum(each.is_cut for each in (*first, *second)) == taken
+
+
+def test_an_account_within_its_share_keeps_what_moves(hall: Hall) -> None:
+    taken = [hall.take(str(number)) for number in range(MOST)]
+    for _ in range(8):
+        hall.now += module.IDLE_SECONDS / 2
+        for each in taken:
+            each.at, each.traffic = hall.now, (each.traffic[0] + 2000, 0)
+        assert not hall.has("c")
+
+
+def test_one_connection_of_each_account_gives_way_if_it_hardly_moves(hall: Hall) -> None:
+    taken = [hall.take(str(number)) for number in range(MOST)]
+    for _ in range(4):
+        hall.now += module.IDLE_SECONDS / 2
+        for each in taken:
+            fast = 2000 if each is not taken[5] else 15
+            each.at, each.traffic = hall.now, (each.traffic[0] + fast, 0)
+    hall.take("c")
+    assert [each.is_cut for each in taken] == [each is taken[5] for each in taken]
+    assert not hall.has("c")
+
+
+def test_a_connection_that_was_fast_long_ago_counts_as_slow(hall: Hall) -> None:
+    place = hall.take("a").place
+    assert place.relay is not None
+    place.relay.traffic = 10**9, 0  # type: ignore[misc]
+    assert place.recent_bytes(hall.now) == 10**9
+    for _ in range(4):
+        hall.now += module.MEASURED_SECONDS / 2
+        moved = place.recent_bytes(hall.now)
+    assert moved == 0

@@ -20,10 +20,12 @@ HELLO = b"\x16\x03\x01\x00\xc8\x01"
 )
 def test_the_answer_to_a_tls_client_is_tls(asked: bytes, answer: bytes, is_right: bool) -> None:
     wrong: list[int] = []
-    first = FirstAnswer(lambda: wrong.append(1))
+    right: list[bool] = []
+    first = FirstAnswer(lambda: wrong.append(1), right.append)
     assert first.asked(asked)
     assert first.answered(answer) is is_right
     assert len(wrong) == (not is_right)
+    assert right == ([asked is HELLO] if is_right else [])
 
 
 def test_a_server_that_speaks_first_is_passed_on() -> None:
