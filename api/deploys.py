@@ -471,16 +471,17 @@ class DeployRoutes:
             strategy=Strategy(**msgspec.structs.asdict(body.strategy or DeployStrategy())),
         )
 
+        # The reply is made in the transaction, by a thread that may not look at the devices.
+        needs = self._deploys.needs_of(new)
+        warnings = [self._shortages.manual()]
+        if needs is not None:
+            warnings = self._shortages.of(needs, self._deploys.price_of(new))
+        # The specification's fields alone are answered with those of its reply, but for a warning.
+        says_more = new.template is not None or bool(new.image or new.command)
+
         def reply(deploy: DeployRow) -> DeployReply:
             queued = _queued(deploy)
-            needs = self._deploys.needs_of(new)
-            warnings = self._shortages.of(needs, self._deploys.price_of(new))
-            if needs is None:
-                warnings = [self._shortages.manual()]
-            # The specification's fields alone are answered with those of its reply, but for a
-            # warning.
-            says_more = new.template is not None or bool(new.image or new.command)
-            if warnings or (says_more and needs is not None):
+            if warnings or says_more:
                 queued.warnings = warnings
             return queued
 

@@ -121,8 +121,12 @@ async def test_without_any_device_each_job_and_deploy_is_warned_of(service: Serv
         listed = await service.call("GET", "/api/jobs", token=buyer.token)
         assert listed.body["jobs"][0]["warnings"] == [warning]
     deploy = {**DEPLOY, "script": "1"}
-    answer = await service.call("POST", "/api/deploy/job", deploy, token=buyer.token)
-    assert answer.body["warnings"] == [warning]
+    once = {"Idempotency-Key": "one"}
+    for headers in (None, once, once):
+        answer = await service.call(
+            "POST", "/api/deploy/job", deploy, token=buyer.token, headers=headers
+        )
+        assert answer.body["warnings"] == [warning]
 
 
 async def test_a_device_that_has_left_counts_no_more(
