@@ -18,7 +18,6 @@ from market.bounds import Bounds
 from market.deploys import NewDeploy
 from market.errors import Code, MarketError
 from market.hindrances import Hindrance
-from market.lacking import Lacking
 from market.matching import Needs
 from market.money import MICRO, Currency
 from market.reputation import NEW, Reputation
@@ -291,9 +290,13 @@ async def test_a_result_that_the_operator_takes_back_was_wrong(market: Market) -
 
 async def test_it_is_known_whether_any_device_has_the_reputation(market: Market) -> None:
     needs = Needs(Resources(), "script", min_reputation=950_000)
-    assert not market.dispatch.lacks(needs)  # nobody has asked yet, and nobody knows
+    found = market.dispatch.lacks(needs)
+    assert found is not None
+    assert found.devices == 0  # none has asked
     await given(market, await device_of(market, await market.person()))
-    assert market.dispatch.lacks(needs) == Lacking(1, {Hindrance.REPUTATION: 1}, close=1)
+    found = market.dispatch.lacks(needs)
+    assert found is not None
+    assert (found.counts, found.close) == ({Hindrance.REPUTATION: 1}, 1)
     assert not market.dispatch.lacks(needs._replace(min_reputation=500_000))
     await given(market, await reputed(market, await market.person(), 40))
     assert not market.dispatch.lacks(needs)
