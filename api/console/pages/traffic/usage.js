@@ -186,13 +186,14 @@ function lived(main, page) {
   const minutes = new Minutes(Date.now());
   const figures = chart({ title: t("traffic.range.live"), amount: bytes, labels: labels() });
   const since = el("div");
+  let isCounted = false; // from what the sessions had used when the page was opened
   main.append(card(t("traffic.range.live"), el("p", { class: "hint" }, t("traffic.usage.live")), since, figures.node));
   const draw = () => {
     const { points, sessions, total } = minutes.points(Date.now());
     const said = points.map((point) => ({ ...point, label: time(point.at) }));
     const series = sessions.map((id) => ({ id, label: sessionName(id) }));
     const summary = t("traffic.usage.since", { total: bytes(total) });
-    update(since, el("p", { class: "is-live", data: { total } }, summary));
+    update(since, el("p", { class: "is-live", data: isCounted ? { total } : {} }, summary));
     figures.draw({ summary, points: said, series });
   };
   draw();
@@ -208,6 +209,8 @@ function lived(main, page) {
         const sessions = [];
         for await (const part of pages("/api/bandwidth/sessions", "sessions", { status: "active" }, { signal: page.signal })) sessions.push(...part);
         minutes.begin(sessions, Date.now());
+        isCounted = true;
+        draw();
       } catch (error) {
         minutes.turned(false, Date.now()); // a gap, then
         unlessRefused(error);
