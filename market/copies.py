@@ -350,12 +350,10 @@ async def pay(tx: Transaction, compared: Compared, new_id: Callable[[], str], no
     """
     for job_id in compared.reviewed:
         await reviews.schedule(tx, job_id, compared.review_until)
-    for job_id in compared.given_back:
-        decision = reviews.decision(new_id, ReviewStatus.REVERSED, now)
-        await reviews.give_back(tx, decision, job_id)
-    for job_id in compared.disproved:
-        decision = reviews.decision(new_id, ReviewStatus.REVERSED, now)
-        await reviews.give_back(tx, decision, job_id, is_draw=True)
+    decision = reviews.decision(new_id, ReviewStatus.REVERSED, now)
+    for job_ids, is_draw in ((compared.given_back, False), (compared.disproved, True)):
+        for job_id in job_ids:
+            await reviews.give_back(tx, decision, job_id, is_draw=is_draw)
 
 
 async def _decided(

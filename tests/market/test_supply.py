@@ -1,4 +1,4 @@
-"""The supply is counted by what devices lend, and shows no single owner."""
+"""The supply counts the devices by their resources, and shows no single owner."""
 
 import asyncio
 from collections import deque

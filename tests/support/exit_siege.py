@@ -1,4 +1,4 @@
-"""The tricks of one hostile buyer against the exits of a market, all of them at once."""
+"""Run the tricks of a hostile buyer against the exits of a market, all at once."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Handshakes at the exits' port have their turns by network, and end in whatever state they are."""
+"""Handshakes at the exits' port take turns by network, and can end in any state."""
 
 import asyncio
 import socket

@@ -76,7 +76,7 @@ async def test_an_agent_is_told_what_names_may_not_lead_to(service: Service) -> 
 
 
 class Failing(Localhost):
-    """Answers until it is told to fail."""
+    """A resolver that answers until a test lets it fail."""
 
     is_failing = False
 
