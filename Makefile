@@ -109,12 +109,13 @@ ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
 	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal $(BRIEFLY); }; }
 
 # As `make setup` left it, compiled mostly. The last line says which it was. Beside it goes what is in ASIDE, which is
-# printed in the end: the tests wait for half of their time, and a core that waits with them is lost.
+# printed in the end: the tests wait for half of their time, and a core that waits with them is lost. The failed tests
+# are printed once more after it, for a reader of the last lines.
 test: setup
 	@$(MUST_BE_COMPILED)
 	@mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; set +m; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
-	$(REWRITE); echo "$(TESTS)"; $(TESTS); status=$$?; \
-	wait $$aside || status=$$?; trap - EXIT; cat build/aside.log; exit $$status
+	$(REWRITE); echo "$(TESTS)"; rm -f build/failures.log; $(TESTS) --failures build/failures.log; status=$$?; \
+	wait $$aside || status=$$?; trap - EXIT; cat build/aside.log build/failures.log; exit $$status
 	@$(MUST_BE_COMPILED)
 	@echo "make test: every test that ran passed, of $$($(VENV)/bin/proxyd --version)"
 
