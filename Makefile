@@ -114,15 +114,15 @@ ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
 test: setup
 	@$(MUST_BE_COMPILED)
 	@mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; set +m; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
-	$(REWRITE); echo "$(TESTS)"; rm -f build/failures.log; $(TESTS) --failures build/failures.log; status=$$?; \
+	$(REWRITE); echo "$(TESTS)"; rm -f build/failures.log; $(TESTS) --engines needed --failures build/failures.log; status=$$?; \
 	wait $$aside || status=$$?; trap - EXIT; cat build/aside.log build/failures.log; exit $$status
 	@$(MUST_BE_COMPILED)
 	@echo "make test: every test that ran passed, of $$($(VENV)/bin/proxyd --version)"
 
-# All tests of the data path, compiled and interpreted.
+# All tests of the data path, compiled and interpreted, and all of the marketplace on both engines.
 test-both: setup
 	@$(IS_COMPILED) || { $(VENV)/bin/proxyd --version; echo "make test-both: nothing is compiled here" >&2; exit 1; }
-	$(TESTS) $(DATA_PATH)
+	$(TESTS) --engines checked $(DATA_PATH) tests/market tests/storage
 	PROXYD_INTERPRETED=1 $(TESTS) $(DATA_PATH)
 
 # Every test, and which lines they reach: below the floor in pyproject.toml it fails. Not a part of `make test`:

@@ -20,7 +20,7 @@ from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store
 
-pytest_plugins = ["support.failures", "support.time_limit"]
+pytest_plugins = ["support.both_engines", "support.failures", "support.time_limit"]
 
 
 def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable]:

@@ -31,6 +31,7 @@ async def test_whoever_registers_is_logged_in_with_empty_wallets(market: Market)
     assert profile.email_verified_at is None
 
 
+@pytest.mark.both_engines
 async def test_logins_that_ran_out_long_ago_are_forgotten(market: Market) -> None:
     async def kept(tx: Transaction) -> list[int]:
         return await tx.all(int, "SELECT created_at FROM login_sessions ORDER BY created_at")
@@ -64,6 +65,7 @@ async def test_a_name_is_taken_whatever_its_case(market: Market) -> None:
     assert (error.code, error.field) == (Code.USERNAME_TAKEN, "username")
 
 
+@pytest.mark.both_engines
 async def test_of_twenty_who_register_the_same_address_at_once_one_succeeds(
     market: Market,
 ) -> None:
@@ -187,6 +189,7 @@ async def test_a_remembered_caller_is_none_any_more_once_the_login_session_has_e
     assert market.store.version() == version  # nothing was committed that had it forgotten
 
 
+@pytest.mark.both_engines
 async def test_a_deposit_is_told_once(market: Market) -> None:
     user = await market.person()
     for _ in range(2):
@@ -207,6 +210,7 @@ async def test_a_login_from_a_new_network_is_told_once(market: Market) -> None:
     assert networks == ["1.1.1.0/24", "2600:1f18::/64"]
 
 
+@pytest.mark.both_engines
 async def test_networks_that_are_known_are_bounded(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +232,7 @@ async def test_networks_that_are_known_are_bounded(
     assert await market.store.read(count) == 3
 
 
+@pytest.mark.both_engines
 async def test_logins_are_told_apart_and_ended(market: Market) -> None:
     await register(market)
     who = {"email": "ada@example.com", "password": "long enough"}

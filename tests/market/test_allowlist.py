@@ -99,6 +99,7 @@ async def test_the_first_port_on_which_none_of_the_addresses_is_taken_is_given(
     assert (await buy(market, HERE)).passwordless_port == SECOND
 
 
+@pytest.mark.both_engines
 async def test_live_traffic_hears_of_the_address_that_is_let_in_at_once(market: Market) -> None:
     await order(market, HERE, THERE, client=THERE)
     await order(market, ELSEWHERE, client=HERE)
@@ -119,6 +120,7 @@ async def test_an_address_that_is_taken_on_every_port_is_refused_and_costs_nothi
     assert len(await kept(market)) == before
 
 
+@pytest.mark.both_engines
 async def test_of_twenty_purchases_at_once_each_port_goes_to_one(market: Market) -> None:
     users = [await market.person("100") for _ in range(4)]
     outcomes = await asyncio.gather(
@@ -135,6 +137,7 @@ async def test_of_twenty_purchases_at_once_each_port_goes_to_one(market: Market)
     assert sum(map(len, sessions)) == 2
 
 
+@pytest.mark.both_engines
 async def test_the_database_itself_refuses_a_second_session(market: Market) -> None:
     await buy(market, HERE)
     other = await buy(market)
@@ -202,6 +205,7 @@ async def test_an_address_that_somebody_only_named_is_left_to_whoever_comes_from
     assert await market.leases.find_by_address(0, HERE) == owner.session_id
 
 
+@pytest.mark.both_engines
 async def test_an_address_that_is_pending_opens_nothing_until_it_is_proved(market: Market) -> None:
     user = await market.person("100")
     bought = await order(market, HERE, THERE, user=user, client=THERE)
@@ -218,6 +222,7 @@ async def test_an_address_that_is_pending_opens_nothing_until_it_is_proved(marke
     assert (session.allow_ips, session.pending_ips) == ((HERE, THERE), ())
 
 
+@pytest.mark.both_engines
 async def test_whoever_proves_an_address_first_has_it(market: Market) -> None:
     first, second = await order(market, HERE), await order(market, HERE)
     outcomes = await asyncio.gather(

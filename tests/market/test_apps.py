@@ -86,6 +86,7 @@ async def test_what_says_when_it_is_ready_is_not_before(market: Market) -> None:
     assert len(app.targets) == 1
 
 
+@pytest.mark.both_engines
 async def test_the_database_alone_opens_nothing(market: Market) -> None:
     buyer = await market.person(credit=10)
     job_id = await posted(market, buyer, payload=WEB)
@@ -189,6 +190,7 @@ async def test_a_deploy_leads_to_the_replicas_that_are_ready(market: Market) -> 
         assert refusal(refused) is Code.DEPLOY_NOT_FOUND
 
 
+@pytest.mark.both_engines
 async def test_a_key_dies_with_its_deploy(market: Market) -> None:
     buyer = await market.person(usd=100)
     deploy_id = await deployed(market, buyer)
@@ -218,6 +220,7 @@ def test_what_a_default_image_listens_on_is_declared_for_it() -> None:
     assert completed(Template(), "Docker", "").image == ""
 
 
+@pytest.mark.both_engines
 async def test_a_key_of_another_signing_key_is_not_shown(market: Market) -> None:
     buyer = await market.person(credit=10)
     job_id = await posted(market, buyer, payload=WEB)
@@ -231,6 +234,7 @@ async def test_a_key_of_another_signing_key_is_not_shown(market: Market) -> None
     assert (await market.apps.new_job_key(buyer, job_id)).key is not None
 
 
+@pytest.mark.both_engines
 async def test_it_is_known_which_devices_run_what_listens(market: Market) -> None:
     buyer = await market.person(credit=10)
     talks = {"script": 'print(\'{"ports":[{"name":"web"}]}\')', "env": {"ports": "[{"}}

@@ -140,6 +140,7 @@ async def test_a_buyer_sends_a_file_and_gets_it_back(market: Market, tmp_path: P
     assert names(tmp_path / "work") == []
 
 
+@pytest.mark.both_engines
 async def test_the_same_content_is_on_the_disk_once_and_counts_for_each(
     market: Market, tmp_path: Path
 ) -> None:
@@ -402,6 +403,7 @@ async def test_one_network_does_not_send_in_the_place_of_all_users(
             await receiver.write(b"x")
 
 
+@pytest.mark.both_engines
 async def test_who_is_slow_gives_way_when_all_slots_are_taken(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,6 +471,7 @@ async def test_what_is_sent_elsewhere_after_its_deletion_is_deleted_once_nothing
     await blobs.close()
 
 
+@pytest.mark.both_engines
 async def test_a_job_is_given_whole_files_of_its_buyer_and_keeps_them(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     mine = await upload(market, buyer, b"mine")

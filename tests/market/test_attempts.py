@@ -35,6 +35,7 @@ async def test_only_the_current_attempt_of_the_device_counts(market: Market) -> 
     assert caught.value.code is Code.ATTEMPT_NOT_CURRENT
 
 
+@pytest.mark.both_engines
 async def test_a_thousand_accepts_of_one_device_give_it_no_more_than_its_slots(
     market: Market,
 ) -> None:
@@ -90,6 +91,7 @@ async def test_full_says_nothing_of_jobs_that_could_not_be_had_anyway(market: Ma
     await market.jobs.accept(device, await market.jobs.create(buyer, wanted(price=0)))
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("rival", ["cancel", "forget", "revoke", "fail", "complete elsewhere"])
 async def test_of_a_report_and_its_rival_on_another_daemon_one_counts(
     market: Market, rival: str

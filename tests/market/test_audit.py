@@ -40,6 +40,7 @@ async def broken_promises(store: Store) -> list[str]:
     return [check.promise for check in report.checks if check.differences]
 
 
+@pytest.mark.both_engines
 async def test_a_changed_balance_is_found(damaged: Market) -> None:
     await run(damaged.store, "UPDATE accounts SET balance = balance + 1 WHERE kind = 'available'")
     promises = await broken_promises(damaged.store)
@@ -47,11 +48,13 @@ async def test_a_changed_balance_is_found(damaged: Market) -> None:
     assert "each currency sums to zero" in promises
 
 
+@pytest.mark.both_engines
 async def test_a_changed_held_balance_is_found(damaged: Market) -> None:
     await run(damaged.store, "UPDATE accounts SET balance = 7 WHERE kind = 'held'")
     assert "held money is the sum of open holds" in await broken_promises(damaged.store)
 
 
+@pytest.mark.both_engines
 async def test_a_session_that_ended_with_its_hold_open_is_found(damaged: Market) -> None:
     await run(damaged.store, "UPDATE bandwidth_sessions SET status = 'ended'")
     assert await broken_promises(damaged.store) == ["open holds are open work"]
@@ -67,22 +70,26 @@ async def test_a_hold_for_no_work_is_found(damaged: Market) -> None:
     }
 
 
+@pytest.mark.both_engines
 async def test_work_without_a_hold_is_found(damaged: Market) -> None:
     await run(damaged.store, "DELETE FROM holds")
     assert "open holds are open work" in await broken_promises(damaged.store)
 
 
+@pytest.mark.both_engines
 async def test_a_hold_that_was_not_set_aside_is_found(damaged: Market) -> None:
     await run(damaged.store, "UPDATE holds SET amount = amount + 1")
     assert "every hold was set aside in full" in await broken_promises(damaged.store)
 
 
+@pytest.mark.both_engines
 async def test_a_capture_that_was_not_paid_is_found(damaged: Market) -> None:
     await run(damaged.store, "UPDATE holds SET captured = 1, resolved_at = 1")
     promise = "every resolved hold paid out what it captured, and released the rest"
     assert promise in await broken_promises(damaged.store)
 
 
+@pytest.mark.both_engines
 async def test_bytes_that_no_lease_accounts_for_are_found(damaged: Market) -> None:
     await run(damaged.store, "UPDATE bandwidth_sessions SET bytes_used = 1")
     assert await broken_promises(damaged.store) == [
@@ -91,6 +98,7 @@ async def test_bytes_that_no_lease_accounts_for_are_found(damaged: Market) -> No
     ]
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize(
     "damage",
     [

@@ -23,6 +23,7 @@ async def test_a_purchase_holds_its_price_and_says_what_to_dial(market: Market) 
     assert await available(market, user) == 10_000_000 - 1_500_001
 
 
+@pytest.mark.both_engines
 async def test_a_hundred_purchases_with_money_for_ten_sell_ten(market: Market) -> None:
     user = await market.person("10")
     outcomes = await asyncio.gather(
@@ -70,6 +71,7 @@ async def test_ending_captures_what_was_used_and_releases_the_rest(market: Marke
     assert session.ended_at == market.clock.now
 
 
+@pytest.mark.both_engines
 async def test_ending_twice_or_twenty_times_at_once_settles_once(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)

@@ -56,6 +56,7 @@ async def refused(tried: Benchmarks, device_id: str, step: Step, values: list[by
     return True
 
 
+@pytest.mark.both_engines
 async def test_a_device_shows_its_cores_and_its_memory(
     market: Market, tried: Benchmarks, steady: Steady
 ) -> None:
@@ -79,6 +80,7 @@ async def test_a_device_shows_its_cores_and_its_memory(
     assert await market.devices.benchmarks([device.id]) == {device.id: again}
 
 
+@pytest.mark.both_engines
 async def test_a_figure_that_falls_is_written_down(
     market: Market, tried: Benchmarks, steady: Steady, caplog: pytest.LogCaptureFixture
 ) -> None:

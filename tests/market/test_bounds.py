@@ -289,6 +289,7 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
     assert await market.jobs.expire() == 1
 
 
+@pytest.mark.both_engines
 async def test_of_expiring_and_accepting_at_once_the_books_agree(market: Market) -> None:
     user, worker = await market.person(credit="10"), await market.person()
     for _ in range(10):

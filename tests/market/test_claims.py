@@ -47,6 +47,7 @@ async def people(market: Market) -> tuple[str, DeviceRow]:
     return await market.person(credit="10000"), await device_of(market, await market.person())
 
 
+@pytest.mark.both_engines
 async def test_a_job_goes_to_one_of_two_daemons(market: Market, claims: Claims) -> None:
     buyer, device = await people(market)
     job = await posted(market, buyer)

@@ -205,6 +205,7 @@ async def of_two_daemons(
     return found
 
 
+@pytest.mark.both_engines
 async def test_two_daemons_never_give_two_copies_to_one_owner(market: Market) -> None:
     buyer, owner = await market.person(credit="1000"), await market.person()
     devices = [await device_of(market, owner) for _ in range(2)]
@@ -215,6 +216,7 @@ async def test_two_daemons_never_give_two_copies_to_one_owner(market: Market) ->
         assert Refused.RELATED in found
 
 
+@pytest.mark.both_engines
 async def test_of_two_copies_that_one_owner_accepts_at_once_one_is_refused(market: Market) -> None:
     buyer, owner = await market.person(credit="1000"), await market.person()
     for _ in range(5):
@@ -536,6 +538,7 @@ async def test_an_output_that_is_being_replaced_does_not_count(market: Market) -
     assert await verdicts(market, buyer, jobs[0]) == [False, True, True]
 
 
+@pytest.mark.both_engines
 async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Market) -> None:
     buyer = await market.person(credit="30")
     jobs = await copied(market, buyer)
@@ -744,6 +747,7 @@ async def test_a_report_that_is_repeated_changes_nothing(market: Market) -> None
     assert await available(market, buyer) == before
 
 
+@pytest.mark.both_engines
 async def test_of_results_that_come_at_once_all_are_judged(market: Market) -> None:
     buyer = await market.person(credit="50")
     jobs = await copied(market, buyer, 5)
@@ -772,6 +776,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_the_audit_finds_verdicts_that_money_does_not_follow(
     store: Store, clock: Clock, damage: str
@@ -936,6 +941,7 @@ class Trial:
         assert await books.balance(self.market, "house:review:credit") == 0
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_happens_the_sums_are_exact_and_copies_independent(
     market: Market, store: Store, seed: int

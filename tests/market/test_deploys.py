@@ -133,6 +133,7 @@ async def test_the_last_millionth_is_enough(market: Market) -> None:
     assert (await available(market, user), await available(market, user, CREDIT)) == (0, 0)
 
 
+@pytest.mark.both_engines
 async def test_twenty_deploys_at_once_with_money_for_three_make_three(market: Market) -> None:
     user = await market.person("81")
     outcomes = await asyncio.gather(
@@ -331,6 +332,7 @@ async def test_a_cancelled_replica_pays_for_the_time_it_ran_and_no_more(market: 
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_cancelling_again_changes_nothing(market: Market) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await begun(market, user, owner, USD)
@@ -353,6 +355,7 @@ async def test_cancelling_reads_the_deploy_once(
     assert len(reads) == 1
 
 
+@pytest.mark.both_engines
 async def test_cancelling_twenty_times_at_once_settles_once(market: Market) -> None:
     user, owner = await market.person("100"), await market.person()
     deploy_id = await begun(market, user, owner, USD)
@@ -362,6 +365,7 @@ async def test_cancelling_twenty_times_at_once_settles_once(market: Market) -> N
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_replicas_that_are_accepted_while_they_are_cancelled_end_cancelled(
     market: Market,
 ) -> None:
@@ -604,6 +608,7 @@ async def over(market: Market, user: str) -> list[str]:
     return [each for each in await types_of(market, user) if each.startswith("deploy.")]
 
 
+@pytest.mark.both_engines
 async def test_the_end_of_the_last_replica_is_the_end_of_the_deploy(market: Market) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user)

@@ -75,6 +75,7 @@ async def test_a_program_is_let_in_once(market: Market) -> None:
     assert await refusal(codes, asked.device_code) is Code.EXPIRED_TOKEN
 
 
+@pytest.mark.both_engines
 async def test_one_of_many_requests_at_once_has_the_key(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     asked = await begun(codes)
@@ -87,6 +88,7 @@ async def test_one_of_many_requests_at_once_has_the_key(market: Market) -> None:
     assert len(await market.keys.all_of(person.profile.user_id)) == 1
 
 
+@pytest.mark.both_engines
 async def test_one_answer_counts(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     asked = await begun(codes)
@@ -209,6 +211,7 @@ async def test_who_has_all_keys_makes_room_and_goes_on(market: Market) -> None:
     assert (await codes.redeem(asked.device_code)).key.startswith("pxd_")
 
 
+@pytest.mark.both_engines
 async def test_nothing_that_opens_is_in_the_store_and_what_is_over_goes(market: Market) -> None:
     async def rows(tx: Transaction) -> list[str]:
         return await tx.all(lambda *each: " ".join(map(str, each)), "SELECT * FROM device_codes")
@@ -224,6 +227,7 @@ async def test_nothing_that_opens_is_in_the_store_and_what_is_over_goes(market: 
     assert len(await market.store.read(rows)) == 1
 
 
+@pytest.mark.both_engines
 async def test_the_schema_knows_who_has_answered(market: Market) -> None:
     async def approve(tx: Transaction) -> None:
         await tx.run("UPDATE device_codes SET status = 'approved'")
@@ -233,6 +237,7 @@ async def test_the_schema_knows_who_has_answered(market: Market) -> None:
         await market.store.write(approve)
 
 
+@pytest.mark.both_engines
 async def test_a_network_that_fills_all_places_takes_them_from_itself(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:

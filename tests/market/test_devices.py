@@ -116,6 +116,7 @@ async def test_two_tokens_of_one_name_are_two_devices(market: Market) -> None:
     assert devices[0].id != devices[1].id
 
 
+@pytest.mark.both_engines
 async def test_only_a_hash_of_the_token_is_kept(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
@@ -168,6 +169,7 @@ async def test_a_device_is_known_from_memory_without_the_store(
     monkeypatch.undo()
 
 
+@pytest.mark.both_engines
 async def test_a_report_is_seen_at_once_and_survives_a_restart_once_flushed(
     market: Market,
 ) -> None:
@@ -226,6 +228,7 @@ async def test_a_device_is_online_for_ninety_seconds_and_not_longer(market: Mark
     assert market.devices.is_online(await only(market.devices, user))
 
 
+@pytest.mark.both_engines
 async def test_a_device_that_leaves_is_offline_until_it_is_heard_of_again(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
@@ -250,6 +253,7 @@ async def test_a_device_that_leaves_before_it_came_is_offline(market: Market) ->
     assert (await only(restarted(market), user)).last_heartbeat_at is None
 
 
+@pytest.mark.both_engines
 async def test_a_revoked_token_is_refused_at_once_and_after_a_restart(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
@@ -271,6 +275,7 @@ async def test_a_token_that_was_never_shown_is_revoked_too(market: Market) -> No
     assert await refusal(market.devices.authenticate(token)) is Code.WORKER_UNAUTHORIZED
 
 
+@pytest.mark.both_engines
 async def test_a_token_revoked_while_it_is_looked_up_is_refused(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -460,6 +465,7 @@ async def test_reports_that_could_not_be_written_are_kept_for_later(
     assert [stored[device.id].gpu_name for device in devices] == ["new", "old", "old"]
 
 
+@pytest.mark.both_engines
 async def test_the_writer_outlives_the_stores_failures_and_says_so_once(
     market: Market, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -494,6 +500,7 @@ async def test_the_writer_outlives_the_stores_failures_and_says_so_once(
     monkeypatch.undo()
 
 
+@pytest.mark.both_engines
 async def test_an_older_report_never_overwrites_a_newer_one(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -517,6 +524,7 @@ async def test_an_older_report_never_overwrites_a_newer_one(
     assert (await only(restarted(market), user)).gpu_name == "new"
 
 
+@pytest.mark.both_engines
 async def test_a_flush_waits_for_reports_that_are_being_written(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -579,6 +587,7 @@ async def test_an_owner_is_told_once_that_a_device_comes_and_leaves(market: Mark
     assert said_of == {"device_id": device.id, "name": device.name}
 
 
+@pytest.mark.both_engines
 async def test_an_owner_is_told_once_that_a_device_is_silent(market: Market) -> None:
     user = await market.person()
     device, other = await device_of(market, user), await device_of(market, user)
@@ -609,6 +618,7 @@ async def test_an_owner_is_told_once_that_a_token_was_revoked(market: Market) ->
     assert await told(market, user) == ["device.online", "device.revoked"]
 
 
+@pytest.mark.both_engines
 async def test_of_two_who_revoke_a_token_one_tells_it(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)

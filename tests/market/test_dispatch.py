@@ -126,6 +126,7 @@ async def test_a_device_that_asks_gets_the_job_that_waits(market: Market) -> Non
     assert (attempt.device_id, attempt.ended_at) == (device.id, None)
 
 
+@pytest.mark.both_engines
 async def test_a_device_that_waits_gets_the_next_job_at_once(market: Market) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     asking = later(market, device)
@@ -141,6 +142,7 @@ async def test_a_device_that_waits_for_nothing_is_told_nothing_in_time(market: M
     assert (list(told.jobs), list(told.actions)) == ([], [])
 
 
+@pytest.mark.both_engines
 async def test_a_job_that_comes_while_the_wait_is_told_is_not_lost(market: Market) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     market.dispatch.terms = msgspec.structs.replace(market.dispatch.terms, sign_seconds=0.01)
@@ -217,6 +219,7 @@ async def test_what_the_client_did_not_get_is_told_again(market: Market) -> None
     assert len(await history(market, job)) == 1
 
 
+@pytest.mark.both_engines
 async def test_a_client_that_leaves_while_its_claim_is_under_way_loses_nothing(
     market: Market,
 ) -> None:
@@ -306,6 +309,7 @@ async def test_a_device_gets_no_more_than_its_slots(market: Market) -> None:
     assert len(market.dispatch.jobs) == 2
 
 
+@pytest.mark.both_engines
 async def test_a_revoked_device_gets_nothing(market: Market) -> None:
     owner = await market.person()
     device = await device_of(market, owner)
@@ -321,6 +325,7 @@ async def test_a_revoked_device_gets_nothing(market: Market) -> None:
     assert code_of(outcome[0]) is Code.WORKER_UNAUTHORIZED
 
 
+@pytest.mark.both_engines
 async def test_an_attempt_that_is_over_is_to_be_stopped_and_told_until_it_was_heard(
     market: Market,
 ) -> None:
@@ -359,6 +364,7 @@ async def test_a_job_that_a_device_has_seen_and_does_not_take_is_not_given_to_it
     assert await given(market, device, ask()) == [job]
 
 
+@pytest.mark.both_engines
 async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +404,7 @@ async def test_two_that_are_to_be_stopped_are_told_once_each(market: Market) -> 
         seen = told.seen
 
 
+@pytest.mark.both_engines
 async def test_a_daemon_that_ends_answers_all_at_once(market: Market) -> None:
     asking = [later(market, await device_for(market)) for _ in range(3)]
     await held(market, 3)
@@ -424,6 +431,7 @@ async def test_jobs_that_no_device_can_do_keep_no_other_from_a_device_that_waits
     assert attempts_of(await asking) == {(job, 1)}
 
 
+@pytest.mark.both_engines
 async def test_one_owner_leaves_room_for_the_devices_of_others(market: Market) -> None:
     market.dispatch.terms = DispatchTerms(held_max=5)
     greedy = await market.person()
@@ -452,6 +460,7 @@ async def test_a_device_that_asks_again_needs_no_more_room(market: Market) -> No
     await held(market, 0)
 
 
+@pytest.mark.both_engines
 async def test_a_device_that_waits_hears_at_once_that_its_token_was_revoked(
     market: Market,
 ) -> None:
@@ -466,6 +475,7 @@ async def test_a_device_that_waits_hears_at_once_that_its_token_was_revoked(
     assert caught.value.code is Code.WORKER_UNAUTHORIZED
 
 
+@pytest.mark.both_engines
 async def test_so_many_requests_wait_and_no_more(market: Market) -> None:
     market.dispatch.terms = DispatchTerms(held_max=1)
     first = later(market, await device_for(market))
@@ -476,6 +486,7 @@ async def test_so_many_requests_wait_and_no_more(market: Market) -> None:
     first.cancel()
 
 
+@pytest.mark.both_engines
 async def test_a_thousand_devices_ask_at_once_for_one_job(market: Market) -> None:
     owner = await market.person()
     device = await device_of(market, owner)
@@ -495,6 +506,7 @@ async def _another(tx: Transaction, device: DeviceRow, number: int, market: Mark
     return row
 
 
+@pytest.mark.both_engines
 async def test_every_job_is_given_once_whoever_asks_and_sums_are_right(market: Market) -> None:
     market.jobs.bounds = Bounds(
         device_slots=20, new_device_slots=20, new_owner_slots=0, jobs=0, free_jobs=0
@@ -518,6 +530,7 @@ async def test_every_job_is_given_once_whoever_asks_and_sums_are_right(market: M
     assert market.dispatch.claims.claimed == len(jobs)
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
 async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other(
     market: Market, store_url: str
@@ -559,6 +572,7 @@ async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other
         await other_store.close()
 
 
+@pytest.mark.both_engines
 async def test_devices_that_come_together_are_looked_up_together(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -584,6 +598,7 @@ async def cancelled_as_unreadable(market: Market, buyer: str, job_id: str) -> bo
     return (owned.job.status, owned.job.failure_reason, owned.paid) == ("cancelled", UNREADABLE, 0)
 
 
+@pytest.mark.both_engines
 async def test_a_job_that_waits_with_secrets_which_nobody_can_read_is_cancelled(
     market: Market,
 ) -> None:
@@ -600,6 +615,7 @@ async def test_a_job_that_waits_with_secrets_which_nobody_can_read_is_cancelled(
     assert (await audit_ledger(market.store)).passed
 
 
+@pytest.mark.both_engines
 async def test_a_job_with_secrets_which_nobody_can_read_holds_up_no_device(market: Market) -> None:
     buyer, device = await buyer_of(market), await device_for(market)
     job = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})

@@ -180,6 +180,7 @@ async def test_what_was_drawn_is_in_review_and_paid_when_nobody_disputes_it(
     assert (await audit_ledger(market.store)).passed
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("currency", [USD, CREDIT])
 async def test_without_reviews_what_was_drawn_is_paid_at_once(
     store: Store, clock: Clock, currency: Currency, monkeypatch: pytest.MonkeyPatch
@@ -287,6 +288,7 @@ async def test_each_attempt_is_paid_and_the_next_has_what_is_left(market: Market
     assert (await audit_ledger(market.store)).passed
 
 
+@pytest.mark.both_engines
 async def test_a_silent_device_is_paid_until_it_was_last_heard_of(market: Market) -> None:
     user, owner = await market.person("3"), await market.person()
     deploy_id = await create(market, user)
@@ -325,6 +327,7 @@ async def test_a_hold_is_never_drawn_beyond_its_amount(market: Market) -> None:
         await market.store.write(draw)
 
 
+@pytest.mark.both_engines
 async def test_the_audit_finds_what_was_drawn_and_not_paid(market: Market) -> None:
     user = await market.person("3")
     job = await replica(market, user, await create(market, user))

@@ -74,6 +74,7 @@ async def test_identifiers_of_a_time_are_behind_its_beginning(market: Market) ->
     assert before < beginning_of(market.clock.now) < after
 
 
+@pytest.mark.both_engines
 async def test_what_another_daemon_records_is_heard(market: Market) -> None:
     context = market.context
     other = Context(context.store, Identifiers(market.clock.milliseconds), context.now)
@@ -105,6 +106,7 @@ async def test_notices_that_were_lost_are_made_up_for_at_the_next_heartbeat(
     await items.aclose()
 
 
+@pytest.mark.both_engines
 async def test_an_event_of_another_program_comes_before_the_heartbeat(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +131,7 @@ async def test_an_event_of_another_program_comes_before_the_heartbeat(
     await asyncio.gather(watching, return_exceptions=True)
 
 
+@pytest.mark.both_engines
 async def test_an_event_from_before_a_new_stream_does_not_come(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +152,7 @@ async def test_an_event_from_before_a_new_stream_does_not_come(
     await asyncio.gather(watching, return_exceptions=True)
 
 
+@pytest.mark.both_engines
 async def test_an_event_that_is_committed_late_is_replayed(market: Market) -> None:
     late_id = market.identifiers.new()
     market.clock.now += 20
@@ -200,6 +204,7 @@ async def test_nobody_has_more_streams_than_are_left_for_the_others(market: Mark
         await items.aclose()
 
 
+@pytest.mark.both_engines
 async def test_a_user_may_not_have_every_stream(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:

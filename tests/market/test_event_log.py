@@ -193,6 +193,7 @@ async def test_a_session_that_expires_within_a_day_says_so_once(market: Market) 
     assert told == {"session_id": bought.session_id, "bytes_left": GB, "expires_at": expires_at}
 
 
+@pytest.mark.both_engines
 async def test_the_buyer_of_a_short_session_knows_when_it_ends(market: Market) -> None:
     user = await market.person("10")
     await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
@@ -207,6 +208,7 @@ async def test_the_buyer_of_a_short_session_knows_when_it_ends(market: Market) -
     assert await rows_of(market, user, "session.expiring") == []
 
 
+@pytest.mark.both_engines
 async def test_of_two_who_end_a_session_one_tells_it(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
@@ -280,6 +282,7 @@ async def test_a_job_that_waits_again_and_fails_says_why(market: Market) -> None
     assert (failed["attempt"], failed["reason"]) == (3, "no memory")
 
 
+@pytest.mark.both_engines
 async def test_a_job_that_is_run_once_has_failed_at_once(market: Market) -> None:
     buyer, worker = await people(market)
     job_id = await specified(market, buyer)
@@ -318,6 +321,7 @@ async def test_jobs_that_are_given_to_devices_together_are_told_each_once(market
     assert len(accepted) == 3
 
 
+@pytest.mark.both_engines
 async def test_a_job_that_two_accept_is_told_once(market: Market) -> None:
     buyer, worker = await people(market)
     job_id = await market.jobs.create(buyer, wanted())

@@ -23,6 +23,7 @@ async def refusal(attempt: Awaitable[Any]) -> MarketError:
     return caught.value
 
 
+@pytest.mark.both_engines
 async def test_a_finding_bars_the_device_and_tells_who_watches(market: Market) -> None:
     made = await exit_device(market)
     told: list[str] = []
@@ -73,6 +74,7 @@ async def test_what_it_carried_of_open_sessions_earns_nothing(market: Market) ->
     assert (await audit_ledger(market.store)).passed
 
 
+@pytest.mark.both_engines
 async def test_a_pardon_undoes_a_bar(market: Market) -> None:
     made = await exit_device(market)
     await market.exit_canaries.bar(made.id, "content", "")

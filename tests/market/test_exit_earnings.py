@@ -20,6 +20,7 @@ async def pending(market: Market, user: str) -> int:
     return await balance(market, ledger.pending(user))
 
 
+@pytest.mark.both_engines
 async def test_what_is_earned_of_a_session_that_goes_on_is_posted_by_the_hour(
     market: Market,
 ) -> None:

@@ -356,6 +356,7 @@ async def test_what_exits_get_is_their_share_of_what_buyers_pay(market: Market, 
     assert life.revenue > 0
 
 
+@pytest.mark.both_engines
 async def test_reports_ends_payouts_and_claw_backs_at_once_lose_nothing(market: Market) -> None:
     """They meet on the same exits, in every order, and none is refused or lost."""
     chance = random.Random(7)

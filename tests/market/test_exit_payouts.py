@@ -69,6 +69,7 @@ async def test_owners_may_get_nothing_or_all(market: Market, share_percent: int)
     assert report.passed, report
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("price", [1, 123_457, MICRO, 999_999_999_999, 1_000_000_000_000])
 @pytest.mark.parametrize("size", [1, 999_999, 1_000_001, 123_456_789_012, 9_999_999_999_999])
 async def test_the_audit_recomputes_a_share_of_any_size(
@@ -193,6 +194,7 @@ async def test_owners_who_cannot_be_paid_never_hide_the_others(
     await market.store.write(change, 3 * 600_000)
 
 
+@pytest.mark.both_engines
 async def test_earnings_are_paid_once_and_not_before_their_time(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB, (made, GB))
@@ -225,6 +227,7 @@ async def test_each_owner_is_paid_all_that_is_due(market: Market) -> None:
     assert [await pending(market, owner) for owner in owners] == [600_000, 0]
 
 
+@pytest.mark.both_engines
 async def test_an_owner_who_cannot_be_paid_does_not_hold_up_the_others(
     market: Market, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,6 +275,7 @@ async def test_a_claw_back_returns_the_price_to_the_buyers(market: Market) -> No
     assert await available(market, made.owner) == 300_000
 
 
+@pytest.mark.both_engines
 async def test_all_exits_of_an_owner_are_clawed_back(market: Market) -> None:
     owner = await market.person()
     made = [await exit_device(market, owner) for _ in range(3)]
@@ -310,6 +314,7 @@ async def _set_barred(tx: Transaction, device_id: str, barred_at: int | None) ->
     )
 
 
+@pytest.mark.both_engines
 async def test_what_is_pending_of_a_barred_exit_is_not_paid_out(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB, (made, GB))
@@ -382,6 +387,7 @@ async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
         assert await refusal(attempt) is Code.INVALID_FIELD
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize(
     ("statement", "promise"),
     [
@@ -454,6 +460,7 @@ async def _broken(tx: Transaction) -> list[str]:
     return [check.promise for check in (await _audit(tx)).checks if check.differences]
 
 
+@pytest.mark.both_engines
 async def test_a_resolved_earning_is_never_changed(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(GB, (made, GB))

@@ -102,6 +102,7 @@ async def test_a_consent_that_ends_while_it_is_looked_up_lets_nobody_attach(
     assert read == [made.id]
 
 
+@pytest.mark.both_engines
 async def test_consents_are_kept_for_good(market: Market) -> None:
     made = await exit_device(market)
     for _ in range(2):
@@ -154,6 +155,7 @@ async def test_what_another_process_has_ended_is_told(market: Market) -> None:
     assert sorted(heard) == sorted(each.id for name, each in made.items() if name != "honest")
 
 
+@pytest.mark.both_engines
 async def test_what_another_process_has_changed_is_told_once(market: Market) -> None:
     made, other = await exit_device(market), await exit_device(market)
     elsewhere = Exits(market.context, market.devices, market.exits.terms)
@@ -347,6 +349,7 @@ async def test_a_refused_report_does_not_hold_up_the_others_of_its_batch(market:
     assert (await market.exits.today([made.id]))[made.id].used_bytes == 15
 
 
+@pytest.mark.both_engines
 async def test_the_database_itself_refuses_counts_that_cannot_be(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     await session.report(1_000, (made, 600))
@@ -388,6 +391,7 @@ async def test_ones_own_exit_earns_nothing_of_ones_own_sessions(market: Market) 
 # What people see
 
 
+@pytest.mark.both_engines
 async def test_an_owner_sees_what_each_device_does(market: Market) -> None:
     owner = await market.person()
     attached = market.exits.attached = SomeAttached()

@@ -190,6 +190,7 @@ async def test_an_attempt_at_a_copy_is_paid_unless_the_others_show_that_the_work
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_of_twelve_at_once_one_ends_the_attempt(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await restarting(market, buyer)

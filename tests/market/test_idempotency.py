@@ -34,6 +34,7 @@ async def count(tx: Transaction) -> int:
     return await tx.one(int, "SELECT COUNT(*) FROM idempotency_keys") or 0
 
 
+@pytest.mark.both_engines
 async def test_of_many_at_once_one_does_the_work_and_the_others_get_its_reply(
     market: Market, user: str
 ) -> None:
@@ -73,6 +74,7 @@ async def test_a_row_that_an_earlier_version_wrote_is_replayed(market: Market, u
     assert replayed.value.answer == b"as before"
 
 
+@pytest.mark.both_engines
 async def test_after_a_day_the_work_is_done_again_though_the_row_is_still_there(
     market: Market, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ async def test_without_the_credits_nothing_is_left_behind(market: Market) -> Non
     assert (await available(market, user), await held(market, user)) == (MICRO, 0)
 
 
+@pytest.mark.both_engines
 async def test_a_hundred_jobs_with_credits_for_ten_are_ten(market: Market) -> None:
     user = await market.person(credit="10")
     outcomes = await asyncio.gather(
@@ -167,6 +168,7 @@ async def test_accepting_again_changes_nothing(market: Market) -> None:
     assert len(await history(market, job_id)) == 1
 
 
+@pytest.mark.both_engines
 async def test_of_a_thousand_who_accept_at_once_one_wins(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await market.jobs.create(buyer, wanted())
@@ -216,6 +218,7 @@ async def test_completing_pays_the_price_less_a_fee_rounded_down(
     assert (job.device_id, job.finished_at) == (device.id, market.clock.now)
 
 
+@pytest.mark.both_engines
 async def test_completing_again_pays_once(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
@@ -227,6 +230,7 @@ async def test_completing_again_pays_once(market: Market) -> None:
     assert (job.result, job.finished_at) == ("first", market.clock.now - 60)
 
 
+@pytest.mark.both_engines
 async def test_twenty_completions_at_once_pay_once(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
@@ -278,6 +282,7 @@ async def test_a_worker_whose_own_running_job_is_cancelled_loses_the_fee(market:
     assert report.passed, report
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("rival", ["cancel", "fail", "take_back", "another completion"])
 async def test_of_a_completion_and_its_rival_one_wins(market: Market, rival: str) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
@@ -323,6 +328,7 @@ async def test_of_a_completion_and_its_rival_one_wins(market: Market, rival: str
     assert report.passed, report
 
 
+@pytest.mark.both_engines
 async def test_of_accepting_and_cancelling_at_once_the_books_agree(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     device = await device_of(market, worker)
@@ -367,6 +373,7 @@ async def test_whoever_has_failed_at_a_job_by_any_device_leaves_it_to_others(
     assert await refusal(market.jobs.accept(device, job_id)) is Code.JOB_NOT_WAITING
 
 
+@pytest.mark.both_engines
 async def test_the_words_that_were_not_understood_are_found_for_a_list(market: Market) -> None:
     buyer = await market.person(credit="100")
     spec = Spec(None, Resources(), warnings=("one", "two"))
@@ -458,6 +465,7 @@ async def test_a_revoked_device_hands_its_jobs_back(
     assert (await stored_job(market, other)).device_id == another.id
 
 
+@pytest.mark.both_engines
 async def test_of_revoking_and_accepting_at_once_no_job_stays_with_the_device(
     market: Market,
 ) -> None:
@@ -629,6 +637,7 @@ async def test_only_the_attempt_that_runs_is_paid_when_the_job_is_cancelled(
     assert (await available(market, worker), await available(market, buyer)) == (0, 20 * MICRO)
 
 
+@pytest.mark.both_engines
 async def test_cancelling_again_changes_nothing(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, _ = await running(market, buyer, worker)
@@ -701,6 +710,7 @@ async def test_a_job_whose_device_reports_is_never_taken_back(market: Market) ->
     assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
 
 
+@pytest.mark.both_engines
 async def test_a_report_that_is_being_written_keeps_the_job(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -939,6 +949,7 @@ async def test_every_change_locks_accounts_in_the_one_order_that_cannot_deadlock
     assert unordered == []
 
 
+@pytest.mark.both_engines
 async def test_the_marketplace_lists_open_jobs_of_everybody_newest_first(market: Market) -> None:
     buyer, other, worker = [await market.person(credit="100") for _ in range(3)]
     waiting = await market.jobs.create(buyer, wanted(job_type="docker"))
@@ -985,6 +996,7 @@ async def test_a_buyer_lists_all_jobs_of_its_own(market: Market) -> None:
     assert await listed(before=made[1]) == [made[0]]
 
 
+@pytest.mark.both_engines
 async def test_owners_who_refuse_a_job_do_not_end_it(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:

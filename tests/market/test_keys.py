@@ -156,6 +156,7 @@ async def test_ended_keys_hide_none_that_is_valid(
     assert listed == [ended[2], ended[1], valid]
 
 
+@pytest.mark.both_engines
 async def test_its_owner_is_told_once_before_a_key_expires(market: Market) -> None:
     ada = await market.person()
     await made(market, ada)
@@ -220,6 +221,7 @@ async def test_what_a_key_spends_counts_for_whichever_period_is_limited_later(
     assert (await market.keys.one(ada, issued.row.id)).spent_usd == 4
 
 
+@pytest.mark.both_engines
 async def test_a_key_that_is_rolled_twice_at_once_has_one_successor(market: Market) -> None:
     ada = await market.person()
     issued = await made(market, ada)
@@ -228,6 +230,7 @@ async def test_a_key_that_is_rolled_twice_at_once_has_one_successor(market: Mark
     assert sum(isinstance(each, IssuedKey) for each in done) == 1
 
 
+@pytest.mark.both_engines
 async def test_changes_at_the_same_moment_are_both_made(market: Market) -> None:
     ada = await market.person()
     issued = await made(market, ada)

@@ -79,6 +79,7 @@ async def test_a_session_that_is_none_leases_nothing(market: Market) -> None:
     assert await market.leases.open("nobody") is None
 
 
+@pytest.mark.both_engines
 async def test_two_who_lease_at_once_never_get_more_than_was_sold(market: Market) -> None:
     _, bought = await buy(market)
     outcomes = await asyncio.gather(
@@ -157,6 +158,7 @@ async def test_a_session_that_another_program_changed_is_refused_alone(market: M
     await set_leased(market, changed, GB)
 
 
+@pytest.mark.both_engines
 async def test_a_session_that_another_program_changed_holds_up_no_other(market: Market) -> None:
     _, changed = await buy(market)
     _, other = await buy(market)
@@ -254,6 +256,7 @@ async def test_a_report_on_a_closed_lease_is_told_and_changes_nothing(market: Ma
     assert (await stored(market, bought)).bytes_used == 300
 
 
+@pytest.mark.both_engines
 async def test_settling_twice_captures_once(market: Market) -> None:
     user, bought = await buy(market)
     grant = await lease(market, bought)

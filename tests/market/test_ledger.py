@@ -55,6 +55,7 @@ async def test_a_deposit_moves_money_and_the_sum_stays_zero(market: Market) -> N
     assert await balance(market.store, ledger.deposits(USD)) == -12_345_678
 
 
+@pytest.mark.both_engines
 async def test_a_business_key_is_posted_once(market: Market) -> None:
     user = await market.person()
     outcomes = await asyncio.gather(
@@ -64,6 +65,7 @@ async def test_a_business_key_is_posted_once(market: Market) -> None:
     assert await balance(market.store, ledger.available(user, USD)) == 5
 
 
+@pytest.mark.both_engines
 async def test_nobody_falls_below_zero_however_many_spend_at_once(market: Market) -> None:
     user, other = await market.person("0.000010"), await market.person()
 
@@ -82,6 +84,7 @@ async def test_nobody_falls_below_zero_however_many_spend_at_once(market: Market
     assert await balance(market.store, ledger.available(other, USD)) == 9
 
 
+@pytest.mark.both_engines
 async def test_transfers_in_both_directions_at_once_do_not_lock_each_other_out(
     market: Market,
 ) -> None:
@@ -96,6 +99,7 @@ async def test_transfers_in_both_directions_at_once_do_not_lock_each_other_out(
     assert await balance(market.store, ledger.available(one, USD)) == 1_000_000
 
 
+@pytest.mark.both_engines
 async def test_a_hold_sets_aside_and_its_capture_pays_once(market: Market) -> None:
     user = await market.person("1")
     store = market.store
@@ -146,6 +150,7 @@ async def test_a_hold_of_nothing_is_a_hold_too(market: Market) -> None:
     assert resolved == HoldRow("work:1", user, USD, 0, 0)
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize(
     "statement",
     [

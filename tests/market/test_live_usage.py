@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+import pytest
 from support.market import Market
 
 from market.leases import Usage
@@ -31,6 +32,7 @@ async def leased(market: Market) -> tuple[str, str, str]:
     return user, bought.session_id, grant.lease_id
 
 
+@pytest.mark.both_engines
 async def test_a_session_that_moves_is_shown_until_it_stands(market: Market) -> None:
     user, session, lease = await leased(market)
     uses = Uses()
@@ -66,6 +68,7 @@ async def test_what_was_used_under_an_earlier_lease_counts(market: Market) -> No
     assert (frame.bytes_used, frame.bytes_left) == (2 * MIB, GB - 2 * MIB)
 
 
+@pytest.mark.both_engines
 async def test_among_several_it_is_what_was_reported(market: Market) -> None:
     user, session, lease = await leased(market)
     usage = LiveUsage(market.context, market.leases, None, market.clock.steady)

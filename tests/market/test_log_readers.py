@@ -79,6 +79,7 @@ async def test_the_end_is_heard_by_all_and_by_those_who_come_later(store: Store)
         assert late.has_ended
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
 async def test_other_daemons_hear_of_it(
     store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch

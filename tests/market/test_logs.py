@@ -227,6 +227,7 @@ async def test_a_disk_that_fails_ends_the_log_and_says_so(
     )
 
 
+@pytest.mark.both_engines
 async def test_two_daemons_write_one_log(market: Market, make: Make) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
@@ -250,6 +251,7 @@ async def test_two_daemons_write_one_log(market: Market, make: Make) -> None:
         assert tail.data == content[tail.offset :]
 
 
+@pytest.mark.both_engines
 async def test_old_logs_go_and_a_users_oldest_beyond_their_bound(
     market: Market, make: Make, tmp_path: Path
 ) -> None:
@@ -311,6 +313,7 @@ async def test_a_download_of_other_bytes_has_another_version(market: Market, log
     assert len({file.version for file in files}) == len(files)
 
 
+@pytest.mark.both_engines
 async def test_a_log_that_cannot_be_removed_keeps_no_other(
     market: Market, logs: Logs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -333,6 +336,7 @@ async def test_a_log_that_cannot_be_removed_keeps_no_other(
     assert await rows(market) == []
 
 
+@pytest.mark.both_engines
 async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, make: Make) -> None:
     """That a job is over is said at once, that its log was written to a moment later."""
     buyer, worker = await market.person(credit="20"), await market.person()

@@ -95,6 +95,7 @@ async def test_a_line_of_keys_that_was_rolled_counts_as_one(market: Market) -> N
     assert await reasons(market, me) == ["key"]
 
 
+@pytest.mark.both_engines
 async def test_an_endpoint_that_a_key_leads_elsewhere_is_the_keys(market: Market) -> None:
     me = await market.person()
     key_id, stolen = await key_of(market, me)

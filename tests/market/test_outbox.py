@@ -66,6 +66,7 @@ async def test_what_is_put_stands_or_falls_with_its_transaction(store: Store, bo
     assert await waiting(store) == ["kept"]
 
 
+@pytest.mark.both_engines
 async def test_what_waits_is_sealed(store: Store, box: Outbox) -> None:
     async def kept(tx: Transaction) -> list[str]:
         return await tx.all(str, "SELECT sealed_payload FROM outbox")
@@ -102,6 +103,7 @@ async def test_a_later_one_is_not_deleted_with_the_one_that_was_being_sent(
     assert (await taken(box)).payload == b"second"
 
 
+@pytest.mark.both_engines
 async def test_of_ten_who_take_one_at_once_one_has_it(store: Store, box: Outbox) -> None:
     await put(store, box, "a")
     [row] = await due(box)
@@ -120,6 +122,7 @@ async def test_what_a_dead_daemon_had_in_hand_is_due_after_a_while(
     await taken(box, again=True)
 
 
+@pytest.mark.both_engines
 async def test_what_a_dead_daemon_had_in_hand_is_due_at_once_where_it_was_the_only_one(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
@@ -129,6 +132,7 @@ async def test_what_a_dead_daemon_had_in_hand_is_due_at_once_where_it_was_the_on
     await taken(box, again=True)
 
 
+@pytest.mark.both_engines
 async def test_what_failed_is_due_after_pauses_that_grow_until_nobody_wants_it(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
@@ -164,6 +168,7 @@ async def test_who_was_faster_is_not_disturbed_by_who_was_too_slow(
     assert await due(box, again=True) == []
 
 
+@pytest.mark.both_engines
 async def test_what_nobody_wants_any_more_is_given_up(
     store: Store, clock: Clock, box: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,6 +181,7 @@ async def test_what_nobody_wants_any_more_is_given_up(
     assert "mail: 1 given up: expired before they could be sent" in caplog.text
 
 
+@pytest.mark.both_engines
 async def test_whoever_fills_the_queue_drops_their_own(
     store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,6 +200,7 @@ async def test_whoever_fills_the_queue_drops_their_own(
     assert box.waiting == 10
 
 
+@pytest.mark.both_engines
 async def test_a_clock_that_was_ahead_holds_nothing_back(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
@@ -220,6 +227,7 @@ async def test_what_was_tried_before_stands_apart_and_shares_can_be_passed_over(
     assert [row.item_key for row in await due(box, limit=1)] == ["new"]
 
 
+@pytest.mark.both_engines
 async def test_whoever_waits_is_woken(box: Outbox) -> None:
     waits = asyncio.create_task(box.wait(3_600))
     await asyncio.sleep(0)

@@ -222,6 +222,7 @@ async def test_a_list_of_what_a_device_held_may_come_after_its_report_of_a_new_j
     assert (await attempt_of(market, job_id)).reason == FORGOTTEN
 
 
+@pytest.mark.both_engines
 async def test_what_a_device_has_begun_and_forgotten_is_taken_back_at_once(market: Market) -> None:
     """It has never named the attempt: its agent was lost with its journal before that."""
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -239,6 +240,7 @@ async def test_what_a_device_has_begun_and_forgotten_is_taken_back_at_once(marke
     assert (await attempt_of(market, job_id)).reason == FORGOTTEN
 
 
+@pytest.mark.both_engines
 async def test_what_a_device_has_forgotten_is_taken_back_at_once(market: Market) -> None:
     buyer, worker = await market.person(credit="30"), await market.person()
     jobs = [await specified(market, buyer) for _ in range(2)]

@@ -53,6 +53,7 @@ def test_slots_grow_with_the_attempts_that_count(
     assert owner_slots.of(attempts, reliability, FEW) == slots
 
 
+@pytest.mark.both_engines
 async def test_twenty_tokens_of_one_account_take_no_more_than_its_slots(market: Market) -> None:
     """Twelve accept at once, so claims of different devices must not both take the last slot."""
     market.change_bounds(FEW)
@@ -72,6 +73,7 @@ async def test_twenty_tokens_of_one_account_take_no_more_than_its_slots(market: 
     assert (await market.jobs.accept(made[-1], free[0])).status == "running"
 
 
+@pytest.mark.both_engines
 async def test_an_owner_with_a_reputation_has_more(market: Market) -> None:
     market.change_bounds(FEW)
     buyer, owner = await market.person(credit="100"), await market.person()
@@ -82,6 +84,7 @@ async def test_an_owner_with_a_reputation_has_more(market: Market) -> None:
         assert code_of(outcome[0]) == (None if number < 6 else Code.DEVICE_FULL)
 
 
+@pytest.mark.both_engines
 async def test_devices_that_ask_for_work_get_no_more_either_and_others_get_the_rest(
     market: Market,
 ) -> None:

@@ -113,6 +113,7 @@ async def forgotten(recovery: Recovery, letters: Inbox, email: str = EMAIL) -> s
     return await letters.secret("reset")
 
 
+@pytest.mark.both_engines
 async def test_secrets_that_ran_out_long_ago_are_forgotten(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
@@ -173,6 +174,7 @@ async def test_a_letter_confirms_an_address_once(
     assert await letters.look() == 1
 
 
+@pytest.mark.both_engines
 async def test_a_registration_that_fails_leaves_neither_an_account_nor_an_email(
     market: Market, letters: Inbox
 ) -> None:
@@ -195,6 +197,7 @@ async def test_a_registration_that_fails_leaves_neither_an_account_nor_an_email(
     assert letters.sent[0].to == EMAIL
 
 
+@pytest.mark.both_engines
 async def test_what_waits_holds_no_secret_in_the_open(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
@@ -239,6 +242,7 @@ async def test_a_secret_is_good_for_its_time_and_its_purpose(
     await fails(recovery.verify("nonsense"), Code.INVALID_MAIL_TOKEN)
 
 
+@pytest.mark.both_engines
 async def test_only_the_hash_of_a_secret_is_kept(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
@@ -299,6 +303,7 @@ async def test_a_reset_ends_what_events_were_sent_to(
     assert await market.webhooks.due(but=(), limit=10) == []
 
 
+@pytest.mark.both_engines
 async def test_a_reset_revokes_worker_tokens_that_keys_have_made(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
@@ -392,6 +397,7 @@ async def test_of_two_changes_from_one_login_the_faster_counts(
     await market.accounts.login(email=EMAIL, password="the faster one")
 
 
+@pytest.mark.both_engines
 async def test_a_login_under_way_does_not_survive_a_change(
     market: Market, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,6 +454,7 @@ async def test_a_wrong_secret_is_refused_before_anything_is_hashed(
     await recovery.reset(secret, "another password", client="192.0.2.2")
 
 
+@pytest.mark.both_engines
 async def test_of_ten_who_use_a_secret_at_once_one_succeeds(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
@@ -478,6 +485,7 @@ async def test_a_known_address_costs_the_answer_what_an_unknown_one_does(
     assert (reads, writes) == ([], [1, 1])
 
 
+@pytest.mark.both_engines
 async def test_a_request_is_answered_by_one_daemon_if_two_look(
     market: Market, letters: Inbox, token: str
 ) -> None:
@@ -517,6 +525,7 @@ async def test_an_address_is_not_flooded_with_letters(recovery: Recovery, token:
     await recovery.forgot("other@example.com")
 
 
+@pytest.mark.both_engines
 async def test_a_logout_bites_at_once_and_here_alone(market: Market, token: str) -> None:
     other = (await market.accounts.login(email=EMAIL, password="long enough")).token
     await market.accounts.logout(await caller(market, token))
@@ -568,6 +577,7 @@ async def test_failed_logins_are_throttled_by_address(market: Market, token: str
     await login(email=EMAIL, password="long enough")
 
 
+@pytest.mark.both_engines
 async def test_of_thirty_guesses_at_once_ten_are_looked_at(market: Market, token: str) -> None:
     login = market.accounts.login
     guesses = (login(email=EMAIL, password=f"wrong {number}") for number in range(30))
@@ -605,6 +615,7 @@ async def test_wrong_old_passwords_are_throttled_by_user(market: Market, token: 
     await change(me, old="another password", new="long enough")
 
 
+@pytest.mark.both_engines
 async def test_of_thirty_wrong_old_passwords_at_once_ten_are_looked_at(
     market: Market, token: str
 ) -> None:
@@ -645,6 +656,7 @@ async def test_registrations_are_throttled_by_client(market: Market) -> None:
     await register(32, "192.0.2.1")
 
 
+@pytest.mark.both_engines
 async def test_of_forty_registrations_at_once_thirty_are_done(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:

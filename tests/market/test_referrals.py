@@ -102,6 +102,7 @@ async def test_a_code_never_changes(market: Market) -> None:
     assert await code_of(market, user) == code
 
 
+@pytest.mark.both_engines
 async def test_twenty_questions_at_once_make_one_code(market: Market) -> None:
     user = await market.person()
     answers = await asyncio.gather(*(market.referrals.standing(user) for _ in range(20)))
@@ -160,6 +161,7 @@ async def test_a_code_is_read_without_case(market: Market, monkeypatch: pytest.M
     assert await totals(market, referrer) == (2, 100_000_000)
 
 
+@pytest.mark.both_engines
 async def test_fifty_applications_of_one_user_at_once_pay_once(market: Market) -> None:
     referrers = [await market.person() for _ in range(2)]
     codes = [await code_of(market, referrer) for referrer in referrers]
@@ -177,6 +179,7 @@ async def test_fifty_applications_of_one_user_at_once_pay_once(market: Market) -
     assert await paid_out(market) == 75_000_000
 
 
+@pytest.mark.both_engines
 async def test_fifteen_users_of_one_code_at_once_are_all_paid(market: Market) -> None:
     referrer = await market.person()
     code = await code_of(market, referrer)
@@ -269,6 +272,7 @@ async def test_a_circle_over_five_others_is_refused_and_a_line_is_not(market: Ma
     assert await paid_out(market) == 7 * 75_000_000
 
 
+@pytest.mark.both_engines
 async def test_of_two_who_apply_each_others_codes_at_once_one_may(market: Market) -> None:
     people = [await market.person() for _ in range(10)]
     codes = [await code_of(market, person) for person in people]
@@ -283,6 +287,7 @@ async def test_of_two_who_apply_each_others_codes_at_once_one_may(market: Market
     assert await paid_out(market) == 5 * 75_000_000
 
 
+@pytest.mark.both_engines
 async def test_of_three_who_apply_in_a_circle_at_once_two_may(market: Market) -> None:
     people = [await market.person() for _ in range(3)]
     codes = [await code_of(market, person) for person in people]
@@ -339,6 +344,7 @@ async def test_a_referrer_who_can_hold_no_more_is_not_half_referred_to(market: M
     assert await market.store.read(ledger_queries.count_transfers) == before
 
 
+@pytest.mark.both_engines
 async def test_a_bonus_that_can_not_be_paid_stops_no_registration(market: Market) -> None:
     referrer = await market.person()
     code = await code_of(market, referrer)
@@ -403,6 +409,7 @@ async def test_a_registration_with_a_code_is_paid_once_its_address_is_confirmed(
     assert await credits_of(market, referrer) == 50_000_000
 
 
+@pytest.mark.both_engines
 async def test_whoever_has_confirmed_their_address_is_paid_at_once(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrer, user = await market.person(), await market.person()
@@ -411,6 +418,7 @@ async def test_whoever_has_confirmed_their_address_is_paid_at_once(market: Marke
     assert await credits_of(market, user) == 25_000_000
 
 
+@pytest.mark.both_engines
 async def test_a_referrer_is_paid_for_so_many_a_day_and_for_the_rest_on_the_next(
     market: Market,
 ) -> None:
@@ -432,6 +440,7 @@ async def test_a_referrer_is_paid_for_so_many_a_day_and_for_the_rest_on_the_next
     assert {await credits_of(market, user) for user in users} == {25_000_000}
 
 
+@pytest.mark.both_engines
 async def test_what_all_referrals_are_paid_in_a_day_is_bounded(market: Market) -> None:
     referrals = programme(market, total_daily=3 * 75_000_000 - 1)
     users = [await market.person() for _ in range(4)]
@@ -474,6 +483,7 @@ async def test_a_bonus_that_can_not_be_paid_holds_up_no_other(
     assert f"the referral of {first} is not paid" in caplog.text
 
 
+@pytest.mark.both_engines
 async def test_of_ten_who_pay_at_once_one_does(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrer, user = await market.person(), await market.person()

@@ -60,6 +60,7 @@ async def decided(market: Market, job_id: str, state: ReviewStatus) -> ReviewRow
     return review
 
 
+@pytest.mark.both_engines
 async def test_a_finished_job_waits_for_its_buyer(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await done(market, buyer, worker)
@@ -119,6 +120,7 @@ async def test_a_buyer_who_says_nothing_pays_when_the_time_is_over(market: Marke
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_a_dispute_freezes_the_money_until_the_operator_decides(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     upheld, reversed_ = [await done(market, buyer, worker) for _ in range(2)]
@@ -183,6 +185,7 @@ async def test_only_the_buyer_of_a_job_in_review_decides(market: Market) -> None
     assert (await review_of(market, job_id)).state == ReviewStatus.HELD
 
 
+@pytest.mark.both_engines
 async def test_work_without_a_review_is_paid_at_once(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id = await done(market, buyer, worker, review_hours=0)
@@ -249,6 +252,7 @@ async def replica(market: Market, user: str) -> str:
     return job_id
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("state", [ReviewStatus.UPHELD, ReviewStatus.REVERSED])
 async def test_what_was_paid_in_dollars_goes_back_in_dollars(
     market: Market, state: ReviewStatus
@@ -276,6 +280,7 @@ async def test_what_was_paid_in_dollars_goes_back_in_dollars(
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_of_all_who_decide_at_once_one_wins(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     jobs = [await done(market, buyer, worker) for _ in range(10)]
@@ -300,6 +305,7 @@ async def test_of_all_who_decide_at_once_one_wins(market: Market) -> None:
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_reporting_a_job_in_review_again_moves_nothing(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)
@@ -342,6 +348,7 @@ HARM = {
 }
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("promise", HARM)
 async def test_the_audit_finds_what_is_wrong_with_reviews(
     store: Store, clock: Clock, promise: str
@@ -360,6 +367,7 @@ async def test_the_audit_finds_what_is_wrong_with_reviews(
     assert [check for check in report.checks if promise in check.promise and check.differences]
 
 
+@pytest.mark.both_engines
 async def test_a_decided_review_cannot_be_changed(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await done(market, buyer, worker)

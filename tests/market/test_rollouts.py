@@ -156,6 +156,7 @@ async def test_a_replica_says_what_it_runs(market: Market, fleet: Fleet) -> None
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_replicas_are_for_devices_with_the_reputation_that_is_asked_for(
     market: Market,
 ) -> None:
@@ -317,6 +318,7 @@ async def test_a_crash_between_any_two_steps_is_harmless(
     assert await fleet.images(user, deploy_id) == ["web:2"] * 3
 
 
+@pytest.mark.both_engines
 async def test_two_daemons_do_not_do_it_twice(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=4)
@@ -462,6 +464,7 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_a_replica_that_is_cancelled_as_a_job_is_missing_until_a_restart(
     market: Market, fleet: Fleet
 ) -> None:
@@ -533,6 +536,7 @@ async def test_a_revision_that_does_not_work_leaves_what_works(
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_what_was_gone_back_to_is_not_gone_back_to_again(
     market: Market, fleet: Fleet
 ) -> None:
@@ -608,6 +612,7 @@ async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, flee
     assert all(row.secrets is None for row in await market.rollouts.revisions(user, deploy_id))
 
 
+@pytest.mark.both_engines
 async def test_templates_take_their_part_of_what_a_buyer_may_store(
     market: Market, fleet: Fleet
 ) -> None:
@@ -830,6 +835,7 @@ async def test_one_that_comes_before_the_other_goes_has_what_that_has_left(
     assert (old.price_held, new.price_held) == (REPLICA_USD, REPLICA_USD // 2)
 
 
+@pytest.mark.both_engines
 async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user, replicas=1, template=PROBE)
@@ -844,6 +850,7 @@ async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fl
     assert (await fleet.jobs(user, other))[0].status == "completed"
 
 
+@pytest.mark.both_engines
 async def test_a_service_that_was_ready_may_run_again_with_the_same_owner(
     market: Market, fleet: Fleet
 ) -> None:
@@ -906,6 +913,7 @@ async def test_a_replica_whose_hours_are_over_is_done(market: Market, fleet: Fle
     assert caught.value.code is Code.DEPLOY_OVER
 
 
+@pytest.mark.both_engines
 async def test_nothing_starts_after_a_cancel(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user)
@@ -921,6 +929,7 @@ async def test_nothing_starts_after_a_cancel(market: Market, fleet: Fleet) -> No
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_what_happens_to_a_replica_is_looked_at_at_once(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user)
@@ -932,6 +941,7 @@ async def test_what_happens_to_a_replica_is_looked_at_at_once(market: Market, fl
         task.cancel()
 
 
+@pytest.mark.both_engines
 async def test_a_damaged_deploy_holds_up_no_other(
     market: Market, fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -967,6 +977,7 @@ async def test_a_damaged_deploy_holds_up_no_other(
     assert await state(market, user, damaged) == "available"
 
 
+@pytest.mark.both_engines
 async def test_a_store_that_breaks_a_look_in_its_own_way_ends_no_rollouts(
     market: Market, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,7 @@ async def test_one_owner_gets_a_part_of_the_day(market: Market) -> None:
     assert await audited(market)
 
 
+@pytest.mark.both_engines
 async def test_the_day_and_the_account_bound_what_is_spent(market: Market) -> None:
     payer = await sampling(market, a_day=2)
     spent, owner = 0, await market.person()
@@ -300,6 +301,7 @@ async def test_who_pays_is_not_sampled_and_offers_are_heeded(market: Market) -> 
     assert not told.jobs
 
 
+@pytest.mark.both_engines
 async def test_it_looks_like_another_job_and_is_in_no_count_of_buyers(market: Market) -> None:
     payer = await sampling(market)
     device = await device_of(market, await market.person())
@@ -319,6 +321,7 @@ async def test_it_looks_like_another_job_and_is_in_no_count_of_buyers(market: Ma
     assert await market.store.read(queries.by_outcome) == [("wrong", 1)]
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("a_day", [2, 20])
 async def test_two_daemons_give_one_sample_and_keep_to_the_day(
     store: Store, clock: Clock, market: Market, a_day: int
@@ -375,6 +378,7 @@ class Spy:
         self._has.update((table, each) for each in ids)
 
 
+@pytest.mark.both_engines
 async def test_what_a_device_says_at_once_of_a_sample_and_of_a_job_cannot_deadlock(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +409,7 @@ async def test_what_a_device_says_at_once_of_a_sample_and_of_a_job_cannot_deadlo
     assert [each for each in transactions if each[1] != sorted(each[1])] == []
 
 
+@pytest.mark.both_engines
 async def test_a_device_is_given_one_without_waiting_until_it_is_made(market: Market) -> None:
     await sampling(market)
     samples = market.samples
@@ -437,6 +442,7 @@ async def test_its_identifier_says_that_it_has_waited_as_jobs_do(market: Market)
     assert 0 <= market.clock.now - shown_at / 1_000 <= 5_000  # no older than anybody here
 
 
+@pytest.mark.both_engines
 async def test_the_audit_finds_a_wrong_answer_that_was_paid(market: Market) -> None:
     await sampling(market)
     device = await device_of(market, await market.person())

@@ -38,6 +38,7 @@ async def buy(market: Market, user_id: str, pays: Spender | None, usd: int = 1) 
     return None
 
 
+@pytest.mark.both_engines
 async def test_a_hundred_purchases_at_once_spend_what_the_limit_says(market: Market) -> None:
     ada = await market.person(usd="1000")
     issued = await key(market, ada, SpendLimits(usd=10 * MICRO))
@@ -110,6 +111,7 @@ async def test_jobs_count_in_credits(market: Market) -> None:
     assert (await market.keys.one(ada, issued.row.id)).spent_credit == 5 * MICRO
 
 
+@pytest.mark.both_engines
 async def test_days_and_months_that_are_over_are_forgotten_and_a_lifetime_is_not(
     market: Market,
 ) -> None:

@@ -133,6 +133,7 @@ async def test_of_jobs_without_a_review_one_a_day_counts_for_each_buyer(
     assert (await reputation_of(market, device)).attempts == len(buyers) + 1
 
 
+@pytest.mark.both_engines
 async def test_many_at_once_are_all_counted(market: Market) -> None:
     worker, device_count = await market.person(), 6
     devices = [await device_of(market, worker) for _ in range(device_count)]
@@ -195,6 +196,7 @@ async def test_reputations_are_locked_before_what_the_house_has(
     assert [each for each in locked if each] == [["reputations", "accounts"]] * 3
 
 
+@pytest.mark.both_engines
 async def test_a_report_that_is_refused_counts_for_nothing(market: Market) -> None:
     buyer, worker = await market.person(credit="1000"), await market.person()
     job_id, device = await running(market, buyer, worker)
@@ -240,6 +242,7 @@ async def test_a_job_goes_to_a_device_with_the_reputation_that_its_buyer_asks(
     assert await given(market, proven) == [job_id]
 
 
+@pytest.mark.both_engines
 async def test_a_job_finds_the_device_that_waits_and_has_the_reputation(market: Market) -> None:
     buyer = await market.person(credit="1000")
     new = await device_of(market, await market.person())
@@ -257,6 +260,7 @@ async def test_a_job_finds_the_device_that_waits_and_has_the_reputation(market: 
     assert (await waits[0]).jobs == []
 
 
+@pytest.mark.both_engines
 async def test_a_device_that_has_fallen_since_it_was_looked_up_does_not_get_the_job(
     market: Market,
 ) -> None:

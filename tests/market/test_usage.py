@@ -75,6 +75,7 @@ async def test_each_hour_has_what_was_reported_in_it(market: Market) -> None:
     assert [each.sum.used_bytes for each in dense.points] == [1_000, 400]
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("node_id", [None, "here"])
 async def test_usage_agrees_with_the_list_of_sessions_before_the_next_report(
     market: Market, node_id: str | None
@@ -105,6 +106,7 @@ async def test_usage_agrees_with_the_list_of_sessions_before_the_next_report(
     assert (await market.usage.series(user, past)).total.used_bytes == 0
 
 
+@pytest.mark.both_engines
 async def test_an_hour_is_complete_when_no_report_of_it_can_come(market: Market) -> None:
     user = await market.person()
     hour = market.clock.now
@@ -114,6 +116,7 @@ async def test_an_hour_is_complete_when_no_report_of_it_can_come(market: Market)
         assert (await series(market, user)).complete_until == expected
 
 
+@pytest.mark.both_engines
 async def test_sessions_are_told_apart_and_cost_what_their_price_says(market: Market) -> None:
     user, other = await market.person("10"), await market.person("10")
     prices = {}

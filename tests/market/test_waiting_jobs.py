@@ -55,6 +55,7 @@ async def test_all_are_read_at_the_start_and_each_one_that_is_heard_of(
         await reader.has(*first, more)
 
 
+@pytest.mark.both_engines
 async def test_what_was_missed_is_found_by_comparing(market: Market) -> None:
     buyer = await market.person(credit="1000")
     gone, kept, tried = [await posted(market, buyer) for _ in range(3)]
@@ -80,6 +81,7 @@ async def test_a_job_that_is_being_given_away_is_not_taken_for_one_that_waits(
         await reader.has(other)
 
 
+@pytest.mark.both_engines
 async def test_one_that_cannot_be_read_holds_up_no_other(market: Market) -> None:
     buyer = await market.person(credit="1000")
     broken, whole = [await posted(market, buyer) for _ in range(2)]

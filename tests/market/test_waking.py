@@ -46,6 +46,7 @@ async def running(waking: Waking) -> AsyncIterator[None]:
         task.cancel()
 
 
+@pytest.mark.both_engines
 async def test_listeners_of_this_daemon_hear_it_at_once(store: Store) -> None:
     waking, ear = Waking(store), Ear()
     waking.listen(ear)
@@ -57,6 +58,7 @@ async def test_listeners_of_this_daemon_hear_it_at_once(store: Store) -> None:
     assert ear.missed == 1
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
 async def test_other_daemons_hear_all_of_it_once(store: Store, store_url: str) -> None:
     other_store = await open_store(store_url)

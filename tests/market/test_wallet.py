@@ -2,6 +2,7 @@
 
 from typing import get_args, get_type_hints
 
+import pytest
 from support.market import Market
 
 from api.wallet import TransactionItem
@@ -39,6 +40,7 @@ async def kinds(tx: Transaction) -> set[str]:
     return set(await tx.all(str, "SELECT DISTINCT kind FROM transfers"))
 
 
+@pytest.mark.both_engines
 async def test_everything_that_the_product_posts_is_told_apart(market: Market) -> None:
     """But rewards for photos and refunds, which are looked at beside the rest of their rules."""
     buyer, worker = await market.person(usd="20", credit="20"), await market.person()

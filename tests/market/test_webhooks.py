@@ -89,6 +89,7 @@ def verified(made: Secret, attempt: Attempt) -> dict[str, object]:
     return receiver.verify(attempt.body, attempt.headers)
 
 
+@pytest.mark.both_engines
 async def test_an_event_is_delivered_signed(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
@@ -218,6 +219,7 @@ async def test_a_server_that_asks_to_be_left_alone_is(market: Market) -> None:
     assert row.next_at == market.clock.seconds() + DAY
 
 
+@pytest.mark.both_engines
 async def test_an_endpoint_that_is_gone_is_disabled_at_once(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me, "deploy.finished")
@@ -247,6 +249,7 @@ async def test_an_endpoint_that_is_gone_is_disabled_at_once(market: Market) -> N
     }
 
 
+@pytest.mark.both_engines
 async def test_five_days_of_failures_disable_with_a_letter(market: Market) -> None:
     me = await market.person()
     await confirmed(market, me)
@@ -300,6 +303,7 @@ async def test_one_success_ends_five_days_of_failures(market: Market) -> None:
     assert (shown.disabled_at, shown.failing_since) == (None, market.clock.now)
 
 
+@pytest.mark.both_engines
 async def test_a_deleted_endpoint_is_told_nothing(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
@@ -316,6 +320,7 @@ async def test_a_deleted_endpoint_is_told_nothing(market: Market) -> None:
     assert refused.value.code is Code.WEBHOOK_NOT_FOUND
 
 
+@pytest.mark.both_engines
 async def test_a_disabled_endpoint_is_told_nothing_until_it_recovers(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
@@ -353,6 +358,7 @@ async def test_what_has_failed_since_a_time_is_recovered(market: Market) -> None
     assert attempt.row.tries == 0
 
 
+@pytest.mark.both_engines
 async def test_one_is_sent_again_by_hand_also_what_was_delivered(market: Market) -> None:
     me, other = await market.person(), await market.person()
     made = await endpoint(market, me)
@@ -415,6 +421,7 @@ async def test_what_is_sent_by_hand_is_bounded(market: Market) -> None:
     assert len(await listed(market, me, made)) == webhooks.BY_HAND_PER_WINDOW
 
 
+@pytest.mark.both_engines
 async def test_the_queue_of_an_endpoint_is_bounded(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,6 +487,7 @@ async def test_what_is_old_is_deleted(market: Market) -> None:
     assert refused.value.code is Code.DELIVERY_NOT_FOUND
 
 
+@pytest.mark.both_engines
 async def test_what_is_of_an_event_that_is_not_kept_is_given_up(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
@@ -576,6 +584,7 @@ def json_of(data: Ping) -> str:
     return json.dumps({"webhook_id": data.webhook_id}, separators=(",", ":"))
 
 
+@pytest.mark.both_engines
 async def test_a_server_that_never_agreed_is_left_alone(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me, is_new=True)

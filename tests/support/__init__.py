@@ -32,6 +32,7 @@ The daemon
     exit_siege: the tricks of one hostile buyer against the exits of a market
     exit_device: a device that carries connections as a test wants it, and where it attaches
     declared: holds every answer of a test against the OpenAPI document
+    both_engines: the plugin that runs the tests of the marketplace on both engines where needed
     failures: the plugin that writes the failed tests of a run to a file
     time_limit: the plugin that ends a test which takes too long
     clock: a wall clock that tests set

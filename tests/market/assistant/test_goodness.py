@@ -228,6 +228,7 @@ async def test_a_model_is_shown_the_photo_and_told_what_is_not_evidence(market: 
     assert not {"amount", "reward", "credits"} & set(members)
 
 
+@pytest.mark.both_engines
 async def test_a_hundred_at_once_earn_one_user_the_daily_cap(market: Market) -> None:
     user = await market.person()
     caller = await caller_of(market, user)
@@ -245,6 +246,7 @@ async def test_a_hundred_at_once_earn_one_user_the_daily_cap(market: Market) -> 
     assert (await audit_ledger(market.store)).passed
 
 
+@pytest.mark.both_engines
 async def test_a_hundred_users_at_once_earn_the_cap_of_all(market: Market) -> None:
     people = [await market.person() for _ in range(25)]
     callers = [await caller_of(market, user) for user in people]
@@ -257,6 +259,7 @@ async def test_a_hundred_users_at_once_earn_the_cap_of_all(market: Market) -> No
     assert phrase("en", "total_cap") in {each.message for each in found}
 
 
+@pytest.mark.both_engines
 async def test_a_hundred_copies_at_once_earn_once(market: Market) -> None:
     people = [await market.person() for _ in range(10)]
     callers = [await caller_of(market, user) for user in people]
@@ -279,6 +282,7 @@ async def test_a_reward_that_would_pass_a_cap_is_not_paid_in_part(market: Market
     assert (await look(made, market, photo(2), user)).reward == 10 * MICRO
 
 
+@pytest.mark.both_engines
 async def test_the_audit_finds_a_reward_that_was_not_paid_and_a_payment_for_none(
     store: Store, clock: Clock
 ) -> None:
