@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from hypothesis import HealthCheck, settings
 from support import postgres, process, sqlite
 from support.clock import Clock
 from support.market import Market
@@ -21,6 +22,13 @@ from storage.open import open_store
 from storage.store import Store
 
 pytest_plugins = ["support.both_engines", "support.failures", "support.time_limit"]
+
+# Every run has the same examples, and a busy machine has its time for each: the defaults are random
+# examples and a fifth of a second.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 
 def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable]:

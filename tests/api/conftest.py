@@ -1,5 +1,13 @@
-"""Where the API's tests have their files."""
+"""Where the API's tests have their files, and time that stands still."""
 
+import pytest
 from support.memory import memory_path
 
 __all__ = ["memory_path"]
+
+
+@pytest.fixture
+def no_time_for_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no time pass for the rates of callers: a slow machine's requests are within any rate."""
+    for module in ("api.server", "api.reverse.server"):
+        monkeypatch.setattr(f"{module}.monotonic", lambda: 0.0)

@@ -118,7 +118,7 @@ async def test_under_siege_another_address_gets_every_answer(
 
 
 async def test_who_does_not_read_is_cut_when_it_is_time(tmp_path: Path, opened: Open) -> None:
-    async with running_in(tmp_path, limits={"api_stall_seconds": 0.2}) as service:
+    async with running_in(tmp_path, limits={"api_stall_seconds": 1.0}) as service:
         http = service.daemon.http
         _, writer = await opened(service, sent=BUNDLE * 6, buffer=4096)
         writer.transport.pause_reading()
@@ -320,6 +320,7 @@ async def test_the_bounds_are_those_of_the_last_reload(tmp_path: Path, opened: O
         assert await is_cut(first)
 
 
+@pytest.mark.usefixtures("no_time_for_rates")
 async def test_whoever_asks_on_when_refused_waits_for_each_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from support.exit_device import EXITS, consented, listener_of
 from support.exits import SomeAttached
 from support.service import Service, running_in
@@ -68,6 +69,7 @@ async def test_a_trusted_proxy_is_believed_and_nobody_else(tmp_path: Path) -> No
         assert (await service.call("GET", "/ip", headers=headers)).body["ip"] == "8.8.8.8"
 
 
+@pytest.mark.usefixtures("no_time_for_rates")
 async def test_it_is_rate_limited(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"requests_per_second": 1}) as service:
         statuses = [(await service.call("GET", "/ip")).status for _ in range(4)]

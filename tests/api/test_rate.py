@@ -61,7 +61,7 @@ def test_the_number_of_callers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert not made.allows("c")
 
 
-@pytest.mark.usefixtures("quick_refusals")
+@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
 async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
         one, two = await service.person(), await service.person()
@@ -76,7 +76,7 @@ async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) 
         assert (await service.call("GET", "/healthz")).status == 200
 
 
-@pytest.mark.usefixtures("quick_refusals")
+@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
 async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
         owner = await service.person()
@@ -94,7 +94,7 @@ async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
         assert (await service.call("GET", "/auth/me", token=owner.token)).status == 200
 
 
-@pytest.mark.usefixtures("quick_refusals")
+@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
 async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path: Path) -> None:
     limits = {"requests_per_second": 8, "requests_per_second_of_user": 9}
     async with running_in(tmp_path, limits=limits) as service:
@@ -113,7 +113,7 @@ async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path:
         assert (await service.call("GET", "/auth/me", token=other.token)).status == 200
 
 
-@pytest.mark.usefixtures("quick_refusals")
+@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
 async def test_pages_and_wrong_turns_are_counted_too(tmp_path: Path) -> None:
     for path in ("/docs", "/openapi.json", "/nowhere", "/metrics"):
         folder = tmp_path / path.strip("/")
@@ -129,7 +129,7 @@ async def test_pages_and_wrong_turns_are_counted_too(tmp_path: Path) -> None:
             assert (await service.call("GET", "/healthz")).status == 200
 
 
-@pytest.mark.usefixtures("quick_refusals")
+@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
 async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
         statuses = [(await service.call("GET", "/healthz")).status for _ in range(200)]

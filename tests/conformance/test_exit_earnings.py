@@ -106,7 +106,7 @@ async def test_bytes_of_a_session_that_goes_on_are_posted_by_themselves(
         async def is_posted() -> bool:
             return await pending() == 3.0
 
-        await until(is_posted, "the bytes so far are posted", seconds=20)
+        await until(is_posted, "the bytes so far are posted")
         await client.close()
         await service.end(person, bought)
         assert await pending() == 3.0

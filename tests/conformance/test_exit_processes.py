@@ -241,7 +241,7 @@ async def test_the_exit_counts_what_the_other_process_relays(
         await client.close()
         await until(lambda: not exit_.relays, "the exit knows of the end")
     assert exit_._ended_bytes == 3000
-    assert daemon_of(service).desk.relays == 0
+    await until(lambda: daemon_of(service).desk.relays == 0, "nothing is left of it")
 
 
 async def test_what_is_over_leaves_nothing(service: Service) -> None:
@@ -256,7 +256,7 @@ async def test_what_is_over_leaves_nothing(service: Service) -> None:
             if not count:
                 before = await at_rest(service)
         await all_gone(service, before)
-    assert not exit_of(service).relays
+    await until(lambda: not exit_of(service).relays, "the exit knows of the ends")
     assert not exit_of(service).dials
     assert not daemon_of(service).asked._asks
 

@@ -181,7 +181,7 @@ async def test_labels_keep_their_exit_on_every_node(url: str, tmp_path: Path) ->
                 if listener_of(service).attached_here(each.device_id) is None:
                     await may_carry(service, each)
         _, bought = await buy(services[0])
-        for label in range(6):
+        for label in range(12):  # in vain once in ten million times: four devices share them
             name = f"{bought.username}{WISHES}-session-label{label}-strict"
             named = Bought(bought.id, name, bought.password, 0)
             heads = [await head_of(each, named, target.port) for each in (*services, *services)]
@@ -217,9 +217,10 @@ async def test_an_agent_that_does_not_reach_the_other_node(url: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", ["agent", "older agent"])
 @pytest.mark.parametrize("how", ["pause", "revoke"])
-async def test_a_withdrawn_exit_is_cut_on_every_node_within_a_second(
-    url: str, tmp_path: Path, kind: str, how: str
+async def test_a_withdrawn_exit_is_cut_on_every_node_by_a_notice(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
 ) -> None:
+    monkeypatch.setattr("proxyd.services.EXIT_LOOK_SECONDS", 1e6)  # no node looks by itself
     async with nodes(url, tmp_path, 2) as (edge, home), targets.echo() as target:
         device = await consented(home)
         home.wishes = WISHES
@@ -234,13 +235,11 @@ async def test_a_withdrawn_exit_is_cut_on_every_node_within_a_second(
             # Where the buyer is: so the exit's own node has to hear of it.
             answer = await edge.call("POST", f"/api/worker/{path}", body, token=device.owner.token)
             assert answer.status == 200, answer.body
-            began = asyncio.get_running_loop().time()
             with suppress(ConnectionError):
                 assert await client.rest() == b""
-            assert asyncio.get_running_loop().time() - began < 5.0
             await client.close()
             assert " 503 " in await head_of(edge, bought, target.port)
-            assert not len(loans_of(edge)._borrowing)
+            await until(lambda: not len(loans_of(edge)._borrowing), "nothing is borrowed")
 
 
 @pytest.mark.parametrize("kind", ["agent", "older agent"])
@@ -263,6 +262,7 @@ async def test_when_the_home_ends_the_next_connections_leave_elsewhere(
             second = await consented(edge)
             late = await second.attach(other)
             listener_of(other).neighbours.changed(listener_of(other)._by_device[second.device_id])
+            await may_carry(edge, second)
         again = await reached(edge, bought, target)
         await again.send(b"more words")
         assert await again.receive(10) == b"more words"

@@ -333,7 +333,7 @@ async def test_who_shows_nothing_again_and_again_is_closed(service: Service) -> 
 
 
 async def test_whoever_does_not_come_with_credentials_in_time_is_cut(tmp_path: Path) -> None:
-    async with running_in(tmp_path, limits={"handshake_seconds": 0.5}) as service:
+    async with running_in(tmp_path, limits={"handshake_seconds": 2.0}) as service:
         client = await Client.open(service.proxy_port)
         await client.send(asked("CONNECT 127.0.0.1:80", None))
         await challenge(client)

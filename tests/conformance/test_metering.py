@@ -312,8 +312,8 @@ async def test_bytes_that_a_target_refused_are_not_billed(service: Service) -> N
     async with targets.serving(never_read) as target:
         client = await reached(service, bought, target)
         with suppress(TimeoutError):
-            async with asyncio.timeout(0.5):
-                while True:
+            while True:  # until one of them waits: nothing is taken any more
+                async with asyncio.timeout(0.5):
                     await client.send(bytes(65_536))
         before = await used(service, buyer, bought)
         closed.set()

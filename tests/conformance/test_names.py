@@ -104,7 +104,7 @@ async def test_no_spelling_of_an_address_slips_past_the_policy(name: str, tmp_pa
 
 
 async def test_each_way_that_a_look_up_fails_has_its_reply(tmp_path: Path) -> None:
-    async with named_in(tmp_path, lookup_seconds=1.0) as named:
+    async with named_in(tmp_path, lookup_seconds=3.0) as named:
         named.names.has("broken.example", rcode=RCODE.SERVFAIL)
         named.names.has("mute.example", mute=True)
         assert await named.outcome("nosuch.example", 80) == HOST_UNREACHABLE

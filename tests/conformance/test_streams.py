@@ -528,7 +528,7 @@ async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.2)
-    async with running_in(tmp_path, limits={"dial_seconds": 1.0}) as service:
+    async with running_in(tmp_path, limits={"dial_seconds": 4.0}) as service:
         _, bought = await buy(service)
         asked = GREETING + credentials(bought.username, bought.password)
         with silent_port() as port:
@@ -560,7 +560,7 @@ async def test_nobody_waits_for_a_client_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 3600.0)
-    async with running_in(tmp_path, limits={"dial_seconds": 0.2}) as service:
+    async with running_in(tmp_path, limits={"dial_seconds": 2.0}) as service:
         _, bought = await buy(service)
         with silent_port() as port:
             client = await Client.open(service.proxy_port)

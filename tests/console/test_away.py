@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support import sqlite
 from support.browser import Tab, Visit
+from support.ports import free_port
 from support.service import Service, running, running_in, settings_for
 
 import api.console
@@ -37,25 +38,26 @@ async def test_a_server_that_is_draining_says_so_and_the_page_goes_on(
 
 async def test_a_page_that_is_open_survives_a_restart(tmp_path: Path, visit: Visit) -> None:
     visit.expect("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE")
-    database = sqlite.database(tmp_path)
-    async with running(settings_for(database)) as service:
+    settings = settings_for(sqlite.database(tmp_path), api={"port": free_port()})
+    async with running(settings) as service:
         tab = await logged_in(service, visit, "/device")
         await tab.fill("Code", "BCDF")
     await tab.click("proxyd")
     await tab.until_text("The server does not answer.", "#state")
     await tab.until_text("Sessions", ".menu")  # the menu and the balance stay
     assert "$0.00" in await tab.text("#balance")
-    async with running(settings_for(database, api={"port": service.api_port})):
+    async with running(settings):
         await tab.until_text("Overview", "h1")
-        assert await tab.text("#state") == ""
+        await tab.until("document.querySelector('#state')?.innerText === ''")
 
 
 async def test_after_an_upgrade_a_page_loads_itself_again(
     tmp_path: Path, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visit.expect("Not Found|ERR_CONNECTION_REFUSED")
-    database, loaded = sqlite.database(tmp_path), "performance.timeOrigin"
-    async with running(settings_for(database)) as service:
+    settings = settings_for(sqlite.database(tmp_path), api={"port": free_port()})
+    loaded = "performance.timeOrigin"
+    async with running(settings) as service:
         tab = await visit.open(f"{service.url}/login")
         await tab.until_text("Log in", "h1")
         before = await tab.run(loaded)
@@ -64,7 +66,7 @@ async def test_after_an_upgrade_a_page_loads_itself_again(
     copied(api.console.FOLDER, upgraded)
     (upgraded / "app.css").write_text("/* another version */")
     monkeypatch.setattr(api.console.Console.__init__, "__defaults__", (upgraded,))
-    async with running(settings_for(database, api={"port": service.api_port})):
+    async with running(settings):
         await tab.click("I have forgotten my password")
         await tab.until_text("Forgotten password", "h1")
         assert await tab.run(loaded) != before

@@ -43,7 +43,7 @@ async def test_everything_is_reached_without_a_mouse(service: Service, visit: Vi
         await tab.settled()
     await tab.run("document.querySelector('.skip').focus()")
     await tab.press("Enter")
-    assert await tab.run("location.hash") == "#main"
+    await tab.until("location.hash === '#main'")
     await tab.goto(f"{service.url}/console")
     await tab.settled()
     await tab_to(tab, "Log out")

@@ -7,6 +7,7 @@ from pathlib import Path
 from support import process
 from support.browser import Tab, Visit
 from support.console import log_in, opened
+from support.ports import free_port
 from support.service import Service
 from support.socks import Client
 from support.story import reached, used, worker_token
@@ -141,8 +142,8 @@ async def test_the_daemon_is_killed_and_comes_back(visit: Visit, tmp_path: Path)
         begun = process.Process(url, PROXYD_API__PORT=port)
         return await asyncio.to_thread(begun.wait_ready)
 
-    running = await started("0")
-    port = running.api.rpartition(":")[2]
+    port = str(free_port())  # the same one for each of the daemons
+    running = await started(port)
     try:
         token = await asyncio.to_thread(running.log_in, email, password)
         first = (await asyncio.to_thread(running.buy, token))["session_id"]

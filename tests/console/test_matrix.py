@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from support.axe import faults, needs_axe
 from support.browser import Sent, Tab, Visit
-from support.console import log_in
+from support.console import be_patient, log_in
 from support.service import Person, Service
 
 from api.console import FOLDER
@@ -143,8 +143,9 @@ def test_every_page_of_the_table_has_its_module_and_is_looked_at() -> None:
 
 
 async def entered(world: World, visit: Visit, area: str) -> Tab:
-    """Open the console; pages before the login are seen by who is not logged in."""
+    """Open the console, with a login unless the pages come before it."""
     tab = await visit.open(f"{world.service.url}/login")
+    await be_patient(tab)
     if area != "entry":
         await log_in(tab, world.person.email)
     await tab.settled()

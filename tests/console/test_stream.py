@@ -169,7 +169,7 @@ async def test_what_a_page_does_wrong_does_not_end_the_stream(visit: Visit, serv
     server.happen("a", title="bad")
     server.happen("b")
     await tab.until("window.events.includes('b')")
-    assert visit.complaints.told
+    await until(lambda: bool(visit.complaints.told), "the mistake is reported")
     assert server.open == 1
 
 

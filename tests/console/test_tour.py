@@ -163,6 +163,7 @@ async def fetched(tour: Tour, session_id: str) -> None:
     tab, shown = tour.tab, f"document.querySelector('[data-session=\"{session_id}\"]').dataset.used"
     with web() as target:
         await tab.fill("#target", f"http://127.0.0.1:{target.port}/bytes/{SIZE}")
+        await tab.until_text(f":{target.port}/", "[data-line=curl] .copy-text")
         line = await tab.text("[data-line=curl] .copy-text")
         done = await asyncio.create_subprocess_shell(
             f"{line} --silent --show-error --output {tour.folder}/fetched"

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.browser import Visit
-from support.console import agent, log_in, opened
+from support.console import agent, be_patient, log_in, opened
 from support.exit_device import EXITS, Consented, hello
 from support.service import Person, Service, running_in
 from support.story import worker_token
@@ -240,8 +240,9 @@ async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_pat
         # It is no worker: the page has no word of work, and the line for exits.
         await tab.until_text("now, as an exit", ".facts")
         await tab.until_text("paid out 7 days after the hour in which it was earned")
+        words = "document.querySelector('main').innerText"
+        await tab.until(f"!/Never seen|Offline|never/.test({words})")
         shown = await tab.text("main")
-        assert not [each for each in ("Never seen", "Offline", "never") if each in shown]
         line = "document.querySelector('[aria-label=\"Carry traffic as an exit\"]')"
         assert "proxyctl exit run" in await tab.run(f"{line}.textContent")
         assert "proxyctl worker" not in shown
@@ -414,6 +415,7 @@ async def test_the_page_of_a_job_that_is_over_asks_once_and_says_once_why_it_fai
     await runner.say(f"/api/worker/jobs/{job_id}/fail", ending)
     await service.call("POST", f"/api/jobs/{job_id}/cancel", token=buyer.token)
     tab = await opened(visit, service, buyer, "/console")
+    await be_patient(tab)
     before = len(tab.requests)
     await tab.goto(f"{service.url}/console/jobs/{job_id}")
     note = "document.querySelector('.log')?.previousSibling.textContent"

@@ -26,8 +26,9 @@ from proxyd.ops.listening import bound_port
 
 HOST_UNREACHABLE = 4
 FOLDER = Path(__file__).parents[1]
-# In which a label has to be elsewhere; a dial that takes longer is over.
-DIAL = {"dial_seconds": 1.5}
+# In which a label has to be elsewhere; a dial that takes longer is over. The most patience with an
+# exit and the silence after it are two seconds of it.
+DIAL = {"dial_seconds": 3.5}
 
 
 @asynccontextmanager

@@ -52,14 +52,19 @@ def test_clients_that_never_read_cost_no_memory_and_hold_nobody_up(tmp_path: Pat
                 return used > 0 and time.monotonic() - since > STANDS_SECONDS
 
             until_true(is_stuck, "nothing moves any more")
-            for _ in range(10):
-                fetch(buyer, web)
+
+            def stands_while_another_is_served() -> bool:
+                count = deaf.used
+                for _ in range(10):
+                    fetch(buyer, web)
+                return deaf.used == count
+
+            until_true(stands_while_another_is_served, "nothing moves while others are served")
             assert running.memory_info().rss - before < GROWTH_MAX_BYTES
-            assert deaf.used == used
 
 
 def test_a_target_that_never_answers_costs_the_time_of_a_dial(tmp_path: Path) -> None:
-    settings = {"PROXYD_LIMITS__DIAL_SECONDS": "1"}
+    settings = {"PROXYD_LIMITS__DIAL_SECONDS": "3"}
     with selling(tmp_path, **settings) as sell, threads.web() as web, silent_port() as port:
         buyer = sell()
         with ExitStack() as stack:
@@ -85,7 +90,7 @@ def dialing(buyer: Buyer, port: int) -> socket.socket:
 
 
 def test_a_target_that_says_nothing_costs_the_time_of_the_idle(tmp_path: Path) -> None:
-    settings = {"PROXYD_LIMITS__IDLE_SECONDS": "1"}
+    settings = {"PROXYD_LIMITS__IDLE_SECONDS": "3"}
     with selling(tmp_path, **settings) as sell, threads.web() as web:
         buyer = sell()
         with socket.socket() as listener:
@@ -134,7 +139,7 @@ async def test_a_name_server_that_dies_costs_names_alone(tmp_path: Path) -> None
     server.has("known.test", "127.0.0.1", ttl=3600)
     server.has("new.test", "127.0.0.1", ttl=3600)
     async with dying(server) as died, targets.echo() as target:
-        egress = {"nameservers": [server.address], "lookup_seconds": 1.0}
+        egress = {"nameservers": [server.address], "lookup_seconds": 4.0}
         async with running_in(tmp_path, egress=egress) as service:
             bought = await service.buy(await service.person(usd="10"))
 

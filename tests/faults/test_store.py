@@ -214,8 +214,9 @@ async def test_a_lock_that_stays_stops_sales_and_nothing_else(
 @asynccontextmanager
 async def on_postgres(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     """Run a daemon that loses patience with its database soon."""
-    monkeypatch.setattr("storage.postgres.CONNECT_TIMEOUT_SECONDS", 1.0)
-    monkeypatch.setattr("storage.postgres.STATEMENT_TIMEOUT_SECONDS", 0.5)
+    # A busy server takes a second for a statement, and does not hang.
+    monkeypatch.setattr("storage.postgres.CONNECT_TIMEOUT_SECONDS", 3.0)
+    monkeypatch.setattr("storage.postgres.STATEMENT_TIMEOUT_SECONDS", 3.0)
     async with running(settings_for(url)) as service:
         yield service
 

@@ -23,7 +23,7 @@ from support.downloads import completed, downloading, received
 from support.forwarder import Forwarder
 from support.process import Member, Process, running, serving
 from support.story import INSTANT_BYTES
-from support.waiting import until_true
+from support.waiting import PATIENCE_SECONDS, until_true
 
 MB = 1_000_000
 GB = 1_000 * MB
@@ -379,7 +379,7 @@ async def test_a_frozen_node_wakes_up_to_hand_out_nothing(server_url: str) -> No
         bought = other.buy(other.log_in(email, password), gb=100)
         connection = process.proxied(sleeper, bought["proxy"], target.port)
         stack.enter_context(connection)
-        assert arriving(connection, enough=20_000) >= 20_000
+        assert arriving(connection, enough=20_000, seconds=PATIENCE_SECONDS) >= 20_000
         [lease] = leases_of(url, bought["session_id"], sleeper)
         sleeper.process.send_signal(signal.SIGSTOP)
         until_true(lambda: is_closed(url, lease), "declared dead")
@@ -395,10 +395,10 @@ async def test_a_frozen_node_wakes_up_to_hand_out_nothing(server_url: str) -> No
     process.assert_audit(url)
 
 
-def arriving(connection: socket.socket, enough: int = GB) -> int:
-    """Read until nothing comes for a second, or it is enough; return how much it was."""
+def arriving(connection: socket.socket, enough: int = GB, seconds: float = 1.0) -> int:
+    """Read until nothing comes for a while or it is enough. Return the number of bytes."""
     size = 0
-    while size < enough and select.select([connection], [], [], 1.0)[0]:
+    while size < enough and select.select([connection], [], [], seconds)[0]:
         size += len(connection.recv(262_144))
     return size
 
@@ -414,7 +414,7 @@ async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(server_ur
         names = {sweeper.node_id, other.node_id}
         bought = other.buy(other.log_in(email, password), gb=100)
         with process.proxied(other, bought["proxy"], target.port) as connection:
-            assert arriving(connection, enough=20_000) >= 20_000
+            assert arriving(connection, enough=20_000, seconds=PATIENCE_SECONDS) >= 20_000
             # For a moment the other cannot say that it lives by the new time, too.
             other.process.send_signal(signal.SIGSTOP)
             set_ahead(url, HOUR)
@@ -423,7 +423,7 @@ async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(server_ur
             until_true(lambda: seen(url, sweeper) > later + 1, "it has looked for dead nodes")
             assert {row["id"] for row in rows(url, "SELECT id FROM nodes")} == names
             other.process.send_signal(signal.SIGCONT)
-            assert arriving(connection, enough=20_000) >= 20_000
+            assert arriving(connection, enough=20_000, seconds=PATIENCE_SECONDS) >= 20_000
     process.assert_audit(url)
 
 
@@ -554,7 +554,7 @@ async def test_a_process_that_hangs_is_dead_after_the_timeout_and_hands_out_noth
         bought = other.buy(other.log_in(email, password), gb=100)
         assert sweepers(url) == 1  # the sleeper, which came first
         with process.proxied(sleeper, bought["proxy"], target.port) as connection:
-            assert arriving(connection, enough=20_000) >= 20_000
+            assert arriving(connection, enough=20_000, seconds=PATIENCE_SECONDS) >= 20_000
             [lease] = leases_of(url, bought["session_id"], sleeper)
             with stopped_outside_a_commit(path, sleeper):
                 until_true(lambda: is_closed(url, lease), "declared dead")

@@ -1,12 +1,12 @@
 """curl fetches through a bought session by each of its ways to a proxy; every byte is counted."""
 
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 from support.buyer import Buyer, run
+from support.ports import closed_port
 from support.targets import pattern
 from support.threads import WebTarget
 from support.tls import Certificate
@@ -115,9 +115,8 @@ def test_curl_is_told_that_its_password_is_wrong(buyer: Buyer, target: WebTarget
 
 
 def test_curl_is_told_that_a_target_refuses(buyer: Buyer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    done = curl("--proxy", f"socks5h://{buyer.proxy}", f"http://127.0.0.1:{port}/")
+    with closed_port() as port:
+        done = curl("--proxy", f"socks5h://{buyer.proxy}", f"http://127.0.0.1:{port}/")
     assert done.returncode == 97
     assert b"(5)" in done.stderr or b"refused" in done.stderr
 

@@ -37,7 +37,8 @@ def draining(daemon: Process) -> bool:
 def test_a_live_transfer_finishes_and_is_counted_to_the_byte(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"
     email, password = process.funded(url)
-    with threads.web() as target, process.serving(url) as daemon:
+    limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
+    with threads.web() as target, process.serving(url, **limits) as daemon:
         token = daemon.log_in(email, password)
         bought = daemon.buy(token)
         connection = begin(daemon, bought["proxy"], target.port)

@@ -56,6 +56,11 @@ def countries(daemon: Process) -> list[str]:
     return [each["country"] for each in answer["countries"]]
 
 
+def states(daemon: Process, token: str) -> list[str]:
+    _, mine = daemon.call("GET", "/api/exits/me", token=token)
+    return [row["state"] for row in mine["exits"]]
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "drained"])
 async def test_the_exits_of_a_node_that_ends_are_at_another_one(
     url: str, tmp_path: Path, number: int
@@ -81,7 +86,6 @@ async def test_the_exits_of_a_node_that_ends_are_at_another_one(
             until_true(lambda: log.read_text().count(lost) == 2, "it is attached anew")
             for each in daemons[1:]:
                 until_true(lambda each=each: countries(each) == ["xx"], "it is known again")
-                _, mine = each.call("GET", "/api/exits/me", token=token)
-                assert [row["state"] for row in mine["exits"]] == ["online"]
+                until_true(lambda each=each: states(each, token) == ["online"], "its owner sees it")
         finally:
             agent.kill()

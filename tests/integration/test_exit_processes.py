@@ -17,11 +17,11 @@ from support.exit_process import ExitAgents, exit_agents
 from support.exit_wire import wired
 from support.keyed import Tally
 from support.process import PROCESSES, Process
-from support.waiting import until_true
+from support.waiting import PATIENCE_SECONDS, until_true
 
 NUMBER = 3
-# So many clients leave none of the processes without one, but for once in ten thousand times.
-CLIENTS = 24
+# 40 clients leave a process without one once in three million runs.
+CLIENTS = 40
 ENOUGH_BYTES = 100_000
 # Transfers leave the processor to what is tried beside them.
 SETTINGS = {
@@ -68,7 +68,7 @@ def running(url: str, folder: Path, port: int) -> Iterator[Running]:
             with suppress(psutil.NoSuchProcess):  # it has stopped already
                 children += daemon.children()
             assert daemon.stop() == 0, daemon.output
-            _, alive = psutil.wait_procs(children, timeout=20)
+            _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
             assert alive == []
             assert "Traceback" not in daemon.output, daemon.output
         exits.lose()

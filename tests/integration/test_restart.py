@@ -20,6 +20,8 @@ from support.waiting import until_true
 
 PER_SECOND = 200
 CLIENTS = 40
+# A busy machine finishes its connections within this time.
+PATIENT = {"PROXYD_LIMITS__DRAIN_SECONDS": "60"}
 
 
 class Load:
@@ -84,7 +86,7 @@ def buy(supervisor: Supervisor, email: str, password: str) -> dict[str, str]:
 def test_a_restart_under_load_loses_no_new_connection(tmp_path: Path) -> None:
     with supervising(tmp_path) as supervisor, threads.web() as target:
         email, password = process.funded(supervisor.url)
-        supervisor.start()
+        supervisor.start(**PATIENT)
         proxy = buy(supervisor, email, password)
         with Load(supervisor, proxy, target.port) as load:
             for _ in range(2):
@@ -93,7 +95,7 @@ def test_a_restart_under_load_loses_no_new_connection(tmp_path: Path) -> None:
                 supervisor.signal(signal.SIGTERM)
                 assert supervisor.wait() == 0
                 socket.create_connection(("127.0.0.1", supervisor.port("proxy"))).close()
-                supervisor.start()
+                supervisor.start(**PATIENT)
             enough = load.served + 150
             until_true(lambda: load.served >= enough, "served")
         assert load.failures == []

@@ -60,7 +60,7 @@ def test_a_test_that_hangs_fails_within_its_limit(test: str, tmp_path: Path) -> 
     imports = "import asyncio, threading\nfrom contextlib import suppress\nimport pytest\n"
     file.write_text(imports + test + NEXT)
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "conftest", "-o", "timeout=1",
+        [sys.executable, "-m", "pytest", "-p", "conftest", "-o", "timeout=3",
          "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout",
          "-o", "cache_dir=" + str(tmp_path), "--rootdir", str(ROOT), "-c", "pyproject.toml", file],
         cwd=ROOT,

@@ -40,9 +40,9 @@ async def test_a_migration_takes_longer_than_any_other_statement_may(
     postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = migrate.migrations("postgres")
-    slow = migrate.Migration(steps[-1].version + 1, "slow", ("SELECT pg_sleep(1.5)",))
+    slow = migrate.Migration(steps[-1].version + 1, "slow", ("SELECT pg_sleep(3)",))
     monkeypatch.setattr(migrate, "migrations", lambda _: [*steps, slow])
-    monkeypatch.setattr("storage.postgres.STATEMENT_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr("storage.postgres.STATEMENT_TIMEOUT_SECONDS", 2.5)
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
         for store in await asyncio.gather(open_store(url), open_store(url)):
             await store.close()

@@ -83,7 +83,7 @@ def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
 def test_who_waits_behind_many_takes_none_of_them_for_one_that_hangs(
     folder: NodeFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("storage.write_gate.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("storage.write_gate.PATIENCE_SECONDS", 2.0)
     patient, ahead = WriteGate.of_members(folder), threading.Event()
 
     def wait() -> None:
@@ -95,7 +95,7 @@ def test_who_waits_behind_many_takes_none_of_them_for_one_that_hangs(
     fcntl.flock(first, fcntl.LOCK_EX)
     waiting = threading.Thread(target=wait)
     waiting.start()
-    deadline = time.monotonic() + 1.5
+    deadline = time.monotonic() + 3.0
     while time.monotonic() < deadline:
         os.utime(first)
         assert not ahead.wait(0.02)

@@ -308,19 +308,33 @@ class Tab:
 
     async def until(self, script: str) -> None:
         """Wait until a script says yes, also over the page's being left for another."""
+        await self._waited(script, bool)
 
-        async def says_yes() -> bool:
+    async def value(self, script: str) -> Any:
+        """Wait until a script is worth something, and return that.
+
+        A page may be drawn anew at any moment: a wait and a look after it would see two pages.
+        """
+        return await self._waited(script, lambda result: result is not None)
+
+    async def _waited(self, script: str, is_enough: Callable[[Any], bool]) -> Any:
+        result: Any = None
+
+        async def is_there() -> bool:
+            nonlocal result
             try:
-                return bool(await self.run(script))
+                result = await self.run(script)
             except DevToolsError as error:
                 if "context" in str(error) or "navigated" in str(error):
                     return False
                 raise
+            return is_enough(result)
 
         try:
-            await until(says_yes, script)
+            await until(is_there, script)
         except AssertionError as error:
             raise AssertionError(f"{error}; {await self._condition()}") from None
+        return result
 
     async def settled(self) -> None:
         """Wait until the page is drawn, and nothing that it asked for is under way."""
@@ -336,7 +350,7 @@ class Tab:
             return rounds == SETTLED_ROUNDS
 
         await self.until("document.querySelector('h1') !== null")
-        await until(is_settled, "the page is settled", seconds=20)
+        await until(is_settled, "the page is settled")
 
     async def until_text(self, text: str, selector: str = "body") -> None:
         """Wait until a text can be read in an element."""
@@ -349,9 +363,7 @@ class Tab:
 
     async def text(self, selector: str) -> str:
         """Return what can be read in an element, once it is there."""
-        where = _literal(selector)
-        await self.until(f"document.querySelector({where}) !== null")
-        return str(await self.run(f"document.querySelector({where}).innerText"))
+        return str(await self.value(f"document.querySelector({_literal(selector)})?.innerText"))
 
     async def click(self, target: str) -> None:
         """Press, with the mouse, what says so (its text or label in full), or a selector's first.
@@ -381,7 +393,7 @@ class Tab:
         """
         field = f"{FIND}({_literal(label)}, true)"
         x, y = await self._place(field)
-        kind = await self.run(f"{field}.type")
+        kind = await self.value(f"{field}?.type")
         if isinstance(value, bool):
             if await self.run(f"{field}.checked") != value:
                 await self._press_at(x, y)
@@ -474,9 +486,12 @@ class Tab:
         await self.ask("Page.close")
 
     async def _place(self, element: str) -> tuple[float, float]:
+        """Return where an element is, once it is there and two looks have found it there."""
         script = f"{PLACE}({element})"
-        await self.until(f"{script} !== null")
-        x, y = await self.run(script)
+        before, place = None, await self.value(script)
+        while place != before:  # content above it moves it
+            before, place = place, await self.value(script)
+        x, y = place
         return float(x), float(y)
 
     async def _press_at(self, x: float, y: float) -> None:

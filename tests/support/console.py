@@ -25,6 +25,21 @@ fetch("/auth/login", {
 """
 
 
+# A page repeats its requests when its stream is late by a second, and those for devices every ten
+# seconds. A busy machine may need longer to draw it.
+PATIENT = """
+for (const name of ["setTimeout", "setInterval"]) {
+  const set = window[name];
+  window[name] = (act, wait, ...rest) => set(act, wait >= 1000 ? 100 * wait : wait, ...rest);
+}
+"""
+
+
+async def be_patient(tab: Tab) -> None:
+    """Have the pages that a tab opens from now on wait longer, so that each asks only once."""
+    await tab.ask("Page.addScriptToEvaluateOnNewDocument", source=PATIENT)
+
+
 async def log_in(tab: Tab, email: str, password: str = PASSWORD) -> None:
     """Have the browser of a tab keep a login; the tab is at a page of the console."""
     body = {"email": email, "password": password, "keep": "cookie"}

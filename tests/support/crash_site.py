@@ -7,7 +7,6 @@ chances. Afterwards the buyer has every result once, and nothing is left of anyt
 import asyncio
 import http.client
 import os
-import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from proxyctl.worker import names
 from proxyctl.worker.record import Lend, Sandbox
 from storage.open import open_store
 from storage.store import Transaction
+from support.ports import free_port
 from support.postgres import KillableServer
 from support.process import Process, funded
 from support.waiting import until_true
@@ -72,9 +72,7 @@ class CrashSite:
         self._folder = folder
         self._url = url
         self._payload = payload or {}
-        with socket.socket() as free:  # it keeps its address whenever it is started again
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()  # it keeps its address whenever it is started again
         self.daemon = self._start()
         self._buyer = self.daemon.log_in(*funded(url, credit="100000"))
         self._jobs: dict[str, SimpleNamespace] = {}

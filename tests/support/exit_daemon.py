@@ -40,6 +40,7 @@ from proxyctl.protocol.frames import (
     decode_whole,
     encode,
 )
+from support.ports import free_port
 from support.tls import make_certificate
 from support.waiting import until
 
@@ -102,7 +103,7 @@ class ExitDaemon:
         der = ssl.PEM_cert_to_DER_cert(certificate.path.read_text())
         self.pin = hashlib.sha256(der).hexdigest()
         self.host = "127.0.0.1"
-        self.port = 0
+        self.port = free_port()  # no other program gets it while this one is away
         self.reply: Welcome | Sorry = Welcome(7, public, "xx", "", 0, NO_LIMITS, 30)
         self.is_mute = False
         self.controls: list[Control] = []

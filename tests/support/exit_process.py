@@ -15,7 +15,7 @@ from proxyd.exits.certificate import own_certificate
 from support import process
 from support.exit_wire import ExitWire
 from support.process import Process
-from support.waiting import until_true
+from support.waiting import PATIENCE_SECONDS, until_true
 
 OPEN = ("--allow", "127.0.0.0/8", "--allow", "::1/128")
 UNBOUND = ("--bytes-per-day", "0", "--connections", "0")
@@ -88,7 +88,7 @@ class ExitAgent:
         # One that ends by itself was refused.
         assert self._process.poll() is None, (self.folder / "log").read_text()
         self._process.send_signal(number)
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=PATIENCE_SECONDS)
         self._process = None
 
     def _command(self, command: str, *options: str) -> list[str]:

@@ -6,7 +6,6 @@ import http.client
 import io
 import json
 import platform
-import socket
 import subprocess
 import tarfile
 import tempfile
@@ -18,6 +17,7 @@ from threading import Event, Thread
 from typing import Any
 
 from support.engines import require
+from support.ports import free_port
 from support.waiting import until_true
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -118,9 +118,7 @@ def registry() -> Iterator[str]:
     """A real registry; its host and port."""
     require("docker-registry")
     with tempfile.TemporaryDirectory(prefix="proxyd-registry-") as folder:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            host = f"127.0.0.1:{taken.getsockname()[1]}"
+        host = f"127.0.0.1:{free_port()}"
         settings = Path(folder) / "settings.yml"
         storage = {"filesystem": {"rootdirectory": f"{folder}/data"}}
         fields = {"version": 0.1, "log": {"level": "error"}, "storage": storage}

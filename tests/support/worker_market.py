@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from support.ports import free_port
+
 TOKEN = "a worker token"
 NOT_CURRENT = (400, "attempt_not_current", "This attempt is not the current one.")
 
@@ -62,7 +64,7 @@ class WorkerMarket:
         self.retries = False
         self.lease_s = 4
         self._server: ThreadingHTTPServer | None = None
-        self._port = 0
+        self._port = free_port()  # no other program gets it while this one is away
         self.start()
 
     @property
@@ -120,7 +122,6 @@ class WorkerMarket:
                 pass  # an agent that is killed in the middle of a request is no news
 
         self._server = Server(("127.0.0.1", self._port), Handler)
-        self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:

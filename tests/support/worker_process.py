@@ -15,7 +15,7 @@ from proxyctl.worker.executors.base import LABEL, TaskError
 from proxyctl.worker.record import Consent, Lend, Sandbox, save
 from support import battery
 from support.process import ROOT
-from support.waiting import until_true
+from support.waiting import PATIENCE_SECONDS, until_true
 from support.worker_market import TOKEN, Job, WorkerMarket
 
 BWRAP = Sandbox("bwrap")
@@ -80,7 +80,7 @@ class WorkerAgent:
         """Have it end with all that it has started, as a machine that is started anew later."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=PATIENCE_SECONDS)
         self._process = None
         for pid in self.processes():
             with suppress(ProcessLookupError):  # one of them ends with another one
@@ -109,7 +109,7 @@ class WorkerAgent:
     def wait(self) -> int:
         """Wait for its end; return its exit status."""
         assert self._process is not None
-        status = self._process.wait(timeout=30)
+        status = self._process.wait(timeout=PATIENCE_SECONDS)
         self._process = None
         return status
 
@@ -137,7 +137,7 @@ class WorkerAgent:
         """End it, and everything that is left of it."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=PATIENCE_SECONDS)
         for pid in self.processes():
             with suppress(ProcessLookupError):  # one of them ends with another one
                 os.kill(pid, signal.SIGKILL)

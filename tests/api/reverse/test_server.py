@@ -960,6 +960,7 @@ async def test_a_network_has_so_many_connections_and_no_more(
         await asyncio.wait(asking)
 
 
+@pytest.mark.usefixtures("no_time_for_rates")
 async def test_strangers_do_not_ask_the_store_as_often_as_they_like(
     job: Job, http: aiohttp.ClientSession
 ) -> None:

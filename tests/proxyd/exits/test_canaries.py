@@ -158,8 +158,11 @@ def lies(pages: Pages) -> dict[str, Obey]:
 async def test_a_lie_is_found_in_one_round_cut_and_unpaid(
     tmp_path: Path, pages: Pages, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)  # a busy machine takes some
     async with looking(tmp_path, pages) as service:
+        if kind == "silence":
+            looks = service.daemon.exit_port.canaries
+            await until(lambda: len(looks._truths) == 3, "the truth is known")
+            monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)
         made = await consented(service)
         device = await attached(service, made, lies(pages)[kind])
         await until(lambda: device.is_over, "it is cut")
@@ -382,11 +385,11 @@ async def test_a_slow_line_is_no_black_hole(
     tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, is_tls: bool
 ) -> None:
     """Its owner allows few bytes a second, or a buyer has filled the line."""
-    monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)
     urls = pages.urls[2:] if is_tls else pages.urls[:2]
     async with looking(tmp_path, pages, urls) as service:
         looks = service.daemon.exit_port.canaries
         await until(lambda: len(looks._truths) == len(urls), "the truth is known")
+        monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)
         pages.stalls = asyncio.Event()
         made = await consented(service)
         device = await attached(service, made, carry, OTHER)
@@ -489,14 +492,15 @@ async def test_one_silence_of_a_name_that_the_exit_looks_up_is_a_hiccup(
 async def test_an_exit_whose_line_dies_is_not_barred(
     tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canaries, "FETCH_SECONDS", 0.3)
-    monkeypatch.setattr(canaries, "ALIVE_SECONDS", 0.3)
-
     async def dying(device: Device, dial: Dial) -> None:
         device.answers_pings = False
         await swallow(device, dial)
 
     async with looking(tmp_path, pages) as service:
+        looks = service.daemon.exit_port.canaries
+        await until(lambda: len(looks._truths) == 3, "the truth is known")
+        monkeypatch.setattr(canaries, "FETCH_SECONDS", 0.3)
+        monkeypatch.setattr(canaries, "ALIVE_SECONDS", 0.3)
         made = await consented(service)
         device = await attached(service, made, dying)
         await until(lambda: counted(service).canaries["unknown"] == 1, "nothing is proven")

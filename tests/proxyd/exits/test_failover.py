@@ -19,7 +19,9 @@ from proxyd.wire.wants import Wants
 
 LOOPBACK = ip_address("127.0.0.1")
 SOFT, STRICT = Wants(session="label"), Wants(session="label", strict=True)
-DIAL_SECONDS = 1.5  # in which a label has to be elsewhere: a dial that takes longer is over
+# In which a label has to be elsewhere: a dial that takes longer is over. The most patience with an
+# exit and the silence after it are two seconds of it.
+DIAL_SECONDS = 3.5
 
 
 class Buyer:

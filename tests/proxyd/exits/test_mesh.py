@@ -286,11 +286,13 @@ async def test_exits_of_a_node_that_drains_attach_to_the_others(
         three[0].daemon.exit_port.drain(3600)
         await until(lambda: len(listener_of(three[0])) == 0, "all have left")
         await until(lambda: sum(len(listener_of(each)) for each in three[1:]) == 6)
-        # Nobody is told of a node that drains.
-        assert all(
-            {door.port for door in mesh_of(each).doors()}
-            == {other.daemon.exit_port.door().port for other in three[1:] if other is not each}
-            for each in three[1:]
+        await until(
+            lambda: all(
+                {door.port for door in mesh_of(each).doors()}
+                == {other.daemon.exit_port.door().port for other in three[1:] if other is not each}
+                for each in three[1:]
+            ),
+            "nobody is told of a node that drains",
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 from support.outward import to_nowhere_near
-from support.ports import closed_port
+from support.ports import closed_port, free_port
 from support.service import Service, running_in
 from support.story import worker_token
 from support.waiting import until
@@ -50,8 +50,7 @@ def store() -> Iterator[str]:
     probe = subprocess.run([PYTHON, "-c", "import moto.server"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip("moto is not installed: see this file")
-    with closed_port() as port:
-        pass
+    port = free_port()
     command = [PYTHON, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -73,7 +72,7 @@ async def bucket(store: str) -> Bucket:
             except aiohttp.ClientError:
                 return False
 
-        await until(is_made, seconds=30)
+        await until(is_made, "the store answers")
     return made
 
 

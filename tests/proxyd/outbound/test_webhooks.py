@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 from support.market import Market
+from support.ports import closed_port
 from support.tls import make_certificate
 from support.waiting import PATIENCE_SECONDS
 
@@ -171,10 +172,8 @@ async def test_no_redirection_is_followed(status: int) -> None:
 
 
 async def test_failures_are_classes(tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    assert (await post(f"http://127.0.0.1:{port}/")).error == "refused"
+    with closed_port() as port:
+        assert (await post(f"http://127.0.0.1:{port}/")).error == "refused"
     names = Names([])
     assert (await post("https://nowhere.example/", names=names)).error == "name not found"
     assert (await post("http://127.0.0.1:1/", policy=Policy())).error == "not allowed"

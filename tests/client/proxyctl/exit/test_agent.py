@@ -631,7 +631,7 @@ async def test_a_battery_that_runs_low_lets_connections_end_for_a_while(
     daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(agent_module, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(agent_module, "GRACE_SECONDS", 2.0)
     reasons = [""]
     async with running(daemon, folder, power=lambda: reasons[0]), targets.echo() as target:
         await daemon.attached()

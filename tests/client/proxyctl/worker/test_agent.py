@@ -33,8 +33,10 @@ from proxyctl.worker.states import State
 
 UNTIL_TOLD = """
 import os, time
+print("begun", flush=True)
 while not os.path.exists("told"):
     time.sleep(0.05)
+print("done")
 """
 FOR_A_SECOND = "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('done')"
 FOR_EVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)"
@@ -58,6 +60,11 @@ def market() -> Iterator[WorkerMarket]:
 def agent(market: WorkerMarket, tmp_path: Path) -> Iterator[WorkerAgent]:
     with worker_agent(tmp_path / "agent", market) as made:
         yield made
+
+
+def tell(agent: WorkerAgent, job: Job) -> None:
+    """Have a job go on that waits `UNTIL_TOLD`."""
+    (agent.folder / names.ATTEMPTS / f"{job.id}-1" / WORK / "told").touch()
 
 
 @pytest.mark.parametrize("python", pythons())
@@ -290,9 +297,10 @@ def test_a_job_runs_on_while_the_marketplace_is_away_and_its_result_waits(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
     agent.start()
-    job = market.post(FOR_A_SECOND)
+    job = market.post(UNTIL_TOLD)
     until(lambda: job.logs.get((1, "out")), agent)
     market.stop()
+    tell(agent, job)
     until(lambda: list((agent.folder / names.ATTEMPTS).glob(f"*/{names.ENDED}")), agent)
     agent.kill()
     agent.start()
@@ -381,8 +389,7 @@ def test_a_drain_waits_for_what_runs(agent: WorkerAgent, market: WorkerMarket) -
     assert "takes no more work" in agent.command("drain").stdout
     until(lambda: market.questions[-1]["capacity"]["slots"] == 0, agent)
     late = market.post("print(1)")
-    [work] = (agent.folder / names.ATTEMPTS).glob(f"*/{WORK}")
-    (work / "told").touch()
+    tell(agent, job)
     assert agent.wait() == 0
     assert job.outcome == "complete"
     assert not late.attempt
@@ -473,9 +480,10 @@ def test_what_a_job_says_at_last_is_one_line_of_the_log(
 
 def test_an_agent_that_was_asleep_goes_on(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
-    job = market.post(FOR_A_SECOND)
-    until(lambda: job.started, agent)
+    job = market.post(UNTIL_TOLD)
+    until(lambda: job.logs.get((1, "out")), agent)
     agent.send(signal.SIGSTOP)
+    tell(agent, job)
     until(lambda: list((agent.folder / names.ATTEMPTS).glob(f"*/{names.ENDED}")), agent)
     agent.send(signal.SIGCONT)
     until(lambda: job.outcome == "complete", agent)
@@ -681,7 +689,7 @@ def test_what_gets_free_is_offered_at_once(agent: WorkerAgent, market: WorkerMar
     until(lambda: job.started and market.questions[-1]["attempts"], agent)
     assert market.questions[-1]["capacity"]["slots"] == 1
     market._stops = lambda _: []  # type: ignore[assignment, method-assign]  # it holds the question
-    (agent.folder / names.ATTEMPTS / f"{job.id}-1" / WORK / "told").touch()
+    tell(agent, job)
     until(lambda: job.outcome, agent)
     until(lambda: market.questions[-1]["capacity"]["slots"] == 2, agent)
 

@@ -87,7 +87,7 @@ def test_a_sandbox_that_has_started_nothing_says_so(tmp_path: Path) -> None:
 
 def test_a_program_that_ignores_its_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
     script = "trap '' TERM; setsid sleep 1000 & echo $!; while true; do sleep 1; done"
-    ended = run(tmp_path, script, seconds=1, launch={"sweep_seconds": 0.1})
+    ended = run(tmp_path, script, seconds=3, launch={"sweep_seconds": 0.1})
     assert ended["timed_out"]
     assert ended["signal"] == signal.SIGKILL
     pid = int(ended["out"])

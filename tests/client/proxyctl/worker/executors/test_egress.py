@@ -221,7 +221,7 @@ import socket, time
 def ask():
     try:
         with socket.create_connection(("127.0.0.1", 1080)) as sock:
-            sock.settimeout(3)
+            sock.settimeout(15)
             sock.sendall(b"CONNECT 127.0.0.1:{server} HTTP/1.1\\r\\n\\r\\n")
             return sock.recv(12)
     except OSError:  # refused, cut, or never answered
