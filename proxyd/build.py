@@ -648,6 +648,7 @@ def _assistant(
         market.bandwidth,
         market.jobs,
         market.devices,
+        market.exits,
         market.referrals,
         Offer(micro(settings.market.price_per_gb_default_usd)),
     )
