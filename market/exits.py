@@ -442,11 +442,11 @@ class Exits:
         return {row.device_id: self._state(row) for row in rows}
 
     def is_online(self, device: DeviceRow, exit_state: str | None) -> bool:
-        """Say whether a device is heard of, or attached as an exit.
+        """Say whether a device sends heartbeats, or is attached as an exit.
 
         Args:
             device: as the store has it.
-            exit_state: what `states` has of it; None of a device that never was an exit.
+            exit_state: its word in `states`; None of a device that never was an exit.
         """
         return self._devices.is_heard(device) or exit_state in _ATTACHED_STATES
 

@@ -83,8 +83,8 @@ class AttemptLogs(Protocol):
 class Owned(Struct, frozen=True):
     """A job as its buyer sees it, with two amounts in its currency.
 
-    `paid` is None until the job is over, or an attempt of it was paid. `left` is the part of the
-    price that is held still, None once the job is over.
+    An open job without a paid attempt has no `paid`. `left` is the part of the
+    price that is held, None once the job is over.
 
     `review` is there once it is completed, if its buyer may look at the result, or might; of a
     replica that is paid by time, once an attempt was paid, and it is the last one that is open.

@@ -65,8 +65,8 @@ class OpenJobRow(NamedTuple):
 class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
     """A job of its buyer's list; these amounts are in `currency`, as `price_held`.
 
-    `paid` is None until the job is over, or an attempt of it was paid; `left` is the part of the
-    price that is held still, None once the job is over.
+    An open job without a paid attempt has no `paid`. `left` is the part of the price that is held,
+    None once the job is over.
     """
 
     id: str

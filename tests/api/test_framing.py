@@ -30,7 +30,7 @@ async def parsed(
 async def answers(service: Service, *lines: str, version: str = "1.1", cut: int = 0) -> bytes:
     """Return all that is answered to a request with these headers and one behind it.
 
-    With `cut`, the head comes in two pieces, the first of so many bytes.
+    With `cut`, the head comes in two pieces, and `cut` is the size of the first one in bytes.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     said = ("Host: x", "Content-Type: application/json", *lines)

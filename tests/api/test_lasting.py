@@ -26,7 +26,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reader:
-    """A client that has the head of an answer, and reads no more of it until it is asked to."""
+    """A client that has the head of an answer, and reads the rest of it in `rest`."""
 
     def __init__(self, reader: asyncio.StreamReader, head: bytes) -> None:
         self._reader = reader
@@ -35,7 +35,7 @@ class Reader:
         self.size = int(fields["Content-Length"])
 
     async def rest(self) -> int:
-        """Read until the connection ends or the answer is whole; return how much came."""
+        """Read to the end of the connection or of the answer. Return the number of bytes."""
         size = 0
         async with asyncio.timeout(30):
             try:

@@ -91,7 +91,7 @@ class Web:
             with Watch(sock, lambda: False, HEAD_SECONDS) as watch:
                 response = connection.getresponse()
                 data = response.read(REFUSAL_MAX_BYTES)
-            if watch.is_cut:  # what was read may be half of an answer
+            if watch.is_cut:  # the data may be half of an answer
                 raise LinkError("a file cannot be sent: the answer takes too long")
             _require_success(response, data, is_api=TOKEN in own)
             return response.getheader("ETag") or ""
