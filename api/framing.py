@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from aiohttp import HttpVersion10, hdrs
+from aiohttp import hdrs
+from aiohttp.http import HttpVersion10
 
 from api.errors import Transport, TransportError
 
