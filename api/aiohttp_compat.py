@@ -15,6 +15,9 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp.http_parser import RawRequestMessage
     from aiohttp.streams import StreamReader
 
 COMPARED_VERSION = "3.14.5"
@@ -86,6 +89,24 @@ class PrivateProtocol(RequestHandler):
         self._close = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def refuse_newest(
+        self, count: int, problem_of: "Callable[[RawRequestMessage], Exception | None]"
+    ) -> None:
+        """Have `handle_error` answer those of the newest requests that have a problem.
+
+        Its answer must close the connection: what comes behind such a request is nobody's.
+
+        Args:
+            count: how many requests are looked at, from the end of the queue.
+            problem_of: returns why the head of a request is refused; None where it is not.
+        """
+        for index in range(len(self._messages) - count, len(self._messages)):
+            message, _ = self._messages[index]
+            problem = None if isinstance(message, _ErrInfo) else problem_of(message)
+            if problem is not None:
+                refused = _ErrInfo(status=400, exc=problem, message="")
+                self._messages[index] = (refused, EMPTY_PAYLOAD)
 
     def request_begins(self) -> None:
         """Called before a request is answered; for subclasses."""

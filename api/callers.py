@@ -98,6 +98,14 @@ class Callers:
                 await self.rates.refuse(insistent)
         return login, worker
 
+    async def is_device(self, request: web.BaseRequest) -> bool:
+        """Say whether the worker token of a request is valid."""
+        try:
+            await self._authenticate_worker(_worker_token(request))
+        except MarketError:
+            return False
+        return True
+
     async def _login(self, request: web.BaseRequest, address: str) -> Caller:
         token = self._kept(request.headers) or _bearer(request)
         if is_key(token):

@@ -12,9 +12,10 @@ from aiohttp.http_exceptions import LineTooLong
 
 from api import request_id
 from api.aiohttp_compat import PrivateProtocol, PrivateServer
-from api.errors import Transport, of_transport
+from api.errors import Transport, TransportError, of_transport
 from api.evictable_slots import EvictableSlots
 from api.forwarded import Clients
+from api.framing import coding_problem
 from api.limits import Limits
 from api.memory import Memory
 from api.prefer import Handling
@@ -286,6 +287,8 @@ class Connection(PrivateProtocol):
         parsed = self.parsed
         super().data_received(data)
         queued = self.queued
+        if self.parsed != parsed:
+            self.refuse_newest(self.parsed - parsed, coding_problem)
         if queued:
             incoming.body = self.newest_body
         if self.parsed != parsed:
@@ -320,6 +323,8 @@ class Connection(PrivateProtocol):
     ) -> web.StreamResponse:
         """Return the answer to what is no request, and log one line."""
         reason = Transport.BAD_REQUEST if status < 500 else Transport.INTERNAL_ERROR
+        if isinstance(exc, TransportError):
+            reason = exc.reason
         name = self._server.request_ids.chosen("")
         token = request_id.current.set(name)
         _logger.info("malformed request from %s (%s)", request.remote, type(exc).__name__)

@@ -29,7 +29,7 @@ from market.device_work import DAY_SECONDS, DAYS_MAX, DeviceWork, EarnedDay, See
 from market.devices import Devices
 from market.dispatch import Standing
 from market.errors import Code
-from market.exits import ATTACHED_STATES, Exits
+from market.exits import Exits
 from market.matching import MILLION
 from market.scopes import Scope
 from storage.device_work import DoneRow
@@ -213,7 +213,7 @@ class DeviceRoutes:
         seen = await self._work.find(call.user_id, _device_id(call))
         reputation = (await self._devices.reputations([seen.row.id]))[seen.row.id]
         exit_state = (await self._exits.states([seen.row.id])).get(seen.row.id)
-        is_online = self._devices.is_online(seen.row) or exit_state in ATTACHED_STATES
+        is_online = self._exits.is_online(seen.row, exit_state)
         device = _seen(seen, shown(reputation), is_online=is_online)
         device.exit = UNSET if exit_state is None else EXIT_STATES[exit_state]
         return DeviceReply(device=device)

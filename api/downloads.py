@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 
 from api.connections import connection_of
 from api.errors import Transport, TransportError
+from api.lasting import GoesOn, while_read
 from api.routes import Download
 from proxyctl.protocol.jobspec import download_name
 from storage.blobs.base import BlobError, Content
@@ -23,7 +24,11 @@ _logger = logging.getLogger("api")
 
 
 async def send(
-    request: web.BaseRequest, download: Download, client: str, headers: dict[str, str]
+    request: web.BaseRequest,
+    download: Download,
+    client: str,
+    headers: dict[str, str],
+    goes_on: GoesOn | None,
 ) -> web.StreamResponse:
     """Send a file, or the range of it that was asked for, and close it.
 
@@ -32,6 +37,7 @@ async def send(
         download: the file.
         client: the network by which the memory is counted.
         headers: further headers.
+        goes_on: says whether the login of the request is valid still; the file is cut with it.
 
     Raises:
         TransportError: `range_not_satisfiable`.
@@ -50,7 +56,8 @@ async def send(
         connection_of(request).hold(client, 2 * min(PIECE_BYTES, end - start))
         await response.prepare(request)
         if request.method != hdrs.METH_HEAD:
-            await _send(request, response, content, start, end)
+            async with while_read(request, goes_on):
+                await _send(request, response, content, start, end)
         return response
     finally:
         content.close()

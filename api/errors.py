@@ -27,6 +27,11 @@ class Transport(Enum):
     RANGE_NOT_SATISFIABLE = "range_not_satisfiable", 416, "The file ends before this range begins."
     TOO_MANY_REQUESTS = "too_many_requests", 429, "Too many requests; slow down."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; nothing of the request was done."
+    UNKNOWN_CODING = (
+        "unknown_coding",
+        501,
+        "The only value of Transfer-Encoding that is taken is chunked, once and alone.",
+    )
     STORE_UNAVAILABLE = (
         "store_unavailable",
         500,

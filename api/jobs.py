@@ -173,8 +173,9 @@ class OpenJobReply(Reply, kw_only=True):
 class OwnJobItem(JobItem, kw_only=True):
     """A job in its buyer's list.
 
-    `paid` is in the currency of `cost`, and is there once the job is over. `warnings` are there
-    while it waits and no device runs such a job.
+    `paid` is in the currency of `cost`, and is there once the job is over, or an attempt of it was
+    paid. `left` is the part of `cost` that is held still, while the job is open. `warnings` are
+    there while it waits and no device runs such a job.
     """
 
     attempts: int
@@ -183,6 +184,7 @@ class OwnJobItem(JobItem, kw_only=True):
     finished_at: Timestamp | UnsetType = UNSET
     deploy_id: str | UnsetType = UNSET
     paid: float | UnsetType = UNSET
+    left: float | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 
@@ -655,7 +657,7 @@ class JobRoutes:
             limit=query.fetch_limit,
         )
         part, cursor = query.cut(rows)
-        items = [_own_item(job, job.captured) for job in part]
+        items = [_own_item(job, job.paid, job.left) for job in part]
         waiting = [job.id for job in part if job.status == JobStatus.WAITING]
         warnings = await self._shortages.of_waiting(waiting)
         for item in items:
@@ -667,7 +669,7 @@ class JobRoutes:
         owned = await self._jobs.find(call.user_id, _job_id(call))
         job, spec = owned.job, owned.spec
         shown = OwnJob(
-            **msgspec.structs.asdict(_own_item(job, owned.paid)),
+            **msgspec.structs.asdict(_own_item(job, owned.paid, owned.left)),
             description=job.description,
             requirements=job.requirements,
             result=UNSET if job.result is None else job.result,
@@ -866,7 +868,7 @@ def _item(job: JobRow | OpenJobRow | OwnJobRow) -> JobItem:
     )
 
 
-def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
+def _own_item(job: JobRow | OwnJobRow, paid: int | None, left: int | None) -> OwnJobItem:
     return OwnJobItem(
         id=job.id,
         title=job.title,
@@ -883,6 +885,7 @@ def _own_item(job: JobRow | OwnJobRow, paid: int | None) -> OwnJobItem:
         finished_at=UNSET if job.finished_at is None else timestamp(job.finished_at),
         deploy_id=UNSET if job.deploy_id is None else job.deploy_id,
         paid=UNSET if paid is None else money(paid),
+        left=UNSET if left is None else money(left),
     )
 
 

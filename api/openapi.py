@@ -374,7 +374,12 @@ def _market_refusals(route: Route) -> list[Code]:
 
 
 def _transport_refusals(route: Route) -> list[Transport]:
-    reasons = [Transport.BAD_REQUEST, Transport.INTERNAL_ERROR, Transport.STORE_UNAVAILABLE]
+    reasons = [
+        Transport.BAD_REQUEST,
+        Transport.INTERNAL_ERROR,
+        Transport.STORE_UNAVAILABLE,
+        Transport.UNKNOWN_CODING,
+    ]
     if route.body is not Nothing or route.raw_max_bytes:
         reasons += [
             Transport.REQUEST_TIMEOUT,

@@ -9,6 +9,7 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import HttpVersion10
 
 from api.errors import Failure
+from api.lasting import GoesOn, while_read
 from api.routes import encode
 
 JSON = "application/json"
@@ -42,11 +43,19 @@ class Response(web.StreamResponse):
         body: the body; it is left out of the response to HEAD.
         headers: headers beside those that each response has, or in their place; with a
             Content-Type, it is no JSON.
+        goes_on: says whether the login of the request is valid still; a large body is cut with it.
     """
 
-    def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        status: int,
+        body: bytes,
+        headers: Mapping[str, str],
+        goes_on: GoesOn | None = None,
+    ) -> None:
         super().__init__(status=status)
         self._content = body
+        self._goes_on = goes_on
         is_plain = not ("Content-Type" in headers or headers.keys() & _COMMON.keys())
         self._fields = _JSON_HEADERS if is_plain else ""
         self._request: web.BaseRequest | None = None
@@ -94,10 +103,11 @@ class Response(web.StreamResponse):
             return
         await writer.write(head)
         view = memoryview(body)
-        for start in range(0, len(view), SLICE_BYTES):
-            await writer.write(view[start : start + SLICE_BYTES])
-            await writer.drain()  # `write` waits only now and then
-        await writer.write_eof()
+        async with while_read(request, self._goes_on):
+            for start in range(0, len(view), SLICE_BYTES):
+                await writer.write(view[start : start + SLICE_BYTES])
+                await writer.drain()  # `write` waits only now and then
+            await writer.write_eof()
 
     def _head(self, request: web.BaseRequest) -> bytes:
         version = request.version

@@ -30,6 +30,7 @@ from api.cookies import Cookies, is_console
 from api.errors import Transport, TransportError
 from api.forms import Form, Uploads
 from api.forwarded import Clients
+from api.lasting import GoesOn
 from api.limits import Limits
 from api.metrics import Exposition
 from api.pages import Page, pages
@@ -77,7 +78,7 @@ class HttpServer(Front):
         authenticate: returns the login of a session token, or raises `MarketError`.
         authenticate_key: the same for an API key, and the address that it is shown from.
         authenticate_worker: the same for the tokens of worker devices.
-        is_current: says whether the login or key of a caller is valid; streams end with it.
+        is_current: says whether the login or key of a caller is valid; long answers end with it.
         body_max_bytes: the largest request body; a route takes less if its type is smaller.
         seal: seals the answers that are stored for requests with an Idempotency-Key.
         now: the wall clock, in UTC seconds.
@@ -223,12 +224,16 @@ class HttpServer(Front):
         call = await self._call(request, route, names, client, address)
         if route.is_held:
             return await _held(request, route, call)
-        return await _answered(request, route, call, self._goes_on)
+        known = call.login is not None or call.worker is not None
+        goes_on = partial(self._goes_on, request, call.login) if known else None
+        return await _answered(request, route, call, goes_on)
 
-    async def _goes_on(self, caller: Caller) -> bool:
-        """Say whether a caller may still read; also while the store is away and cannot say it."""
+    async def _goes_on(self, request: Request, login: Caller | None) -> bool:
+        """Say whether a login, or else a device, may still read; also while the store is away."""
         try:
-            return await self._is_current(caller)
+            if login is not None:
+                return await self._is_current(login)
+            return await self._callers.is_device(request)
         except StoreError:
             return True
 
@@ -338,14 +343,11 @@ async def _answered(
     request: Request,
     route: Route,
     call: Call[Any, Any],
-    goes_on: Callable[[Caller], Awaitable[bool]],
+    goes_on: GoesOn | None,
 ) -> web.StreamResponse:
     reply = await route.handler(call)
-    if isinstance(reply, Streamed) and call.login is not None:
-        events = sse.while_current(reply.events, partial(goes_on, call.login))
-        reply = Streamed(events=events)
     if isinstance(reply, Streamed | Download | Redirect):
-        return await _sent(request, reply, call.client)
+        return await _sent(request, reply, call.client, goes_on)
     if isinstance(reply, WithCookie):
         cookie: dict[str, str] = {hdrs.SET_COOKIE: reply.cookie}
         return _whole(request, call.client, encode(reply.reply), cookie)
@@ -358,16 +360,22 @@ async def _answered(
             "Content-Type": CSV,
             "Content-Disposition": f'attachment; filename="{reply.name}"',
         }
-        return _whole(request, call.client, reply.body.encode(), headers)
+        return _whole(request, call.client, reply.body.encode(), headers, goes_on)
     body = reply.body if isinstance(reply, Encoded) else encode(reply)
-    return _whole(request, call.client, body, headers)
+    return _whole(request, call.client, body, headers, goes_on)
 
 
-def _whole(request: Request, client: str, body: bytes, headers: Mapping[str, str]) -> Response:
-    """Return a response that leaves in one piece, its memory counted for its client."""
+def _whole(
+    request: Request,
+    client: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    goes_on: GoesOn | None = None,
+) -> Response:
+    """Return a response that is in memory whole, its memory counted for its client."""
     if len(body) > SLICE_BYTES:
         request.connection.hold(client, len(body))
-    return Response(200, body, headers)
+    return Response(200, body, headers, goes_on)
 
 
 def _held(
@@ -396,7 +404,7 @@ async def _late(
 
 
 async def _sent(
-    request: Request, reply: Streamed | Download | Redirect, client: str
+    request: Request, reply: Streamed | Download | Redirect, client: str, goes_on: GoesOn | None
 ) -> web.StreamResponse:
     """Answer with what is no object in memory: events, a file, or where a file is."""
     if isinstance(reply, Redirect):
@@ -405,8 +413,9 @@ async def _sent(
     name = request_id.current.get()
     common = {"Server": SERVER, **NO_SNIFF, request_id.HEADER: name, **_applied(request)}
     if isinstance(reply, Download):
-        return await downloads.send(request, reply, client, common)
-    return await sse.send(request, reply.events, common)
+        return await downloads.send(request, reply, client, common, goes_on)
+    events = reply.events if goes_on is None else sse.while_current(reply.events, goes_on)
+    return await sse.send(request, events, common)
 
 
 def _answer_of(error: Exception, request: Request) -> Response:

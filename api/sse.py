@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal
 
@@ -10,14 +10,12 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import Struct
 
+from api import lasting
+from api.lasting import GoesOn
 from api.routes import Event
 
 CONTENT_TYPE = "text/event-stream"
 WRITE_SECONDS = 30.0  # for one event; a client that has not read it by then is gone
-
-# How often the login or key of a stream is checked, by one look-up of a primary key: the stream
-# ends within 15 s of its key, also where the store takes seconds to answer.
-CHECK_SECONDS = 10.0
 BYE = "bye"
 
 _logger = logging.getLogger("api")
@@ -74,17 +72,17 @@ async def send(
 
 
 async def while_current(
-    events: AsyncGenerator[Event, None], is_current: Callable[[], Awaitable[bool]]
+    events: AsyncGenerator[Event, None], goes_on: GoesOn
 ) -> AsyncGenerator[Event, None]:
     """Yield events until there are no more, or their reader may read no longer.
 
     Args:
         events: the events; they are closed at the end.
-        is_current: says whether the login or key of the reader goes on; called every
-            `CHECK_SECONDS`, however fast or slow the events come.
+        goes_on: says whether the login or key of the reader goes on; called every
+            `lasting.CHECK_SECONDS`, however fast or slow the events come.
     """
     clock = asyncio.get_running_loop().time
-    check_at = clock() + CHECK_SECONDS
+    check_at = clock() + lasting.CHECK_SECONDS
     coming: asyncio.Task[Event] | None = None
     async with aclosing(events):
         try:
@@ -92,10 +90,10 @@ async def while_current(
                 coming = coming or asyncio.create_task(_next(events))
                 await asyncio.wait({coming}, timeout=max(check_at - clock(), 0))
                 if clock() >= check_at:
-                    if not await is_current():
+                    if not await goes_on():
                         yield Event(BYE, ByeEvent("logged_out"))
                         return
-                    check_at = clock() + CHECK_SECONDS
+                    check_at = clock() + lasting.CHECK_SECONDS
                 if coming.done():
                     event, coming = coming.result(), None
                     yield event

@@ -88,7 +88,8 @@ class UsageReply(Reply, kw_only=True, rename={"begins": "from", "ends": "to"}):
     """Usage over time; the series adds up to `total`.
 
     What ends by `complete_until` does not change any more. Bytes are of the hour in which the proxy
-    reported them, half a second later; until then they are of the present one. `undated` is there
+    reported them, half a second later; until then they are of the present one. Connections and
+    refusals are there once they were reported, half a second after their bytes. `undated` is there
     where sessions that were bought in this time have used some before hours were recorded: it is
     part of what they have used, and of no hour.
     """

@@ -51,7 +51,7 @@ class WebhookChange(Struct):
 
 
 class Webhook(Struct):
-    """An endpoint. `failing_since` is the first failure after the last success."""
+    """An endpoint. `failing_since` is the first failure at this URL after the last success."""
 
     id: str
     url: str

@@ -22,7 +22,7 @@ from api.routes import Auth, Call, Nothing, Reply, Route
 from market.device_work import DeviceWork
 from market.devices import NAME_MAX_CHARACTERS, Devices, Report, WorkerToken
 from market.errors import Code, MarketError
-from market.exits import ATTACHED_STATES, Exits
+from market.exits import Exits
 from market.jobs import Jobs
 from market.scopes import Scope
 from storage.benchmarks import BenchmarkRow
@@ -328,7 +328,7 @@ class WorkerRoutes:
             gpu_name=device.gpu_name,
             cpu_cores=device.cpu_cores,
             ram_gb=device.ram_gb,
-            is_online=self._devices.is_online(device) or exit_state in ATTACHED_STATES,
+            is_online=self._exits.is_online(device, exit_state),
             earn_today=money(earned),
             earn_today_usd=money(0 if shared is None else shared.earned),
             shared_bytes_today=0 if shared is None else shared.used_bytes,

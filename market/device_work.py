@@ -116,7 +116,7 @@ class DeviceWork:
             return WorkState.REVOKED
         if row.last_heartbeat_at is None and self._dispatch.is_asking(row.id) is None:
             return WorkState.NEVER_SEEN
-        if not self._devices.is_online(row):
+        if not self._devices.is_heard(row):
             return WorkState.OFFLINE
         if running:
             return WorkState.WORKING

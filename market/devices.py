@@ -286,7 +286,7 @@ class Devices:
         """
         return await self._store.read(queries.listening_among, device_ids)
 
-    def is_online(self, device: DeviceRow) -> bool:
+    def is_heard(self, device: DeviceRow) -> bool:
         """Say whether a device was heard of lately and has not left since."""
         latest = device.last_heartbeat_at
         return (

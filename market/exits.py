@@ -27,6 +27,7 @@ from storage import bandwidth as bandwidth_queries
 from storage import devices as device_queries
 from storage import exits as queries
 from storage import ledger as ledger_queries
+from storage.devices import DeviceRow
 from storage.exits import (
     ConsentRow,
     CountryRow,
@@ -59,7 +60,7 @@ BARRED_WORDS = {
 }
 
 # The states of an attached exit: it carries, or could.
-ATTACHED_STATES = frozenset({"online", "resting"})
+_ATTACHED_STATES = frozenset({"online", "resting"})
 # A query that changes a device as an exit: it takes the transaction, the device and a value.
 _Change = Callable[..., Coroutine[Any, Any, None]]
 
@@ -439,6 +440,15 @@ class Exits:
         """Return in a word what those of some devices do as exits that are or were exits."""
         rows = await self._store.read(queries.of_devices, device_ids)
         return {row.device_id: self._state(row) for row in rows}
+
+    def is_online(self, device: DeviceRow, exit_state: str | None) -> bool:
+        """Say whether a device sends heartbeats, or is attached as an exit.
+
+        Args:
+            device: as the store has it.
+            exit_state: its word in `states`; None of a device that never was an exit.
+        """
+        return self._devices.is_heard(device) or exit_state in _ATTACHED_STATES
 
     async def today(self, device_ids: Sequence[str]) -> dict[str, DayRow]:
         """Return what those of some devices that were exits today carried since 00:00 UTC."""

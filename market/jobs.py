@@ -81,7 +81,10 @@ class AttemptLogs(Protocol):
 
 
 class Owned(Struct, frozen=True):
-    """A job as its buyer sees it, and what it has cost, in its currency, once it is over.
+    """A job as its buyer sees it, with two amounts in its currency.
+
+    An open job without a paid attempt has no `paid`. `left` is the part of the
+    price that is held, None once the job is over.
 
     `review` is there once it is completed, if its buyer may look at the result, or might; of a
     replica that is paid by time, once an attempt was paid, and it is the last one that is open.
@@ -90,6 +93,7 @@ class Owned(Struct, frozen=True):
 
     job: JobRow
     paid: int | None
+    left: int | None = None
     spec: Spec | None = None
     review: ReviewRow | None = None
     group: copies.Group | None = None
@@ -622,11 +626,16 @@ class Jobs:
         hold = await ledger_queries.find_hold(tx, hold_of(job_id))
         spec = await self._specs.find(tx, job_id)
         rows = await review_queries.of_job(tx, job_id)
-        paid = hold.captured if hold is not None else None
+        paid = left = None
+        if hold is not None:
+            paid = hold.captured
+            if paid is None:
+                left = await ledger_queries.left_in_hold(tx, hold.id)
+                paid = hold.amount - left or None
         if paid is not None:
             paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
         group = await copies.find(tx, job_id)
-        return Owned(job, paid, spec, reviews.most_urgent(rows), group)
+        return Owned(job, paid, left, spec, reviews.most_urgent(rows), group)
 
     async def _find_open(self, tx: Transaction, job_id: str) -> Open:
         job = await queries.find(tx, job_id)

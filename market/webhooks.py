@@ -240,8 +240,9 @@ class Webhooks:
     ) -> EndpointRow:
         """Change what is given of an endpoint; None leaves it as it is.
 
-        An endpoint that an API key leads elsewhere, or enables, counts as made by it. Enabling
-        forgets that it has failed; what it has missed is sent when it is recovered.
+        An endpoint that an API key leads elsewhere, or enables, counts as made by it. Enabling it,
+        or leading it to another URL, forgets that it has failed; what it has missed is sent when it
+        is recovered.
 
         Raises:
             MarketError: `webhook_not_found`, `invalid_field`.
@@ -258,7 +259,7 @@ class Webhooks:
             )
             if changed.url != row.url:
                 await _require_new_url(tx, changed)
-                changed = changed._replace(proven_at=None, quiet_until=0)
+                changed = changed._replace(proven_at=None, failing_since=None, quiet_until=0)
                 await queries.release(tx, endpoint_id, self._now())
             is_news = is_enabled or (changed.url, changed.types) != (row.url, row.types)
             if is_news:
@@ -494,9 +495,9 @@ class Webhooks:
         ):
             return _Written.NOTHING
         if not outcome.error:
-            await queries.end_failing(tx, row.endpoint_id, now)
+            await queries.end_failing(tx, row.endpoint_id, attempt.url, now)
             return _Written.OUTCOME
-        place = await queries.begin_failing(tx, row.endpoint_id, now)
+        place = await queries.begin_failing(tx, row.endpoint_id, attempt.url, now)
         if place is None:
             return _Written.OUTCOME
         if place.proven_at is None:

@@ -5,7 +5,6 @@ What a part needs of the settings is made in `slices`; when it runs is said in `
 
 import asyncio
 import gc
-import logging
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -77,7 +76,7 @@ from proxyd.ops.access_log import AccessLog
 from proxyd.ops.listening import CannotListenError, bound_port, exits_context
 from proxyd.ops.metrics import Metrics, Sources
 from proxyd.ops.role import Role
-from proxyd.ops.signing_key import exposed_files, signing_key
+from proxyd.ops.signing_key import signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
@@ -108,8 +107,6 @@ USED_LATER = (
     "market.photos.picture",
     "prometheus_client.exposition",
 )
-
-_logger = logging.getLogger("daemon")
 
 
 def import_the_rest(settings: Settings) -> None:
@@ -164,9 +161,6 @@ async def build(
     access_log = geography = None
     try:
         key = signing_key(settings)
-        if role is None or role.has_services:
-            for warning in exposed_files(settings):
-                _logger.warning("%s", warning)
         if listeners.exits is not None:
             geography = await _geography(settings)
         access_log = _access_log(settings, key, role)
@@ -648,6 +642,7 @@ def _assistant(
         market.bandwidth,
         market.jobs,
         market.devices,
+        market.exits,
         market.referrals,
         Offer(micro(settings.market.price_per_gb_default_usd)),
     )

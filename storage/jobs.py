@@ -63,9 +63,10 @@ class OpenJobRow(NamedTuple):
 
 
 class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
-    """A job of its buyer's list; `captured` is its final cost, None until it is over.
+    """A job of its buyer's list; these amounts are in `currency`, as `price_held`.
 
-    Both that and `price_held` are in `currency`.
+    An open job without a paid attempt has no `paid`. `left` is the part of the price that is held,
+    None once the job is over.
     """
 
     id: str
@@ -82,7 +83,8 @@ class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
     deploy_id: str | None
     currency: str
     price_held: int
-    captured: int | None
+    paid: int | None
+    left: int | None
 
 
 class StateRow(NamedTuple):
@@ -127,16 +129,19 @@ _CHANCES_USED = f"""(
 )"""
 
 # What a job `j` has cost its buyer, with its hold as `h`: None while it is open.
-PAID = """h.captured - (
+_REVERSED = """(
     SELECT CAST(COALESCE(SUM(r.price), 0) AS BIGINT) FROM job_reviews AS r
     WHERE r.job_id = j.id AND r.state = 'reversed'
 )"""
+PAID = f"h.captured - {_REVERSED}"
+_PAID_SO_FAR = f"COALESCE(h.captured, NULLIF(h.drawn, 0)) - {_REVERSED}"
+_LEFT = "CASE WHEN h.resolved_at IS NULL THEN h.amount - h.drawn END"
 
 _COLUMNS = ", ".join(JobRow._fields)
 _VALUES = ", ".join(f":{name}" for name in JobRow._fields)
 _JOB = f"SELECT {_COLUMNS} FROM jobs"
 _OPEN_COLUMNS = ", ".join(OpenJobRow._fields)
-_OWN_COLUMNS = ", ".join(f"j.{name}" for name in OwnJobRow._fields[:-1])
+_OWN_COLUMNS = ", ".join(f"j.{name}" for name in OwnJobRow._fields[:-2])
 
 # The open jobs of one type and status. Their conditions repeat those of the partial indexes word
 # for word, because only then does a planner use such an index.
@@ -208,7 +213,7 @@ async def page_of_user(
     return await tx.all(
         OwnJobRow,
         f"""
-        SELECT {_OWN_COLUMNS}, {PAID} FROM jobs AS j
+        SELECT {_OWN_COLUMNS}, {_PAID_SO_FAR}, {_LEFT} FROM jobs AS j
         LEFT JOIN holds AS h ON h.id = 'job:' || j.id
         WHERE j.user_id = :user_id AND j.id < :before AND {status_filter}
         ORDER BY j.id {NEWEST_FIRST}
@@ -228,7 +233,7 @@ async def page_of_device(
     return await tx.all(
         OwnJobRow,
         f"""
-        SELECT {_OWN_COLUMNS}, NULL FROM jobs AS j
+        SELECT {_OWN_COLUMNS}, NULL, NULL FROM jobs AS j
         WHERE j.status = 'running' AND j.device_id = :device_id AND j.id < :before
         ORDER BY j.id {NEWEST_FIRST}
         LIMIT :limit

@@ -205,13 +205,13 @@ async def endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> EndpointR
 
 
 async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
-    """Have an endpoint be as this row says, but for what deliveries change."""
+    """Have an endpoint be as this row says, but for whether and why it is disabled."""
     await tx.run(
         """
         UPDATE webhook_endpoints SET url = :url, types = :types, description = :description,
             sealed_secret = :sealed_secret, sealed_old_secret = :sealed_old_secret,
             old_until = :old_until, made_by = :made_by, proven_at = :proven_at,
-            quiet_until = :quiet_until
+            failing_since = :failing_since, quiet_until = :quiet_until
         WHERE id = :id
         """,
         id=row.id,
@@ -223,6 +223,7 @@ async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
         old_until=row.old_until,
         made_by=row.made_by,
         proven_at=row.proven_at,
+        failing_since=row.failing_since,
         quiet_until=row.quiet_until,
     )
 
@@ -272,38 +273,50 @@ async def delete_endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> bo
     return changed == 1
 
 
-async def begin_failing(tx: Transaction, endpoint_id: str, now: int) -> EndpointRow | None:
-    """Note a failure; return the endpoint, whose `failing_since` says since when it fails."""
+async def begin_failing(
+    tx: Transaction, endpoint_id: str, url: str, now: int
+) -> EndpointRow | None:
+    """Note a failure; return the endpoint, whose `failing_since` says since when it fails.
+
+    None when it is deleted, or leads elsewhere by now: the failure says nothing of another server.
+    """
     await tx.run(
         """
         UPDATE webhook_endpoints SET failing_since = :now
-        WHERE id = :id AND failing_since IS NULL
+        WHERE id = :id AND url = :url AND failing_since IS NULL
         """,
         id=endpoint_id,
+        url=url,
         now=now,
     )
     return await tx.one(
         EndpointRow,
-        f"SELECT {_ENDPOINT} FROM webhook_endpoints WHERE id = :id",
+        f"SELECT {_ENDPOINT} FROM webhook_endpoints WHERE id = :id AND url = :url",
         id=endpoint_id,
+        url=url,
     )
 
 
-async def end_failing(tx: Transaction, endpoint_id: str, now: int) -> None:
-    """Note a success; the first one ends what `quieten` has put off."""
+async def end_failing(tx: Transaction, endpoint_id: str, url: str, now: int) -> None:
+    """Note a success at a URL; the first one ends what `quieten` has put off.
+
+    Nothing is noted when the endpoint leads elsewhere by now: another server has agreed to nothing.
+    """
     await tx.run(
         """
         UPDATE webhook_endpoints SET failing_since = NULL
-        WHERE id = :id AND failing_since IS NOT NULL
+        WHERE id = :id AND url = :url AND failing_since IS NOT NULL
         """,
         id=endpoint_id,
+        url=url,
     )
     is_first = await tx.run(
         """
         UPDATE webhook_endpoints SET quiet_until = 0, proven_at = :now
-        WHERE id = :id AND proven_at IS NULL
+        WHERE id = :id AND url = :url AND proven_at IS NULL
         """,
         id=endpoint_id,
+        url=url,
         now=now,
     )
     if is_first:

@@ -92,6 +92,7 @@ class Refusal(Enum):
     )
     NO_ANSWER = 502, "No answer", "The job closed the connection, or gave no proper answer.", 0
     TIMEOUT = 504, "The machine is slow", "The machine that runs the app did not answer in time.", 0
+    UNKNOWN_CODING = 501, "Unknown coding", Transport.UNKNOWN_CODING.meaning, 0
     FAILED = 500, "Failed", "The service failed.", 0
 
     def __init__(self, status: int, title: str, words: str, seconds: int) -> None:
@@ -99,6 +100,12 @@ class Refusal(Enum):
         self.title = title
         self.words = words
         self.seconds = seconds
+
+
+_UNPARSED = {
+    Transport.BAD_REQUEST: Refusal.MALFORMED,
+    Transport.UNKNOWN_CODING: Refusal.UNKNOWN_CODING,
+}
 
 
 def answer(refusal: Refusal, accept: str) -> Response:
@@ -123,16 +130,15 @@ def answer(refusal: Refusal, accept: str) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     response = Response(refusal.status, body, headers)
     # What comes behind it may be no request either.
-    if refusal in (Refusal.MALFORMED, Refusal.TOO_LONG):
+    if refusal in (Refusal.MALFORMED, Refusal.TOO_LONG, Refusal.UNKNOWN_CODING):
         response.force_close()
     return response
 
 
 def answer_unparsed(reason: Transport, is_too_long: bool) -> Response:
     """Return the answer to what is no request, of which nobody knows what it wants."""
-    if reason is not Transport.BAD_REQUEST:
-        return answer(Refusal.FAILED, "")
-    return answer(Refusal.TOO_LONG if is_too_long else Refusal.MALFORMED, "")
+    refusal = Refusal.TOO_LONG if is_too_long else _UNPARSED.get(reason, Refusal.FAILED)
+    return answer(refusal, "")
 
 
 def redirect(location: str, cookie: str) -> Response:

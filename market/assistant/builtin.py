@@ -14,6 +14,7 @@ from market.assistant.languages import Language
 from market.assistant.phrases import phrase
 from market.bandwidth import Bandwidth
 from market.devices import Devices
+from market.exits import Exits
 from market.jobs import Jobs
 from market.money import GB, MICRO, as_decimal
 from market.referrals import Referrals
@@ -83,6 +84,7 @@ class Responder:
         bandwidth: has the caller's sessions.
         jobs: has the caller's jobs.
         devices: has the caller's devices.
+        exits: knows which of them are online.
         referrals: has the caller's code.
         offer: the price to quote.
     """
@@ -92,12 +94,14 @@ class Responder:
         bandwidth: Bandwidth,
         jobs: Jobs,
         devices: Devices,
+        exits: Exits,
         referrals: Referrals,
         offer: Offer,
     ) -> None:
         self._bandwidth = bandwidth
         self._jobs = jobs
         self._devices = devices
+        self._exits = exits
         self._referrals = referrals
         self._offer = offer
         self._facts = {
@@ -176,7 +180,8 @@ class Responder:
             )
             if device.revoked_at is None
         ]
-        online = sum(map(self._devices.is_online, devices))
+        states = await self._exits.states([device.id for device in devices])
+        online = sum(self._exits.is_online(device, states.get(device.id)) for device in devices)
         return phrase(language, "devices", count=len(devices), online=online)
 
     async def _referral(self, language: Language, caller: Caller) -> str:

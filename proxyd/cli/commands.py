@@ -237,14 +237,10 @@ def _backup(settings: Settings, options: Namespace) -> int:
 
 def _config_check(settings: Settings, options: Namespace) -> int:
     """Say that the settings are right: a mistake would have been reported when they were read."""
-    from proxyd.ops.cores import too_few_cores
-    from proxyd.ops.openness import open_settings
-    from proxyd.ops.signing_key import exposed_files
+    from proxyd.ops.cautions import cautions
 
-    cores = too_few_cores(settings.proxy.processes)
-    for warning in (*exposed_files(settings), *open_settings(settings), cores):
-        if warning:
-            complain(f"warning: {warning}")
+    for warning in cautions(settings):
+        complain(f"warning: {warning}")
     say(f"the settings are right: {options.config or 'defaults and environment'}")
     return 0
 

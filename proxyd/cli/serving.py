@@ -1,5 +1,6 @@
 """`proxyd serve`: everything that serves is imported here, and nowhere else on the command line."""
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,14 @@ from proxyd.daemon import serve
 from proxyd.listeners import Listeners
 from proxyd.loop import runner
 from proxyd.ops.activation import inherited
+from proxyd.ops.cautions import cautions
 from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import service_manager
 from proxyd.reload import reload
 
 FAILED = 1
+
+_logger = logging.getLogger("daemon")
 
 
 class Reporting(Protocol):
@@ -41,6 +45,8 @@ def run(settings: Settings, path: Path | None, reporting: Reporting, *, with_dem
         return _adapted(load(path, os.environ), with_demo=with_demo)
 
     settings = _adapted(settings, with_demo=with_demo)
+    for warning in cautions(settings):
+        _logger.warning("%s", warning)
     listeners = Listeners.open(settings, inherited(os.environ))
     if settings.proxy.processes == 1:
         return runner.run(_serve(settings, listeners, None, read, with_demo=with_demo))

@@ -41,7 +41,6 @@ from config.settings import Settings
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.ops import logs
-from proxyd.ops.cores import too_few_cores
 from proxyd.ops.listening import (
     CannotListenError,
     listen_for_processes,
@@ -113,8 +112,6 @@ class Supervisor:
     def run(self) -> int:
         """Start the processes and watch them; return the exit status once none is left."""
         self._announcer.starting()
-        if warning := too_few_cores(len(self._children)):
-            _logger.warning("%s", warning)
         signals, selector = Signals(), selectors.DefaultSelector()
         selector.register(signals, selectors.EVENT_READ)
         fed_at = -self._watchdog_seconds

@@ -128,3 +128,17 @@ async def test_a_head_is_refused_and_nothing_is_read_behind_it() -> None:
     assert connected.served == []
     assert connected.transport.sent.startswith(b"HTTP/1.0 400 Bad Request")
     connected.protocol.connection_lost(None)
+
+
+async def test_of_the_newest_requests_those_with_a_problem_are_refused() -> None:
+    connected = Connected()
+    connected.may_answer.set()
+    connected.protocol.data_received(REQUEST % 1 + REQUEST % 2 + REQUEST % 3)
+    connected.protocol.refuse_newest(
+        2, lambda message: ValueError("no") if message.path in ("/1", "/2") else None
+    )
+    await turns()
+    await turns()
+    assert connected.served == ["/1"]
+    assert connected.transport.sent.count(b"HTTP/1.0 400 Bad Request") == 1
+    connected.protocol.connection_lost(None)

@@ -1,14 +1,13 @@
 """What the routes of artifacts promise: to a buyer, to a device, and to nobody else."""
 
 import asyncio
-import hashlib
-import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from support.artifacts import announced, as_device, as_person, put, upload
 from support.mounts import fill, small_disk
 from support.service import Answer, Person, Service, running_in
 from support.story import worker_token
@@ -19,45 +18,8 @@ WANTED = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs":
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 
 
-def announced(content: bytes, name: str = "data.bin", **fields: Any) -> dict[str, Any]:
-    digest = hashlib.sha256(content).hexdigest()
-    return {"name": name, "size_bytes": len(content), "sha256": digest, **fields}
-
-
 def refused(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.code
-
-
-def as_person(person: Person) -> dict[str, str]:
-    return {"Authorization": f"Bearer {person.token}"}
-
-
-def as_device(token: str) -> dict[str, str]:
-    return {"X-Worker-Token": token}
-
-
-async def put(
-    service: Service, path: str, data: Any, who: dict[str, str], offset: int | None = None
-) -> Answer:
-    where = path if offset is None else f"{path}?offset={offset}"
-    if isinstance(data, bytes):
-        data = io.BytesIO(data)
-    return await service.call("PUT", where, raw=data, headers={**who, "Content-Type": "x/y"})
-
-
-async def upload(
-    service: Service, who: dict[str, str], content: bytes, path: str = "/api/artifacts", **more: Any
-) -> str:
-    """Announce a file, send it, and say so; returns its identifier."""
-    answer = await service.call("POST", path, announced(content, **more), headers=who)
-    assert answer.status == 200, answer.body
-    artifact_id = str(answer.body["artifact_id"])
-    sent = await put(service, answer.body["upload"]["url"], content, who)
-    assert (sent.status, sent.body["offset"]) == (200, len(content)), sent.body
-    done_at = answer.body["upload"]["url"].replace("/content", "/done")
-    done = await service.call("POST", done_at, {}, headers=who)
-    assert (done.status, done.body["artifact"]["is_whole"]) == (200, True)
-    return artifact_id
 
 
 async def fetch(

@@ -121,6 +121,7 @@ STATUS_OF_REASON = {
     Transport.TOO_MANY_REQUESTS: 429,
     Transport.INTERNAL_ERROR: 500,
     Transport.STORE_UNAVAILABLE: 500,
+    Transport.UNKNOWN_CODING: 501,
     Transport.NOT_READY: 503,
     Transport.DRAINING: 503,
 }

@@ -13,7 +13,7 @@ from support.service import Person, Service, running, settings_for
 from support.story import worker_token
 from support.waiting import until
 
-from api import sse
+from api import lasting, sse
 from market import event_feed, event_log
 from market.events import DeployFinished, Ping
 from storage import events as event_queries
@@ -273,7 +273,7 @@ async def test_a_stream_without_events_is_kept_in_use(
 async def test_a_login_that_is_over_ends_its_streams(
     service: Service, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(sse, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.05)
     me = await service.person()
     login = {"email": me.email, "password": "long enough"}
     answer = await service.call("POST", "/auth/login", login)

@@ -202,14 +202,14 @@ async def test_a_buyer_sees_a_job_of_its_own_from_beginning_to_end(service: Serv
     buyer, owner = await service.person(credit="10"), await service.person()
     job_id = await put_up(service, buyer, description="run it", requirements="a GPU")
     job = await own(service, buyer, job_id)
-    assert types_of(job) == OWN_FIELDS
+    assert types_of(job) == {**OWN_FIELDS, "left": float}
     assert {name: job[name] for name in WANTED} == WANTED
     assert (job["description"], job["requirements"]) == ("run it", "a GPU")
     assert (job["attempts"], job["buyer_id"]) == (0, buyer.user_id)
     device = await worker_token(service, owner)
     await accept(service, device, job_id)
     job = await own(service, buyer, job_id)
-    assert types_of(job) == {**OWN_FIELDS, "accepted_at": str}
+    assert types_of(job) == {**OWN_FIELDS, "accepted_at": str, "left": float}
     assert (job["status"], job["attempts"]) == ("running", 1)
     await report(service, device, job_id, "complete", {"result": "42"})
     job = await own(service, buyer, job_id)

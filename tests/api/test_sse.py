@@ -12,7 +12,7 @@ import pytest
 from support.service import Person, Service, running_in
 from support.waiting import until
 
-from api import sse
+from api import lasting, sse
 from api.routes import Auth, Event
 from market.scopes import Scope
 
@@ -108,7 +108,7 @@ async def test_a_log_and_events_are_followed_no_longer_than_the_key_lasts(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(sse, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.05)
     me = await service.person(credit="10")
     job_id = await job_of(service, me)
     body = {"name": "x", "scopes": [Scope.JOBS_READ, Scope.EVENTS_READ]}
@@ -135,7 +135,7 @@ async def test_a_log_and_events_are_followed_no_longer_than_the_key_lasts(
 async def test_a_stream_goes_on_while_its_login_does(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sse, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.01)
     me = await service.person()
     checks: list[Any] = []
     is_current = service.daemon.market.accounts.is_current
@@ -156,7 +156,7 @@ async def test_a_stream_goes_on_while_its_login_does(
 async def test_events_that_come_without_a_pause_are_checked_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sse, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0)
     closed = []
 
     async def endless() -> AsyncGenerator[Event, None]:

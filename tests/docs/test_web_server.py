@@ -15,11 +15,14 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 import pytest
+from aiohttp.web import StreamResponse
 from msgspec.structs import replace
 from support.process import ROOT
 from support.service import Service
 from support.story import worker_token
 from support.tls import make_certificate
+
+from api.connections import Request
 
 GUIDE = ROOT / "docs" / "operations.md"
 ASKED = {
@@ -153,3 +156,40 @@ async def test_a_large_file_is_taken(service: Service, front: tuple[str, ssl.SSL
             path, data=io.BytesIO(LARGE), headers={"Content-Type": "x/y"}
         ) as sent:
             assert (sent.status, (await sent.json())["offset"]) == (200, len(LARGE))
+
+
+@pytest.mark.parametrize(
+    ("lines", "statuses"),
+    [
+        (("Transfer-Encoding: chunked",), [400]),
+        (("Transfer-Encoding: gzip, chunked",), [501]),
+        (("Transfer-Encoding: chunked, chunked",), [400, 501]),
+        (("Transfer-Encoding: chunked", "Content-Length: 2"), [400]),
+    ],
+)
+async def test_a_body_that_could_be_read_in_two_ways_is_one_request_at_most(
+    service: Service,
+    front: tuple[str, ssl.SSLContext],
+    monkeypatch: pytest.MonkeyPatch,
+    lines: tuple[str, ...],
+    statuses: list[int],
+) -> None:
+    url, context = front
+    asked: list[str] = []
+    respond = service.daemon.http._respond
+
+    async def noting(request: Request) -> StreamResponse:
+        asked.append(request.path)
+        return await respond(request)
+
+    monkeypatch.setattr(service.daemon.http._server, "request_handler", noting)
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port, ssl=context)
+    host = ("Host: localhost", "Content-Type: application/json", "Connection: close")
+    head = "".join(f"{line}\r\n" for line in ("POST /auth/login HTTP/1.1", *host, *lines))
+    writer.write(head.encode() + b"\r\n2\r\n{}\r\n0\r\n\r\nGET /evil HTTP/1.1\r\nHost: x\r\n\r\n")
+    answered = await reader.read()
+    writer.close()
+    assert int(answered.split(b" ", 2)[1]) in statuses
+    assert answered.count(b"HTTP/1.1 ") == 1
+    assert "/evil" not in asked

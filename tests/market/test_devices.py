@@ -104,7 +104,7 @@ async def test_a_new_device_is_offline_and_named_like_its_token(market: Market) 
         offline_at=None,
         revoked_at=None,
     )
-    assert not market.devices.is_online(device)
+    assert not market.devices.is_heard(device)
 
 
 async def test_two_tokens_of_one_name_are_two_devices(market: Market) -> None:
@@ -195,7 +195,7 @@ async def test_a_report_is_seen_at_once_and_survives_a_restart_once_flushed(
     later = restarted(market)
     assert await only(later, user) == expected
     assert await later.authenticate(token) == expected
-    assert later.is_online(expected)
+    assert later.is_heard(expected)
 
 
 async def test_a_heartbeat_keeps_what_it_leaves_out(market: Market) -> None:
@@ -223,9 +223,9 @@ async def test_a_device_is_online_for_ninety_seconds_and_not_longer(market: Mark
     market.devices.heartbeat(device, {})
     for seconds, online in ((0, True), (90, True), (1, False)):
         market.clock.now += seconds
-        assert market.devices.is_online(await only(market.devices, user)) is online
+        assert market.devices.is_heard(await only(market.devices, user)) is online
     market.devices.heartbeat(device, {})
-    assert market.devices.is_online(await only(market.devices, user))
+    assert market.devices.is_heard(await only(market.devices, user))
 
 
 @pytest.mark.both_engines
@@ -235,20 +235,20 @@ async def test_a_device_that_leaves_is_offline_until_it_is_heard_of_again(market
     device = await market.devices.authenticate(token)
     market.devices.heartbeat(device, {})
     await market.devices.offline(device)
-    assert not market.devices.is_online(await only(market.devices, user))
+    assert not market.devices.is_heard(await only(market.devices, user))
     await market.devices.flush()
     later = restarted(market)
-    assert not later.is_online(await later.authenticate(token))
+    assert not later.is_heard(await later.authenticate(token))
     later.heartbeat(await later.authenticate(token), {})
-    assert later.is_online(await later.authenticate(token))
+    assert later.is_heard(await later.authenticate(token))
     await later.flush()
-    assert market.devices.is_online(await only(restarted(market), user))
+    assert market.devices.is_heard(await only(restarted(market), user))
 
 
 async def test_a_device_that_leaves_before_it_came_is_offline(market: Market) -> None:
     user = await market.person()
     await market.devices.offline(await device_of(market, user))
-    assert not market.devices.is_online(await only(market.devices, user))
+    assert not market.devices.is_heard(await only(market.devices, user))
     await market.devices.flush()
     assert (await only(restarted(market), user)).last_heartbeat_at is None
 
@@ -264,7 +264,7 @@ async def test_a_revoked_token_is_refused_at_once_and_after_a_restart(market: Ma
     assert await refusal(restarted(market).authenticate(token)) is Code.WORKER_UNAUTHORIZED
     revoked = await only(market.devices, user)
     assert revoked.revoked_at == market.clock.now
-    assert not market.devices.is_online(revoked)
+    assert not market.devices.is_heard(revoked)
 
 
 async def test_a_token_that_was_never_shown_is_revoked_too(market: Market) -> None:
@@ -299,11 +299,11 @@ async def test_a_report_that_comes_with_the_revocation_brings_nothing_back(marke
     device = await market.devices.authenticate(token)
     await market.devices.revoke(user, device.id)
     market.devices.heartbeat(device, {"gpu_name": "late"})
-    assert not market.devices.is_online(await only(market.devices, user))
+    assert not market.devices.is_heard(await only(market.devices, user))
     await market.devices.flush()
     later = restarted(market)
     assert await refusal(later.authenticate(token)) is Code.WORKER_UNAUTHORIZED
-    assert not later.is_online(await only(later, user))
+    assert not later.is_heard(await only(later, user))
 
 
 async def test_revoking_twice_keeps_the_first_time(market: Market) -> None:

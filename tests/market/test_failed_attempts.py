@@ -72,6 +72,25 @@ async def test_an_attempt_that_failed_by_its_work_is_paid_though_the_job_waits(
     assert await audited(market)
 
 
+async def test_a_buyer_sees_how_much_of_an_open_job_is_paid_and_how_much_is_held(
+    market: Market,
+) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await restarting(market, buyer)
+
+    async def shown() -> tuple[int | None, int | None]:
+        [listed] = await market.jobs.page_of_user(buyer, status=None, before="", limit=10)
+        one = await market.jobs.find(buyer, job_id)
+        assert (one.paid, one.left) == (listed.paid, listed.left)
+        return one.paid, one.left
+
+    assert await shown() == (None, 10 * MICRO)
+    await fails(market, job_id, worker, HOUR // 2)
+    assert await shown() == (2_500_000, 7_500_000)
+    await market.jobs.cancel(buyer, job_id)
+    assert await shown() == (2_500_000, None)
+
+
 @pytest.mark.parametrize("kind", sorted(set(FailureKind) - WORK_KINDS))
 async def test_no_attempt_is_paid_that_failed_by_anything_else(
     market: Market, kind: FailureKind

@@ -513,7 +513,7 @@ async def test_what_a_job_has_cost_is_known_once_it_is_over(market: Market) -> N
     for job_id, paid in expected.items():
         assert (await market.jobs.find(buyer, job_id)).paid == paid
     page = await market.jobs.page_of_user(buyer, status=None, before="", limit=10)
-    assert {job.id: job.captured for job in page} == expected
+    assert {job.id: job.paid for job in page} == expected
 
 
 async def test_the_third_owner_who_fails_is_the_last_and_the_price_is_released(

@@ -124,7 +124,8 @@ async def test_an_owner_is_told_what_is_made_and_by_which_key(market: Market, by
     created = {each["webhook_id"]: each for each in await said(market, me, "webhook.created")}
     assert device_event["key_id"] == created[new]["key_id"] == expected
     assert created[watching.endpoint.id]["key_id"] is None
-    await market.store.write(queries.end_failing, watching.endpoint.id, market.clock.now)
+    url = watching.endpoint.url
+    await market.store.write(queries.end_failing, watching.endpoint.id, url, market.clock.now)
     due = await market.webhooks.due(but=(), limit=100)
     assert {row.endpoint_id for row in due} == {watching.endpoint.id}
     await market.webhooks.roll(me, watching.endpoint.id)

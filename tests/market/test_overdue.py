@@ -282,7 +282,7 @@ async def test_a_heartbeat_that_names_nothing_at_all_takes_nothing_back(market: 
     device = await on(market, job_id, worker)
     assert await market.attempt_reports.sync(device, {"cpu_pct": 5.0}, None) == []
     assert (await stored_job(market, job_id)).status == JobStatus.RUNNING
-    assert market.devices.is_online((await market.devices.page(worker, before="", limit=1))[0])
+    assert market.devices.is_heard((await market.devices.page(worker, before="", limit=1))[0])
 
 
 async def test_each_kind_is_ended_a_part_at_a_time(

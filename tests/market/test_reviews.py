@@ -146,7 +146,7 @@ async def test_a_dispute_freezes_the_money_until_the_operator_decides(market: Ma
     assert (await market.jobs.find(buyer, reversed_)).paid == 0
     assert (await market.jobs.find(buyer, upheld)).paid == 10 * MICRO
     page = await market.jobs.page_of_user(buyer, status=None, before="", limit=10)
-    assert {job.id: job.captured for job in page} == {upheld: 10 * MICRO, reversed_: 0}
+    assert {job.id: job.paid for job in page} == {upheld: 10 * MICRO, reversed_: 0}
     assert (await stored_job(market, reversed_)).earned == 0
     assert await refusal(decided(market, upheld, ReviewStatus.REVERSED)) is Code.NOT_REVIEWABLE
     assert await refusal(decided(market, reversed_, ReviewStatus.UPHELD)) is Code.NOT_REVIEWABLE

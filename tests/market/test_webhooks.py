@@ -45,7 +45,7 @@ async def endpoint(
         user_id, url=url, types=list(types or ("*",)), description=""
     )
     if not is_new:
-        await market.store.write(queries.end_failing, made.endpoint.id, market.clock.now)
+        await market.store.write(queries.end_failing, made.endpoint.id, url, market.clock.now)
     return made
 
 
@@ -301,6 +301,48 @@ async def test_one_success_ends_five_days_of_failures(market: Market) -> None:
     await deliver(market, DOWN)
     [shown] = await market.webhooks.all_of(me)
     assert (shown.disabled_at, shown.failing_since) == (None, market.clock.now)
+
+
+@pytest.mark.both_engines
+async def test_another_url_has_not_failed_yet(market: Market) -> None:
+    me = await market.person()
+    made = await endpoint(market, me)
+    await happen(market, me)
+    await deliver(market, DOWN)
+    market.clock.now += FAILING_MAX_SECONDS
+    changed = await market.webhooks.change(me, made.endpoint.id, url=f"{URL}/corrected")
+    assert changed.failing_since is None
+    assert await deliver(market, DOWN) == 1
+    [shown] = await market.webhooks.all_of(me)
+    assert (shown.disabled_at, shown.failing_since) == (None, market.clock.now)
+
+
+async def test_another_description_leaves_the_failures(market: Market) -> None:
+    me = await market.person()
+    made = await endpoint(market, me)
+    await happen(market, me)
+    await deliver(market, DOWN)
+    began = market.clock.now
+    market.clock.now += DAY
+    changed = await market.webhooks.change(me, made.endpoint.id, url=URL, description="the same")
+    assert changed.failing_since == began
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("outcome", [OK, DOWN, Outcome(410, "status 410", 1)])
+async def test_an_attempt_at_the_url_before_says_nothing_of_the_next_one(
+    market: Market, outcome: Outcome
+) -> None:
+    me = await market.person()
+    made = await endpoint(market, me)
+    await happen(market, me)
+    [attempt] = await begun(market)
+    await market.webhooks.change(me, made.endpoint.id, url=f"{URL}/other")
+    await market.webhooks.settle(attempt, outcome)
+    [shown] = await market.webhooks.all_of(me)
+    assert (shown.proven_at, shown.failing_since, shown.disabled_at) == (None, None, None)
+    [row] = await listed(market, me, made)
+    assert row.attempts == 1
 
 
 @pytest.mark.both_engines

@@ -22,6 +22,7 @@ The daemon
     work: jobs that say what is to run, and devices that ask for them
     apps: the door of apps, and jobs that listen behind it
     app_story: a daemon with apps, a device, and jobs that listen
+    artifacts: files of jobs over HTTP, sent by people and by devices
     exits: devices as exits of such a marketplace, and sessions that leave through them
     owner: the owner of a wire protocol, without sockets
     epoll: a set of sockets that takes no more

@@ -88,12 +88,14 @@ def is_setting(name: str) -> bool:
     return name.startswith("PROXYD_") and name != "PROXYD_INTERPRETED"
 
 
-def run(url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    url: str, *arguments: str, stdin: str = "", **settings: str
+) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "proxyd", *arguments],
         cwd=ROOT,
-        env=environment(url),
+        env=environment(url, **settings),
         input=stdin,
         capture_output=True,
         text=True,

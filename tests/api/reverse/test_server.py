@@ -643,6 +643,13 @@ async def test_a_request_that_could_be_read_in_two_ways_is_refused(
     assert job.asked == []
 
 
+async def test_a_coding_before_chunked_is_refused(browser: Browser, job: Job) -> None:
+    head = browser.head("POST", "/", "Transfer-Encoding: gzip, chunked")
+    answer = await say(browser.port, head + b"0\r\n\r\nGET /evil")
+    assert answer.split(b" ", 2)[1] == b"501"
+    assert job.asked == []
+
+
 async def test_a_request_inside_a_body_stays_in_it(browser: Browser, job: Job) -> None:
     inside = b"GET /evil HTTP/1.1\r\nHost: x\r\n\r\n"
     bodies = []

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support.books import caller_of
+from support.exits import SomeAttached, exit_device
 from support.market import Market
 from support.model import ScriptedModel
 
@@ -20,7 +21,12 @@ DOWN = ModelError("it is down", is_final=True)
 
 def responder(market: Market) -> Responder:
     return Responder(
-        market.bandwidth, market.jobs, market.devices, market.referrals, Offer(1_500_000)
+        market.bandwidth,
+        market.jobs,
+        market.devices,
+        market.exits,
+        market.referrals,
+        Offer(1_500_000),
     )
 
 
@@ -60,6 +66,15 @@ async def test_without_a_model_the_account_answers(market: Market) -> None:
     assert "117.00 кредитов" in await asked_about(market, "мой баланс", user, language="ru")
     assert "117.00 크레딧" in await asked_about(market, "잔액", user, language="ko")
     assert "117.00 kredi" in await asked_about(market, "bakiye", user, language="tr")
+
+
+async def test_a_device_that_is_attached_as_an_exit_counts_as_online(market: Market) -> None:
+    owner = await market.person()
+    attached = market.exits.attached = SomeAttached()
+    made = [await exit_device(market, owner) for _ in range(2)]
+    attached.states = {made[0].id: ""}
+    said = await asked_about(market, "my devices", owner)
+    assert "You have 2 worker devices; 1 are online." in said
 
 
 async def test_nobody_s_account_is_told_to_nobody(market: Market) -> None:

@@ -81,6 +81,7 @@ function overview(job, attempts) {
       [t("work.kind"), jobType(job.job_type)],
       [t("work.price"), paid(job.cost, job.payment_type)],
       job.paid === undefined ? null : [t("work.paid"), paid(job.paid, job.payment_type)],
+      job.paid === undefined || job.left === undefined ? null : [t("work.left"), paid(job.left, job.payment_type)],
       [t("work.hours"), count(job.duration_hrs)],
       [t("work.attempts"), count(job.attempts)],
       job.deploy_id ? [t("work.deploy"), link(`/console/deploys/${job.deploy_id}`, t("work.of_deploy"))] : null,

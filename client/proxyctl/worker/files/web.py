@@ -72,12 +72,14 @@ class Web:
             size: how many bytes there are.
 
         Raises:
-            LinkError: it may be tried again.
+            LinkError: it may be tried again; also when the answer takes longer than `HEAD_SECONDS`.
             RefusedError: it is in vain.
             FetchError: the address is not one that this device may ask.
         """
         connection, target, own = self._connection(url)
         try:
+            connection.connect()
+            sock = connection.sock  # a response keeps it, and the connection may not
             connection.putrequest("PUT", target, skip_accept_encoding=True)
             for name, value in {**own, **headers, "Content-Length": str(size)}.items():
                 if name.lower() != "host":
@@ -86,11 +88,14 @@ class Web:
             # One that has answered before it had everything says why.
             with suppress(BrokenPipeError, ConnectionResetError):
                 _send(connection, read, size)
-            response = connection.getresponse()
-            data = response.read(REFUSAL_MAX_BYTES)
+            with Watch(sock, lambda: False, HEAD_SECONDS) as watch:
+                response = connection.getresponse()
+                data = response.read(REFUSAL_MAX_BYTES)
+            if watch.is_cut:  # the data may be half of an answer
+                raise LinkError("a file cannot be sent: the answer takes too long")
             _require_success(response, data, is_api=TOKEN in own)
             return response.getheader("ETag") or ""
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise LinkError(f"a file cannot be sent: {_reason(error)}") from None
         finally:
             connection.close()

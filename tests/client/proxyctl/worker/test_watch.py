@@ -1,5 +1,6 @@
 """proxyctl.worker.watch: no sender of single bytes holds a device, neither for long nor stopped."""
 
+import io
 import socket
 import threading
 import time
@@ -90,6 +91,16 @@ def read_manifest(port: int, which: str, is_stopped: Callable[[], bool]) -> None
         registry.manifest("latest")
 
 
+def send_file(port: int, which: str, is_stopped: Callable[[], bool]) -> None:
+    """Send a file; the answer alone may drip, so it cannot be stopped."""
+    scheme = "https" if which == "handshake" else "http"
+    device = Web("http://127.0.0.1:9", "token", to_loopback())
+    file = io.BytesIO(b"12")
+    with suppress(LinkError, FetchError):
+        device.put(f"{scheme}://127.0.0.1:{port}/x", {}, file.read, 2)
+    assert not is_stopped()
+
+
 @pytest.mark.parametrize("which", FIRST)
 @pytest.mark.parametrize("read", [read_file, read_manifest])
 def test_a_stopped_attempt_waits_for_no_dripping_answer(
@@ -101,7 +112,7 @@ def test_a_stopped_attempt_waits_for_no_dripping_answer(
 
 
 @pytest.mark.parametrize("which", FIRST)
-@pytest.mark.parametrize("read", [read_file, read_manifest])
+@pytest.mark.parametrize("read", [read_file, read_manifest, send_file])
 def test_an_answer_that_drips_is_not_waited_for(
     read: Callable[[int, str, Callable[[], bool]], None],
     which: str,
