@@ -24,13 +24,15 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from proxyctl.words import plain_line
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.outward import ForbiddenError
+from proxyctl.worker.patience import IMAGE
 from proxyctl.worker.references import DEFAULT_REGISTRY
 from proxyctl.worker.watch import HEAD_SECONDS, Pace, Watch, encrypted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from proxyctl.worker.outward import Dial
+    from proxyctl.worker.patience import Patience
     from proxyctl.worker.references import Reference
 
 _logger = logging.getLogger("worker")
@@ -53,7 +55,7 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 def failure(message: str) -> TaskError:
     """Return the error of an image that cannot be had."""
-    return TaskError("image", message)
+    return TaskError(IMAGE, message)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Registry:
         reference: the image; its host and name are used.
         dial: connects to it, and to where it redirects.
         deadline: monotonic time after which nothing is waited for any more.
-        is_stopped: says that nobody wants it any more.
+        patience: of the attempt that needs the image.
     """
 
     def __init__(
@@ -85,13 +87,13 @@ class Registry:
         *,
         dial: Dial,
         deadline: float,
-        is_stopped: Callable[[], bool],
+        patience: Patience,
     ) -> None:
         self.host = reference.host
         self._name = reference.name
         self._dial = dial
         self._deadline = deadline
-        self._is_stopped = is_stopped
+        self._patience = patience
         self._token = ""
         self._pace = Pace()  # of the answer that comes just now
         host = _DOCKER_HUB if reference.host == DEFAULT_REGISTRY else reference.host
@@ -145,18 +147,19 @@ class Registry:
                 return
             total += len(chunk)
             self._pace.add(len(chunk))
+            self._patience.came(len(chunk))
             if total > most:
                 raise failure(f"{self.host} sent more than the {most} bytes that it had announced")
             yield chunk
 
     def _is_over(self) -> bool:
-        return self._is_stopped() or time.monotonic() > self._deadline
+        return self._patience.is_over() or time.monotonic() > self._deadline
 
     def _is_in_vain(self) -> bool:
         return self._is_over() or self._pace.is_too_slow()
 
     def _require_time(self) -> None:
-        if self._is_stopped():
+        if self._patience.is_over():
             raise failure("it is not wanted any more")
         if time.monotonic() > self._deadline or self._pace.is_too_slow():
             raise failure(f"{self.host} is too slow: the time for pulling an image is over")

@@ -420,11 +420,14 @@ def test_a_bell_that_rings_while_the_log_is_closed_is_harmless(device: Device) -
         def ring(self) -> None:
             rung.append(1)
 
+    class Sending:
+        log = Pump()
+
     rung: list[int] = []
-    looks = iter((Pump(), None))  # it is let go of between two looks
+    looks = iter((Sending(), None))  # it is let go of between two looks
 
     class Closing(Attempt):
-        _pump = property(lambda _: next(looks))  # type: ignore[assignment]
+        _sending = property(lambda _: next(looks))  # type: ignore[assignment]
 
     attempt = device.attempt()
     attempt.__class__ = Closing

@@ -141,8 +141,8 @@ def test_an_agent_that_fetches_images_has_one_engine(
     assert [*executors] == [*findings] == [containers.name]
     chosen = executors[containers.name]
     with pytest.raises(TaskError, match="cannot be reached on the public internet"):
-        sandboxes.fetch_image(chosen, "127.0.0.1:5000/own", lambda: False)
-    assert sandboxes.fetch_image(chosen, "", lambda: False) is None
+        sandboxes.fetch_image(chosen, "127.0.0.1:5000/own", Patience())
+    assert sandboxes.fetch_image(chosen, "", Patience()) is None
     chosen.close()
 
 

@@ -16,6 +16,7 @@ from proxyctl.worker.files import web as web_module
 from proxyctl.worker.files.web import FetchError, Web
 from proxyctl.worker.link import LinkError
 from proxyctl.worker.outward import anywhere
+from proxyctl.worker.patience import Patience
 from proxyctl.worker.references import parse
 from proxyctl.worker.registry import Registry
 
@@ -84,7 +85,7 @@ def read_manifest(port: int, which: str, is_stopped: Callable[[], bool]) -> None
         reference,
         dial=lambda _host, _port, seconds: anywhere("127.0.0.1", port, seconds),
         deadline=time.monotonic() + 600,
-        is_stopped=is_stopped,
+        patience=Patience(is_stopped=is_stopped),
     )
     with suppress(TaskError):
         registry.manifest("latest")

@@ -34,6 +34,7 @@ from proxyctl.worker.files.transfers import Checkpoints, FileTransfers, _opened
 from proxyctl.worker.files.web import Web
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.link import Link, LinkError, RefusedError
+from proxyctl.worker.patience import Patience
 from proxyctl.worker.record import Lend
 from proxyctl.worker.states import State
 
@@ -93,7 +94,8 @@ class Device:
 
     async def fetch(self, is_stopped: Callable[[], bool] = never, **payload: Any) -> None:
         entry = self.entry(**payload)
-        await asyncio.to_thread(self.transfers.fetch, entry, self.folder, is_stopped)
+        patience = Patience(is_stopped=is_stopped)
+        await asyncio.to_thread(self.transfers.fetch, entry, self.folder, patience)
 
     def leave(self, name: str, content: bytes) -> None:
         path = self.folder / WORK / name
@@ -665,7 +667,7 @@ async def test_no_answer_of_a_stranger_is_a_fault_of_the_device(
 ) -> None:
     (tmp_path / INPUTS).mkdir()
     web = Web("http://127.0.0.1:9", "token", to_loopback())
-    given = Inputs(web, tmp_path, room=Room(tmp_path, 1 << 20), is_stopped=never)
+    given = Inputs(web, tmp_path, room=Room(tmp_path, 1 << 20), patience=Patience())
     with answering(answer) as port, pytest.raises(TaskError) as caught:
         await asyncio.to_thread(
             given.fetch, [from_others(f"http://127.0.0.1:{port}/{path}", b"page")]
