@@ -631,9 +631,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         for name in (names.BEGUN, names.RUNNING, names.ENDED, *names.LOGS.values()):
             files.remove(self._folder / name)
         remove_tree(self._folder / WORK)
-        self.entry = self._tools.journal.note(
-            self.entry, boot=boot_id(), taken_at=boot_seconds()
-        )
+        self.entry = self._tools.journal.note(self.entry, boot=boot_id(), taken_at=boot_seconds())
 
     def _supervisor(self) -> Identity | None:
         begun = self._read(names.BEGUN)

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.engine import EngineError, call
-from proxyctl.worker.outward import anywhere
 from proxyctl.worker.patience import IMAGE
 from proxyctl.worker.references import is_allowed, parse
-from proxyctl.worker.registry import Manifest, Registry, failure
+from proxyctl.worker.registry import Manifest, Registry, failure, way_to
 from proxyctl.worker.scratch import remove_tree
 
 if TYPE_CHECKING:
@@ -106,7 +105,8 @@ class Images:
         engine: whose.
         folder: the agent's; what is kept is remembered there, and files on their way lie there.
         limits: the owner's.
-        dial: connects to registries, but to those that the owner has named.
+        dial: connects to places of strangers, which are all but the registries that the owner has
+            named.
 
     Raises:
         FileError: what an agent that was killed has left of an image cannot be removed.
@@ -160,10 +160,9 @@ class Images:
         known = state["names"].get(str(reference)) if reference.digest else None
         if known and self._has(known):
             return self._used(state, reference, known)
-        is_owners = reference.host in self._limits.registries
         registry = Registry(
             reference,
-            dial=anywhere if is_owners else self._dial,
+            dial=way_to(reference.host, self._limits.registries, self._dial),
             deadline=time.monotonic() + self._limits.seconds,
             patience=patience,
         )

@@ -17,7 +17,7 @@ from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import WORK, TaskError
 from proxyctl.worker.executors.limits.disk import TooMuchError
 from proxyctl.worker.executors.ownership import uid_of
-from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
+from proxyctl.worker.files.archives import OF_THE_BYTES, ArchiveError, UnpackOptions
 from proxyctl.worker.files.inputs import Inputs, fetch_file
 from proxyctl.worker.files.notes import Notes
 from proxyctl.worker.files.outputs import (
@@ -55,8 +55,6 @@ CHECKPOINT_MAX_BYTES: Final = 5 << 30
 # On average: 20 Mbit/s, what many homes can send. It also bounds reading and hashing.
 BYTES_PER_SECOND: Final = 2_500_000
 _BEYOND_DISK: Final = "the outputs have more bytes than this job may have on the disk"
-# How `JobFolder.collect` says that it has not looked at everything: a part is no checkpoint.
-_NOT_ALL: Final = "*: "
 
 
 class FileTransfers:
@@ -184,6 +182,9 @@ class FileTransfers:
             raise TaskError("host", str(error)) from None
         except (NoRoomError, OSError) as error:
             raise failure_of(error, "the checkpoint", INPUT) from None
+        except OF_THE_BYTES:
+            _logger.exception("job %s: its checkpoint cannot be restored", folder.name)
+            raise TaskError(INPUT, "the checkpoint cannot be restored") from None
 
     def _send_checkpoint(
         self, entry: Entry, folder: Path, path: str, sending: Checkpoints
@@ -198,7 +199,7 @@ class FileTransfers:
             with _opened(folder / WORK) as work:
                 collection = work.collect([Output("checkpoint", path, most)])
                 left_out = collection.sentences()
-                if not collection.files or any(each.startswith(_NOT_ALL) for each in left_out):
+                if not collection.files or not collection.is_complete:  # a part is no checkpoint
                     return ["no checkpoint this time", *left_out]
                 files = [
                     Content(each.name, each.size_bytes, partial(_open, work, each))

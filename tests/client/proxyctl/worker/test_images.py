@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -270,6 +271,70 @@ def test_a_digest_that_is_not_what_is_there_is_refused(
     assert "something else for the digest" in error.message
 
 
+def leads_by_manifest(registry: Liar, image: ImageParts, place: str) -> None:
+    registry.answers["/v2/own/manifests/latest"] = (307, {"Location": f"http://{place}/v"}, b"")
+
+
+def leads_by_layer(registry: Liar, image: ImageParts, place: str) -> None:
+    path = f"/v2/own/blobs/{image.fields['layers'][0]['digest']}"
+    registry.answers[path] = (302, {"Location": f"http://{place}{path}"}, b"")
+
+
+def leads_by_token(registry: Liar, image: ImageParts, place: str) -> None:
+    challenge = {"WWW-Authenticate": f'Bearer realm="http://{place}/token"'}
+    registry.answers["/v2/own/manifests/latest"] = (401, challenge, b"")
+
+
+@pytest.mark.parametrize("lead", [leads_by_manifest, leads_by_layer, leads_by_token])
+def test_a_registry_that_the_owner_has_named_leads_to_no_other_place_at_home(
+    podman: Containers,
+    folder: Path,
+    liar: Liar,
+    lead: Callable[[Liar, ImageParts, str], None],
+) -> None:
+    image = shell_image()
+    liar.serve("own", image)
+    with registry.liar() as printer:
+        lead(liar, image, printer.host)
+        limits = Limits(registries=(liar.host,))
+        images = Images(podman.engine, folder, limits, to_nowhere_near().dial)
+        error = refusal(images, f"{liar.host}/own")
+        assert (error.kind, "cannot be reached" in error.message) == ("image", True)
+        assert printer.asked == []
+
+
+def test_registries_that_the_owner_has_named_lead_to_each_other(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    image = shell_image()
+    liar.serve("own", image)
+    with registry.liar() as store:
+        store.serve("own", image)
+        leads_by_layer(liar, image, store.host)
+        limits = Limits(registries=(liar.host, store.host))
+        images = Images(podman.engine, folder, limits, to_nowhere_near().dial)
+        assert images.ensure(f"{liar.host}/own", Patience()).digest == image.digest
+        assert len(store.asked) == 1
+
+
+def test_no_other_registry_leads_to_one_that_the_owner_has_named(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    """A stranger's own registry must not reach into the home either."""
+
+    def public(host: str, port: int, seconds: float) -> socket.socket:
+        near = to_nowhere_near().dial
+        return (anywhere if f"{host}:{port}" == liar.host else near)(host, port, seconds)
+
+    image = shell_image()
+    liar.serve("own", image)
+    with registry.liar() as owners:
+        leads_by_manifest(liar, image, owners.host)
+        images = Images(podman.engine, folder, Limits(registries=(owners.host,)), public)
+        assert "cannot be reached" in refusal(images, f"{liar.host}/own").message
+        assert owners.asked == []
+
+
 def test_a_registry_that_stalls_is_not_waited_for(
     podman: Containers, folder: Path, liar: Liar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +345,32 @@ def test_a_registry_that_stalls_is_not_waited_for(
     error = refusal(images_of(podman, folder), f"{liar.host}/own")
     assert error.kind == "image"
     assert "broke off" in error.message
+
+
+def test_a_registry_that_takes_all_the_time_of_the_attempt_is_the_images_fault(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    image = shell_image()
+    liar.serve("own", image)
+    liar.stalls.add(f"/v2/own/blobs/{image.fields['layers'][0]['digest']}")
+    patience = Patience(2)
+    with pytest.raises(TaskError):
+        images_of(podman, folder).ensure(f"{liar.host}/own", patience)
+    failure = patience.failure()
+    assert failure is not None
+    assert failure.kind == "image"
+
+
+def test_a_pull_that_waits_for_another_ones_slow_registry_is_the_devices_affair(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    images = images_of(podman, folder)
+    patience = Patience(0.5)
+    with images._pulling, pytest.raises(TaskError):
+        images.ensure(f"{liar.host}/own", patience)
+    failure = patience.failure()
+    assert failure is not None
+    assert failure.kind == "refused"
 
 
 def test_a_pull_that_nobody_wants_any_more_ends(

@@ -18,6 +18,7 @@ from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
 from proxyctl.worker.images import NAME
+from proxyctl.worker.patience import Patience
 from proxyctl.worker.record import Lend, Sandbox
 
 
