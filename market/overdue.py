@@ -31,9 +31,10 @@ GRACE_SECONDS = 120
 # It may then have gigabytes to hand over, on a line that it shares with others.
 DELIVERY_SECONDS = 6 * 3_600
 PREPARING = "preparing"
-# A device ends its preparation by itself before that, and its report has so long to arrive.
+# A device ends its preparation by itself before that. This is the time for its report to arrive,
+# or a tenth of a short time to prepare.
 PREPARE_MARGIN_SECONDS = 120
-PREPARE_MARGIN_PARTS = 10  # of a short time to prepare, the margin is one part of so many
+PREPARE_MARGIN_PARTS = 10
 VANISHED = "the device was not heard of any more"
 NOT_STARTED = "the device did not begin the work in time"
 TOO_LONG = "the work took longer than it may"

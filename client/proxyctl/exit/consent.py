@@ -46,14 +46,15 @@ def agree(
         path: of the record.
         api_url: of the marketplace.
         limits: the owner's.
-        token: returns the worker token; called before the terms are shown, so that nobody reads
-            them for a token that the marketplace does not know.
+        token: returns the worker token; called before the terms are shown, because reading them is
+            in vain with a token that the marketplace does not know.
         show: shows lines to whoever sits at the device.
         ask: shows a question and returns what was typed.
-        asks_again: also where the record has an agreement to the same terms, limits and place.
+        asks_again: show the question also where the record has an agreement to the same terms,
+            limits and place.
 
     Returns:
-        Whether it was asked. Without a question, a new token alone is written down.
+        Whether there was a question. Without one, only a new token is written down.
 
     Raises:
         ApiError: the terms cannot be had.

@@ -119,7 +119,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class _Sending:
-    """What is sent while the job runs: its log, and its checkpoints if it has any."""
+    """The senders beside a job that runs: of its log, and of its checkpoints if it has any."""
 
     log: Pump
     checkpoints: Closable | None
@@ -175,7 +175,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
     def ring(self) -> None:
         """Look at what the supervisor has to say."""
         self._rung.set()
-        sending = self._sending  # which the attempt's own thread may let go of just now
+        sending = self._sending  # the attempt's own thread may let go of it just now
         if sending is not None:
             sending.log.ring()
 
@@ -279,7 +279,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         if payload.script:
             _write_script(folder / INPUTS, payload.script)
         self._tools.transfers.fetch(self.entry, folder, patience)
-        if patience.is_over():  # which ends a fetch before all is there
+        if patience.is_over():  # the fetch has ended before all is there
             return False
         task = self._with_image(executor, self._beside_inputs(task), patience)
         if patience.is_over():
@@ -477,15 +477,15 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         return True
 
     def _fail_early(self, error: TaskError) -> None:
-        """Report that it cannot be run here, unless somebody wants its end in any case."""
+        """Report that it cannot be run here, unless its end is decided already."""
         if self._stop is None and not self._is_leaving:
             self._move(State.REPORTING, report=failed(error.kind, error.message))
 
     def _seconds_left(self) -> float:
         """Return how long it may still prepare; the time of agents before this one counts.
 
-        After a restart of the machine the time begins anew, because nobody knows how long that
-        took: if the daemon ends the attempt, that is the device's own fault.
+        After a restart of the machine the time begins anew, because the length of the pause is not
+        known: if the daemon ends the attempt, that is the device's own fault.
         """
         entry, seconds = self.entry, seconds_of(self.entry.work)
         if entry.taken_at is None or self._is_of_another_boot():

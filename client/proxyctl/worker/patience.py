@@ -44,7 +44,7 @@ class Patience:
 
     Args:
         seconds: that are left.
-        is_stopped: says that nobody wants the attempt any more.
+        is_stopped: says that the attempt is not wanted any more.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Patience:
             self._bytes[self._now_for] += size
 
     def is_over(self) -> bool:
-        """Say whether to go on is in vain: not wanted, too late, or a server is too slow."""
+        """Return whether going on is in vain: unwanted, or with a failure."""
         return self._is_stopped() or self.failure() is not None
 
     def failure(self) -> TaskError | None:

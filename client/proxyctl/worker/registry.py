@@ -273,9 +273,9 @@ class Registry:
 def way_to(host: str, named: Iterable[str], guarded: Dial) -> Dial:
     """Return how to connect for images of a registry, and for all that it leads to.
 
-    The owner may name registries of the own network, and nobody judges the way to those. Any other
-    place is judged as for strangers, also where one of those registries redirects to it or names it
-    for tokens: a stranger chooses the image, and may have put it there.
+    The owner may name registries of the own network, and the way to those is not judged. Any other
+    place is judged, also if one of those registries redirects to it or names it for tokens: a
+    stranger chooses the image, and may have put it there.
 
     Args:
         host: of the registry, as it stands in an image's name.

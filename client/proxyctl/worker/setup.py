@@ -89,13 +89,13 @@ def agree(
         arguments: of the command line.
         require: tries the sandboxes; there is no question without one.
         token: returns the worker token, given the one of before or an empty text; called before the
-            lent things are shown, so that nobody reads them for a token that is not known.
+            lent things are shown, because reading them is in vain with an unknown token.
         show: shows lines to the person at the device.
         ask: shows a question and returns the typed answer.
 
     Returns:
-        Whether it was asked. With `unless_agreed` it is not, where the same text was agreed to
-        before: then a new token alone is written down.
+        Whether there was a question. With `unless_agreed` there is none if the owner has agreed to
+        the same text before: then only a new token is written down.
 
     Raises:
         ApiError: the address is not one of an API.

@@ -66,10 +66,10 @@ class Leaving:
 
 @dataclass
 class Collection:
-    """What was found: files that are taken, and sentences about what is not.
+    """The files of a job: those that are taken, and sentences about the others.
 
     Attributes:
-        is_complete: everything was looked at. Otherwise there may be more files than these.
+        is_complete: whether everything was looked at. Otherwise there may be more files.
     """
 
     files: list[Leaving] = field(default_factory=list)

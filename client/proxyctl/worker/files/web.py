@@ -219,7 +219,7 @@ class Body:
             return
         if self._is_strangers:
             raise FetchError("it comes too slowly")
-        raise LinkError("a file comes too slowly")  # which no buyer is to blame for
+        raise LinkError("a file comes too slowly")  # no buyer is to blame for that
 
 
 class _Connection(http.client.HTTPConnection):

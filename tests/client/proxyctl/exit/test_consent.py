@@ -76,7 +76,7 @@ def test_a_token_that_the_service_refuses_is_named_before_anybody_reads_the_term
     path: Path, refusal: dict, words: str
 ) -> None:
     def never(_: str) -> str:
-        raise AssertionError("nobody is asked for a token that cannot be used")
+        raise AssertionError("there is no question with an unknown token")
 
     with exit_api() as api:
         api.token_refusal = refusal

@@ -789,7 +789,7 @@ async def test_a_link_among_checkpoints_is_left_out_and_the_buyer_reads_why(
 async def test_a_part_of_a_checkpoint_is_not_sent_however_much_is_left_out(
     device: Device, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More links than are named one by one, and more names than are looked at."""
+    """There are more links than `left_out` has room for, and more names than the search takes."""
     monkeypatch.setattr(outputs, "NAMES_MAX", 250)
     log = device.folder / names.LOGS["err"]
     log.touch()
@@ -924,7 +924,7 @@ async def test_a_checkpoint_of_a_hostile_worker_has_no_links(device: Device) -> 
 async def test_no_checkpoint_has_the_device_blamed_by_an_error_of_python(
     device: Device, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Whatever the bytes of a worker before have caused: they are to blame."""
+    """The bytes of an earlier worker are to blame for it."""
     device.given["checkpoint"] = await checkpoint_of(device, archive(**{"ckpt/x": b"x"}))
 
     def hostile(*_: object, **__: object) -> int:
