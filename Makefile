@@ -61,25 +61,26 @@ run: $(STAMP)
 	@$(VENV)/bin/proxyd serve --demo
 
 # A device that carries connections of the demonstration that `make run` has started in another terminal. It asks for
-# consent first, as any device does. API=http://127.0.0.1:8090 where that was moved, DEMO=second where its database is
-# var/second.db; `make run` prints the line.
+# consent first, as any device does; a later start asks only where something else is agreed to. API=http://127.0.0.1:8090
+# where that was moved, DEMO=second where its database is var/second.db; `make run` prints the line.
 API ?= http://127.0.0.1:8080
 DEMO ?= proxyd
 PROXYCTL = PYTHONPATH=client $(VENV)/bin/python -m proxyctl
 
 exit: $(STAMP)
 	@test -r var/$(DEMO)-exit.token || { echo "make exit: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
-	@$(PROXYCTL) exit consent --api $(API) --token-file var/$(DEMO)-exit.token --folder var/$(DEMO)-exit
+	@$(PROXYCTL) exit consent --api $(API) --token-file var/$(DEMO)-exit.token --folder var/$(DEMO)-exit \
+		--unless-agreed
 	@$(PROXYCTL) exit run --folder var/$(DEMO)-exit --allow 127.0.0.0/8 --allow ::1/128
 
-# A device that runs jobs of the demonstration, walled in; it asks for consent first, as any device does. JOBS="script docker"
+# A device that runs jobs of the demonstration, walled in; it asks for consent as `make exit` does. JOBS="script docker"
 # also lends it to jobs with images (podman or docker must be there), NETWORK=egress gives jobs public addresses.
 LENT = $(if $(filter command%,$(origin JOBS)),$(JOBS:%=--jobs %)) $(if $(filter command%,$(origin NETWORK)),--network $(NETWORK))
 
 worker: $(STAMP)
 	@test -r var/$(DEMO)-worker.token || { echo "make worker: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
 	@$(PROXYCTL) worker setup --api $(API) --token-file var/$(DEMO)-worker.token --folder var/$(DEMO)-worker \
-		--max-jobs 4 $(LENT)
+		--unless-agreed --max-jobs 4 $(LENT)
 	@$(PROXYCTL) worker run --folder var/$(DEMO)-worker
 
 # In two processes more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or

@@ -13,7 +13,7 @@ from api.routes import Auth, Call, Nothing, Reply, Route
 from market.artifacts import WorkInput
 from market.attempts import NAMED_MAX
 from market.attempts import Action as ToldAction
-from market.dispatch import NO_ATTEMPTS, Agent, Ask, Dispatch, GivenJob, OfferedJob
+from market.dispatch import NO_ATTEMPTS, Agent, Ask, Dispatch, DispatchTerms, GivenJob, OfferedJob
 from market.errors import Code, MarketError
 from market.matching import MILLION, Offer
 from market.networks import site
@@ -131,7 +131,10 @@ class NewCheckpoint(Struct):
 class NewWork(Struct):
     """A job that is the device's from now on, with the secrets of its payload.
 
-    It may run for `timeout_s`; it is taken back when the device does not name it for `lease_s`.
+    It may run for `timeout_s`; it is taken back when the device does not name it for `lease_s`. The
+    device has `prepare_s` to fetch image and inputs, from when it gets the job: then it reports a
+    failure, with the kind `input` or `image` where a server of the buyer's was slow. A little later
+    the marketplace takes the job back, which counts against the device.
     """
 
     job_id: str
@@ -144,6 +147,7 @@ class NewWork(Struct):
     resources: Written
     timeout_s: int
     lease_s: int
+    prepare_s: int
     inputs: list[NewInput]
     checkpoint: NewCheckpoint | UnsetType = UNSET
 
@@ -245,11 +249,11 @@ class WorkRoutes:
         waiting = self._dispatch.next(call.device, ask, call.send_space)
         del ask, call  # with all that was sent: thousands wait here, each for minutes
         told = await waiting
-        lease = self._dispatch.terms.lease_seconds
+        terms = self._dispatch.terms
         return NextReply(
-            jobs=[_work(job, lease) for job in told.jobs],
+            jobs=[_work(job, terms) for job in told.jobs],
             actions=[_action(each) for each in told.actions],
-            lease_s=lease,
+            lease_s=terms.lease_seconds,
             seen=told.seen,
             replaced=True if told.is_replaced else UNSET,
             benchmark=True if told.benchmark else UNSET,
@@ -303,7 +307,7 @@ def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
     )
 
 
-def _work(job: GivenJob, lease_seconds: int) -> NewWork:
+def _work(job: GivenJob, terms: DispatchTerms) -> NewWork:
     row = job.row
     return NewWork(
         job_id=row.job_id,
@@ -315,7 +319,8 @@ def _work(job: GivenJob, lease_seconds: int) -> NewWork:
         payload=msgspec.Raw(job.payload),
         resources=msgspec.Raw(row.resources.encode()),
         timeout_s=row.timeout_seconds,
-        lease_s=lease_seconds,
+        lease_s=terms.lease_seconds,
+        prepare_s=terms.prepare_seconds,
         inputs=[_input(each) for each in job.files.inputs],
         checkpoint=UNSET
         if job.files.checkpoint is None

@@ -42,6 +42,7 @@ from market.matching import (
     suits,
 )
 from market.offers import reported
+from market.overdue import Leases
 from market.reputation import NEW_RELIABILITY, Reputation
 from market.specs import Specs
 from market.supply import PRICES_MAX, Given
@@ -100,6 +101,7 @@ class DispatchTerms(Struct, frozen=True):
     Attributes:
         credit: what a credit is worth, in micro-USD.
         lease_seconds: an attempt is taken back when its device does not name it for so long.
+        prepare_seconds: for how long a device prepares an attempt before it gives up by itself.
         wait_seconds: for how long a request is held at most.
         sign_seconds: how often whoever waits is told that it is held; proxies on the way close a
             connection on which nothing has come for a minute.
@@ -110,6 +112,7 @@ class DispatchTerms(Struct, frozen=True):
 
     credit: int = 10_000
     lease_seconds: int = 600
+    prepare_seconds: int = Leases().device_prepare_seconds
     wait_seconds: float = 300.0
     sign_seconds: float = 50.0
     held_max: int = 10_000

@@ -31,6 +31,10 @@ GRACE_SECONDS = 120
 # It may then have gigabytes to hand over, on a line that it shares with others.
 DELIVERY_SECONDS = 6 * 3_600
 PREPARING = "preparing"
+# A device ends its preparation by itself before that. This is the time for its report to arrive,
+# or a tenth of a short time to prepare.
+PREPARE_MARGIN_SECONDS = 120
+PREPARE_MARGIN_PARTS = 10
 VANISHED = "the device was not heard of any more"
 NOT_STARTED = "the device did not begin the work in time"
 TOO_LONG = "the work took longer than it may"
@@ -45,6 +49,16 @@ class Leases(Struct, frozen=True):
     lease_seconds: int = 600
     start_seconds: int = 300
     prepare_seconds: int = 1_800
+
+    @property
+    def device_prepare_seconds(self) -> int:
+        """How long a device itself may prepare an attempt.
+
+        Less than `prepare_seconds`, so that the device can report the reason: an attempt that this
+        daemon ends counts against the device, also where a server of the buyer's was slow.
+        """
+        margin = min(PREPARE_MARGIN_SECONDS, self.prepare_seconds // PREPARE_MARGIN_PARTS)
+        return self.prepare_seconds - margin
 
 
 class Ended(Struct, frozen=True):

@@ -13,7 +13,7 @@ from msgspec import structs
 from api.limits import Limits as ApiLimits
 from api.reverse.places import Places
 from api.reverse.server import Terms as AppTerms
-from config.settings import Settings, StorageSettings
+from config.settings import JobSettings, Settings, StorageSettings
 from market.accounts import LoginLimits
 from market.artifacts import ArtifactTerms
 from market.assistant.goodness import RewardTerms
@@ -119,13 +119,17 @@ def job_terms(settings: Settings) -> JobTerms:
     return JobTerms(
         fee=int(market.fee_percent * 100),
         waiting_seconds=market.job_waiting_days * DAY_SECONDS,
-        leases=Leases(
-            lease_seconds=jobs.lease_seconds,
-            start_seconds=jobs.start_seconds,
-            prepare_seconds=jobs.prepare_seconds,
-        ),
+        leases=_leases(jobs),
         review_hours=jobs.review_hours,
         has_samples=sample_terms(settings).is_on,
+    )
+
+
+def _leases(jobs: JobSettings) -> Leases:
+    return Leases(
+        lease_seconds=jobs.lease_seconds,
+        start_seconds=jobs.start_seconds,
+        prepare_seconds=jobs.prepare_seconds,
     )
 
 
@@ -157,6 +161,7 @@ def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
     return DispatchTerms(
         credit=rates(settings).credit,
         lease_seconds=jobs.lease_seconds,
+        prepare_seconds=_leases(jobs).device_prepare_seconds,
         wait_seconds=jobs.wait_seconds,
         held_max=min(jobs.waiting_devices or connections, connections * 4 // 5),
         benchmark_seconds=jobs.benchmark_hours * 3_600,

@@ -203,6 +203,7 @@ async def test_a_job_that_is_posted_reaches_a_device_that_waits_whole(service: S
         "resources": {"cores": 2.0},
         "timeout_s": 60,
         "lease_s": 600,
+        "prepare_s": 1_680,
         "inputs": [],
     }
     accepted = await service.call(

@@ -12,7 +12,7 @@ from market.attempts import FailureKind
 from market.audit import audit_ledger
 from market.errors import Code, MarketError
 from market.money import MICRO
-from market.overdue import NOT_STARTED, TOO_LONG, VANISHED
+from market.overdue import NOT_STARTED, TOO_LONG, VANISHED, Leases
 from market.states import JobStatus
 from storage import attempts as queries
 from storage.attempts import AttemptRow
@@ -134,6 +134,13 @@ async def test_fetching_an_image_may_take_longer_and_not_for_ever(market: Market
     assert await pass_with(market, PREPARE - 120, device, job_id, phase="preparing") == 0
     assert await pass_with(market, 240, device, job_id, phase="preparing") == 1
     assert (await attempt_of(market, job_id)).reason == NOT_STARTED
+
+
+@pytest.mark.parametrize("seconds", [30, 100, 1_800, 86_400])
+def test_a_device_ends_its_preparation_before_the_daemon_does(seconds: int) -> None:
+    margin = seconds - Leases(prepare_seconds=seconds).device_prepare_seconds
+    assert 0 < margin <= 120
+    assert margin <= seconds / 10
 
 
 async def test_work_that_takes_too_long_has_failed(market: Market) -> None:

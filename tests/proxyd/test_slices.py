@@ -41,6 +41,11 @@ def test_money_is_in_millionths_and_times_in_seconds() -> None:
     assert (jobs.fee, jobs.waiting_seconds) == (250, 86_400)
 
 
+def test_devices_are_given_less_time_to_prepare_than_the_daemon_waits() -> None:
+    terms = slices.dispatch_terms(settings(jobs={"prepare_seconds": 600}), DESCRIPTORS)
+    assert terms.prepare_seconds == 540
+
+
 @pytest.mark.parametrize(
     ("verification", "host", "needs_verified"),
     [

@@ -14,6 +14,7 @@ from pathlib import Path
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.outward import WayOut
+from proxyctl.worker.patience import Patience
 from proxyctl.worker.record import Consent
 from proxyctl.worker.running import agent_with
 from proxyctl.worker.states import State
@@ -31,7 +32,7 @@ def main(folder: Path, api: str, *urls: str) -> None:
         work = {"job_id": "a", "attempt": 1, "payload": {"command": ["true"]}, "inputs": [given]}
         entry = Entry(work=work, state=State.PREPARING, boot="")
         try:
-            agent._device.transfers.fetch(entry, attempt, lambda: False)
+            agent._device.transfers.fetch(entry, attempt, Patience())
             words = ""
         except TaskError as error:
             words = f"{error.kind}: {error.message}"

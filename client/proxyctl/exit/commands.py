@@ -75,6 +75,11 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_consent_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api", required=True, metavar="URL", help="of the marketplace")
     parser.add_argument("--token-file", metavar="FILE", help="has the worker token of this device")
+    parser.add_argument(
+        "--unless-agreed",
+        action="store_true",
+        help="ask nothing where the same was agreed to here before",
+    )
     for name, words in (
         ("bytes-per-day", "5GB unless it is given; 0 is no limit"),
         ("bytes-per-month", "no limit unless it is given"),
@@ -102,18 +107,20 @@ def _consent(arguments: argparse.Namespace) -> int:
 
     path = arguments.folder / names.CONSENT
     limits = _limits(arguments, path)
-    consent.agree(
+    is_new = consent.agree(
         path,
         arguments.api,
         limits,
         token=lambda: read_token(arguments.token_file, getpass.getpass),
         show=_show,
         ask=input,
+        asks_again=not arguments.unless_agreed,
     )
     run = "proxyctl exit run"
     if arguments.folder != files.default_folder():
         run += f" --folder {arguments.folder}"
-    _show(f"Agreed, and written to {path}. It carries connections while this runs: {run}")
+    words = f"Agreed, and written to {path}" if is_new else f"Agreed before, as {path} says"
+    _show(f"{words}. It carries connections while this runs: {run}")
     return DONE
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,16 +38,23 @@ def agree(
     token: Callable[[], str],
     show: Callable[[str], None],
     ask: Callable[[str], str],
-) -> None:
-    """Show the terms, and write down that they were agreed to.
+    asks_again: bool = True,
+) -> bool:
+    """Try the token, show the terms, and write down that they were agreed to.
 
     Args:
         path: of the record.
         api_url: of the marketplace.
         limits: the owner's.
-        token: returns the worker token; called after the `yes`.
+        token: returns the worker token; called before the terms are shown, because reading them is
+            in vain with a token that the marketplace does not know.
         show: shows lines to whoever sits at the device.
         ask: shows a question and returns what was typed.
+        asks_again: show the question also where the record has an agreement to the same terms,
+            limits and place.
+
+    Returns:
+        Whether there was a question. Without one, only a new token is written down.
 
     Raises:
         ApiError: the terms cannot be had.
@@ -57,13 +65,6 @@ def agree(
     address = api_address(api_url)
     reply = api.get_terms(address)
     text, digest, host, port, pin = _understood(reply)
-    show(plain_text(text))
-    show(
-        f"Limits on this device: {_describe(limits)}\n"
-        f"Exits of {address} attach to {host} port {port}."
-    )
-    if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
-        raise NoConsentError("nothing was agreed to, and nothing was changed")
     secret = token()
     _try(address, secret)
     consent = record.Consent(
@@ -76,10 +77,33 @@ def agree(
         agreed_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         limits=limits,
     )
+    before = None if asks_again else _agreed_before(path, consent)
+    if before is not None:
+        if before.token != secret:
+            record.save(path, replace(before, token=secret))
+        return False
+    show(plain_text(text))
+    show(
+        f"Limits on this device: {_describe(limits)}\n"
+        f"Exits of {address} attach to {host} port {port}."
+    )
+    if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
+        raise NoConsentError("nothing was agreed to, and nothing was changed")
     # Where else to attach was told by the service of before, and so were its next certificates.
     files.remove(path.with_name(names.NODES))
     record.save(path, consent)
     files.remove(path.with_name(names.CONTROL))  # a pause or an end of before
+    return True
+
+
+def _agreed_before(path: Path, consent: record.Consent) -> record.Consent | None:
+    """Return the agreement in the record, if it is to the same; only token and date may differ."""
+    try:
+        before = record.load(path)
+    except record.ConsentError:
+        return None
+    same = replace(before, token=consent.token, agreed_at=consent.agreed_at)
+    return before if same == consent else None
 
 
 def withdraw(folder: Path) -> str:

@@ -25,8 +25,9 @@ from proxyctl.worker.executors.none import NoExecutor
 from proxyctl.worker.files.room import used_bytes
 from proxyctl.worker.journal import Stop
 from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.patience import Patience, seconds_of
 from proxyctl.worker.ports import Served
-from proxyctl.worker.processes import Identity, boot_id
+from proxyctl.worker.processes import Identity, boot_id, boot_seconds
 from proxyctl.worker.pump import Pump
 from proxyctl.worker.retries import Retries
 from proxyctl.worker.sandboxes import fetch_image
@@ -75,8 +76,8 @@ class Transfers(Protocol):
     be tried again, and `RefusedError` where that is in vain.
     """
 
-    def fetch(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
-        """Bring the inputs, and the checkpoint of an attempt before."""
+    def fetch(self, entry: Entry, folder: Path, patience: Patience) -> None:
+        """Bring the inputs, and the checkpoint of an attempt before; not all once it is over."""
 
     def upload(
         self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]
@@ -116,6 +117,20 @@ class Tools:
     revoked: Callable[[], None]
 
 
+@dataclass(frozen=True)
+class _Sending:
+    """The senders beside a job that runs: of its log, and of its checkpoints if it has any."""
+
+    log: Pump
+    checkpoints: Closable | None
+
+    def close(self) -> None:
+        """End both."""
+        if self.checkpoints is not None:
+            self.checkpoints.close()
+        self.log.close()
+
+
 class Attempt:  # one field more than 12 for what goes on beside it, and the table of its steps
     """One attempt.
 
@@ -135,8 +150,8 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         self._stop = entry.stop
         self._is_leaving = False
         self._retries = Retries()
-        self._pump: Pump | None = None
-        self._checkpoints: Closable | None = None
+        self._patience: Patience | None = None  # from the first step of its preparation
+        self._sending: _Sending | None = None
         self._ready: threading.Event | None = None  # set when it is; None until somebody looks
         self._thread = threading.Thread(target=self._run, name=entry.attempt_id, daemon=True)
 
@@ -160,9 +175,9 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
     def ring(self) -> None:
         """Look at what the supervisor has to say."""
         self._rung.set()
-        pump = self._pump  # which the attempt's own thread may let go of just now
-        if pump is not None:
-            pump.ring()
+        sending = self._sending  # the attempt's own thread may let go of it just now
+        if sending is not None:
+            sending.log.ring()
 
     def stop(self, stop: Stop) -> None:
         """End it before its own end. That nobody wants its result any more is never overruled."""
@@ -225,11 +240,13 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
     def _prepare(self) -> None:
         if self._is_over_early():
             return
+        if self._patience is None:
+            self._patience = Patience(self._seconds_left(), self._is_wanted_no_more)
+        patience = self._patience
         try:
-            is_ready = self._make_ready()
+            is_ready = self._make_ready(patience)
         except TaskError as error:
-            if self._stop is None and not self._is_leaving:
-                self._move(State.REPORTING, report=failed(error.kind, error.message))
+            self._fail_early(patience.failure() or error)
             return
         except LinkError as error:
             self._wait_for_link(error)
@@ -239,12 +256,15 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
                 reason = f"the marketplace does not give its inputs: {error}"
                 self._move(State.REPORTING, report=failed("input", reason))
             return
+        failure = patience.failure()
         if is_ready:
             self._move(State.STARTING)
             self._is_adopted = False
             self._tools.supervisors.give(self._folder)
+        elif failure is not None:
+            self._fail_early(failure)
 
-    def _make_ready(self) -> bool:
+    def _make_ready(self, patience: Patience) -> bool:
         """Lay out what the supervisor needs; say whether all of it is there."""
         folder = self._folder
         payload = payload_of_work(self.entry.work)
@@ -258,9 +278,11 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             (folder / name).mkdir(mode=0o700, exist_ok=True)
         if payload.script:
             _write_script(folder / INPUTS, payload.script)
-        self._tools.transfers.fetch(self.entry, folder, self._is_wanted_no_more)
-        task = self._with_image(executor, self._beside_inputs(task))
-        if self._is_wanted_no_more():  # which ends a fetch before all is there
+        self._tools.transfers.fetch(self.entry, folder, patience)
+        if patience.is_over():  # the fetch has ended before all is there
+            return False
+        task = self._with_image(executor, self._beside_inputs(task), patience)
+        if patience.is_over():
             return False
         launch = executor.prepare(task)
         files.write(
@@ -280,9 +302,9 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         left = max(1, most - used_bytes(self._folder / INPUTS, most))  # 0 would be no bound
         return replace(task, bounds=replace(task.bounds, disk_bytes=left))
 
-    def _with_image(self, executor: Executor, task: Task) -> Task:
+    def _with_image(self, executor: Executor, task: Task, patience: Patience) -> Task:
         """Return a task that names the image that is here, by the digest that was resolved."""
-        image = fetch_image(executor, task.image, self._is_wanted_no_more)
+        image = fetch_image(executor, task.image, patience)
         if image is None:
             return task
         files.write(self._folder / names.IMAGE, {"digest": image.digest})
@@ -454,6 +476,22 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             self._move(State.DONE)
         return True
 
+    def _fail_early(self, error: TaskError) -> None:
+        """Report that it cannot be run here, unless its end is decided already."""
+        if self._stop is None and not self._is_leaving:
+            self._move(State.REPORTING, report=failed(error.kind, error.message))
+
+    def _seconds_left(self) -> float:
+        """Return how long it may still prepare; the time of agents before this one counts.
+
+        After a restart of the machine the time begins anew, because the length of the pause is not
+        known: if the daemon ends the attempt, that is the device's own fault.
+        """
+        entry, seconds = self.entry, seconds_of(self.entry.work)
+        if entry.taken_at is None or self._is_of_another_boot():
+            return seconds
+        return seconds - (boot_seconds() - entry.taken_at)
+
     def _attach(self, program: Identity) -> None:
         try:
             self._executor().attach(self._task(), program.pid)
@@ -549,21 +587,19 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         return False
 
     def _begin_sending(self) -> None:
-        if self._pump is None:
+        if self._sending is None:
             sender = self._tools.log_sender(self.entry, self._folder)
-            self._pump = Pump(self.attempt_id, sender, lambda error: self._heed(error, "its log"))
-            self._checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._folder)
+            checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._folder)
+            log = Pump(self.attempt_id, sender, lambda error: self._heed(error, "its log"))
+            self._sending = _Sending(log, checkpoints)
 
     def _end_sending(self) -> None:
         if self._ready is not None:
             self._tools.ports.forget(self.attempt_id)
             self._ready = None
-        if self._checkpoints is not None:
-            self._checkpoints.close()
-            self._checkpoints = None
-        if self._pump is not None:
-            self._pump.close()
-            self._pump = None
+        if self._sending is not None:
+            self._sending.close()
+            self._sending = None
 
     def _wait(self) -> None:
         self._rest(_LOOK_SECONDS)
@@ -595,7 +631,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         for name in (names.BEGUN, names.RUNNING, names.ENDED, *names.LOGS.values()):
             files.remove(self._folder / name)
         remove_tree(self._folder / WORK)
-        self.entry = self._tools.journal.note(self.entry, boot=boot_id())
+        self.entry = self._tools.journal.note(self.entry, boot=boot_id(), taken_at=boot_seconds())
 
     def _supervisor(self) -> Identity | None:
         begun = self._read(names.BEGUN)

@@ -48,6 +48,11 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     agreeing = commands.add_parser("setup", help="say what is lent, and agree to it")
     setup.add_options(agreeing)
     agreeing.add_argument("--token-file", metavar="FILE", help="has this device's worker token")
+    agreeing.add_argument(
+        "--unless-agreed",
+        action="store_true",
+        help="ask nothing where the same was agreed to here before",
+    )
     agreeing.set_defaults(call=_setup)
     draining = commands.add_parser("drain", help="take no more work, and end when nothing is left")
     draining.add_argument("--now", action="store_true", help="stop what runs")
@@ -73,7 +78,7 @@ def _setup(arguments: argparse.Namespace) -> int:
     from proxyctl.worker import checks  # noqa: PLC0415 - it imports all executors
 
     path = arguments.folder / names.CONSENT
-    setup.agree(
+    is_new = setup.agree(
         path,
         arguments,
         require=lambda lend, sandbox: checks.requirements(lend, sandbox, arguments.folder),
@@ -84,7 +89,8 @@ def _setup(arguments: argparse.Namespace) -> int:
         ask=input,
     )
     run = _command("run", arguments.folder)
-    _show(f"Agreed, and written to {path}. It takes jobs while this runs: {run}")
+    words = f"Agreed, and written to {path}" if is_new else f"Agreed before, as {path} says"
+    _show(f"{words}. It takes jobs while this runs: {run}")
     return DONE
 
 

@@ -25,16 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.engine import EngineError, call
-from proxyctl.worker.outward import anywhere
+from proxyctl.worker.patience import IMAGE
 from proxyctl.worker.references import is_allowed, parse
-from proxyctl.worker.registry import Manifest, Registry, failure
+from proxyctl.worker.registry import Manifest, Registry, failure, way_to
 from proxyctl.worker.scratch import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from proxyctl.worker.executors.engine import Engine
     from proxyctl.worker.outward import Dial
+    from proxyctl.worker.patience import Patience
     from proxyctl.worker.references import Reference
 
 _logger = logging.getLogger("worker")
@@ -104,7 +105,8 @@ class Images:
         engine: whose.
         folder: the agent's; what is kept is remembered there, and files on their way lie there.
         limits: the owner's.
-        dial: connects to registries, but to those that the owner has named.
+        dial: connects to places of strangers, which are all but the registries that the owner has
+            named.
 
     Raises:
         FileError: what an agent that was killed has left of an image cannot be removed.
@@ -120,12 +122,12 @@ class Images:
         for left in folder.glob(f"{_UNFINISHED}*"):  # by an agent that was killed as it fetched
             remove_tree(left)
 
-    def ensure(self, name: str, is_stopped: Callable[[], bool] = lambda: False) -> Image:
+    def ensure(self, name: str, patience: Patience) -> Image:
         """Return an image that the engine has now, pulled if need be.
 
         Args:
             name: as the buyer wrote it.
-            is_stopped: says that nobody wants it any more.
+            patience: of the attempt.
 
         Raises:
             TaskError: it cannot be had; the kind is "image", or "refused" where this device does
@@ -137,10 +139,10 @@ class Images:
         if not is_allowed(name, self._limits.allowed):
             raise TaskError("refused", f"the owner of this device does not allow {reference}")
         while not self._pulling.acquire(timeout=_LOCK_SECONDS):
-            if is_stopped():
+            if patience.is_over():
                 raise failure("it is not wanted any more")
         try:
-            return self._ensure(reference, is_stopped)
+            return self._ensure(reference, patience)
         except EngineError as error:
             raise TaskError("host", str(error)) from None
         except OSError as error:
@@ -153,24 +155,27 @@ class Images:
         finally:
             self._pulling.release()
 
-    def _ensure(self, reference: Reference, is_stopped: Callable[[], bool]) -> Image:
+    def _ensure(self, reference: Reference, patience: Patience) -> Image:
         state = self._read()
         known = state["names"].get(str(reference)) if reference.digest else None
         if known and self._has(known):
             return self._used(state, reference, known)
-        is_owners = reference.host in self._limits.registries
         registry = Registry(
             reference,
-            dial=anywhere if is_owners else self._dial,
+            dial=way_to(reference.host, self._limits.registries, self._dial),
             deadline=time.monotonic() + self._limits.seconds,
-            is_stopped=is_stopped,
+            patience=patience,
         )
-        manifest = _of_this_machine(registry, registry.manifest(reference.digest or reference.tag))
+        with patience.waiting(IMAGE):
+            which = reference.digest or reference.tag
+            manifest = _of_this_machine(registry, registry.manifest(which))
         if not self._has(manifest.digest):
-            self._pull(registry, manifest, state)
+            self._pull(registry, manifest, state, patience)
         return self._used(state, reference, manifest.digest)
 
-    def _pull(self, registry: Registry, manifest: Manifest, state: dict[str, Any]) -> None:
+    def _pull(
+        self, registry: Registry, manifest: Manifest, state: dict[str, Any], patience: Patience
+    ) -> None:
         layers = _descriptors(manifest)
         compressed = sum(size for _, size in layers)
         today = datetime.now(timezone.utc).date().isoformat()
@@ -182,24 +187,27 @@ class Images:
             allowed = self._limits.bytes_per_day / _GIGABYTE
             raise TaskError("refused", f"this device pulls {allowed:g} GB of images a day at most")
         self._require_disk(compressed)
-        plan = _plan(registry, manifest, layers)
+        with patience.waiting(IMAGE):
+            plan = _plan(registry, manifest, layers)
         with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=self._folder) as folder:
             path = Path(folder) / "image.tar"
             try:
-                unpacked = self._write(registry, plan, path)
+                with patience.waiting(IMAGE):
+                    unpacked = self._write(registry, plan, path)
             finally:
                 state["pulled_bytes"] += path.stat().st_size if path.exists() else 0
                 self._save(state)
             self._require_disk(unpacked)
-            self._load(path)
+            self._load(path, patience)
         if not self._has(manifest.digest):
             raise failure(f"{self._engine.name} could not make an image of what was pulled")
         state["images"][manifest.digest] = {"bytes": unpacked, "used_at": 0.0}
         self._save(state)
 
-    def _load(self, path: Path) -> None:
+    def _load(self, path: Path, patience: Patience) -> None:
+        seconds = min(_LOAD_SECONDS, patience.left)
         try:
-            call(self._engine, "load", "--input", str(path), seconds=_LOAD_SECONDS)
+            call(self._engine, "load", "--input", str(path), seconds=seconds)
         except EngineError as error:
             if error.is_gone:
                 raise

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
 from proxyctl.worker import names
-from proxyctl.worker.processes import boot_id
+from proxyctl.worker.processes import boot_id, boot_seconds
 from proxyctl.worker.scratch import remove_tree
 from proxyctl.worker.states import UNHEARD, State, may_follow
 
@@ -71,6 +71,7 @@ class Entry:
         work: what the daemon has given, as it gave it.
         state: how far it is.
         boot: `boot_id` of when it was taken.
+        taken_at: `boot_seconds` of when it was taken; None as agents before did not write it.
         gpus: identifiers of those that are granted to it.
         is_start_known: the daemon knows that it has started.
         is_ready_known: the daemon knows that it can be used.
@@ -81,6 +82,7 @@ class Entry:
     work: dict[str, Any] = field(repr=False)
     state: State
     boot: str
+    taken_at: float | None = None
     gpus: tuple[str, ...] = ()
     is_start_known: bool = False
     is_ready_known: bool = False
@@ -169,7 +171,8 @@ class Journal:
             size = WORK_MAX_BYTES + 1
         if size > WORK_MAX_BYTES:
             raise files.FileError("it is larger than any job may be")
-        entry = Entry(work=work, state=State.TAKEN, boot=boot_id(), gpus=gpus)
+        taken_at = boot_seconds()
+        entry = Entry(work=work, state=State.TAKEN, boot=boot_id(), taken_at=taken_at, gpus=gpus)
         if not _FOLDER.fullmatch(entry.attempt_id):
             raise files.FileError(f"{entry.attempt_id!r} is no name of an attempt")
         self._save(entry)
@@ -232,6 +235,7 @@ def _entry_of(fields: dict[str, Any]) -> Entry | None:
             work=dict(fields["work"]),
             state=State(fields["state"]),
             boot=str(fields["boot"]),
+            taken_at=None if fields.get("taken_at") is None else float(fields["taken_at"]),
             gpus=tuple(map(str, fields["gpus"])),
             is_start_known=bool(fields["is_start_known"]),
             is_ready_known=bool(fields.get("is_ready_known")),  # as agents before did not write it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,11 @@ def boot_id() -> str:
     """Return what is another after each start of the machine."""
     with open(_BOOT_ID, encoding="ascii") as file:  # noqa: PTH123 - the supervisor is spared pathlib
         return file.read().strip()
+
+
+def boot_seconds() -> float:
+    """Return the seconds since the machine was started, those in which it slept included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def start_time(pid: int) -> int | None:

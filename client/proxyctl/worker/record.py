@@ -131,6 +131,7 @@ class Consent:
         api: the address of the marketplace's API.
         token: the worker token of this device.
         agreed_at: when, RFC 3339.
+        terms: SHA-256 of the text that was shown; empty in a file of an earlier version.
     """
 
     api: str
@@ -139,6 +140,7 @@ class Consent:
     lend: Lend = field(default_factory=Lend)
     when: When = field(default_factory=When)
     sandbox: Sandbox = field(default_factory=Sandbox)
+    terms: str = ""
 
 
 def load(path: Path) -> Consent:
@@ -163,7 +165,7 @@ def load(path: Path) -> Consent:
         parts = parts_of(stored)
     except ConsentError as error:
         raise ConsentError(f"{path}: {error}") from None
-    return Consent(**texts, **parts)  # type: ignore[arg-type]
+    return Consent(**texts, **parts, terms=str(stored.get("terms") or ""))  # type: ignore[arg-type]
 
 
 def save(path: Path, consent: Consent) -> None:
@@ -186,7 +188,7 @@ def parts_of(stored: dict[str, Any]) -> dict[str, Any]:
     parts = {
         name: _part(kind, name, stored.get(name, {}), problems) for name, kind in _PARTS.items()
     }
-    known = {*_PARTS, "api", "token", "agreed_at"}
+    known = {*_PARTS, "api", "token", "agreed_at", "terms"}
     problems += [f"{name}: is not known" for name in stored if name not in known]
     if problems:
         raise ConsentError("; ".join(problems))

@@ -23,14 +23,17 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from proxyctl.words import plain_line
 from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.outward import ForbiddenError
+from proxyctl.worker.outward import ForbiddenError, anywhere
+from proxyctl.worker.patience import IMAGE
 from proxyctl.worker.references import DEFAULT_REGISTRY
 from proxyctl.worker.watch import HEAD_SECONDS, Pace, Watch, encrypted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from urllib.parse import SplitResult
 
     from proxyctl.worker.outward import Dial
+    from proxyctl.worker.patience import Patience
     from proxyctl.worker.references import Reference
 
 _logger = logging.getLogger("worker")
@@ -53,7 +56,7 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 def failure(message: str) -> TaskError:
     """Return the error of an image that cannot be had."""
-    return TaskError("image", message)
+    return TaskError(IMAGE, message)
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,9 @@ class Registry:
 
     Args:
         reference: the image; its host and name are used.
-        dial: connects to it, and to where it redirects.
+        dial: connects to it, to where it redirects, and to where it has tokens.
         deadline: monotonic time after which nothing is waited for any more.
-        is_stopped: says that nobody wants it any more.
+        patience: of the attempt that needs the image.
     """
 
     def __init__(
@@ -85,17 +88,16 @@ class Registry:
         *,
         dial: Dial,
         deadline: float,
-        is_stopped: Callable[[], bool],
+        patience: Patience,
     ) -> None:
         self.host = reference.host
         self._name = reference.name
         self._dial = dial
         self._deadline = deadline
-        self._is_stopped = is_stopped
+        self._patience = patience
         self._token = ""
         self._pace = Pace()  # of the answer that comes just now
-        host = _DOCKER_HUB if reference.host == DEFAULT_REGISTRY else reference.host
-        self._base = f"{'http' if _is_loopback(host) else 'https'}://{host}"
+        self._base = _base_of(reference.host)
 
     def manifest(self, which: str) -> Manifest:
         """Return a manifest by its tag, or by its digest.
@@ -145,18 +147,19 @@ class Registry:
                 return
             total += len(chunk)
             self._pace.add(len(chunk))
+            self._patience.came(len(chunk))
             if total > most:
                 raise failure(f"{self.host} sent more than the {most} bytes that it had announced")
             yield chunk
 
     def _is_over(self) -> bool:
-        return self._is_stopped() or time.monotonic() > self._deadline
+        return self._patience.is_over() or time.monotonic() > self._deadline
 
     def _is_in_vain(self) -> bool:
         return self._is_over() or self._pace.is_too_slow()
 
     def _require_time(self) -> None:
-        if self._is_stopped():
+        if self._patience.is_over():
             raise failure("it is not wanted any more")
         if time.monotonic() > self._deadline or self._pace.is_too_slow():
             raise failure(f"{self.host} is too slow: the time for pulling an image is over")
@@ -235,10 +238,9 @@ class Registry:
     def _connect(self, address: str) -> http.client.HTTPConnection:
         try:
             parts = urlsplit(address)
-            port = parts.port or (443 if parts.scheme == "https" else 80)
+            host, port = _place_of(parts)
         except ValueError:
             raise failure(f"{self.host} names an address that is none") from None
-        host = parts.hostname or ""
         if parts.scheme not in ("http", "https") or not host:
             raise failure(f"{self.host} names an address that is none")
         if parts.scheme == "http" and not _is_loopback(host):
@@ -266,6 +268,46 @@ class Registry:
         if watch.is_cut:  # the head may be half of one
             raise TimeoutError("its answer takes too long")
         return response
+
+
+def way_to(host: str, named: Iterable[str], guarded: Dial) -> Dial:
+    """Return how to connect for images of a registry, and for all that it leads to.
+
+    The owner may name registries of the own network, and the way to those is not judged. Any other
+    place is judged, also if one of those registries redirects to it or names it for tokens: a
+    stranger chooses the image, and may have put it there.
+
+    Args:
+        host: of the registry, as it stands in an image's name.
+        named: hosts of registries that the owner has named.
+        guarded: connects to places of strangers.
+    """
+    places = {_place(each) for each in named} - {None}
+    if _place(host) not in places:
+        return guarded
+
+    def dial(to: str, port: int, seconds: float) -> socket.socket:
+        way = anywhere if (to, port) in places else guarded
+        return way(to, port, seconds)
+
+    return dial
+
+
+def _place(host: str) -> tuple[str, int] | None:
+    """Return the host and port of a registry; None if there can be no such place."""
+    try:
+        return _place_of(urlsplit(_base_of(host)))
+    except ValueError:
+        return None
+
+
+def _place_of(parts: SplitResult) -> tuple[str, int]:
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _base_of(host: str) -> str:
+    host = _DOCKER_HUB if host == DEFAULT_REGISTRY else host
+    return f"{'http' if _is_loopback(host) else 'https'}://{host}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from proxyctl.worker.executors.engine import Engine
     from proxyctl.worker.images import Image
     from proxyctl.worker.outward import Dial
+    from proxyctl.worker.patience import Patience
     from proxyctl.worker.record import Lend, Sandbox
 
 BWRAP: Final = "bwrap"
@@ -136,7 +137,7 @@ def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
         raise TaskError("host", f"Slurm: {error}") from None
 
 
-def fetch_image(executor: Executor, name: str, is_stopped: Callable[[], bool]) -> Image | None:
+def fetch_image(executor: Executor, name: str, patience: Patience) -> Image | None:
     """Return the image that a job runs, fetched if need be; None if it runs none.
 
     Raises:
@@ -144,7 +145,7 @@ def fetch_image(executor: Executor, name: str, is_stopped: Callable[[], bool]) -
     """
     if not isinstance(executor, Containers) or executor.images is None or not name:
         return None
-    return executor.images.ensure(name, is_stopped)
+    return executor.images.ensure(name, patience)
 
 
 def _image_limits(sandbox: Sandbox) -> Limits:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,17 +81,21 @@ def agree(
     token: Callable[[str], str],
     show: Callable[[str], None],
     ask: Callable[[str], str],
-) -> None:
+) -> bool:
     """Show missing things and lent things, and write the agreement down.
 
     Args:
         path: of the record.
         arguments: of the command line.
         require: tries the sandboxes; there is no question without one.
-        token: returns the worker token, given the one of before or an empty text; called after the
-            `yes`.
+        token: returns the worker token, given the one of before or an empty text; called before the
+            lent things are shown, because reading them is in vain with an unknown token.
         show: shows lines to the person at the device.
         ask: shows a question and returns the typed answer.
+
+    Returns:
+        Whether there was a question. With `unless_agreed` there is none if the owner has agreed to
+        the same text before: then only a new token is written down.
 
     Raises:
         ApiError: the address is not one of an API.
@@ -113,25 +119,30 @@ def agree(
         raise NoConsentError(
             "no job can be walled in here before that is there; nothing was agreed to"
         )
-    show(
-        _TEXT.format(
-            lend=_lend_in_words(lend),
-            when=_when_in_words(when),
-            sandbox=_sandbox_in_words(sandbox, lend),
-            price=f"{lend.min_price_usd:g}",
-            api=address,
-        )
+    text = _TEXT.format(
+        lend=_lend_in_words(lend),
+        when=_when_in_words(when),
+        sandbox=_sandbox_in_words(sandbox, lend),
+        price=f"{lend.min_price_usd:g}",
+        api=address,
     )
-    if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
-        raise NoConsentError("nothing was agreed to, and nothing was changed")
-    agreed_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     # A token is for one marketplace: another one is not told it.
     before = str(stored.get("token") or "") if stored.get("api") == address else ""
-    consent = Consent(address, token(before), agreed_at, lend, when, sandbox)
+    agreed_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    terms = hashlib.sha256(text.encode()).hexdigest()
+    consent = Consent(address, token(before), agreed_at, lend, when, sandbox, terms)
     _try(consent)
+    if arguments.unless_agreed and stored.get("terms") == terms:
+        if consent.token != before:
+            record.save(path, replace(consent, agreed_at=str(stored.get("agreed_at"))))
+        return False
+    show(text)
+    if ask(f"Type {_YES} if you agree to all of this: ").strip() != _YES:
+        raise NoConsentError("nothing was agreed to, and nothing was changed")
     _refuse_beside_agent(path.parent)  # one that was started in the meantime
     record.save(path, consent)
     files.remove(path.with_name(names.CONTROL))
+    return True
 
 
 def _agreed_api(stored: Mapping[str, Any]) -> str:

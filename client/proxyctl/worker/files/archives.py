@@ -80,6 +80,11 @@ _OF_NAMES: Final = frozenset(
 )
 
 
+# Errors of Python that bytes of a stranger can cause: by numbers, names, depths and sizes. Others
+# are mistakes of this program.
+OF_THE_BYTES: Final = (ArithmeticError, LookupError, MemoryError, RecursionError, ValueError)
+
+
 class ArchiveError(Exception):
     """An archive is not unpacked; the message says why."""
 

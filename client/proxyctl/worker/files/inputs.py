@@ -32,6 +32,7 @@ from proxyctl.worker.files.room import NoRoomError, failure_of, takes_more
 from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.web import FetchError, require_address
 from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.patience import INPUT
 from proxyctl.worker.scratch import remove_tree
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.files.room import Room
     from proxyctl.worker.files.web import Web
+    from proxyctl.worker.patience import Patience
 
 _logger = logging.getLogger("worker")
 
-INPUT: Final = "input"  # whose fault it is that a job cannot begin
 # Of a file whose size is not known before; as much as the marketplace keeps of one.
 FILE_MAX_BYTES: Final = 5 << 30
 # Others' servers may be down for a moment; a job does not wait for them for long.
@@ -68,18 +69,16 @@ class Inputs:
         web: fetches files.
         folder: of the attempt; inputs go to `INPUTS` in it.
         room: for all inputs together, unpacked ones included.
-        is_stopped: says whether nobody wants them any more.
+        patience: of the attempt.
     """
 
-    def __init__(
-        self, web: Web, folder: Path, *, room: Room, is_stopped: Callable[[], bool]
-    ) -> None:
+    def __init__(self, web: Web, folder: Path, *, room: Room, patience: Patience) -> None:
         self._web = web
         self._folder = folder / INPUTS
         self._fetched = folder / FETCHED
         self._user = uid_of(folder.name)
         self._room = room
-        self._is_stopped = is_stopped
+        self._patience = patience
 
     def fetch(self, given: list[dict[str, Any]]) -> None:
         """Fetch all; what is there already is not fetched again.
@@ -99,7 +98,7 @@ class Inputs:
         except SpecError as error:
             raise TaskError(INPUT, f"the inputs cannot be used: {error.message}") from None
         for each in given:
-            if self._is_stopped():
+            if self._patience.is_over():
                 return
             try:
                 self._fetch(each)
@@ -136,7 +135,7 @@ class Inputs:
                 url = f"/api/worker/artifacts/{each['artifact_id']}"
                 max_bytes = min(int(each["size_bytes"]), self._room.left)
                 self._fetch_file(url, partial, digest, max_bytes)
-            if not self._is_stopped():
+            if not self._patience.is_over():
                 self._place(partial, path.split("/"), is_archive=is_archive)
         except (NoRoomError, TooMuchError, OSError):
             partial.unlink(missing_ok=True)  # at once: the report may have to wait
@@ -151,16 +150,17 @@ class Inputs:
             partial,
             digest,
             max_bytes=max_bytes,
-            is_stopped=self._is_stopped,
+            patience=self._patience,
             check=self._room.check,
             is_strangers=is_strangers,
         )
 
     def _fetch_from_others(self, url: str, partial: Path, digest: str) -> None:
         require_address(url)
-        for _ in range(STRANGERS_TRIES):
-            if self._is_fetched_from_others(url, partial, digest) or self._is_stopped():
-                return
+        with self._patience.waiting(INPUT):
+            for _ in range(STRANGERS_TRIES):
+                if self._is_fetched_from_others(url, partial, digest) or self._patience.is_over():
+                    return
         raise FetchError(_NOT_FETCHED)
 
     def _is_fetched_from_others(self, url: str, partial: Path, digest: str) -> bool:
@@ -224,7 +224,7 @@ class Inputs:
             unfinished,
             options,
             user=self._user,
-            is_stopped=self._is_stopped,
+            is_stopped=self._patience.is_over,
             check=self._room.check,
         )
         if takes_more(unfinished, self._room.left - packed):
@@ -268,13 +268,14 @@ def fetch_file(
     digest: str,
     *,
     max_bytes: int,
-    is_stopped: Callable[[], bool],
+    patience: Patience,
     check: Callable[[], None],
     is_strangers: bool = False,
 ) -> None:
     """Fetch a file with a known hash, behind the part that is there.
 
-    It is incomplete if it was stopped. `check` is called before each piece is written.
+    It is incomplete if the patience of the attempt is over. `check` is called before each piece is
+    written.
 
     Raises:
         FetchError: another file has come, a larger one, or none.
@@ -291,7 +292,8 @@ def fetch_file(
             return
         if offset >= max_bytes:  # nothing that could still become right
             offset = 0
-        with web.get(url, offset, is_strangers=is_strangers, is_stopped=is_stopped) as body:
+        is_over = patience.is_over
+        with web.get(url, offset, is_strangers=is_strangers, is_stopped=is_over) as body:
             if body.offset != offset or not offset:
                 offset = body.offset
                 hashed = hashlib.sha256()
@@ -303,10 +305,11 @@ def fetch_file(
                 if offset > max_bytes:
                     file.truncate(0)
                     raise WrongFileError(f"it has more than {max_bytes} bytes")
+                patience.came(len(piece))
                 hashed.update(piece)
                 check()
                 file.write(piece)
-                if is_stopped():
+                if is_over():
                     return
         if hashed.hexdigest() != digest:
             file.truncate(0)

@@ -66,13 +66,18 @@ class Leaving:
 
 @dataclass
 class Collection:
-    """What was found: files that are taken, and sentences about what is not."""
+    """The files of a job: those that are taken, and sentences about the others.
+
+    Attributes:
+        is_complete: whether everything was looked at. Otherwise there may be more files.
+    """
 
     files: list[Leaving] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     more_left_out: int = 0
     files_left_out: int = 0
     bytes_left_out: int = 0
+    is_complete: bool = True
 
     def leave_out_file(self, name: str, reason: str, size_bytes: int) -> None:
         """Note that a file is not taken."""
@@ -171,6 +176,7 @@ class JobFolder:
                 collection.leave_out(output.name, f"nothing in the folder is {output.path}")
             taken.update((each.name, each) for each in found)
         if budget.is_spent:
+            collection.is_complete = False
             collection.leave_out("*", f"only the first {NAMES_MAX} names were looked at")
         collection.files = [taken[name] for name in sorted(taken)]
         return collection

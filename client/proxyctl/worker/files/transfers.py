@@ -17,8 +17,8 @@ from proxyctl.worker.beneath import Folder
 from proxyctl.worker.executors.base import WORK, TaskError
 from proxyctl.worker.executors.limits.disk import TooMuchError
 from proxyctl.worker.executors.ownership import uid_of
-from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
-from proxyctl.worker.files.inputs import INPUT, Inputs, fetch_file
+from proxyctl.worker.files.archives import OF_THE_BYTES, ArchiveError, UnpackOptions
+from proxyctl.worker.files.inputs import Inputs, fetch_file
 from proxyctl.worker.files.notes import Notes
 from proxyctl.worker.files.outputs import (
     Collection,
@@ -33,6 +33,7 @@ from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.uploads import Uploader
 from proxyctl.worker.files.web import FetchError, Web
 from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.patience import INPUT
 from proxyctl.worker.scratch import remove_tree
 from proxyctl.worker.tasks import disk_bytes_of, payload_of_work
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.journal import Entry
     from proxyctl.worker.link import Link
+    from proxyctl.worker.patience import Patience
     from proxyctl.worker.record import Lend
 
 _logger = logging.getLogger("worker")
@@ -53,8 +55,6 @@ CHECKPOINT_MAX_BYTES: Final = 5 << 30
 # On average: 20 Mbit/s, what many homes can send. It also bounds reading and hashing.
 BYTES_PER_SECOND: Final = 2_500_000
 _BEYOND_DISK: Final = "the outputs have more bytes than this job may have on the disk"
-# How `JobFolder.collect` says that it has not looked at everything: a part is no checkpoint.
-_NOT_ALL: Final = "*: "
 
 
 class FileTransfers:
@@ -71,7 +71,7 @@ class FileTransfers:
         self._web = web
         self._lend = lend
 
-    def fetch(self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]) -> None:
+    def fetch(self, entry: Entry, folder: Path, patience: Patience) -> None:
         """Bring the inputs, and the checkpoint of an attempt before.
 
         Raises:
@@ -81,7 +81,7 @@ class FileTransfers:
         """
         given = entry.work.get("inputs") or []
         room = Room(folder, disk_bytes_of(entry.work, self._lend))
-        inputs = Inputs(self._web, folder, room=room, is_stopped=is_stopped)
+        inputs = Inputs(self._web, folder, room=room, patience=patience)
         try:
             inputs.fetch(list(given))
         except (TaskError, LinkError, RefusedError, FileError, OSError):
@@ -90,8 +90,8 @@ class FileTransfers:
             _logger.exception("job %s: its inputs cannot be fetched", folder.name)
             raise TaskError(INPUT, "the inputs cannot be fetched") from None
         checkpoint, payload = entry.work.get("checkpoint"), payload_of_work(entry.work)
-        if checkpoint and payload.checkpoint is not None and not is_stopped():
-            self._restore(checkpoint, payload.checkpoint.path, folder, room, is_stopped)
+        if checkpoint and payload.checkpoint is not None and not patience.is_over():
+            self._restore(checkpoint, payload.checkpoint.path, folder, room, patience)
 
     def upload(
         self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]
@@ -138,7 +138,7 @@ class FileTransfers:
         path: str,
         folder: Path,
         room: Room,
-        is_stopped: Callable[[], bool],
+        patience: Patience,
     ) -> None:
         """Put a checkpoint where the job expects it; a job that has begun has its own."""
         archive, unfinished = folder / RESTORED, folder / f"{RESTORED}.d"
@@ -152,10 +152,10 @@ class FileTransfers:
                 archive,
                 str(checkpoint["sha256"]),
                 max_bytes=min(int(checkpoint["size_bytes"]), CHECKPOINT_MAX_BYTES, room.left),
-                is_stopped=is_stopped,
+                patience=patience,
                 check=room.check,
             )
-            if is_stopped():
+            if patience.is_over():
                 return
             remove_tree(unfinished)
             # It was made on the machine of a stranger, who may not put files elsewhere. No agent
@@ -164,7 +164,12 @@ class FileTransfers:
             options = UnpackOptions(most, writable=True, within=path, links=False)
             user = uid_of(folder.name)
             unpack_confined(
-                archive, unfinished, options, user=user, is_stopped=is_stopped, check=room.check
+                archive,
+                unfinished,
+                options,
+                user=user,
+                is_stopped=patience.is_over,
+                check=room.check,
             )
             room.spend(unfinished)
             _move_up(unfinished, folder / WORK, path.split("/"))
@@ -177,6 +182,9 @@ class FileTransfers:
             raise TaskError("host", str(error)) from None
         except (NoRoomError, OSError) as error:
             raise failure_of(error, "the checkpoint", INPUT) from None
+        except OF_THE_BYTES:
+            _logger.exception("job %s: its checkpoint cannot be restored", folder.name)
+            raise TaskError(INPUT, "the checkpoint cannot be restored") from None
 
     def _send_checkpoint(
         self, entry: Entry, folder: Path, path: str, sending: Checkpoints
@@ -191,7 +199,7 @@ class FileTransfers:
             with _opened(folder / WORK) as work:
                 collection = work.collect([Output("checkpoint", path, most)])
                 left_out = collection.sentences()
-                if not collection.files or any(each.startswith(_NOT_ALL) for each in left_out):
+                if not collection.files or not collection.is_complete:  # a part is no checkpoint
                     return ["no checkpoint this time", *left_out]
                 files = [
                     Content(each.name, each.size_bytes, partial(_open, work, each))

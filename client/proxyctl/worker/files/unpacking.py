@@ -320,7 +320,8 @@ def _error_of(answers: dict[str, Any], folder: Folder) -> Exception:
         words = short_line(str(answers[unpacker.UNCONFINED]))
         return TaskError("refused", f"an archive cannot be unpacked safely: {words}")
     if unpacker.REFUSED in answers:
-        return ArchiveError(short_line(str(answers[unpacker.REFUSED])))
+        words = answers[unpacker.REFUSED]
+        return ArchiveError(short_line(words) if isinstance(words, str) else "it is broken")
     answer = answers.get(unpacker.FAILED)
     number = next((each for each in _BELIEVED if each == answer), 0)
     if number and (number != errno.ENOSPC or _is_full(folder)):

@@ -130,7 +130,8 @@ class Web:
                 sock = _connected(connection)
                 response = _asked(connection, sock, target, own, offset, is_stopped)
                 if response.status not in _MOVED:
-                    body = Body(response, 0 if response.status == 200 else offset)
+                    begin = 0 if response.status == 200 else offset
+                    body = Body(response, begin, is_strangers=is_strangers)
                     with body.watch(sock, is_stopped):
                         if response.status not in _OK:
                             _refuse(response, is_api=TOKEN in own)
@@ -181,11 +182,14 @@ class Body:
         pace: of what has come.
     """
 
-    def __init__(self, response: http.client.HTTPResponse, offset: int) -> None:
+    def __init__(
+        self, response: http.client.HTTPResponse, offset: int, *, is_strangers: bool
+    ) -> None:
         self.offset = offset
         self.left = response.length
         self.pace = Pace()
         self._response = response
+        self._is_strangers = is_strangers
 
     def watch(self, sock: socket.socket, is_stopped: Callable[[], bool]) -> Watch:
         """Return a watch over the rest of it, which comes by this socket."""
@@ -195,8 +199,8 @@ class Body:
         """Yield the bytes.
 
         Raises:
-            LinkError: they end too early.
-            FetchError: they come too slowly.
+            LinkError: they end too early, or come too slowly from the marketplace.
+            FetchError: they come too slowly from a stranger.
         """
         size = 0
         while True:
@@ -216,8 +220,11 @@ class Body:
             raise LinkError("a file broke off")
 
     def _require_pace(self) -> None:
-        if self.pace.is_too_slow():
+        if not self.pace.is_too_slow():
+            return
+        if self._is_strangers:
             raise FetchError("it comes too slowly")
+        raise LinkError("a file comes too slowly")  # no buyer is to blame for that
 
 
 class _Connection(http.client.HTTPConnection):

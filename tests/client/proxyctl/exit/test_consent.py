@@ -25,16 +25,19 @@ def agree(
     url: str = "",
     token: Callable[[], str] = lambda: "a token",
     limits: DeviceLimits | None = None,
+    asks_again: bool = True,
 ) -> str:
     shown: list[str] = []
-    consent.agree(
+    is_asked = consent.agree(
         path,
         url or api.url,
         limits or DeviceLimits(),
         token=token,
         show=shown.append,
         ask=lambda question: shown.append(question) or answer,
+        asks_again=asks_again,
     )
+    assert is_asked == bool(shown)
     return "\n".join(shown)
 
 
@@ -69,25 +72,71 @@ def test_what_was_agreed_to_is_shown_and_written_down(path: Path) -> None:
         ({"error": {"code": "rate_limited", "message": "Later."}}, "was not tried: .*Later"),
     ],
 )
-def test_a_token_that_the_service_refuses_is_not_agreed_with(
+def test_a_token_that_the_service_refuses_is_named_before_anybody_reads_the_terms(
     path: Path, refusal: dict, words: str
 ) -> None:
+    def never(_: str) -> str:
+        raise AssertionError("there is no question with an unknown token")
+
     with exit_api() as api:
         api.token_refusal = refusal
         with pytest.raises(NoConsentError, match=words):
-            agree(api, path)
+            consent.agree(
+                path, api.url, DeviceLimits(), token=lambda: "a token", show=never, ask=never
+            )
         assert api.tried == ["a token"]
     assert not path.exists()
 
 
 @pytest.mark.parametrize("answer", ["", "y", "Yes", "YES", "no", "yes please"])
 def test_nothing_but_yes_agrees(path: Path, answer: str) -> None:
-    def token() -> str:
-        raise AssertionError("nobody asks for a token that is not needed")
-
     with exit_api() as api, pytest.raises(NoConsentError, match="nothing was agreed to"):
-        agree(api, path, answer, token=token)
+        agree(api, path, answer)
     assert not path.exists()
+
+
+def test_the_same_is_agreed_to_once_where_the_owner_wants_that(path: Path) -> None:
+    with exit_api() as api:
+        assert "Type yes" in agree(api, path, asks_again=False)
+        before = record.load(path)
+        files.write(path.with_name(names.CONTROL), {"paused": True})
+        assert agree(api, path, "no", asks_again=False) == ""
+        assert record.load(path) == before
+        assert agree(api, path, "no", token=lambda: "another", asks_again=False) == ""
+        assert record.load(path) == replace(before, token="another")
+        assert files.read(path.with_name(names.CONTROL)) == {"paused": True}
+        api.token_refusal = {"error": {"code": "worker_unauthorized", "message": "No."}}
+        with pytest.raises(NoConsentError, match="does not know this token"):
+            agree(api, path, asks_again=False)
+        api.token_refusal = None
+        assert "Type yes" in agree(api, path)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"text": "Others.", "terms_hash": hashlib.sha256(b"Others.").hexdigest()},
+        {"port": 1091},
+        {"host": "localhost"},
+        {"certificate_sha256": "ab" * 32},
+    ],
+)
+def test_whatever_else_is_agreed_to_is_asked(path: Path, fields: dict) -> None:
+    with exit_api() as api:
+        agree(api, path)
+        api.terms.update(fields)
+        with pytest.raises(NoConsentError, match="nothing was agreed to"):
+            agree(api, path, "no", asks_again=False)
+
+
+def test_other_limits_and_a_withdrawn_consent_are_asked(path: Path) -> None:
+    with exit_api() as api:
+        agree(api, path)
+        with pytest.raises(NoConsentError, match="nothing was agreed to"):
+            agree(api, path, "no", limits=DeviceLimits(hours="22:00-07:00"), asks_again=False)
+        consent.withdraw(path.parent)
+        with pytest.raises(NoConsentError, match="nothing was agreed to"):
+            agree(api, path, "no", asks_again=False)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from proxyctl.worker.attempt import Attempt, Tools
 from proxyctl.worker.executors.base import INPUTS, Ending, Task, TaskError
 from proxyctl.worker.journal import Entry, Journal, Report, Stop
 from proxyctl.worker.link import LinkError, RefusedError
+from proxyctl.worker.patience import INPUT, Patience
 from proxyctl.worker.ports import Served
-from proxyctl.worker.processes import Identity
+from proxyctl.worker.processes import Identity, boot_seconds
 from proxyctl.worker.record import Consent
 from proxyctl.worker.states import State
 from proxyctl.worker.supervisor import write
@@ -87,6 +88,7 @@ class Device:
         self.given: list[Path] = []
         self.is_over = threading.Event()
         self.fetch: Callable[[Attempt], None] = lambda _: None
+        self.patience = Patience()
         self.clean: Callable[[], None] = lambda: None
         self.prepared: list[Task] = []
         self.ending = Ending()
@@ -137,7 +139,8 @@ class Device:
                 return device.has_more_log
 
         class Transfers:
-            def fetch(self, *_: object) -> None:
+            def fetch(self, _entry: object, _folder: object, patience: Patience) -> None:
+                device.patience = patience
                 device.fetch(device.made)
 
             def upload(self, *_: object) -> None:
@@ -420,16 +423,95 @@ def test_a_bell_that_rings_while_the_log_is_closed_is_harmless(device: Device) -
         def ring(self) -> None:
             rung.append(1)
 
+    class Sending:
+        log = Pump()
+
     rung: list[int] = []
-    looks = iter((Pump(), None))  # it is let go of between two looks
+    looks = iter((Sending(), None))  # it is let go of between two looks
 
     class Closing(Attempt):
-        _pump = property(lambda _: next(looks))  # type: ignore[assignment]
+        _sending = property(lambda _: next(looks))  # type: ignore[assignment]
 
     attempt = device.attempt()
     attempt.__class__ = Closing
     attempt.ring()
     assert rung
+
+
+def prepared(device: Device, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, Any]:
+    """Let an attempt prepare for a second at most; return its report."""
+    monkeypatch.setitem(WORK, "prepare_s", 1)
+    device.attempt(State.PREPARING, **changes)
+    run(device)
+    [(verb, fields)] = device.posted
+    assert verb == "fail"
+    assert device.prepared == []
+    return fields
+
+
+def until_over(device: Device) -> None:
+    until_true(device.patience.is_over, "there is no bound")
+
+
+def test_a_slow_server_of_an_input_is_reported_before_the_marketplace_ends_the_attempt(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(_: Attempt) -> None:
+        with device.patience.waiting(INPUT):
+            until_over(device)
+
+    device.fetch = fetch
+    assert prepared(device, monkeypatch)["kind"] == "input"
+
+
+def test_a_fetch_that_fails_at_the_end_of_the_time_has_the_reason_of_the_time(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(_: Attempt) -> None:
+        with device.patience.waiting(INPUT):
+            until_over(device)
+        raise TaskError("host", "the watch has cut the connection")
+
+    device.fetch = fetch
+    assert prepared(device, monkeypatch)["kind"] == "input"
+
+
+def test_a_device_that_is_slow_itself_refuses(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.fetch = lambda _: until_over(device)
+    assert prepared(device, monkeypatch)["kind"] == "refused"
+
+
+def test_a_marketplace_that_is_away_for_too_long_is_not_the_buyers_fault(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(_: Attempt) -> None:
+        if not device.patience.is_over():
+            raise LinkError("the marketplace is away")
+
+    device.fetch = fetch
+    assert prepared(device, monkeypatch)["kind"] == "refused"
+
+
+def test_an_agent_that_is_started_again_does_not_begin_the_time_anew(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(WORK, "prepare_s", 3_600)
+    device.attempt(State.PREPARING, taken_at=boot_seconds() - 3_601)
+    run(device)
+    [(_, fields)] = device.posted
+    assert fields["kind"] == "refused"
+
+
+@pytest.mark.parametrize("changes", [{"taken_at": None}, {"taken_at": 0.0, "boot": "another"}])
+def test_where_nobody_knows_how_long_it_took_the_time_begins_anew(
+    device: Device, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(WORK, "prepare_s", 3_600)
+    device.attempt(State.PREPARING, **changes)
+    run(device)
+    assert len(device.prepared) == 1
 
 
 LISTENING = {

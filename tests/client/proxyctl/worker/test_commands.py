@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,12 +91,37 @@ def test_nothing_is_lent_that_is_not_there(
     assert not (agent.folder / names.CONSENT).exists()
 
 
-def test_setup_tries_the_token_before_it_writes_anything_down(agent: WorkerAgent) -> None:
+def test_setup_tries_the_token_before_anybody_reads_what_is_lent(agent: WorkerAgent) -> None:
     agent.market.is_revoked = True
-    assert "does not know this token, or has revoked it; make a new one" in setup(agent)
+    shown = setup(agent)
+    assert "does not know this token, or has revoked it; make a new one" in shown
+    assert "Jobs of strangers" not in shown
     agent.market.stop()
     place = agent.market.url.rpartition("/")[2]
     assert f"{place} cannot be reached" in setup(agent)
+
+
+def test_setup_asks_once_for_the_same_where_the_owner_wants_that(agent: WorkerAgent) -> None:
+    assert "Type yes" in setup(agent, "--unless-agreed")
+    before = record.load(agent.folder / names.CONSENT)
+    again = agent.command("setup", "--unless-agreed", typed="")
+    assert again.returncode == 0, again.stderr
+    assert "Agreed before" in again.stdout
+    assert "Type yes" not in again.stdout
+    assert record.load(agent.folder / names.CONSENT) == before
+    other = agent.command("setup", "--unless-agreed", "--hours", "22:00-07:00", typed="no\n")
+    assert other.returncode == 1
+    assert "Type yes" in other.stdout
+    assert record.load(agent.folder / names.CONSENT) == before
+    # A record of before has no hash of the text that was agreed to.
+    path = agent.folder / names.CONSENT
+    record.save(path, replace(before, terms=""))
+    assert agent.command("setup", "--unless-agreed", typed="no\n").returncode == 1
+    # A new token of the same account is no other agreement.
+    record.save(path, replace(before, token="of before"))
+    renewed = ("--unless-agreed", "--token-file", str(agent.folder / "token"))
+    assert agent.command("setup", *renewed, typed="").returncode == 0
+    assert record.load(path) == before
 
 
 def test_setup_keeps_the_token_of_before_for_the_same_marketplace_alone(agent: WorkerAgent) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
 from proxyctl.worker.images import NAME, Images, Limits
 from proxyctl.worker.outward import anywhere
+from proxyctl.worker.patience import Patience
 
 UNLIMITED = Limits()
 _TOKENS = (b"[]", b"5", b"null")
@@ -87,7 +89,7 @@ def shell_image(text: str = "own") -> ImageParts:
 
 def refusal(images: Images, name: str) -> TaskError:
     with pytest.raises(TaskError) as caught:
-        images.ensure(name)
+        images.ensure(name, Patience())
     return caught.value
 
 
@@ -98,9 +100,9 @@ def test_an_image_of_ones_own_is_pulled_by_tag_and_by_digest_and_runs(
     name = f"team/own-{containers.name}"
     push(real_registry, name, "v1", image, as_index=True)
     images = images_of(containers, folder)
-    pulled = images.ensure(f"{real_registry}/{name}:v1")
+    pulled = images.ensure(f"{real_registry}/{name}:v1", Patience())
     assert pulled.digest == image.digest
-    assert images.ensure(f"{real_registry}/{name}@{image.digest}") == pulled
+    assert images.ensure(f"{real_registry}/{name}@{image.digest}", Patience()) == pulled
     attempt = folder / "attempts" / f"pulled-{os.getpid()}-1"
     (attempt / "work").mkdir(parents=True)
     bounds = Bounds(1.0, 64 << 20, 1 << 20, 32, 30)
@@ -128,10 +130,10 @@ def test_an_image_that_is_here_by_its_digest_needs_no_registry(
     liar.serve("own", image)
     images = images_of(podman, folder)
     name = f"{liar.host}/own@{image.digest}"
-    first = images.ensure(name)
+    first = images.ensure(name, Patience())
     liar.answers.clear()
     asked = len(liar.asked)
-    assert images_of(podman, folder).ensure(name) == first
+    assert images_of(podman, folder).ensure(name, Patience()) == first
     assert len(liar.asked) == asked
     # And one that somebody has removed is pulled anew.
     call(podman.engine, "rmi", first.name)
@@ -269,6 +271,70 @@ def test_a_digest_that_is_not_what_is_there_is_refused(
     assert "something else for the digest" in error.message
 
 
+def leads_by_manifest(registry: Liar, image: ImageParts, place: str) -> None:
+    registry.answers["/v2/own/manifests/latest"] = (307, {"Location": f"http://{place}/v"}, b"")
+
+
+def leads_by_layer(registry: Liar, image: ImageParts, place: str) -> None:
+    path = f"/v2/own/blobs/{image.fields['layers'][0]['digest']}"
+    registry.answers[path] = (302, {"Location": f"http://{place}{path}"}, b"")
+
+
+def leads_by_token(registry: Liar, image: ImageParts, place: str) -> None:
+    challenge = {"WWW-Authenticate": f'Bearer realm="http://{place}/token"'}
+    registry.answers["/v2/own/manifests/latest"] = (401, challenge, b"")
+
+
+@pytest.mark.parametrize("lead", [leads_by_manifest, leads_by_layer, leads_by_token])
+def test_a_registry_that_the_owner_has_named_leads_to_no_other_place_at_home(
+    podman: Containers,
+    folder: Path,
+    liar: Liar,
+    lead: Callable[[Liar, ImageParts, str], None],
+) -> None:
+    image = shell_image()
+    liar.serve("own", image)
+    with registry.liar() as printer:
+        lead(liar, image, printer.host)
+        limits = Limits(registries=(liar.host,))
+        images = Images(podman.engine, folder, limits, to_nowhere_near().dial)
+        error = refusal(images, f"{liar.host}/own")
+        assert (error.kind, "cannot be reached" in error.message) == ("image", True)
+        assert printer.asked == []
+
+
+def test_registries_that_the_owner_has_named_lead_to_each_other(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    image = shell_image()
+    liar.serve("own", image)
+    with registry.liar() as store:
+        store.serve("own", image)
+        leads_by_layer(liar, image, store.host)
+        limits = Limits(registries=(liar.host, store.host))
+        images = Images(podman.engine, folder, limits, to_nowhere_near().dial)
+        assert images.ensure(f"{liar.host}/own", Patience()).digest == image.digest
+        assert len(store.asked) == 1
+
+
+def test_no_other_registry_leads_to_one_that_the_owner_has_named(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    """A stranger's own registry must not reach into the home either."""
+
+    def public(host: str, port: int, seconds: float) -> socket.socket:
+        near = to_nowhere_near().dial
+        return (anywhere if f"{host}:{port}" == liar.host else near)(host, port, seconds)
+
+    image = shell_image()
+    liar.serve("own", image)
+    with registry.liar() as owners:
+        leads_by_manifest(liar, image, owners.host)
+        images = Images(podman.engine, folder, Limits(registries=(owners.host,)), public)
+        assert "cannot be reached" in refusal(images, f"{liar.host}/own").message
+        assert owners.asked == []
+
+
 def test_a_registry_that_stalls_is_not_waited_for(
     podman: Containers, folder: Path, liar: Liar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,12 +347,38 @@ def test_a_registry_that_stalls_is_not_waited_for(
     assert "broke off" in error.message
 
 
+def test_a_registry_that_takes_all_the_time_of_the_attempt_is_the_images_fault(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    image = shell_image()
+    liar.serve("own", image)
+    liar.stalls.add(f"/v2/own/blobs/{image.fields['layers'][0]['digest']}")
+    patience = Patience(2)
+    with pytest.raises(TaskError):
+        images_of(podman, folder).ensure(f"{liar.host}/own", patience)
+    failure = patience.failure()
+    assert failure is not None
+    assert failure.kind == "image"
+
+
+def test_a_pull_that_waits_for_another_ones_slow_registry_is_the_devices_affair(
+    podman: Containers, folder: Path, liar: Liar
+) -> None:
+    images = images_of(podman, folder)
+    patience = Patience(0.5)
+    with images._pulling, pytest.raises(TaskError):
+        images.ensure(f"{liar.host}/own", patience)
+    failure = patience.failure()
+    assert failure is not None
+    assert failure.kind == "refused"
+
+
 def test_a_pull_that_nobody_wants_any_more_ends(
     podman: Containers, folder: Path, liar: Liar
 ) -> None:
     liar.serve("own", shell_image())
     with pytest.raises(TaskError, match="not wanted"):
-        images_of(podman, folder).ensure(f"{liar.host}/own", lambda: True)
+        images_of(podman, folder).ensure(f"{liar.host}/own", Patience(is_stopped=lambda: True))
 
 
 def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar) -> None:
@@ -306,7 +398,7 @@ def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar)
         assert error.kind == "refused", error.message
     assert kept(podman) == []
     images = images_of(podman, folder)
-    images.ensure(name)
+    images.ensure(name, Patience())
     pulled = json.loads((folder / "images-podman.json").read_text())["pulled_bytes"]
     assert pulled > 1_000_000
     # What was pulled today counts for what may be pulled today, also after the agent's end.
@@ -325,10 +417,10 @@ def test_the_image_that_was_used_longest_ago_makes_room(
         liar.serve(f"own{number}", image)
     size = 2 * len(Path("/bin/busybox").resolve().read_bytes())
     images = images_of(podman, folder, Limits(cache_bytes=int(size * 1.3)))
-    first = images.ensure(f"{liar.host}/own0")
-    second = images.ensure(f"{liar.host}/own1")
-    images.ensure(f"{liar.host}/own0")
-    third = images.ensure(f"{liar.host}/own2")
+    first = images.ensure(f"{liar.host}/own0", Patience())
+    second = images.ensure(f"{liar.host}/own1", Patience())
+    images.ensure(f"{liar.host}/own0", Patience())
+    third = images.ensure(f"{liar.host}/own2", Patience())
     assert sorted(kept(podman)) == sorted([first.name, third.name])
     assert second.name not in kept(podman)
 
@@ -339,7 +431,7 @@ def test_an_image_that_a_job_is_about_to_run_is_not_removed(
     for number in range(2):
         liar.serve(f"about{number}", shell_image(f"about {number}"))
     images = images_of(podman, folder, Limits(cache_bytes=1))
-    both = [images.ensure(f"{liar.host}/about{number}") for number in range(2)]
+    both = [images.ensure(f"{liar.host}/about{number}", Patience()) for number in range(2)]
     assert {each.name for each in both} <= set(kept(podman))
 
 
@@ -403,7 +495,7 @@ def test_a_hostile_layer_touches_nothing_outside(
     for number, members in enumerate(hostile_layers(victim).values()):
         liar.serve(f"hostile-{number}", ImageParts(tarred(members)))
         with suppress(TaskError):
-            images.ensure(f"{liar.host}/hostile-{number}")
+            images.ensure(f"{liar.host}/hostile-{number}", Patience())
             accepted += 1
         assert [each.name for each in victim.iterdir()] == ["file"]
         assert (victim / "file").read_text() == "mine"

@@ -18,6 +18,7 @@ from proxyctl.worker.executors.base import TaskError
 from proxyctl.worker.executors.containers import Containers
 from proxyctl.worker.executors.engine import call
 from proxyctl.worker.images import NAME
+from proxyctl.worker.patience import Patience
 from proxyctl.worker.record import Lend, Sandbox
 
 
@@ -141,8 +142,8 @@ def test_an_agent_that_fetches_images_has_one_engine(
     assert [*executors] == [*findings] == [containers.name]
     chosen = executors[containers.name]
     with pytest.raises(TaskError, match="cannot be reached on the public internet"):
-        sandboxes.fetch_image(chosen, "127.0.0.1:5000/own", lambda: False)
-    assert sandboxes.fetch_image(chosen, "", lambda: False) is None
+        sandboxes.fetch_image(chosen, "127.0.0.1:5000/own", Patience())
+    assert sandboxes.fetch_image(chosen, "", Patience()) is None
     chosen.close()
 
 

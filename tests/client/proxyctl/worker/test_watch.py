@@ -6,17 +6,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from support.outward import to_loopback
 
+from proxyctl.worker import patience as patience_module
 from proxyctl.worker import registry as registry_module
 from proxyctl.worker import watch as watch_module
-from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.base import INPUTS, TaskError
 from proxyctl.worker.files import web as web_module
+from proxyctl.worker.files.inputs import Inputs
+from proxyctl.worker.files.room import Room
 from proxyctl.worker.files.web import FetchError, Web
 from proxyctl.worker.link import LinkError
 from proxyctl.worker.outward import anywhere
+from proxyctl.worker.patience import Patience
 from proxyctl.worker.references import parse
 from proxyctl.worker.registry import Registry
 
@@ -85,7 +90,7 @@ def read_manifest(port: int, which: str, is_stopped: Callable[[], bool]) -> None
         reference,
         dial=lambda _host, _port, seconds: anywhere("127.0.0.1", port, seconds),
         deadline=time.monotonic() + 600,
-        is_stopped=is_stopped,
+        patience=Patience(is_stopped=is_stopped),
     )
     with suppress(TaskError):
         registry.manifest("latest")
@@ -123,3 +128,36 @@ def test_an_answer_that_drips_is_not_waited_for(
     monkeypatch.setattr(watch_module, "GRACE_SECONDS", 0.3)
     with dripping(FIRST[which]) as port:
         ends(lambda: read(port, which, lambda: False))
+
+
+def test_inputs_that_drip_end_with_the_patience_of_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them has less time than a body may take, and all of them together too much."""
+    monkeypatch.setattr(patience_module, "GRACE_SECONDS", 0.5)
+    (tmp_path / INPUTS).mkdir()
+    patience = Patience()
+    device = Web("http://127.0.0.1:9", "token", to_loopback())
+    inputs = Inputs(device, tmp_path, room=Room(tmp_path, 1 << 20), patience=patience)
+    with dripping(FIRST["body"]) as port:
+        url = f"http://127.0.0.1:{port}/x"
+        given = [{"name": f"x{n}", "url": url, "sha256": f"{n:064x}"} for n in range(64)]
+        ends(lambda: inputs.fetch(given))
+    failure = patience.failure()
+    assert failure is not None
+    assert failure.kind == "input"
+    assert list((tmp_path / INPUTS).iterdir()) == []
+
+
+def test_a_slow_marketplace_is_asked_again_and_is_not_the_buyers_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "GRACE_SECONDS", 0.3)
+    with dripping(FIRST["body"]) as port:
+        device = Web(f"http://127.0.0.1:{port}", "token", to_loopback())
+        with (
+            pytest.raises(LinkError, match="too slowly"),
+            device.get("/api/worker/artifacts/x") as body,
+        ):
+            for _ in body.pieces():
+                pass

@@ -228,6 +228,7 @@ def test_too_many_names_and_too_deep_folders_end_the_search(
         make(work, f"{number:02}")
     collection = left(work)
     assert len(collection.files) == 50
+    assert not collection.is_complete
     assert collection.sentences() == ["*: only the first 50 names were looked at"]
     monkeypatch.undo()
     for path in work.iterdir():
@@ -235,6 +236,7 @@ def test_too_many_names_and_too_deep_folders_end_the_search(
     deep = "/".join("d" * 70)
     make(work, f"{deep}/file")
     assert "more than 64 deep" in left(work).sentences()[0]
+    assert left(work).is_complete
     assert read(work, f"{deep}/file")
 
 

@@ -27,13 +27,14 @@ from support.waiting import until
 from proxyctl.worker import names
 from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.limits import disk
-from proxyctl.worker.files import inputs, transfers, web
+from proxyctl.worker.files import inputs, outputs, transfers, web
 from proxyctl.worker.files.inputs import Inputs
 from proxyctl.worker.files.room import Room, failure_of
 from proxyctl.worker.files.transfers import Checkpoints, FileTransfers, _opened
 from proxyctl.worker.files.web import Web
 from proxyctl.worker.journal import Entry
 from proxyctl.worker.link import Link, LinkError, RefusedError
+from proxyctl.worker.patience import Patience
 from proxyctl.worker.record import Lend
 from proxyctl.worker.states import State
 
@@ -93,7 +94,8 @@ class Device:
 
     async def fetch(self, is_stopped: Callable[[], bool] = never, **payload: Any) -> None:
         entry = self.entry(**payload)
-        await asyncio.to_thread(self.transfers.fetch, entry, self.folder, is_stopped)
+        patience = Patience(is_stopped=is_stopped)
+        await asyncio.to_thread(self.transfers.fetch, entry, self.folder, patience)
 
     def leave(self, name: str, content: bytes) -> None:
         path = self.folder / WORK / name
@@ -665,7 +667,7 @@ async def test_no_answer_of_a_stranger_is_a_fault_of_the_device(
 ) -> None:
     (tmp_path / INPUTS).mkdir()
     web = Web("http://127.0.0.1:9", "token", to_loopback())
-    given = Inputs(web, tmp_path, room=Room(tmp_path, 1 << 20), is_stopped=never)
+    given = Inputs(web, tmp_path, room=Room(tmp_path, 1 << 20), patience=Patience())
     with answering(answer) as port, pytest.raises(TaskError) as caught:
         await asyncio.to_thread(
             given.fetch, [from_others(f"http://127.0.0.1:{port}/{path}", b"page")]
@@ -784,6 +786,25 @@ async def test_a_link_among_checkpoints_is_left_out_and_the_buyer_reads_why(
         assert tar.getnames() == ["ckpt/step-100/weights"]
 
 
+async def test_a_part_of_a_checkpoint_is_not_sent_however_much_is_left_out(
+    device: Device, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more links than `left_out` has room for, and more names than the search takes."""
+    monkeypatch.setattr(outputs, "NAMES_MAX", 250)
+    log = device.folder / names.LOGS["err"]
+    log.touch()
+    for number in range(30):
+        device.leave(f"ckpt/{number}", b"x")
+    for number in range(240):
+        (device.folder / WORK / "ckpt" / f"link{number}").symlink_to("0")
+
+    async def is_noted() -> bool:
+        return b"no checkpoint this time" in log.read_bytes()
+
+    await checkpointed(device, is_noted)
+    assert "checkpoint.tar" not in await device.left()
+
+
 async def test_a_checkpoint_takes_no_disk_and_has_the_size_that_the_job_may_have(
     device: Device, often: None
 ) -> None:
@@ -887,6 +908,33 @@ async def test_a_checkpoint_of_a_hostile_worker_has_no_links(device: Device) -> 
         ]  # fmt: skip
     assert (home / "important.txt").read_text() == "mine"
     assert not (home / "important.txt").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OverflowError,
+        KeyError,
+        MemoryError,
+        RecursionError,
+        UnicodeDecodeError("utf-8", b"", 0, 1, ""),
+    ],
+    ids=str,
+)
+async def test_no_checkpoint_has_the_device_blamed_by_an_error_of_python(
+    device: Device, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The bytes of an earlier worker are to blame for it."""
+    device.given["checkpoint"] = await checkpoint_of(device, archive(**{"ckpt/x": b"x"}))
+
+    def hostile(*_: object, **__: object) -> int:
+        raise error
+
+    monkeypatch.setattr(transfers, "unpack_confined", hostile)
+    with pytest.raises(TaskError, match="the checkpoint cannot be restored") as caught:
+        await device.fetch(checkpoint={"path": "ckpt", "every_s": 10})
+    assert caught.value.kind == "input"
+    assert list((device.folder / WORK).iterdir()) == []
 
 
 async def test_a_checkpoint_is_not_put_behind_a_link(device: Device) -> None:
