@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support.exit_device import EXITS, listener_of
-from support.exit_siege import Hostile, agents_at, besieged, hostile_targets, trickle
-from support.service import Bought, Service, running_in
+from support.exit_device import listener_of
+from support.exit_siege import Hostile, besieged, market_with_exits, trickle
+from support.service import Bought, Service
 from support.socks import Client
 from support.story import buy
 from support.waiting import until
@@ -40,12 +40,7 @@ async def answer(service: Service, bought: Bought, port: int) -> str:
 async def test_one_buyer_cannot_take_the_exits_from_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        running_in(tmp_path, **EXITS) as service,
-        hostile_targets() as places,
-        agents_at(service, tmp_path, monkeypatch, EXIT_COUNT),
-    ):
-        service.wishes = "-country-xx"
+    async with market_with_exits(tmp_path, monkeypatch, EXIT_COUNT) as (service, places):
         mallory, first = await buy(service)
         sessions = [first, *[await service.buy(mallory) for _ in range(2)]]
         _, bought = await buy(service)
@@ -80,12 +75,7 @@ async def test_one_buyer_cannot_take_the_exits_from_another(
 async def test_two_buyers_that_keep_each_exit_full_cannot_close_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        running_in(tmp_path, **EXITS) as service,
-        hostile_targets() as places,
-        agents_at(service, tmp_path, monkeypatch, EXIT_COUNT),
-    ):
-        service.wishes = "-country-xx"
+    async with market_with_exits(tmp_path, monkeypatch, EXIT_COUNT) as (service, places):
         sessions = [(await buy(service))[1] for _ in range(2)]
         _, bought = await buy(service)
         attached = list(listener_of(service)._by_device.values())

@@ -22,9 +22,9 @@ from proxyctl.exit.limits import DeviceLimits
 from proxyctl.exit.record import Consent
 from proxyctl.protocol.frames import Frame, Hello
 from support import targets
-from support.exit_device import NO_LIMITS, consented, listener_of
+from support.exit_device import EXITS, NO_LIMITS, consented, listener_of
 from support.ports import closed_port, silent_port
-from support.service import Bought, Service
+from support.service import Bought, Service, running_in
 from support.socks import Client
 from support.waiting import until
 
@@ -56,7 +56,11 @@ class Hostile:
         """Return a client that has logged in, by one of the sessions."""
         bought = self.sessions[number % len(self.sessions)]
         client = await Client.open(self.service.proxy_port, source=MALLORY)
-        assert await client.log_in(bought.username + wishes, bought.password) == 0
+        try:
+            assert await client.log_in(bought.username + wishes, bought.password) == 0
+        except BaseException:
+            client.writer.transport.abort()
+            raise
         return client
 
     async def reach(self, place: str, wishes: str = "", number: int = 0) -> Client | None:
@@ -109,9 +113,11 @@ async def leave_unread(it: Hostile) -> None:
     secure = "-secure" if it.played["leave_unread"] % 2 else ""
     client = await it.reach("deaf", secure)
     if client is not None:
-        client.writer.write(bytes(300_000))
-        await asyncio.sleep(0.1)
-        client.writer.transport.abort()
+        try:
+            client.writer.write(bytes(300_000))
+            await asyncio.sleep(0.1)
+        finally:
+            client.writer.transport.abort()
 
 
 async def fail(it: Hostile) -> None:
@@ -216,6 +222,20 @@ async def hostile_targets() -> AsyncIterator[dict[str, int]]:
         ports["closed"] = stack.enter_context(closed_port())
         ports["silent"] = stack.enter_context(silent_port())
         yield ports
+
+
+@asynccontextmanager
+async def market_with_exits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> AsyncIterator[tuple[Service, dict[str, int]]]:
+    """Run a service with exits that are attached; yield it and the ports of the targets."""
+    async with (
+        running_in(folder, **EXITS) as service,
+        hostile_targets() as places,
+        agents_at(service, folder, monkeypatch, count),
+    ):
+        service.wishes = "-country-xx"
+        yield service, places
 
 
 @asynccontextmanager
