@@ -34,6 +34,7 @@ async def test_a_server_that_is_draining_says_so_and_the_page_goes_on(
         service.daemon.http._draining = False  # as after the restart
         await tab.until("document.querySelector('#state')?.innerText === ''")
         await tab.until_text("Overview", "h1")
+        await tab.settled()
 
 
 async def test_a_page_that_is_open_survives_a_restart(tmp_path: Path, visit: Visit) -> None:
@@ -49,6 +50,7 @@ async def test_a_page_that_is_open_survives_a_restart(tmp_path: Path, visit: Vis
     async with running(settings):
         await tab.until_text("Overview", "h1")
         await tab.until("document.querySelector('#state')?.innerText === ''")
+        await tab.settled()
 
 
 async def test_after_an_upgrade_a_page_loads_itself_again(

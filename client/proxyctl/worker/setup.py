@@ -132,7 +132,7 @@ def agree(
     terms = hashlib.sha256(text.encode()).hexdigest()
     consent = Consent(address, token(before), agreed_at, lend, when, sandbox, terms)
     _try(consent)
-    if arguments.unless_agreed and stored.get("terms") == terms:
+    if arguments.unless_agreed and _is_agreed(path, consent):
         if consent.token != before:
             record.save(path, replace(consent, agreed_at=str(stored.get("agreed_at"))))
         return False
@@ -143,6 +143,18 @@ def agree(
     record.save(path, consent)
     files.remove(path.with_name(names.CONTROL))
     return True
+
+
+def _is_agreed(path: Path, consent: Consent) -> bool:
+    """Return whether the owner agreed to all of this before; only the token may be another one.
+
+    The words leave some settings out, such as those of a cluster, so they alone prove nothing.
+    """
+    try:
+        before = record.load(path)
+    except (files.FileError, record.ConsentError):
+        return False
+    return replace(before, token=consent.token, agreed_at=consent.agreed_at) == consent
 
 
 def _agreed_api(stored: Mapping[str, Any]) -> str:

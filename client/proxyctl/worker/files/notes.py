@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # A folder of checkpoints may have a thousand links, and other ones each time.
 NOTES_MAX: Final = 20
 LINES_MAX: Final = 10  # of one note
-_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+# A note may come before the program runs: the supervisor opens the same file later.
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Notes:
@@ -45,7 +46,7 @@ class Notes:
 
 
 def _append(path: Path, text: bytes) -> None:
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, _FLAGS, 0o600)
     try:
         size = os.fstat(descriptor).st_size
         is_within_a_line = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

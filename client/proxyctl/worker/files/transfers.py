@@ -18,7 +18,7 @@ from proxyctl.worker.executors.base import WORK, TaskError
 from proxyctl.worker.executors.limits.disk import TooMuchError
 from proxyctl.worker.executors.ownership import uid_of
 from proxyctl.worker.files.archives import OF_THE_BYTES, ArchiveError, UnpackOptions
-from proxyctl.worker.files.inputs import Inputs, fetch_file
+from proxyctl.worker.files.inputs import Inputs, WrongFileError, fetch_file
 from proxyctl.worker.files.notes import Notes
 from proxyctl.worker.files.outputs import (
     Collection,
@@ -140,51 +140,71 @@ class FileTransfers:
         room: Room,
         patience: Patience,
     ) -> None:
-        """Put a checkpoint where the job expects it; a job that has begun has its own."""
+        """Put a checkpoint where the job expects it; a job that has begun has its own.
+
+        Another worker made the checkpoint. One that cannot be restored does not fail the job, or
+        every worker could end the jobs of others: the job begins anew, and its log says why.
+        """
         archive, unfinished = folder / RESTORED, folder / f"{RESTORED}.d"
         try:
-            if _exists(folder / WORK, path.split("/")):
-                _discard(archive, unfinished)  # if the agent was killed before it did that
-                return
-            fetch_file(
-                self._web,
-                f"/api/worker/artifacts/{checkpoint['artifact_id']}",
-                archive,
-                str(checkpoint["sha256"]),
-                max_bytes=min(int(checkpoint["size_bytes"]), CHECKPOINT_MAX_BYTES, room.left),
-                patience=patience,
-                check=room.check,
-            )
-            if patience.is_over():
-                return
-            remove_tree(unfinished)
-            # It was made on the machine of a stranger, who may not put files elsewhere. No agent
-            # packs a link.
-            most = min(CHECKPOINT_MAX_BYTES, room.left - archive.stat().st_size)
-            options = UnpackOptions(most, writable=True, within=path, links=False)
-            user = uid_of(folder.name)
-            unpack_confined(
-                archive,
-                unfinished,
-                options,
-                user=user,
-                is_stopped=patience.is_over,
-                check=room.check,
-            )
-            room.spend(unfinished)
-            _move_up(unfinished, folder / WORK, path.split("/"))
-            _discard(archive, unfinished)
-        except (FetchError, ArchiveError) as error:
+            if not _exists(folder / WORK, path.split("/")):
+                self._lay_down(checkpoint, path, folder, room, patience)
+            if not patience.is_over():
+                _discard(archive, unfinished)
+        except (WrongFileError, ArchiveError, TooMuchError) as error:
+            reason = str(error)
+        except FetchError as error:
             raise TaskError(INPUT, f"the checkpoint: {error}") from None
-        except TooMuchError as error:
-            raise TaskError(INPUT, f"the checkpoint is too large: {error}") from None
         except FileError as error:
             raise TaskError("host", str(error)) from None
         except (NoRoomError, OSError) as error:
             raise failure_of(error, "the checkpoint", INPUT) from None
-        except OF_THE_BYTES:
+        except OF_THE_BYTES as error:
             _logger.exception("job %s: its checkpoint cannot be restored", folder.name)
-            raise TaskError(INPUT, "the checkpoint cannot be restored") from None
+            reason = type(error).__name__
+        else:
+            return
+        if patience.is_over():  # which ends the unpacking with an error, too
+            return
+        _discard(archive, unfinished)
+        Notes(folder).write([f"the checkpoint is not restored, the job begins anew: {reason}"])
+
+    def _lay_down(
+        self,
+        checkpoint: dict[str, Any],
+        path: str,
+        folder: Path,
+        room: Room,
+        patience: Patience,
+    ) -> None:
+        """Fetch a checkpoint, unpack it beside the folder of the job, and move it there whole."""
+        archive, unfinished = folder / RESTORED, folder / f"{RESTORED}.d"
+        fetch_file(
+            self._web,
+            f"/api/worker/artifacts/{checkpoint['artifact_id']}",
+            archive,
+            str(checkpoint["sha256"]),
+            max_bytes=min(int(checkpoint["size_bytes"]), CHECKPOINT_MAX_BYTES, room.left),
+            patience=patience,
+            check=room.check,
+        )
+        if patience.is_over():
+            return
+        remove_tree(unfinished)
+        # It was made on the machine of a stranger, who may not put files elsewhere. No agent
+        # packs a link.
+        most = min(CHECKPOINT_MAX_BYTES, room.left - archive.stat().st_size)
+        options = UnpackOptions(most, writable=True, within=path, links=False)
+        unpack_confined(
+            archive,
+            unfinished,
+            options,
+            user=uid_of(folder.name),
+            is_stopped=patience.is_over,
+            check=room.check,
+        )
+        room.spend(unfinished)
+        _move_up(unfinished, folder / WORK, path.split("/"))
 
     def _send_checkpoint(
         self, entry: Entry, folder: Path, path: str, sending: Checkpoints

@@ -113,6 +113,10 @@ def test_setup_asks_once_for_the_same_where_the_owner_wants_that(agent: WorkerAg
     assert other.returncode == 1
     assert "Type yes" in other.stdout
     assert record.load(agent.folder / names.CONSENT) == before
+    # The words name no runtime of a cluster here; it is agreed to all the same.
+    hardened = agent.command("setup", "--unless-agreed", "--kube-runtime", "gvisor", typed="no\n")
+    assert hardened.returncode == 1
+    assert "Type yes" in hardened.stdout
     # A record of before has no hash of the text that was agreed to.
     path = agent.folder / names.CONSENT
     record.save(path, replace(before, terms=""))
