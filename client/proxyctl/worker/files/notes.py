@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 # A folder of checkpoints may have a thousand links, and other ones each time.
 NOTES_MAX: Final = 20
 LINES_MAX: Final = 10  # of one note
-# A note may come before the program runs: the supervisor opens the same file later.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Notes:
@@ -25,10 +24,13 @@ class Notes:
 
     Args:
         folder: of the attempt.
+        creates: whether to create the log, for a note before the program runs. The supervisor
+            appends to it later. A log that is gone is otherwise left alone: the attempt is over.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, creates: bool = False) -> None:
         self._path = folder / names.LOGS["err"]
+        self._flags = _FLAGS | os.O_CREAT if creates else _FLAGS
         self._last: Sequence[str] = ()
         self._left = NOTES_MAX
 
@@ -42,11 +44,11 @@ class Notes:
         if len(sentences) > LINES_MAX:
             lines.append(f"proxyctl: and {len(sentences) - LINES_MAX} more\n")
         with suppress(OSError):  # the disk is full, or the attempt is over
-            _append(self._path, "".join(lines).encode())
+            _append(self._path, self._flags, "".join(lines).encode())
 
 
-def _append(path: Path, text: bytes) -> None:
-    descriptor = os.open(path, _FLAGS, 0o600)
+def _append(path: Path, flags: int, text: bytes) -> None:
+    descriptor = os.open(path, flags, 0o600)
     try:
         size = os.fstat(descriptor).st_size
         is_within_a_line = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

@@ -167,7 +167,8 @@ class FileTransfers:
         if patience.is_over():  # which ends the unpacking with an error, too
             return
         _discard(archive, unfinished)
-        Notes(folder).write([f"the checkpoint is not restored, the job begins anew: {reason}"])
+        note = f"the checkpoint is not restored, the job begins anew: {reason}"
+        Notes(folder, creates=True).write([note])
 
     def _lay_down(
         self,
