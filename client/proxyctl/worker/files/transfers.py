@@ -147,10 +147,10 @@ class FileTransfers:
         """
         archive, unfinished = folder / RESTORED, folder / f"{RESTORED}.d"
         try:
-            if not _exists(folder / WORK, path.split("/")):
+            if _exists(folder / WORK, path.split("/")):
+                _discard(archive, unfinished)  # if the agent was killed before it did that
+            else:
                 self._lay_down(checkpoint, path, folder, room, patience)
-            if not patience.is_over():
-                _discard(archive, unfinished)
         except (WrongFileError, ArchiveError, TooMuchError) as error:
             reason = str(error)
         except FetchError as error:
@@ -164,7 +164,7 @@ class FileTransfers:
             reason = type(error).__name__
         else:
             return
-        if patience.is_over():  # which ends the unpacking with an error, too
+        if patience.is_over():  # that stopped the unpacking; the checkpoint may be good
             return
         _discard(archive, unfinished)
         note = f"the checkpoint is not restored, the job begins anew: {reason}"
@@ -206,6 +206,7 @@ class FileTransfers:
         )
         room.spend(unfinished)
         _move_up(unfinished, folder / WORK, path.split("/"))
+        _discard(archive, unfinished)
 
     def _send_checkpoint(
         self, entry: Entry, folder: Path, path: str, sending: Checkpoints
