@@ -80,6 +80,35 @@ async def test_a_page_is_used_by_hand(visit: Visit, site: str, tmp_path: Path) -
     assert await tab.focused() == "Your name (as others see it)"
 
 
+async def test_a_click_reaches_a_button_that_has_moved_and_nothing_else(
+    visit: Visit, site: str
+) -> None:
+    tab = await visit.open(site)
+    await tab.fill("Your name", "Ada")
+    await tab.run(
+        "addEventListener('mousemove', () =>"
+        " { document.querySelector('h1').style.height = '300px' }, { once: true });"
+        "window.pressed = 0;"
+        "document.addEventListener('mousedown', () => { window.pressed += 1 }) && 0"
+    )
+    await tab.click("Send")
+    await tab.until_text("sent true Ada", "#out")
+    assert await tab.run("[pressed, document.querySelector('h1').style.height]") == [1, "300px"]
+
+
+async def test_a_page_that_replaces_a_button_while_it_is_pressed_fails_the_test(
+    visit: Visit, site: str
+) -> None:
+    tab = await visit.open(site)
+    await tab.fill("Your name", "Ada")
+    await tab.run(
+        "document.querySelector('#send').addEventListener('mousedown',"
+        " ({ target }) => target.replaceWith(target.cloneNode(true)))"
+    )
+    with pytest.raises(AssertionError, match="has replaced"):
+        await tab.click("Send")
+
+
 async def test_a_page_is_seen_from_another_machine(visit: Visit, site: str, tmp_path: Path) -> None:
     tab = await visit.open(site, dark=True, width=360, language="ko")
     assert await tab.run("innerWidth") == 360

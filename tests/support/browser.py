@@ -47,6 +47,7 @@ ASSETS = "/console/"
 # A body may have no end, or nobody who reads it.
 ANSWERED = ("Network.responseReceived", "Network.loadingFinished", "Network.loadingFailed")
 SETTLED_ROUNDS = 2  # what an answer leads to is asked for a moment later
+MOST_PRESSES = 20  # of one click, on a page that moves
 MESSAGE_BYTES = 64 << 20  # a screenshot comes in one message
 
 needs_chromium = pytest.mark.skipif(
@@ -107,6 +108,44 @@ PLACE = """
   return top && (each.contains(top) || top.contains(each)) ? [x, y] : null;
 })
 """
+
+# Watches the next press: "hit" once a click has reached the element, "moved" if the press began
+# beside it, "lost" if it began on it and no click followed there, "replaced" if the element was
+# also taken off the page. The page gets no event of a press that begins beside the element: content
+# that arrives meanwhile moves it, and another element would be pressed. The coordinates of an event
+# are whole pixels, rounded down.
+AIM = """
+(function (each) {
+  if (!each) return false;
+  const kinds = ["pointerdown", "mousedown", "pointerup", "mouseup", "click"];
+  const isIn = (box, x, y) =>
+    box.left - 1 <= x && x <= box.right && box.top - 1 <= y && y <= box.bottom;
+  const isOn = ({ target, clientX, clientY }) => each.isConnected
+    && (each.contains(target) || target.contains(each))
+    && [...each.getClientRects()].some((box) => isIn(box, clientX, clientY));
+  const stop = () => kinds.forEach((kind) => removeEventListener(kind, watch, true));
+  window.aim?.stop();
+  const end = () => {
+    stop();
+    return aim.state === "lost" && !each.isConnected ? "replaced" : aim.state;
+  };
+  const aim = window.aim = { state: "waiting", stop, end };
+  function watch(event) {
+    if (aim.state === "waiting") aim.state = isOn(event) ? "lost" : "moved";
+    if (aim.state === "moved") {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    } else if (event.type === "click" && isOn(event)) {
+      aim.state = "hit";
+    }
+  }
+  kinds.forEach((kind) => addEventListener(kind, watch, true));
+  return true;
+})
+"""
+
+# What became of the press that was aimed; a page that was left for another one has had it.
+AIMED = "window.aim ? window.aim.end() : 'hit'"
 
 # Fields that are not written into by hand: the value is chosen, and the page hears of it.
 CHOOSE = """
@@ -368,10 +407,14 @@ class Tab:
     async def click(self, target: str) -> None:
         """Press, with the mouse, what says so (its text or label in full), or a selector's first.
 
-        Waits until it is there, enabled and under the pointer.
+        Waits until it is there, enabled and under the pointer, and presses again where the page has
+        moved it meanwhile.
+
+        Raises:
+            AssertionError: the page has replaced it between the press and the release, so that a
+                person's click would be lost.
         """
-        x, y = await self._place(f"{FIND}({_literal(target)}, false)")
-        await self._press_at(x, y)
+        await self._press(f"{FIND}({_literal(target)}, false)")
 
     async def hold(self, target: str) -> None:
         """Press the button of the mouse as `click` does, and keep it down until `release`."""
@@ -392,11 +435,11 @@ class Tab:
             value: is written by hand, is an option of a list, ticks a box or not, or is a file.
         """
         field = f"{FIND}({_literal(label)}, true)"
-        x, y = await self._place(field)
+        await self._place(field)
         kind = await self.value(f"{field}?.type")
         if isinstance(value, bool):
             if await self.run(f"{field}.checked") != value:
-                await self._press_at(x, y)
+                await self._press(field)
         elif isinstance(value, Path):
             handle = await self.ask("Runtime.evaluate", expression=field)
             await self.ask(
@@ -494,10 +537,19 @@ class Tab:
         x, y = place
         return float(x), float(y)
 
-    async def _press_at(self, x: float, y: float) -> None:
-        await self._move_at(x, y)
-        for kind in ("mousePressed", "mouseReleased"):
-            await self._button_at(kind, x, y)
+    async def _press(self, element: str) -> None:
+        for _ in range(MOST_PRESSES):
+            x, y = await self._place(element)
+            await self._move_at(x, y)
+            if not await self.run(f"{AIM}({element})"):
+                continue
+            for kind in ("mousePressed", "mouseReleased"):
+                await self._button_at(kind, x, y)
+            state = await self.value(AIMED)
+            assert state != "replaced", f"the page has replaced {element} while it was pressed"
+            if state == "hit":
+                return
+        raise AssertionError(f"{element} was never hit; {await self._condition()}")
 
     async def _move_at(self, x: float, y: float) -> None:
         await self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
