@@ -39,7 +39,7 @@ def routes(
     market: Market,
     assistant: AssistantRoutes,
     *,
-    ready: Callable[[], Awaitable[bool]],
+    why_not_ready: Callable[[], Awaitable[str]],
     app_url: str,
     cookies: Cookies,
     has_mail: bool,
@@ -50,7 +50,7 @@ def routes(
     Args:
         market: the marketplace.
         assistant: the routes of the assistant, which asks a model.
-        ready: says whether the store is reachable and the listeners are up.
+        why_not_ready: says why customers cannot be served; "" when they can.
         app_url: where referral links lead.
         cookies: where browsers keep logins.
         has_mail: whether e-mails go out.
@@ -58,7 +58,7 @@ def routes(
     """
     responses = Answers(market.context.store.version)
     return [
-        *HealthRoutes(ready).table(),
+        *HealthRoutes(why_not_ready).table(),
         *AccountRoutes(market.accounts, market.recovery, cookies, has_mail=has_mail).table(),
         *KeyRoutes(market.keys, market.made_by_keys).table(),
         *BandwidthRoutes(market.bandwidth).table(),

@@ -35,9 +35,14 @@ class Transport(Enum):
     STORE_UNAVAILABLE = (
         "store_unavailable",
         500,
+        "The database does not answer, and nothing was done; try again in a moment.",
+    )
+    OUTCOME_UNKNOWN = (
+        "outcome_unknown",
+        500,
         (
-            "The database does not answer; try again, "
-            "with an Idempotency-Key if it must not be done twice."
+            "The database did not confirm the request: it was done, or it was not. "
+            "Repeat it with the same Idempotency-Key, or look before you repeat it."
         ),
     )
     NOT_READY = "not_ready", 503, "Something that customers need does not work right now."
@@ -59,6 +64,8 @@ STATUS_OF_KIND = {
 }
 
 RETRY_AFTER_SECONDS = "1"
+# The specification has 500 alone for a failure of the server; these pass in a moment all the same.
+WORTH_REPEATING = (Transport.STORE_UNAVAILABLE, Transport.OUTCOME_UNKNOWN)
 
 
 class ErrorDetail(Struct, omit_defaults=True):
@@ -110,7 +117,7 @@ def of_transport(
 ) -> Failure:
     """Return the response for a refusal of the transport."""
     sent = dict(headers or {})
-    if reason.status in (429, 503):
+    if reason.status in (429, 503) or reason in WORTH_REPEATING:
         sent["Retry-After"] = RETRY_AFTER_SECONDS
     detail = ErrorDetail(reason.word, message or reason.meaning)
     return Failure(reason.status, ErrorBody(ok=False, error=detail), sent)

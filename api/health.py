@@ -21,13 +21,13 @@ class HealthRoutes:
     """The routes of health.
 
     Args:
-        ready: whether the store is reachable and the listeners are up.
+        why_not_ready: says why customers cannot be served; "" when they can.
     """
 
-    def __init__(self, ready: Callable[[], Awaitable[bool]]) -> None:
-        self._ready = ready
+    def __init__(self, why_not_ready: Callable[[], Awaitable[str]]) -> None:
+        self._why_not_ready = why_not_ready
         self._asking = asyncio.Lock()
-        self._known = False
+        self._reason = ""
         self._known_until = 0.0
 
     def table(self) -> list[Route]:
@@ -70,8 +70,9 @@ class HealthRoutes:
         """Answer when everything that a customer needs works, or did `READY_SECONDS` ago."""
         async with self._asking:
             if monotonic() >= self._known_until:
-                self._known = await self._ready()
+                self._reason = await self._why_not_ready()
                 self._known_until = monotonic() + READY_SECONDS
-        if not self._known:
-            raise TransportError(Transport.NOT_READY)
+        if self._reason:
+            message = f"{Transport.NOT_READY.meaning} ({self._reason})"
+            raise TransportError(Transport.NOT_READY, message=message)
         return AliveReply()

@@ -59,7 +59,7 @@ from market.errors import MarketError
 from market.idempotency import KeyedRequest, Replayed, Seal
 from market.networks import counted_network
 from storage.blobs.base import BlobError, FullError
-from storage.errors import StoreError
+from storage.errors import StoreError, UnknownOutcomeError, level_of
 
 if TYPE_CHECKING:
     import ssl
@@ -432,8 +432,11 @@ def _answer_of(error: Exception, request: Request) -> Response:
         reason = Transport.FILES_FULL if is_full else Transport.FILES_UNAVAILABLE
         return refusal(errors.of_transport(reason))
     if isinstance(error, StoreError):
-        _logger.error("%s %s: the store failed: %s", request.method, request.path, error)
-        return refusal(errors.of_transport(Transport.STORE_UNAVAILABLE))
+        level = level_of(error, logging.ERROR)
+        _logger.log(level, "%s %s: the store failed: %s", request.method, request.path, error)
+        is_unknown = isinstance(error, UnknownOutcomeError)
+        reason = Transport.OUTCOME_UNKNOWN if is_unknown else Transport.STORE_UNAVAILABLE
+        return refusal(errors.of_transport(reason))
     _logger.error("%s %s failed", request.method, request.path, exc_info=error)
     return refusal(errors.of_transport(Transport.INTERNAL_ERROR))
 

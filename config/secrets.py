@@ -7,6 +7,7 @@ SECRETS = frozenset(
     {
         "auth.signing_key",
         "storage.url",
+        "storage.direct_url",
         "mail.password",
         "assistant.api_key",
         "work.s3_secret_key",

@@ -57,6 +57,8 @@ class StorageSettings(Struct, frozen=True):
 
     url: str = "sqlite:///var/proxyd.db"
     pool_size: Annotated[int, Meta(ge=1, le=100)] = 10
+    pooler: Literal["none", "session"] = "none"
+    direct_url: str = ""
 
 
 class ClusterSettings(Struct, frozen=True):

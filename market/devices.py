@@ -30,7 +30,7 @@ from storage import devices as queries
 from storage import made_by_keys
 from storage.benchmarks import BenchmarkRow
 from storage.devices import DeviceRow
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.store import Transaction
 
 TOKEN_BYTES = 32
@@ -320,7 +320,11 @@ class Devices:
                 await self.flush()
             except StoreError as error:
                 if not self._store_failing:
-                    _logger.error("heartbeats wait for the store to return: %s", error)
+                    _logger.log(
+                        level_of(error, logging.ERROR),
+                        "heartbeats wait for the store to return: %s",
+                        error,
+                    )
                 self._store_failing = True
             else:
                 self._store_failing = False

@@ -71,6 +71,16 @@ async def forgo(tx: Transaction, session_id: str, lease_id: str, *, now: int) ->
     await _close(tx, [lease for lease, _ in await queries.leases_with_counts(tx, [lease_id])], now)
 
 
+async def forgo_own(tx: Transaction, session_id: str, node_id: str, *, now: int) -> None:
+    """Close the open lease that the database has of a session for a node, and the node does not.
+
+    A database that lost committed changes has such leases: the node released them since.
+    """
+    await queries.lock(tx, [session_id])
+    own = await nodes.leases(tx, node_id)
+    await _close(tx, [lease for lease in own if lease.session_id == session_id], now)
+
+
 async def open_lease(
     tx: Transaction,
     session_id: str,

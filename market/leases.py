@@ -51,7 +51,7 @@ from market.notices import Notice, Topic
 from market.states import SessionStatus
 from storage import allowlist, nodes
 from storage import bandwidth as queries
-from storage.errors import UnavailableError
+from storage.errors import ConstraintError, UnavailableError
 from storage.nodes import SeenRow
 
 __all__ = [
@@ -72,6 +72,8 @@ __all__ = [
 RECALL_SECONDS = 4.0
 # A fraction of what others need, so that hardly any of it is added.
 RECALL_STEP_SECONDS = 0.02
+# The rule of the schema that a node has one open lease of a session at most.
+ONE_OPEN = "bandwidth_leases_open"
 
 _logger = logging.getLogger("leases")
 
@@ -140,21 +142,35 @@ class Leases:
         if unsure is not None:
             await self._store.write(lease_transactions.forgo, session_id, unsure, now=self._now())
             self._unsure.pop(session_id, None)
-        lease_id, node_id = self._identifiers.new(), self.node_id
+        node_id = self.node_id
         try:
-            grant = await self._store.write(
+            grant = await self._open(session_id, node_id)
+        except ConstraintError as error:
+            if error.constraint != ONE_OPEN or node_id is None:
+                raise
+            _logger.warning("session %s: a forgotten lease of this node is closed", session_id)
+            await self._store.write(
+                lease_transactions.forgo_own, session_id, node_id, now=self._now()
+            )
+            grant = await self._open(session_id, node_id)
+        if self.node_id != node_id:
+            raise UnavailableError("the node was declared dead while it leased")
+        return grant
+
+    async def _open(self, session_id: str, node_id: str | None) -> Grant | None:
+        lease_id = self._identifiers.new()
+        try:
+            return await self._store.write(
                 lease_transactions.open_lease,
                 session_id,
                 lease_id=lease_id,
                 node_id=node_id,
                 now=self._now(),
             )
-        except BaseException:
-            self._unsure[session_id] = lease_id
+        except BaseException as error:
+            if not isinstance(error, ConstraintError):  # nothing was written
+                self._unsure[session_id] = lease_id
             raise
-        if self.node_id != node_id:
-            raise UnavailableError("the node was declared dead while it leased")
-        return grant
 
     async def forgo_unsure(self) -> None:
         """Close the leases whose opening was not confirmed: nothing was handed out under them.

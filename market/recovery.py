@@ -32,7 +32,7 @@ from market.user_fields import check_password, email_key
 from market.webhooks import disable_all
 from storage import apps, device_codes, users
 from storage import outbox as outbox_queries
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.outbox import OutboxRow
 from storage.store import Transaction
 
@@ -148,7 +148,11 @@ class Recovery:
                 while await self._answer_some():
                     pass
             except StoreError as error:
-                _logger.warning("forgotten passwords wait for the store to return: %s", error)
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "forgotten passwords wait for the store to return: %s",
+                    error,
+                )
             await self._requests.wait(LOOK_SECONDS)
 
     async def _answer_some(self) -> int:

@@ -11,7 +11,7 @@ from itertools import islice
 from market.context import Context
 from storage import attempts as queries
 from storage.attempts import RenewalRow
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 WRITE_SECONDS = 2.0  # another daemon may judge the silence: it should not hear of them much later
 WRITE_MAX_ATTEMPTS = 1_000  # in one statement, which no other then waits long for
@@ -75,7 +75,11 @@ class Renewals:
                 await self.flush()
             except StoreError as error:
                 if not self._store_failing:
-                    _logger.error("renewals of attempts wait for the store to return: %s", error)
+                    _logger.log(
+                        level_of(error, logging.ERROR),
+                        "renewals of attempts wait for the store to return: %s",
+                        error,
+                    )
                 self._store_failing = True
             else:
                 self._store_failing = False

@@ -20,7 +20,7 @@ from storage import claims as queries
 from storage import copies as copy_queries
 from storage.claims import ExcludedRow, WaitingRow
 from storage.copies import MemberRow
-from storage.errors import StoreError, UnavailableError
+from storage.errors import StoreError, UnavailableError, level_of
 from storage.store import Store, Transaction
 
 # Jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when these go.
@@ -147,7 +147,11 @@ class WaitingJobs:
                 await self.catch_up()
             except StoreError as error:
                 if not self._is_failing:
-                    _logger.warning("jobs wait for the store to return: %s", error)
+                    _logger.log(
+                        level_of(error, logging.WARNING),
+                        "jobs wait for the store to return: %s",
+                        error,
+                    )
                 self._is_failing = True
                 self._wake.set()
                 await asyncio.sleep(FAILED_SECONDS)

@@ -11,7 +11,7 @@ from proxyd.acceptor import Acceptor
 from proxyd.exits.secure import reset_on_close
 from proxyd.exits.tunnels import AWAY, TunnelError, Tunnels
 from proxyd.loop import cancellation
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 if TYPE_CHECKING:
     from proxyd.tasks import Tasks
@@ -85,7 +85,11 @@ class AppPort:
             try:
                 await self.server.sweep()
             except StoreError as error:
-                _logger.warning("streams into apps wait for the store to return: %s", error)
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "streams into apps wait for the store to return: %s",
+                    error,
+                )
             except Exception:  # whatever it is: the next sweep may do
                 _logger.exception("a sweep of apps failed")
 

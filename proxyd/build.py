@@ -5,7 +5,6 @@ What a part needs of the settings is made in `slices`; when it runs is said in `
 
 import asyncio
 import gc
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +79,7 @@ from proxyd.ops.signing_key import signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
+from proxyd.readiness import Readiness
 from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
 from proxyd.unmetered import UnmeteredRelays
@@ -87,10 +87,9 @@ from proxyd.wire.links import link_key
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
 from storage.blobs.s3 import Signer
-from storage.errors import StoreError
 from storage.open import load, open_store
 from storage.place import is_sqlite
-from storage.store import Store, probe
+from storage.store import Store
 
 if TYPE_CHECKING:
     from proxyd.exits.geography import Geography
@@ -153,7 +152,11 @@ async def build(
     storage = settings.storage
     try:
         store = await open_store(
-            storage.url, pool_size=storage.pool_size, is_shared=role is not None
+            storage.url,
+            pool_size=storage.pool_size,
+            is_shared=role is not None,
+            pooler=storage.pooler,
+            direct_url=storage.direct_url,
         )
     except BaseException:
         listeners.close()
@@ -240,7 +243,15 @@ def _daemon(
     services = exit_port = None
     if has_services:
         services = _services(
-            settings, listeners, key, context, leases, meter, gateway, metrics, (resolver, policy)
+            settings,
+            listeners,
+            key,
+            context,
+            leases,
+            meter,
+            metrics,
+            Readiness(gateway, store, node),
+            (resolver, policy),
         )
     if services is not None and node is not None:
         node.tell(services.market.waking)
@@ -442,8 +453,8 @@ def _services(
     context: Context,
     leases: Leases,
     meter: Meter,
-    gateway: Gateway,
     metrics: Metrics,
+    readiness: Readiness,
     ways_of_webhooks: tuple[Resolver, Policy],
 ) -> Services:
     """Return the marketplace and its API, over what the proxy is made of."""
@@ -480,7 +491,7 @@ def _services(
     door = None if app_port is None else app_port.server
     return Services(
         market,
-        _http(settings, key, market, assistant, gateway, metrics, app_url, door),
+        _http(settings, key, market, assistant, readiness, metrics, app_url, door),
         mailer=Mailer(market.emails, _transport(settings), is_alone=not is_shared),
         model=model,
         photos=photos,
@@ -577,7 +588,7 @@ def _http(
     key: bytes,
     market: Market,
     assistant: AssistantRoutes,
-    gateway: Gateway,
+    readiness: Readiness,
     metrics: Metrics,
     app_url: str,
     door: AppServer | None,
@@ -592,7 +603,7 @@ def _http(
         routes(
             market,
             assistant,
-            ready=partial(is_ready, gateway, context.store),
+            why_not_ready=readiness.why_not,
             app_url=app_url,
             cookies=cookies,
             has_mail=bool(settings.mail.host),
@@ -613,17 +624,6 @@ def _http(
         console=Console() if api.console else None,
         exposition=Exposition(metrics.render, api.metrics_allow),
     )
-
-
-async def is_ready(gateway: Gateway, store: Store) -> bool:
-    """Say whether new clients of the proxy are accepted, and the store answers."""
-    if not gateway.is_listening:
-        return False
-    try:
-        await store.read(probe)
-    except StoreError:
-        return False
-    return True
 
 
 def _assistant(

@@ -9,7 +9,7 @@ from typing import Any
 from market.leases import Leases
 from proxyd.loop import cancellation
 from proxyd.metering.node import Node
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 REAP_CHECK_SECONDS = 1.0  # a fifteenth of the default node timeout: a dead node is noticed in time
 
@@ -101,7 +101,12 @@ class Tasks:
                     await sweep()
             except StoreError as error:
                 if not is_failing:
-                    _logger.warning("%s wait for the store to return: %s", what, error)
+                    _logger.log(
+                        level_of(error, logging.WARNING),
+                        "%s wait for the store to return: %s",
+                        what,
+                        error,
+                    )
                 is_failing = True
             except Exception:  # whatever it is: the proxy and the other sweeps go on
                 if not is_failing:
@@ -132,4 +137,8 @@ async def reap(leases: Leases, node: Node) -> None:
             if silent:
                 _logger.warning("nodes that were not seen and are now dead: %d", silent)
         except StoreError as error:
-            _logger.warning("dead nodes wait for the store to return: %s", error)
+            _logger.log(
+                level_of(error, logging.WARNING),
+                "dead nodes wait for the store to return: %s",
+                error,
+            )

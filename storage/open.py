@@ -14,6 +14,8 @@ async def open_store(
     create: bool = True,
     statement_seconds: float | None = None,
     is_shared: bool = False,
+    pooler: str = "none",
+    direct_url: str = "",
 ) -> Store:
     """Open the database that `url` names, and bring its schema up to date.
 
@@ -26,6 +28,8 @@ async def open_store(
         statement_seconds: the limit on one statement of PostgreSQL; None for its usual one.
         is_shared: whether several processes serve from an SQLite database, which another has
             claimed for them (`storage.claim`); PostgreSQL serves any number.
+        pooler: what stands between this program and PostgreSQL: "none" or "session".
+        direct_url: the same database without the pooler; "" for `url`.
 
     Raises:
         CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
@@ -35,8 +39,15 @@ async def open_store(
 
         return await SqliteStore.open(url.removeprefix(SQLITE), create=create, is_shared=is_shared)
     from storage.postgres import PostgresStore  # noqa: PLC0415 - see above
+    from storage.postgres_pooler import Pooler  # noqa: PLC0415 - see above
 
-    return await PostgresStore.open(url, pool_size=pool_size, statement_seconds=statement_seconds)
+    return await PostgresStore.open(
+        url,
+        pool_size=pool_size,
+        statement_seconds=statement_seconds,
+        pooler=Pooler(pooler),
+        direct_url=direct_url,
+    )
 
 
 def load(url: str) -> None:

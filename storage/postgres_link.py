@@ -4,12 +4,15 @@ All of it goes over one connection: when the server loses the daemon, the lock i
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar
 
 import asyncpg
 
-from storage.errors import UnavailableError
+from storage.errors import Cause, UnavailableError
+from storage.postgres_servers import CONNECT_ERRORS, Servers, cause_of, message_of
+
+Answer = TypeVar("Answer")
 
 CHANNEL = "proxyd"
 # Any number will do that no other program on the database uses: "proy".
@@ -33,27 +36,33 @@ class PostgresLink:
     """A `Link` to a PostgreSQL server.
 
     Args:
-        url: the database.
+        servers: finds the server.
         timeout_seconds: how long the connection may be silent before the server ends it. The
             server must do so itself: nothing tells it that a daemon hangs, or is cut off.
+        on_lost: called when the connection was lost, or the server did not answer.
+        has_limits: whether the server takes that limit; a pooler does not.
     """
 
-    def __init__(self, url: str, timeout_seconds: float) -> None:
-        self._url = url
+    def __init__(
+        self,
+        servers: Servers,
+        timeout_seconds: float,
+        *,
+        on_lost: Callable[[], None],
+        has_limits: bool = True,
+    ) -> None:
+        self._servers = servers
         self._timeout = timeout_seconds
+        self._on_lost = on_lost
+        milliseconds = str(int(timeout_seconds * 1000))
+        self._limits = {"idle_session_timeout": milliseconds} if has_limits else {}
         self._connection: asyncpg.Connection | None = None
         self._sweeps = False
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
         """See `Link.connect`."""
         self._drop()
-        async with self._answering():
-            connection = await asyncpg.connect(
-                self._url,
-                timeout=self._timeout / ANSWERS_PER_TIMEOUT,
-                command_timeout=self._timeout / ANSWERS_PER_TIMEOUT,
-                server_settings={"idle_session_timeout": str(int(self._timeout * 1000))},
-            )
+        connection = await self._answer(self._servers.connect(server_settings=self._limits))
         self._connection = connection
 
         def notified(_: object, __: int, ___: str, payload: object) -> None:
@@ -64,20 +73,18 @@ class PostgresLink:
                 self._connection = None
                 self._sweeps = False
                 on_lost()
+                self._on_lost()
 
         connection.add_termination_listener(lost)
-        async with self._answering():
-            await connection.add_listener(CHANNEL, notified)
+        await self._answer(connection.add_listener(CHANNEL, notified))
 
     async def register(self, node_id: str) -> None:
         """See `Link.register`."""
-        async with self._answering():
-            await self._connected().execute(_REGISTER, node_id)
+        await self._answer(self._connected().execute(_REGISTER, node_id))
 
     async def renew(self, node_id: str) -> bool:
         """See `Link.renew`."""
-        async with self._answering():
-            return await self._connected().fetchval(_RENEW, node_id) is not None
+        return await self._answer(self._connected().fetchval(_RENEW, node_id)) is not None
 
     async def exited(self, node_ids: Collection[str]) -> list[str]:  # noqa: ARG002 - see there
         """See `Link.exited`: a connection that is lost may be made again."""
@@ -86,18 +93,13 @@ class PostgresLink:
     async def try_to_sweep(self) -> bool:
         """See `Link.try_to_sweep`."""
         if not self._sweeps:
-            async with self._answering():
-                self._sweeps = bool(
-                    await self._connected().fetchval(
-                        "SELECT pg_try_advisory_lock($1)", SWEEPER_LOCK
-                    )
-                )
+            question = self._connected().fetchval("SELECT pg_try_advisory_lock($1)", SWEEPER_LOCK)
+            self._sweeps = bool(await self._answer(question))
         return self._sweeps
 
     async def is_unswept(self) -> bool:
         """See `Link.is_unswept`."""
-        async with self._answering():
-            return bool(await self._connected().fetchval(_IS_UNSWEPT, SWEEPER_LOCK))
+        return bool(await self._answer(self._connected().fetchval(_IS_UNSWEPT, SWEEPER_LOCK)))
 
     async def close(self) -> None:
         """See `Link.close`."""
@@ -111,24 +113,33 @@ class PostgresLink:
 
     def _connected(self) -> asyncpg.Connection:
         if self._connection is None:
-            raise UnavailableError("not connected")
+            raise UnavailableError("not connected", Cause.UNREACHABLE)
         return self._connection
 
-    @asynccontextmanager
-    async def _answering(self) -> AsyncIterator[None]:
-        """Turn every failure, and an answer that is late, into a lost connection."""
+    async def _answer(self, question: Coroutine[Any, Any, Answer]) -> Answer:
+        """Return an answer; every failure, and one that is late, is a lost connection.
+
+        A late question is not cancelled: a renewal that waits for a synchronous standby would be
+        done by a cancellation, and on no standby. It ends with the connection.
+        """
+        asking = asyncio.create_task(question)
         try:
-            async with asyncio.timeout(self._timeout / ANSWERS_PER_TIMEOUT):
-                yield
-        except (
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-            OSError,
-            TimeoutError,
-        ) as error:
+            await asyncio.wait({asking}, timeout=self._timeout / ANSWERS_PER_TIMEOUT)
+            if asking.done():
+                return asking.result()
+        except UnavailableError:
             self._drop()
-            raise UnavailableError(str(error) or type(error).__name__) from error
+            raise
+        except CONNECT_ERRORS as error:
+            self._drop()
+            raise UnavailableError(message_of(error), cause_of(error)) from error
+        finally:
+            if not asking.done():
+                self._drop()
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+        self._on_lost()
+        raise UnavailableError("no answer in time", Cause.SILENT)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

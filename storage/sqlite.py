@@ -62,6 +62,7 @@ from storage.errors import (
     StoreError,
     UnavailableError,
 )
+from storage.health import Health
 from storage.node_folder import NodeFolder, checked, lock_within
 from storage.sqlite_link import SqliteLink
 from storage.store import Arguments, Result, Row, Transaction, Unit, Value
@@ -195,6 +196,10 @@ class SqliteStore:
             except OSError:  # a file system without shared memory has no such index
                 return None
         return self._index.header()
+
+    def health(self) -> Health:
+        """See `Store.health`: the file is on this machine, and cannot move."""
+        return Health()
 
     def set_aside(self) -> Self:
         """See `Store.set_aside`: the writer takes units in order of arrival, so none is starved."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from storage.health import Health
+
 Value = str | int | float | None
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -117,8 +119,9 @@ class Store(Protocol):
         """Run a unit in a transaction and commit it durably; an exception rolls it back.
 
         Raises:
-            UnavailableError: the database did not take it. Nothing was written, unless the answer
-                to the commit was lost; so a unit that is repeated must be idempotent.
+            UnknownOutcomeError: the answer to the commit was lost; so a unit that its caller
+                repeats must be idempotent.
+            UnavailableError: the database did not take it. Nothing was written.
         """
 
     async def read(
@@ -136,6 +139,9 @@ class Store(Protocol):
         It costs no query. What was read after a token was taken is still current as long as the
         token is the same.
         """
+
+    def health(self) -> Health:
+        """Return what is known of the database, without a query."""
 
     def set_aside(self) -> "Store":
         """Return the same database with connections of its own: the lane for leases and counts.

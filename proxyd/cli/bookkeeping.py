@@ -213,8 +213,14 @@ async def audit(settings: Settings) -> tuple[bool, str]:
 async def _store(
     settings: Settings, *, create: bool = False, statement_seconds: float | None = None
 ) -> AsyncIterator[Store]:
+    storage = settings.storage
     store = await open_store(
-        settings.storage.url, pool_size=1, create=create, statement_seconds=statement_seconds
+        storage.url,
+        pool_size=1,
+        create=create,
+        statement_seconds=statement_seconds,
+        pooler=storage.pooler,
+        direct_url=storage.direct_url,
     )
     try:
         yield store

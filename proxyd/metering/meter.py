@@ -23,7 +23,7 @@ from proxyd.metering.settling import Settler
 from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import FLUSH_SECONDS, SoloWriter, Writer
 from proxyd.wire.events import Refusal
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 _logger = logging.getLogger("meter")
 
@@ -204,7 +204,9 @@ class Meter(Admitter):
             await self._leases.forgo_unsure()
         except StoreError as error:
             if not self._store_failing:
-                _logger.error("counts wait for the store to return: %s", error)
+                _logger.log(
+                    level_of(error, logging.ERROR), "counts wait for the store to return: %s", error
+                )
             self._store_failing = True
         else:
             if self._store_failing:

@@ -15,7 +15,7 @@ from market.leases import Leases
 from proxyd.loop.clock import ObservedTime
 from proxyd.metering.cluster_writer import ClusterWriter
 from proxyd.metering.lease_slices import Fence
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.store import Link
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ RENEW_MOST_SECONDS = 2.0
 RENEWALS_PER_TIMEOUT = 5
 # A database that is back is noticed soon enough to renew before the fence goes up.
 RETRIES_PER_TIMEOUT = 20
+# Six renewals. A database that answers reads, and confirms no commit for so long, waits for a
+# standby that is lost.
+NO_COMMIT_SECONDS = 12.0
 
 _logger = logging.getLogger("node")
 
@@ -135,6 +138,7 @@ class Node:
         self._may_sweep = may_sweep
         self._reaper = Reaper(leases, link, observed_time, timeout_seconds)
         self._is_linked = False
+        self._seen_at = boottime()
         self._lost = asyncio.Event()
         self.sweeps = False
         self.reaps = False
@@ -163,7 +167,11 @@ class Node:
                 self._drop_duties()
                 self._is_linked = False
                 if not is_failing:
-                    _logger.error("this node is cut off from the others: %s", error)
+                    _logger.log(
+                        level_of(error, logging.ERROR),
+                        "this node is cut off from the others: %s",
+                        error,
+                    )
                 is_failing = True
                 await asyncio.sleep(self._timeout / RETRIES_PER_TIMEOUT)
             else:
@@ -171,6 +179,15 @@ class Node:
                     _logger.info("this node is back among the others")
                 is_failing = False
                 await self._pause()
+
+    def trouble(self) -> str:
+        """Return why this node may hand out no bytes, or soon may not; "" when it may."""
+        if self._fence.is_up:
+            return "store: this node is fenced off, because it could not renew its row"
+        silent_seconds = self._boottime() - self._seen_at
+        if silent_seconds > NO_COMMIT_SECONDS:
+            return f"store: no commit for {int(silent_seconds)} s"
+        return ""
 
     async def reap(self) -> Reaped:
         """See `Reaper.reap`."""
@@ -246,6 +263,7 @@ class Node:
     def _seen(self, sent_at: float) -> None:
         """Move the fence: the others saw this node alive at `sent_at` (boot time) or later."""
         was_up = self._fence.is_up
+        self._seen_at = sent_at
         self._fence.until = sent_at + self._timeout * (1 - 1 / RENEWALS_PER_TIMEOUT)
         if was_up:
             self._writer.resume()

@@ -32,7 +32,8 @@ from proxyd.ops.process_metrics import ProcessMetrics
 from proxyd.ops.role import Role
 from proxyd.ops.shared_metrics import SharedMetrics
 from proxyd.ops.timed_store import TimedStore
-from storage.errors import StoreError
+from storage.errors import Cause, StoreError, level_of
+from storage.health import Health
 from storage.jobs import StateRow, by_state
 from storage.ledger import TotalRow, totals
 from storage.rollouts import StateRow as RolloutStateRow
@@ -181,7 +182,11 @@ class Metrics(Collector):
                 self._deploys = await self._sources.store.read(rollouts_by_state)
                 self._samples = await self._sources.store.read(by_outcome)
             except StoreError as error:
-                _logger.warning("ledger totals wait for the store to return: %s", error)
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "ledger totals wait for the store to return: %s",
+                    error,
+                )
             await asyncio.sleep(LEDGER_PAUSE_SECONDS)
 
     def _proxy(self) -> Iterator[Metric]:
@@ -234,6 +239,7 @@ class Metrics(Collector):
             {"read": sources.store.reads, "write": sources.store.writes},
             label="operation",
         )
+        yield from _database(sources.store.health())
         if self._emails is not None:
             yield _gauge("proxyd_mail_waiting", "E-mails that wait", self._emails())
         if self._webhooks is not None:
@@ -311,6 +317,25 @@ class Metrics(Collector):
             refused = totals.refused_bytes
             yield _count("proxyd_log_bytes_refused", "Bytes of logs without room", refused)
             yield _gauge("proxyd_log_readers", "Buyers who follow a log", len(logs.readers))
+
+
+def _database(health: Health) -> Iterator[Metric]:
+    is_up = health.trouble is None
+    yield _gauge("proxyd_store_up", "Whether the database accepts writes", int(is_up))
+    failures = CounterMetricFamily(
+        "proxyd_store_failures", "Units of work that were refused", labels=["reason"]
+    )
+    for cause in Cause:
+        failures.add_metric([cause.value], health.failures.get(cause, 0))
+    yield failures
+    yield _count("proxyd_store_repeated", "Units of work that were run again", health.repeated)
+    yield _count("proxyd_store_failovers", "Moves to another server", health.failovers)
+    server = GaugeMetricFamily(
+        "proxyd_store_server", "The server that accepts writes", labels=["host"]
+    )
+    if health.server:
+        server.add_metric([health.server], int(is_up))
+    yield server
 
 
 def _artifacts(traffic: Traffic) -> Iterator[Metric]:

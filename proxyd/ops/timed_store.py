@@ -4,6 +4,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from proxyd.counters import Latency
+from storage.health import Health
 from storage.store import Arguments, Link, Result, Store, Unit
 
 
@@ -42,6 +43,10 @@ class TimedStore:
     def version(self) -> bytes | None:
         """See `Store.version`."""
         return self._store.version()
+
+    def health(self) -> Health:
+        """See `Store.health`."""
+        return self._store.health()
 
     def set_aside(self) -> "TimedStore":
         """See `Store.set_aside`; its units are counted with this store's."""

@@ -17,7 +17,7 @@ import msgspec
 from market.mail import Message, decoded
 from market.outbox import Item, Outbox
 from proxyd.loop.fair_slots import FairSlots
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.outbox import OutboxRow
 
 SENDERS = 8  # mail servers let one client have ten connections or more
@@ -128,7 +128,11 @@ class Mailer:
                     pass
         except StoreError as error:
             if not self._store_is_failing:
-                _logger.warning("e-mails wait for the store to return: %s", error)
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "e-mails wait for the store to return: %s",
+                    error,
+                )
             self._store_is_failing = True
         else:
             self._store_is_failing = False

@@ -13,6 +13,7 @@ from storage.errors import CannotOpenError, ConstraintError, UnavailableError
 from storage.nodes import seen
 from storage.open import open_store
 from storage.postgres_link import PostgresLink
+from storage.postgres_servers import Servers
 from storage.store import Transaction, probe
 
 
@@ -201,7 +202,7 @@ async def test_whether_anybody_sweeps_is_asked_without_taking_the_lock(
     postgres_server: str,
 ) -> None:
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
-        sweeper, other = PostgresLink(url, 15.0), PostgresLink(url, 15.0)
+        sweeper, other = (PostgresLink(Servers(url), 15.0, on_lost=lambda: None) for _ in range(2))
         for link in (sweeper, other):
             await link.connect(print, print)
         for _ in range(2):

@@ -1,0 +1,52 @@
+"""Whether this process can serve customers, for load balancers: known facts, and one query."""
+
+import asyncio
+from typing import Protocol
+
+from proxyd.gateway import Gateway
+from storage.errors import Cause, StoreError, UnavailableError
+from storage.store import Store, probe
+
+# The answer comes within three seconds, also from a silent database: load balancers wait for five.
+PROBE_SECONDS = 1.5
+
+
+class Presence(Protocol):
+    """This process among others on its database."""
+
+    def trouble(self) -> str:
+        """Return why it may hand out no bytes, or soon may not; "" when it may."""
+
+
+class Readiness:
+    """Says why this process cannot serve.
+
+    Args:
+        gateway: accepts the clients of the proxy.
+        store: the database.
+        presence: this process among others; None where it is alone.
+    """
+
+    def __init__(self, gateway: Gateway, store: Store, presence: Presence | None) -> None:
+        self._gateway = gateway
+        self._store = store
+        self._presence = presence
+
+    async def why_not(self) -> str:
+        """Return the reason in a few words; "" when new clients are served."""
+        if not self._gateway.is_listening:
+            return "the proxy accepts no clients"
+        if trouble := self._store.health().trouble:
+            return f"store: {trouble}"
+        return (self._presence and self._presence.trouble()) or await self._probed()
+
+    async def _probed(self) -> str:
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await self._store.set_aside().read(probe)
+        except TimeoutError:
+            return "store: no answer in time"
+        except StoreError as error:
+            cause = error.cause if isinstance(error, UnavailableError) else Cause.OTHER
+            return f"store: {cause}"
+        return ""

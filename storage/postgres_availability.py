@@ -1,0 +1,203 @@
+"""Whether the database accepts writes, and the search for it while it does not.
+
+Theory of operation
+-------------------
+All connections of a process share one `Availability`. The first unit that loses its connection
+reports it (`lost`), and a search begins: one task asks for the server that accepts writes, until
+one does. Units wait for it together (`until_up`), for `PATIENCE_SECONDS` from the beginning of the
+outage: a planned switchover takes less, so nobody notices it. After that time units are refused at
+once, so that their callers can say so, and the search goes on alone: an outage costs the servers
+two attempts a second, however many clients there are.
+
+A statement without an answer (`doubted`) may wait for a lock, or its server may be frozen. So the
+search asks for a new connection beside the traffic: units go on if the same server gives one.
+
+When another server than before accepts writes, the connections to the old one are worthless, also
+those in the middle of a unit: the owners of connections end them (`on_moved`).
+
+An outage is logged in two lines, at its beginning and at its end. Refusals while the database is in
+reach (a full disk, a missing standby) are logged once a minute for each cause.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from storage.errors import Cause, UnavailableError
+from storage.health import Health
+from storage.postgres_servers import Servers, cause_of, message_of
+
+# A planned switchover takes one to two seconds, and most clients wait longer than four.
+PATIENCE_SECONDS = 4.0
+# A server that was promoted is found so soon.
+SEARCH_PAUSE_SECONDS = 0.5
+CLOSE_SECONDS = 1.0
+# A full disk or a missing standby refuses every write, and one line a minute says so.
+QUIET_SECONDS = 60.0
+
+_logger = logging.getLogger("storage")
+
+
+@dataclass
+class _Outage:
+    """What one outage did, for the line at its end."""
+
+    began: float
+    refused: int = 0
+    repeated: int = 0
+
+
+@dataclass
+class _Totals:
+    """What all outages did, for the metrics."""
+
+    failures: dict[Cause, int] = field(default_factory=dict)
+    failovers: int = 0
+    repeated: int = 0
+
+
+class Availability:
+    """Whether the database accepts writes at the moment.
+
+    Args:
+        servers: finds the server that does.
+        options: what each connection of the search is made with.
+    """
+
+    def __init__(self, servers: Servers, **options: object) -> None:
+        self._servers = servers
+        self._options = options
+        self._up = asyncio.Event()
+        self._up.set()
+        self._cause = UnavailableError("the database was not reached yet", Cause.UNREACHABLE)
+        self._outage: _Outage | None = None
+        self._search: asyncio.Task[None] | None = None
+        self._totals = _Totals()
+        # By cause, loop time: until when a refusal with the database in reach is not logged again.
+        self._quiet_until: dict[Cause, float] = {}
+        self._on_moved: list[Callable[[], Awaitable[None]]] = []
+
+    def on_moved(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Have `call` called when another server accepts writes, or the same one does again."""
+        self._on_moved.append(call)
+
+    def health(self) -> Health:
+        """Return what is known of the database."""
+        totals = self._totals
+        return Health(
+            trouble=None if self._up.is_set() else self._cause.cause,
+            server=self._servers.current,
+            failures=dict(totals.failures),
+            failovers=totals.failovers,
+            repeated=totals.repeated,
+        )
+
+    def lost(self, error: UnavailableError) -> None:
+        """Note that a connection was lost, and have units wait for the server that takes writes."""
+        if self._up.is_set():
+            self._cause = error
+            self._up.clear()
+            self._begin()
+        self._look()
+
+    def doubted(self) -> None:
+        """Look whether the server still answers, because a statement had no answer in time."""
+        self._look()
+
+    def refused(self, error: UnavailableError) -> None:
+        """Count a unit that was refused; log it unless a line of the last minute covers it."""
+        failures = self._totals.failures
+        failures[error.cause] = failures.get(error.cause, 0) + 1
+        if self._outage is not None:
+            self._outage.refused += 1
+        now = asyncio.get_running_loop().time()
+        if self._up.is_set() and now >= self._quiet_until.get(error.cause, 0.0):
+            self._quiet_until[error.cause] = now + QUIET_SECONDS
+            _logger.error("database failure (%s): %s", error.cause, error)
+        error.is_logged = True
+
+    def repeated(self) -> None:
+        """Count a unit that is run again, because its connection was lost before the commit."""
+        self._totals.repeated += 1
+        if self._outage is not None:
+            self._outage.repeated += 1
+
+    async def until_up(self, deadline: float) -> None:
+        """Wait until the database accepts writes, not longer than patience and `deadline` allow.
+
+        Args:
+            deadline: when to give up, in loop time.
+
+        Raises:
+            UnavailableError: it does not.
+        """
+        if self._up.is_set() or self._outage is None:
+            return
+        deadline = min(deadline, self._outage.began + PATIENCE_SECONDS)
+        if asyncio.get_running_loop().time() < deadline:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._up.wait()
+            except TimeoutError:
+                pass
+        if not self._up.is_set():
+            raise UnavailableError(str(self._cause), self._cause.cause)
+
+    async def close(self) -> None:
+        """End the search."""
+        search, self._search = self._search, None
+        if search is not None:
+            search.cancel()
+            await asyncio.gather(search, return_exceptions=True)
+
+    def _begin(self) -> None:
+        self._outage = self._outage or _Outage(asyncio.get_running_loop().time())
+
+    def _look(self) -> None:
+        if self._search is None:
+            self._search = asyncio.create_task(self._find(), name="search for the database")
+
+    async def _find(self) -> None:
+        """Search until a server accepts writes, and end the outage."""
+        before = self._servers.current
+        is_logged = False
+        while (error := await self._failure()) is not None:
+            self._cause = error
+            self._up.clear()
+            self._begin()
+            if not is_logged:
+                _logger.error("database unavailable: %s", error)
+            is_logged = True
+            await asyncio.sleep(SEARCH_PAUSE_SECONDS)
+        has_moved = self._servers.current != before
+        if has_moved:
+            self._totals.failovers += 1
+        if has_moved or is_logged:
+            for call in self._on_moved:
+                await call()
+        self._search = None
+        self._end(is_logged=is_logged or has_moved)
+
+    def _end(self, *, is_logged: bool) -> None:
+        outage, self._outage = self._outage, None
+        self._up.set()
+        if outage is not None and is_logged:
+            _logger.warning(
+                "database available again after %.1f s, at %s: %d requests refused, %d repeated",
+                asyncio.get_running_loop().time() - outage.began,
+                self._servers.current,
+                outage.refused,
+                outage.repeated,
+            )
+
+    async def _failure(self) -> UnavailableError | None:
+        """Connect to the server that accepts writes; return why that is impossible."""
+        try:
+            connection = await self._servers.connect(**self._options)
+            await connection.close(timeout=CLOSE_SECONDS)
+        except UnavailableError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the search goes on, and logs the cause
+            return UnavailableError(message_of(error), cause_of(error))
+        return None
