@@ -811,8 +811,8 @@ async def _delete_owned(tx: Transaction, user_id: str, artifact_id: str, now: in
 async def _is_being_sent(tx: Transaction, row: ArtifactRow) -> bool:
     """Say whether the attempt that runs now sends an artifact, and has not finished it.
 
-    A device whose upload is gone could not hand in its work, and whoever had the other files by
-    then would have them for nothing.
+    Without it the device could not hand in its work, and the buyer would have the other files for
+    nothing.
     """
     if row.job_id is None or row.content_id is not None:
         return False

@@ -26,8 +26,8 @@ PROCESSES_MIN: Final = 8  # the sandbox's own three, and some for the job
 WEIGHT: Final = 10
 PERIOD_MICROSECONDS: Final = 100_000  # the kernel's own
 FILES_MAX: Final = 4096  # descriptors of one process; what servers and notebooks need at most
-# A sandbox writes a few lines under the same bound before the job's program runs. With less it could
-# not start, and the device would be blamed for a buyer's small `disk_gb`.
+# Each sandbox writes a few lines under the same bound before the job's program runs. With less it
+# does not start, and the device is blamed for a buyer's small `disk_gb`.
 FILE_MIN_BYTES: Final = 64 << 10
 # Whose attempts they are; agents with other folders on one machine leave one another's alone.
 NO_SCOPE: Final = "agent"

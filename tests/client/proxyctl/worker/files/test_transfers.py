@@ -252,7 +252,7 @@ async def test_one_file_without_room_does_not_hold_up_the_others(device: Device)
 async def test_a_file_that_is_deleted_while_it_is_sent_does_not_fail_the_work(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a buyer who has the first outputs could have the work for nothing."""
+    """Otherwise the buyer has the first outputs for nothing, and the device is blamed."""
     send, loop = web._send, asyncio.get_running_loop()
 
     async def forget_unfinished(tx: Any) -> None:
