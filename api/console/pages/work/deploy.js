@@ -135,6 +135,8 @@ function revisionsOf(revisions, deploy, url, refresh) {
     button(
       t("work.rollback"),
       async () => {
+        const title = t("work.rollback.to", { n: row.revision });
+        if (!(await ask({ title, text: t("work.rollback.text"), action: t("work.rollback") }))) return;
         await post(`${url}/rollback`, { revision: row.revision }, { once: true });
         await refresh();
       },
