@@ -1,4 +1,4 @@
-"""What outlasts a login or an API key: nobody makes it whose login or key has ended meanwhile.
+"""Makers of worker tokens and webhooks: a login or API key that ended meanwhile makes none.
 
 A request shows its token before its body, which may take half a minute: a thief must not leave a
 worker token or a webhook behind that the owner's revocation has not found.
@@ -15,11 +15,13 @@ from storage.store import Transaction
 async def require_current(
     tx: Transaction, user_id: str, now: int, *, key: Grant | None, login_id: str | None
 ) -> None:
-    """Refuse a login or a key that has ended; whoever ends what keys have made waits, or has.
+    """Lock the user, and refuse a login or a key that has ended.
+
+    The transaction that ends the work of a key locks the user, too: it comes before, or finds all.
 
     Args:
         tx: the transaction that makes something.
-        user_id: the user, who is locked: before all else, as everybody does.
+        user_id: the user; the lock comes before all others, as everywhere.
         now: UTC seconds.
         key: the API key that makes it; None for a login.
         login_id: the login; None where a program of this machine makes it.

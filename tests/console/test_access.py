@@ -137,7 +137,7 @@ async def test_what_a_revoked_key_has_made_is_seen_and_ended(
     key = (await service.call("POST", "/api/keys", body, token=person.token)).body["key"]
     tab = await opened(visit, service, person, "/console/keys")
     await tab.until_text("thief", ".table")
-    # What is made while the page is open is on it.
+    # The open page follows.
     hook = {"url": "https://thief.example.com/", "types": ["*"]}
     assert (await service.call("POST", "/api/webhooks", hook, token=key)).status == 200
     await tab.until_text("in use: 1 webhooks, 0 worker tokens", ".table")

@@ -131,7 +131,7 @@ async def test_head_of_a_stream_leaves_nothing_for_the_next_client(
 async def test_head_of_every_route_leaves_nothing_for_the_next_client(
     service: Service, front: tuple[str, ssl.SSLContext]
 ) -> None:
-    """What nginx keeps to the daemon carries HEAD of every path, and then GET of another user."""
+    """A connection that nginx keeps carries HEAD of every path, and then GET of another user."""
     url, context = front
     mallory, bob = await service.person(credit="10"), await service.person()
     job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}

@@ -140,7 +140,7 @@ def test_a_changed_payload_is_refused(change: dict[str, object]) -> None:
 
 
 def test_the_same_bytes_in_another_spelling_are_refused() -> None:
-    """One token has one text; else a single one would fill what is remembered of good tokens."""
+    """One token has one text; else a single one would fill the memory of good tokens."""
     header, payload, signature = GOOD.split(".")
     tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
     for end in ("=", "==", "!", " ", "\n"):
