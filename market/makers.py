@@ -17,7 +17,7 @@ async def require_current(
 ) -> None:
     """Lock the user, and refuse a login or a key that has ended.
 
-    The transaction that ends the work of a key locks the user, too: it comes before, or finds all.
+    The transaction that ends the work of a key also locks the user: it comes before, or finds all.
 
     Args:
         tx: the transaction that makes something.

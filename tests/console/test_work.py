@@ -178,7 +178,7 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     await tab.until_text("$0.00 for work that was done", "dialog")
     await tab.click("Cancel")
     await tab.until_text("0 of 3 ready")
-    # Rolling back asks, too.
+    # Rolling back also asks.
     change = {"image": "web:2"}
     where = f"/api/deploy/job/{deploy['id']}/revision"
     assert (await service.call("POST", where, change, token=person.token)).status == 200
