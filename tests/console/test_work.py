@@ -508,6 +508,7 @@ async def test_a_job_that_no_device_runs_warns_and_leads_to_the_supply(
     made = await service.call("POST", "/api/jobs", job, token=person.token)
     tab = await opened(visit, service, person, f"/console/jobs/{made.body['job_id']}")
     await tab.until_text("3 lend fewer than 64 cores")
+    assert "64 cores" in await tab.text("main .notice [lang=en]")  # in no other language yet
     await tab.click("main .notice a")
     await tab.until("location.pathname === '/console/supply'")
     await tab.until_text("NVIDIA GeForce RTX 4090")
@@ -519,4 +520,4 @@ async def test_a_job_that_no_device_runs_warns_and_leads_to_the_supply(
         await tab.emulate(width=width)
         assert await tab.run("document.documentElement.scrollWidth <= innerWidth"), width
     await tab.goto(f"{service.url}/console/deploys/{made.body['job_id']}")
-    await tab.until_text("3 lack the GPUs (GPU: 1 x H100)")
+    await tab.until_text("3 lack the GPUs (GPU: 1 x H100)", "main .notice [lang=en]")
