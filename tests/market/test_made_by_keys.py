@@ -1,12 +1,10 @@
 """Tokens and webhooks of API keys: counted by line of keys, ended with them; on both engines."""
 
-from typing import Any
-
 import pytest
 from support.events import said, types_of
 from support.market import Market
 
-from market.errors import Code, MarketError
+from market.errors import MarketError
 from market.keys import NewKey
 from market.scopes import Grant, Scope
 from storage import webhooks as queries
@@ -110,33 +108,6 @@ async def test_an_endpoint_that_a_key_leads_elsewhere_is_the_keys(market: Market
     assert await reasons(market, me) == ["key", "key", None]
     await market.webhooks.change(me, moved, is_enabled=True)  # its owner has looked at it
     assert await market.made_by_keys.counts(me) == {}
-
-
-@pytest.mark.both_engines
-@pytest.mark.parametrize("by_key", [True, False])
-async def test_nothing_is_made_by_a_key_or_login_that_ended_since_the_request_began(
-    market: Market, by_key: bool
-) -> None:
-    me = await market.person()
-    mine = await hook(market, me, 0, None)
-    key_id, grant = await key_of(market, me)
-    await market.keys.revoke(me, key_id)
-    await market.made_by_keys.end(me, key_id)
-    key, login_id = (grant, key_id) if by_key else (None, "a login that is over")
-    new: dict[str, Any] = {"url": "https://t.example.com/", "types": ["*"], "description": ""}
-    rig: dict[str, Any] = {"name": "rig", "device_type": "server", "min_price_usd": None}
-    for late in (
-        market.devices.create(me, **rig, key=key, login_id=login_id),
-        market.webhooks.create(me, **new, key=key, login_id=login_id),
-        market.webhooks.change(me, mine, url=new["url"], key=key, login_id=login_id),
-        market.webhooks.roll(me, mine, key=key, login_id=login_id),
-    ):
-        with pytest.raises(MarketError) as raised:
-            await late
-        assert raised.value.code is Code.UNAUTHORIZED
-    assert [row.id for row in await market.webhooks.all_of(me)] == [mine]
-    assert await said(market, me, "device.created") == []
-    assert await said(market, me, "webhook.changed") == []
 
 
 @pytest.mark.parametrize("by_key", [True, False])
