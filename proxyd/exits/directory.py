@@ -815,9 +815,9 @@ class Directory(Generic[Exit]):
         """Return all bindings of a session."""
         return [*self._bindings.get(session_id, {}).values()]
 
-    def adopt(self, wants: Wants, session_id: str, binding: Binding) -> None:
-        """Bind a label that is new here as other nodes have."""
-        self._bind(session_id, _label(wants), binding, self._holders.get(session_id, session_id))
+    def adopt(self, wants: Wants, session_id: str, binding: Binding, holder: str) -> None:
+        """Bind a label that is new here as other nodes have; it counts at the holder's account."""
+        self._bind(session_id, _label(wants), binding, holder)
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move.

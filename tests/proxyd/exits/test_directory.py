@@ -818,6 +818,21 @@ def test_one_account_with_many_labels_costs_no_other_its_own(book, monkeypatch):
     assert (book.directory._labels, book.directory._held, book.directory._holders) == (0, {}, {})
 
 
+def test_labels_that_other_nodes_have_bound_count_at_their_account(book, monkeypatch):
+    """Or an account with many sessions would be as many holders, and the bound of each small."""
+    monkeypatch.setattr(module, "LABELS_TOTAL", 64)
+    book.fill(20)
+    first = [book.pick(f"session-{n}-strict", owner="alice", session="alice's") for n in range(20)]
+    for session in range(50):
+        for number in range(4):
+            wants = parse(f"session-{number}-strict")
+            binding = module.Binding(first[0].device_id, "", 1e9, 0)
+            book.directory.adopt(wants, f"{session}", binding, "mallory")
+    assert set(book.directory._held) == {"alice", "mallory"}
+    for number, device in enumerate(first):
+        assert book.pick(f"session-{number}-strict", owner="alice", session="alice's") is device
+
+
 def test_the_rest_is_bounded_too(book, monkeypatch):
     monkeypatch.setattr(module, "ROTATING_TOTAL", 10)
     monkeypatch.setattr(module, "SITES_TOTAL", 10)
