@@ -29,9 +29,10 @@ the buyer an address.
 
 Exits on one line stand behind the one that has been attached for longest: another one is chosen
 only for a connection that no older one of the line offers to carry, by its price, ports, features
-and owner. So nobody earns more by attaching more devices to one line, and an exit that nobody can
-use blocks nobody. A line is an IPv4 address or an IPv6 /56; devices of one account in an IPv6 /48
-are on one line, too. An exit that has attached from elsewhere is behind all others of the line,
+and owner. An older one that is full holds others back, and one that rests does not. So nobody earns
+more by attaching more devices to one line, and an exit that nobody can use blocks nobody. A label
+keeps its exit when an older one on the line is back. A line is an IPv4 address or an IPv6 /56;
+devices of one account in an IPv6 /48 are on one line, too. An exit that has attached from elsewhere is behind all others of the line,
 whatever its calls say (`origin.py`). The exits may be attached to any of several nodes: the order
 depends on `is_elsewhere`, `since` and the device alone, so that all nodes choose the same one.
 
@@ -205,9 +206,12 @@ class Entry(Protocol):
         """When it attached, in UTC milliseconds."""
 
     @property
-    @property
     def is_elsewhere(self) -> bool:
         """Whether its connections leave from another network than it has attached from."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its bytes of the day are used up."""
 
     @property
     def min_price_per_gb(self) -> int:
@@ -411,6 +415,7 @@ class _Wish(Generic[Exit]):
         "countries",
         "features",
         "grudges",
+        "is_bound",
         "is_datagrams",
         "kind",
         "last",
@@ -437,6 +442,7 @@ class _Wish(Generic[Exit]):
         grudges: dict[tuple[str, str], _Grudge],
     ) -> None:
         self.features = features
+        self.is_bound = False  # to the exit that is looked at
         self.is_datagrams = UDP in features
         self.grudges = grudges
         self.countries = wants.countries
@@ -477,7 +483,7 @@ class _Wish(Generic[Exit]):
             and device_id != self.last
             and device_id not in self.tried
             and not (self.grudges and self.rests_for_buyer(device_id))
-            and not (member.elders and self.is_offered_earlier(member))
+            and (self.is_bound or not member.elders or not self.is_offered_earlier(member))
             and entry.has_place_for(self.owner_id, datagrams=self.is_datagrams)
         )
 
@@ -491,8 +497,18 @@ class _Wish(Generic[Exit]):
         )
 
     def is_offered_earlier(self, member: _Member[Exit]) -> bool:
-        """Say whether an older exit on the same line carries such connections."""
-        return any(map(self.is_offered_by, [elder.entry for elder in member.elders]))
+        """Say whether an older exit on the same line carries such connections.
+
+        One that is full does: a line has no more places by more devices. One does not that rests
+        after failures, or for the rest of the day.
+        """
+        return any(
+            [
+                self.is_offered_by(elder.entry)
+                for elder in member.elders
+                if elder.standing.rest.until <= self.now and not elder.entry.is_spent
+            ]
+        )
 
     def rests_for_buyer(self, device_id: str) -> bool:
         """Say whether an exit has failed too often for this buyer."""
@@ -928,10 +944,12 @@ class Directory(Generic[Exit]):
             lifetimes = 0 if binding is None else binding.lifetimes + 1
             return self._first(wants, wish, session_id, lifetimes)
         member = self._members.get(binding.device_id)
+        wish.is_bound = True
         if member is not None and wish.takes(member):
             return member
         if member is not None and wish.takes_for_any_port(member):
             return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
+        wish.is_bound = False
         if member is not None and (
             _is_only_busy(member, wish, is_strict=wants.strict)
             or not wish.features.issubset(member.entry.features)  # the same

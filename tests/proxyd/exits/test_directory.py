@@ -30,6 +30,7 @@ class Device:
     features: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     is_elsewhere: bool = False
+    is_spent: bool = False
     since: int = field(default_factory=count(1).__next__)
 
     def __post_init__(self):
@@ -217,6 +218,22 @@ def test_an_exit_that_nobody_can_use_blocks_nobody_on_its_line(book):
     assert len(book.directory) == 1
     own.has_place = False  # it is full, and the line carries no more for that
     assert isinstance(book.pick(port=443, owner="another"), Missing)
+
+
+def test_an_exit_that_rests_blocks_nobody_on_its_line(book):
+    spent, next_ = book.add(Device("1", network="192.0.2.1"), Device("2", network="192.0.2.1"))
+    assert {book.pick() for _ in range(20)} == {spent}
+    spent.is_spent, spent.has_place = True, False
+    assert {book.pick() for _ in range(20)} == {next_}
+    assert book.pick("session-a-strict") is next_
+    spent.is_spent, spent.has_place = False, True
+    assert book.pick("session-a-strict") is next_, "a label keeps its exit"
+    assert {book.pick() for _ in range(20)} == {spent}
+    for number in range(module.COOLING_FAILURES):
+        book.note(spent, None, buyer=f"buyer {number}", target=f"{number}.example")
+    assert {book.pick(owner="buyer 9") for _ in range(20)} == {next_}
+    book.now += module.COOLING_SECONDS
+    assert {book.pick(owner="buyer 9") for _ in range(20)} == {spent}
 
 
 def test_a_household_is_one_line_and_so_are_an_accounts_devices_in_a_48(book):
