@@ -39,11 +39,12 @@ An order that fails is no lie, but proves nothing either: the round is run again
 A verdict cuts the exit and bars it (`Judge.bar`); what it
 did on its control connection may be a verdict, too (`suspect`).
 
-Where the exit's connections leave (`origin.py`) is looked at apart from the rounds: as soon as it has
-attached, and from then on at random moments. The exit sees that it is asked to call the daemon, and
-must not learn by it when a round begins. The family that the exit is not attached by is looked at more
-often: the router of a device that is attached by IPv6 may have another IPv4 address from one moment
-to the next, and the device does not notice. A new address in its own family ends its connection.
+Where the exit's connections leave (`origin.py`) is looked at apart from the rounds: when it
+attaches, and from then on at random moments. The exit sees that it is asked to call the daemon, and
+must not learn by it when a round begins. The family that the exit is not attached by is looked at
+more often: the router of a device that is attached by IPv6 may have another IPv4 address from one
+moment to the next, and the device does not notice. A new address in its own family ends its
+connection.
 
 No byte of this belongs to a session: it is neither metered nor paid.
 """
@@ -80,8 +81,8 @@ ROUNDS_AT_ONCE: Final = 16
 ROUND_PAUSE_SECONDS: Final = 0.05
 FETCH_SECONDS = 10.0  # a page of a few KB, over the slowest line that is worth its name
 DIAL_SECONDS: Final = 10.0
-# Between two looks at where the connections of an exit leave, on average. Both families are looked at
-# once in `ROUND_SECONDS`, as often as an honest exit may be found elsewhere.
+# Between two looks at where the connections of an exit leave, on average. Both families are looked
+# at once in `ROUND_SECONDS`, as often as an honest exit may be found elsewhere.
 ORIGIN_SECONDS: Final = 1_800.0
 TRUTH_SECONDS: Final = 3_600.0
 TRUTH_AGAIN_SECONDS = 30.0  # while a page has none
@@ -99,7 +100,7 @@ _TURNED_AWAY: Final = "turned away"  # a finding that is no verdict
 _logger = logging.getLogger("exits")
 
 
-# Looks at an exit; the number says how often that was in vain before.
+# Looks at an exit; the number counts the looks in vain before this one.
 Look = Callable[[Attached, int], Coroutine[None, None, None]]
 
 
@@ -227,7 +228,7 @@ class Canaries:
     def _schedule(
         self, attached: Attached, due: float, failures: int, look: Look | None = None
     ) -> None:
-        """Have a look at an exit when it is due: a round, unless another one is named."""
+        """Schedule a look at an exit: a round, unless another look is named."""
         self._number += 1
         heappush(self._due, (due, self._number, attached, failures, look or self._look))
         if len(self._due) >= self._sweep_at:  # devices come and go all day

@@ -32,9 +32,10 @@ only for a connection that no older one of the line offers to carry, by its pric
 and owner. An older one that is full holds others back, and one that rests does not. So nobody earns
 more by attaching more devices to one line, and an exit that nobody can use blocks nobody. A label
 keeps its exit when an older one on the line is back. A line is an IPv4 address or an IPv6 /56;
-devices of one account in an IPv6 /48 are on one line, too. An exit that has attached from elsewhere is behind all others of the line,
-whatever its calls say (`origin.py`). The exits may be attached to any of several nodes: the order
-depends on `is_elsewhere`, `since` and the device alone, so that all nodes choose the same one.
+devices of one account in an IPv6 /48 are on one line, too. An exit that has attached from elsewhere
+is behind all others of the line, whatever its calls say (`origin.py`). The exits may be attached to
+any of several nodes: the order depends on `is_elsewhere`, `since` and the device alone, so that all
+nodes choose the same one.
 
 What an exit did is remembered (`_Standing`), for a while after it has gone, too: an exit that fails
 rests, and longer each time, also if it comes back in between. A target can have an exit fail, and
@@ -502,13 +503,11 @@ class _Wish(Generic[Exit]):
         One that is full does: a line has no more places by more devices. One does not that rests
         after failures, or for the rest of the day.
         """
-        return any(
-            [
-                self.is_offered_by(elder.entry)
-                for elder in member.elders
-                if elder.standing.rest.until <= self.now and not elder.entry.is_spent
-            ]
-        )
+        for elder in member.elders:
+            rests = elder.standing.rest.until > self.now or elder.entry.is_spent
+            if not rests and self.is_offered_by(elder.entry):
+                return True
+        return False
 
     def rests_for_buyer(self, device_id: str) -> bool:
         """Say whether an exit has failed too often for this buyer."""

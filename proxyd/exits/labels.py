@@ -126,9 +126,7 @@ class Labels:
             return False
         return self._bindings.binding(wants, session_id) is None
 
-    def ask(
-        self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]
-    ) -> Question:
+    def ask(self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]) -> Question:
         """Agree on the exit of a label, and have the directory bind it to that.
 
         Args:

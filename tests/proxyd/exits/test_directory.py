@@ -836,7 +836,7 @@ def test_one_account_with_many_labels_costs_no_other_its_own(book, monkeypatch):
 
 
 def test_labels_that_other_nodes_have_bound_count_at_their_account(book, monkeypatch):
-    """Or an account with many sessions would be as many holders, and the bound of each small."""
+    """An account with many sessions is one holder, so its labels are dropped first."""
     monkeypatch.setattr(module, "LABELS_TOTAL", 64)
     book.fill(20)
     first = [book.pick(f"session-{n}-strict", owner="alice", session="alice's") for n in range(20)]

@@ -179,7 +179,6 @@ def test_a_device_that_always_says_it_is_full_is_asked_less_and_less_often(hall:
         assert hall.has("anybody")
 
 
-
 def test_what_begins_does_not_give_way(hall: Hall) -> None:
     for each in [*hall.take_all("a"), *hall.take_all("b")]:
         each.at = inf
