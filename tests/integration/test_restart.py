@@ -126,8 +126,8 @@ class Callers:
             each.join()
 
     def _run(self, name: str) -> None:
-        # Those that wait for a slow start stay within the bound of one network: beyond it the oldest
-        # are cut.
+        # Five a second: the API cuts the oldest connections beyond the bound of one network, and a
+        # start may be slow.
         while not self._over.wait(0.2):
             try:
                 socket.create_connection(("127.0.0.1", self._ports[name]), timeout=30).close()
