@@ -15,7 +15,7 @@ from api.aiohttp_compat import PrivateProtocol, PrivateServer
 from api.errors import Transport, TransportError, of_transport
 from api.evictable_slots import EvictableSlots
 from api.forwarded import Clients
-from api.framing import coding_problem
+from api.framing import framing_problem
 from api.limits import Limits
 from api.memory import Memory
 from api.prefer import Handling
@@ -288,7 +288,7 @@ class Connection(PrivateProtocol):
         super().data_received(data)
         queued = self.queued
         if self.parsed != parsed:
-            self.refuse_newest(self.parsed - parsed, coding_problem)
+            self.refuse_newest(self.parsed - parsed, framing_problem)
         if queued:
             incoming.body = self.newest_body
         if self.parsed != parsed:

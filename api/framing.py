@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from aiohttp import hdrs
-from aiohttp.http import HttpVersion10
+from aiohttp.http import HttpVersion10, HttpVersion11
 
 from api.errors import Transport, TransportError
 
@@ -11,15 +11,19 @@ if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
 
 CHUNKED = "chunked"
+# A request of HTTP/0.9 is one line, and what parsers make of the lines behind it differs.
+SPOKEN = (HttpVersion10, HttpVersion11)
 
 
-def coding_problem(message: "RawRequestMessage") -> TransportError | None:
-    """Return why the Transfer-Encoding of a request is refused; None where it is not.
+def framing_problem(message: "RawRequestMessage") -> TransportError | None:
+    """Return why the version or Transfer-Encoding of a request is refused; None where neither is.
 
     A parser that takes a coding before `chunked` for none at all reads another body than a program
     in front of it that knows the coding. The connection has to be closed behind the answer. Parsers
     refuse a coding behind `chunked`, and Content-Length beside it, by themselves.
     """
+    if message.version not in SPOKEN:
+        return TransportError(Transport.BAD_REQUEST)
     values = message.headers.getall(hdrs.TRANSFER_ENCODING, ())
     if not values:
         return None

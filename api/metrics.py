@@ -1,5 +1,6 @@
 """The metrics, and the clients that may read them."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address, ip_network
 
@@ -19,6 +20,7 @@ FORWARDED = frozenset(
         "CF-Connecting-IP",
     }
 )
+_HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<name>[^\[\]:@]+))(?::\d{1,5})?", re.ASCII)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -29,7 +31,10 @@ def is_forwarded(headers: Mapping[str, str]) -> bool:
 
 def is_this_machine(host: str) -> bool:
     """Say whether the header Host names this machine, and no service on the internet."""
-    name = host.partition("]")[0].removeprefix("[") if "[" in host else host.partition(":")[0]
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match["v6"] or match["name"]
     try:
         return ip_address(name).is_loopback
     except ValueError:

@@ -305,6 +305,7 @@ class WebhookRoutes:
             types=body.types,
             description=body.description,
             key=call.caller.key,
+            login_id=call.caller.session_id,
         )
         return _with_secret(made)
 
@@ -324,6 +325,7 @@ class WebhookRoutes:
             description=body.description,
             is_enabled=None if body.status is None else body.status == "enabled",
             key=call.caller.key,
+            login_id=call.caller.session_id,
         )
         return WebhookReply(webhook=_webhook(row))
 
@@ -334,7 +336,10 @@ class WebhookRoutes:
 
     async def roll(self, call: Call[Nothing, Nothing]) -> Reply:
         """Replace a secret."""
-        rolled = await self._webhooks.roll(call.user_id, _place(call.path), key=call.caller.key)
+        caller = call.caller
+        rolled = await self._webhooks.roll(
+            call.user_id, _place(call.path), key=caller.key, login_id=caller.session_id
+        )
         return SecretReply(secret=rolled.secret)
 
     async def test(self, call: Call[Nothing, Nothing]) -> Reply:

@@ -244,6 +244,7 @@ class WorkerRoutes:
             device_type=body.device_type or "desktop",
             min_price_usd=body.min_price_usd,
             key=call.caller.key,
+            login_id=call.caller.session_id,
             receipt=call.receipt(_made),
         )
         return _made(made)

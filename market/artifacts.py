@@ -379,8 +379,8 @@ class Artifacts:
         """Delete a buyer's artifact.
 
         Raises:
-            MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it, or
-                other copies of its job are to be compared with it.
+            MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it, a
+                device sends it, or other copies of its job are to be compared with it.
             BlobError: what there is of it cannot be deleted now.
         """
         row = await self._store.write(_delete_owned, user_id, artifact_id, self._now())
@@ -802,10 +802,22 @@ async def _is_needed(tx: Transaction, artifact_id: str) -> bool:
 async def _delete_owned(tx: Transaction, user_id: str, artifact_id: str, now: int) -> ArtifactRow:
     await tx.lock("artifacts", [artifact_id])
     row = await _owned(tx, user_id, artifact_id)
-    if await _is_needed(tx, artifact_id):
+    if await _is_needed(tx, artifact_id) or await _is_being_sent(tx, row):
         raise MarketError(Code.ARTIFACT_NEEDED)
     await _delete(tx, row, now)
     return row
+
+
+async def _is_being_sent(tx: Transaction, row: ArtifactRow) -> bool:
+    """Say whether the attempt that runs now sends an artifact, and has not finished it.
+
+    Without it the device could not hand in its work, and the buyer would have the other files for
+    nothing.
+    """
+    if row.job_id is None or row.content_id is not None:
+        return False
+    job = await job_queries.find(tx, row.job_id)
+    return job is not None and job.status == JobStatus.RUNNING and job.attempts == row.attempt
 
 
 async def _expire(tx: Transaction, artifact_id: str, now: int) -> ArtifactRow | None:

@@ -23,6 +23,7 @@ from market.event_log import NewEvent, record, record_all
 from market.events import DeviceCreated, DeviceOffline, DeviceOnline, DeviceRevoked
 from market.gathering import Gathering
 from market.idempotency import Receipt
+from market.makers import require_current
 from market.reputation import Reputation
 from market.scopes import Grant
 from storage import benchmarks as benchmark_queries
@@ -116,6 +117,7 @@ class Devices:
         device_type: str,
         min_price_usd: int | None,
         key: Grant | None = None,
+        login_id: str | None = None,
         receipt: Receipt[WorkerToken] | None = None,
     ) -> WorkerToken:
         """Register a device, offline, and make its token.
@@ -125,11 +127,13 @@ class Devices:
             name: its label, and its host name until it says another.
             device_type: desktop, mini_pc, server or phone.
             min_price_usd: micro-USD per hour below which it is not offered work.
-            key: the API key that makes it, if none does a login.
+            key: the API key that makes it, if no login does.
+            login_id: the login that makes it. Either may have ended since the request began.
             receipt: keeps the reply, if this is to be done once.
 
         Raises:
-            MarketError: `invalid_field`, `too_many_devices`, `idempotency_key_reused`.
+            MarketError: `invalid_field`, `too_many_devices`, `idempotency_key_reused`,
+                `unauthorized`.
             Replayed: this was answered before.
         """
         if not name.isprintable() or len(name) > NAME_MAX_CHARACTERS:
@@ -157,15 +161,20 @@ class Devices:
             revoked_at=None,
         )
         worker_token = WorkerToken(token, device.id)
-        await self._store.write(
-            _create,
-            self._context,
-            device,
-            worker_token,
-            bounds=self.bounds,
-            key=key,
-            receipt=receipt,
-        )
+
+        async def unit(tx: Transaction) -> None:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await _create(
+                tx,
+                self._context,
+                device,
+                worker_token,
+                bounds=self.bounds,
+                key=key,
+                receipt=receipt,
+            )
+
+        await self._store.write(unit)
         return worker_token
 
     async def authenticate(self, token: str) -> DeviceRow:

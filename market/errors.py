@@ -203,7 +203,7 @@ class Code(Enum):
     ARTIFACT_NEEDED = (
         "artifact_needed",
         Kind.INVALID,
-        "An open job is given this artifact, or compared with it; delete it when that is over.",
+        "An open job is given this artifact, sends it or is compared with it; delete it later.",
     )
     ARTIFACT_QUOTA_EXCEEDED = (
         "artifact_quota_exceeded",

@@ -12,6 +12,7 @@ from market.jobs import Jobs
 from market.webhooks import BY_KEY, disable_all
 from storage import keys as key_queries
 from storage import made_by_keys as queries
+from storage import users
 from storage.made_by_keys import MadeRow
 from storage.store import Transaction
 
@@ -42,6 +43,7 @@ class MadeByKeys:
         """End what the line of a key has made; doing it again changes nothing."""
 
         async def unit(tx: Transaction) -> list[Revoked]:
+            await users.lock(tx, user_id)  # a request of the key that is under way comes first
             key = await key_queries.find(tx, user_id, key_id)
             if key is None:
                 return []

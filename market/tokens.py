@@ -82,7 +82,8 @@ class Tokens:
         return verified.claims
 
     def _decoded(self, token: str) -> _Verified:
-        if len(token) > TOKEN_MAX_CHARACTERS:
+        # Base64 with padding would be another text of the same token (RFC 7515, section 2).
+        if len(token) > TOKEN_MAX_CHARACTERS or "=" in token:
             raise MarketError(Code.UNAUTHORIZED, INVALID)
         try:
             payload = self._jwt.decode(

@@ -37,10 +37,10 @@ from market.events import (
 )
 from market.letters import Letters
 from market.mail import Message, webhook_disabled
+from market.makers import require_current
 from market.scopes import Grant
 from market.sealing import Sealing
 from market.throttle import Throttle
-from storage import users
 from storage import webhooks as queries
 from storage.events import EventRow
 from storage.store import Transaction
@@ -198,11 +198,15 @@ class Webhooks:
         types: Sequence[str],
         description: str,
         key: Grant | None = None,
+        login_id: str | None = None,
     ) -> Secret:
-        """Add an endpoint, and return it with its secret; `key` is the API key that makes it.
+        """Add an endpoint, and return it with its secret.
+
+        `key` or `login_id` is the API key or the login that makes it, which may have ended since
+        the request began.
 
         Raises:
-            MarketError: `invalid_field`, `too_many_webhooks`.
+            MarketError: `invalid_field`, `too_many_webhooks`, `unauthorized`.
         """
         secret = _new_secret()
         row = EndpointRow(
@@ -220,7 +224,12 @@ class Webhooks:
             disabled_reason=None,
             made_by=None if key is None else key.purse_id,
         )
-        await self._store.write(_create, self._context, row, _id_of(key))
+
+        async def unit(tx: Transaction) -> None:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await _create(tx, self._context, row, _id_of(key))
+
+        await self._store.write(unit)
         return Secret(row, shown_secret(secret))
 
     async def all_of(self, user_id: str) -> list[EndpointRow]:
@@ -237,20 +246,22 @@ class Webhooks:
         description: str | None = None,
         is_enabled: bool | None = None,
         key: Grant | None = None,
+        login_id: str | None = None,
     ) -> EndpointRow:
         """Change what is given of an endpoint; None leaves it as it is.
 
         An endpoint that an API key leads elsewhere, or enables, counts as made by it. Enabling it,
         or leading it to another URL, forgets that it has failed; what it has missed is sent when it
-        is recovered.
+        is recovered. The key or login may have ended since the request began.
 
         Raises:
-            MarketError: `webhook_not_found`, `invalid_field`.
+            MarketError: `webhook_not_found`, `invalid_field`, `unauthorized`.
         """
         place = None if url is None else checked_url(url, self._terms)
         wanted = None if types is None else _checked_types(types)
 
         async def unit(tx: Transaction) -> EndpointRow:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
             row = await _locked(tx, user_id, endpoint_id)
             changed = row._replace(
                 url=row.url if place is None else place,
@@ -281,16 +292,24 @@ class Webhooks:
         await event_log.record(tx, self._context, row.user_id, data, subject_id=row.id)
         return row._replace(made_by=None if key is None else key.purse_id)
 
-    async def roll(self, user_id: str, endpoint_id: str, *, key: Grant | None = None) -> Secret:
+    async def roll(
+        self,
+        user_id: str,
+        endpoint_id: str,
+        *,
+        key: Grant | None = None,
+        login_id: str | None = None,
+    ) -> Secret:
         """Give an endpoint another secret; the one before signs, too, for a day.
 
         Raises:
-            MarketError: `webhook_not_found`.
+            MarketError: `webhook_not_found`, `unauthorized`.
         """
         secret = _new_secret()
         sealed, until = self._sealing.close(secret), self._now() + OVERLAP_SECONDS
 
         async def unit(tx: Transaction) -> EndpointRow:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
             row = await _locked(tx, user_id, endpoint_id)
             rolled = row._replace(
                 sealed_secret=sealed, sealed_old_secret=row.sealed_secret, old_until=until
@@ -670,7 +689,7 @@ def _id_of(key: Grant | None) -> str | None:
 
 
 async def _create(tx: Transaction, context: Context, row: EndpointRow, key_id: str | None) -> None:
-    await users.lock(tx, row.user_id)  # so that two requests do not count the same ones
+    """Add an endpoint. The user is locked, so that two requests do not count the same ones."""
     if len(await queries.endpoints(tx, row.user_id)) >= ENDPOINTS_MAX:
         raise MarketError(Code.TOO_MANY_WEBHOOKS)
     await _require_new_url(tx, row)

@@ -28,6 +28,7 @@ from proxyd.exits.listener import ExitListener
 from proxyd.exits.places import Place as TakenPlace
 from proxyd.exits.places import yields_at
 from proxyd.wire.asks import (
+    Answered,
     Ask,
     Cut,
     Ended,
@@ -43,6 +44,8 @@ from proxyd.wire.asks import (
 from proxyd.wire.events import Failure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from market.networks import Address
     from proxyd.egress.exit import Cancellable
 
@@ -190,6 +193,9 @@ class OtherProcess(LineEnd):
             for number, size in question.relays:
                 if number in self.relays:
                     self.relays[number].moved(size, self._desk.exits.reactor.loop.time())
+        elif isinstance(question, Answered):
+            if question.number in self.relays:
+                self.relays[question.number].answered(question)
         elif isinstance(question, Ended):
             if question.number in self.relays:
                 self.relays[question.number].size = question.size
@@ -242,8 +248,7 @@ class OtherProcess(LineEnd):
         self._desk.exits.reactor.poller.release(sock.fileno())
         relay = AwayRelay(self, number, attached.place, 0)
         relay.begin(attached, via.place)
-        if via.proof is not None:  # the other process does not report the first answer
-            via.proof(False)
+        relay.fault, relay.proof = via.fault, via.proof
         self.relays[number] = relay
         reached = Reached(
             number,
@@ -323,6 +328,7 @@ class Asker(Buyer):
 class AwayRelay(Adopted):
     """A buyer's connection of another process that goes through an exit of this one.
 
+    `fault` and `proof` are those of its `Via`, until its target has begun to answer.
     `attached` is the exit that counts it, `size` how many bytes it has carried in all. What it had
     carried before it was known here is not counted: it has been reported to the store, or will be.
 
@@ -340,7 +346,9 @@ class AwayRelay(Adopted):
         "_process",
         "attached",
         "device_id",
+        "fault",
         "place",
+        "proof",
         "size",
     )
 
@@ -352,6 +360,8 @@ class AwayRelay(Adopted):
         self.size = before
         self.device_id = ""  # of an exit that is not attached
         self.attached: Attached | None = None
+        self.fault: Callable[[], None] | None = None
+        self.proof: Callable[[bool], None] | None = None
         self._moved_at = 0.0  # by the last report (loop time, seconds)
 
     @property
@@ -366,6 +376,14 @@ class AwayRelay(Adopted):
     def yields_at(self) -> float:
         """See `Carried.yields_at`: whether one side has ended is not told."""
         return yields_at(self._moved_at, is_half_closed=False)
+
+    def answered(self, told: Answered) -> None:
+        """Note how its target has begun to answer; the first word counts."""
+        fault, proof, self.fault, self.proof = self.fault, self.proof, None, None
+        if told.is_right and proof is not None:
+            proof(told.is_tls)
+        elif not told.is_right and fault is not None:
+            fault()
 
     def moved(self, size: int, now: float) -> None:
         """Note how many bytes it has carried by now."""

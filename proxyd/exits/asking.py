@@ -19,6 +19,7 @@ import logging
 import os
 import socket
 from collections import Counter
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, final
 
@@ -36,6 +37,7 @@ from proxyd.loop.reactor import Reactor
 from proxyd.metering.pace import Pace
 from proxyd.wire.asks import (
     RELAYS_PER_MESSAGE,
+    Answered,
     Ask,
     Cut,
     Ended,
@@ -245,7 +247,16 @@ class AskedExits(Ways, LineEnd):
         )
         address = ip_address(answer.address)
         pace = self._pace(answer.device_id, answer.bytes_per_second)
-        via = Via(exit_, address, answer.port, answer.headers, answer.ports, pace)
+        via = Via(
+            exit_,
+            address,
+            answer.port,
+            answer.headers,
+            answer.ports,
+            pace,
+            fault=partial(self.suspect, answer.number),
+            proof=partial(self.prove, answer.number),
+        )
         dial.done(sock, True, via)
         self._drop_unused(answer.device_id)
 
@@ -287,6 +298,16 @@ class AskedExits(Ways, LineEnd):
         """Tell the other process that nothing becomes of an ask."""
         if self._line is not None:
             self._line.send(encode(GiveUp(number)))
+
+    def suspect(self, number: int) -> None:
+        """Tell that a TLS client has got something else through an exit."""
+        if self._line is not None:
+            self._line.send(encode(Answered(number, is_right=False, is_tls=False)))
+
+    def prove(self, number: int, is_tls: bool) -> None:
+        """Tell that there is a first answer on port 443 that may be the target's."""
+        if self._line is not None:
+            self._line.send(encode(Answered(number, is_right=True, is_tls=is_tls)))
 
     def begin(self, relay: "AskedExit") -> None:
         """Tell how much a relay carries, from now on."""

@@ -740,7 +740,7 @@ class Attached(Carrier, Expiring):
         if place is None:
             self.places.others += 1
         else:
-            place.relay = relay
+            self.places.begin(place, relay)
 
     def end(self, relay: Carried) -> None:
         """See `Carrier.end`."""

@@ -39,8 +39,12 @@ An order that fails is no lie, but proves nothing either: the round is run again
 A verdict cuts the exit and bars it (`Judge.bar`); what it
 did on its control connection may be a verdict, too (`suspect`).
 
-Before each round it is looked whether the exit's connections leave from where it is attached
-(`origin.py`).
+Where the exit's connections leave (`origin.py`) is looked at apart from the rounds: when it
+attaches, and from then on at random moments. The exit sees that it is asked to call the daemon, and
+must not learn by it when a round begins. The family that the exit is not attached by is looked at
+more often: the router of a device that is attached by IPv6 may have another IPv4 address from one
+moment to the next, and the device does not notice. A new address in its own family ends its
+connection.
 
 No byte of this belongs to a session: it is neither metered nor paid.
 """
@@ -48,7 +52,7 @@ No byte of this belongs to a session: it is neither metered nor paid.
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -77,6 +81,9 @@ ROUNDS_AT_ONCE: Final = 16
 ROUND_PAUSE_SECONDS: Final = 0.05
 FETCH_SECONDS = 10.0  # a page of a few KB, over the slowest line that is worth its name
 DIAL_SECONDS: Final = 10.0
+# Between two looks at where the connections of an exit leave, on average. Both families are looked
+# at once in `ROUND_SECONDS`, as often as an honest exit may be found elsewhere.
+ORIGIN_SECONDS: Final = 1_800.0
 TRUTH_SECONDS: Final = 3_600.0
 TRUTH_AGAIN_SECONDS = 30.0  # while a page has none
 TWICE_SECONDS = 1.0  # between the two fetches of a page: what has the time in it differs
@@ -91,6 +98,10 @@ TURNED_AWAY: Final = frozenset((403, 408, 425, 429, 451, 500, 502, 503, 504))
 
 _TURNED_AWAY: Final = "turned away"  # a finding that is no verdict
 _logger = logging.getLogger("exits")
+
+
+# Looks at an exit; the number counts the looks in vain before this one.
+Look = Callable[[Attached, int], Coroutine[None, None, None]]
 
 
 class Judge(Protocol):
@@ -171,7 +182,8 @@ class Canaries:
         self._told: set[Page] = set()  # pages of which the log has said that they are no canaries
         self._is_ready = asyncio.Event()  # set once every page was tried
         self._condemned: set[str] = set()  # devices that are being barred
-        self._due: list[tuple[float, int, Attached, int]] = []
+        # When, a number, which exit, how often in vain before, and what is to be looked at.
+        self._due: list[tuple[float, int, Attached, int, Look]] = []
         self._sweep_at = SWEEP_LEAST
         self._number = 0
         self._is_due = asyncio.Event()
@@ -198,10 +210,12 @@ class Canaries:
 
     def admit(self, attached: Attached) -> None:
         """Have an exit that attaches be looked at: soon, if it is new."""
-        if not self._pages and self._origins is None:
-            return
-        attached.is_proven = attached.device_id in self._proven or not self._pages
-        self._schedule(attached, self._loop.time(), 0)
+        now = self._loop.time()
+        if self._origins is not None:
+            self._schedule(attached, now, 0, self._look_where)
+        if self._pages:
+            attached.is_proven = attached.device_id in self._proven
+            self._schedule(attached, max(now, self._proven.get(attached.device_id, 0.0)), 0)
 
     def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
         """Bar an exit for what it did on its control connection, where canaries are wanted."""
@@ -211,9 +225,12 @@ class Canaries:
 
     # --- when ----------------------------------------------------------------------------------
 
-    def _schedule(self, attached: Attached, due: float, failures: int) -> None:
+    def _schedule(
+        self, attached: Attached, due: float, failures: int, look: Look | None = None
+    ) -> None:
+        """Schedule a look at an exit: a round, unless another look is named."""
         self._number += 1
-        heappush(self._due, (due, self._number, attached, failures))
+        heappush(self._due, (due, self._number, attached, failures, look or self._look))
         if len(self._due) >= self._sweep_at:  # devices come and go all day
             self._due = [each for each in self._due if not each[2].is_gone]
             heapify(self._due)
@@ -221,7 +238,7 @@ class Canaries:
         self._is_due.set()
 
     async def _run(self) -> None:
-        """Begin each round when it is due, and no more than are bearable."""
+        """Begin each round and each look when it is due, and no more than are bearable."""
         loop = self._loop
         await self._is_ready.wait()
         while True:
@@ -232,29 +249,55 @@ class Canaries:
                     async with asyncio.timeout(left):
                         await self._is_due.wait()
                 continue
-            _, _, attached, failures = heappop(self._due)
+            _, _, attached, failures, look = heappop(self._due)
             if attached.is_gone:
                 continue
             await self._slots.acquire()
-            self._tasks.spawn(self._look(attached, failures)).add_done_callback(
+            self._tasks.spawn(look(attached, failures)).add_done_callback(
                 lambda _: self._slots.release()
             )
             await asyncio.sleep(ROUND_PAUSE_SECONDS)
 
+    async def _look_where(self, attached: Attached, failures: int) -> None:
+        """Look where the connections of an exit leave, in both families of addresses."""
+        await self._call(attached, failures, self._look_where)
+
+    async def _look_where_else(self, attached: Attached, failures: int) -> None:
+        """Look where they leave in the family that the exit is not attached by."""
+        await self._call(attached, failures, self._look_where_else, other_family=True)
+
+    async def _call(
+        self, attached: Attached, failures: int, look: Look, *, other_family: bool = False
+    ) -> None:
+        """Have an exit call, and look soon again if no call has come.
+
+        It carries no family of addresses before that.
+        """
+        assert self._origins is not None  # noqa: S101 - nothing is scheduled without it
+        now = self._loop.time
+        if not (attached.is_open and attached.has_place):  # nothing can be asked of it
+            self._schedule(attached, now() + AGAIN_SECONDS, failures, look)
+            return
+        is_seen = False
+        try:
+            is_seen = await self._origins.look(attached, other_family=other_family)
+        except Exception:
+            # A mistake of ours must not end the looks.
+            _logger.exception("exit %s: looking where it leaves failed", attached.device_id)
+        if not is_seen:
+            self._schedule(attached, now() + _pause(failures), failures + 1, look)
+            return
+        is_both = self._chance.random() < ORIGIN_SECONDS / ROUND_SECONDS
+        due = now() + self._chance.expovariate(1 / ORIGIN_SECONDS)
+        self._schedule(attached, due, 0, self._look_where if is_both else self._look_where_else)
+
     async def _look(self, attached: Attached, failures: int) -> None:
         """Run a round, and draw the conclusion."""
-        now, is_seen = self._loop.time, True
         if not (attached.is_open and attached.has_place):  # nothing can be asked of it
-            self._schedule(attached, now() + AGAIN_SECONDS, failures)
+            self._schedule(attached, self._loop.time() + AGAIN_SECONDS, failures)
             return
         try:
-            if self._origins is not None:
-                is_seen = await self._origins.look(attached)
-            due = self._proven.get(attached.device_id, 0.0)
-            if due > now():  # it has attached again, perhaps from somewhere else
-                self._schedule_next(attached, due, failures, is_seen=is_seen)
-                return
-            finding = await self._round(attached) if self._pages else None
+            finding = await self._round(attached)
         except Unknown as error:
             _logger.debug("exit %s: canaries prove nothing: %s", attached.device_id, error)
             self._look_again(attached, failures)
@@ -275,37 +318,23 @@ class Canaries:
         if finding is not None:
             await self._condemn(attached, finding)
         else:
-            self._pass(attached, failures, is_seen=is_seen)
-
-    def _schedule_next(
-        self, attached: Attached, due: float, failures: int, *, is_seen: bool
-    ) -> None:
-        """Look at an exit again when its next round is due, or soon if no call of it has come.
-
-        It carries no family of addresses before that.
-        """
-        if is_seen:
-            self._schedule(attached, due, 0)
-        else:
-            soon = self._loop.time() + _pause(failures)
-            self._schedule(attached, min(due, soon), failures + 1)
+            self._pass(attached)
 
     def _look_again(self, attached: Attached, failures: int) -> None:
         """Run another round soon, after one that proved nothing."""
         self._counters.canaries["unknown"] += 1
         self._schedule(attached, self._loop.time() + _pause(failures), failures + 1)
 
-    def _pass(self, attached: Attached, failures: int, *, is_seen: bool) -> None:
+    def _pass(self, attached: Attached) -> None:
         """Take an exit to be honest until its next round."""
-        if self._pages:
-            self._counters.canaries["passed"] += 1
+        self._counters.canaries["passed"] += 1
         self._gate.prove(attached)
         due = self._loop.time() + self._chance.expovariate(1 / ROUND_SECONDS)
         self._proven.pop(attached.device_id, None)
         self._proven[attached.device_id] = due
         while len(self._proven) > PROVEN_KEPT:
             del self._proven[next(iter(self._proven))]
-        self._schedule_next(attached, due, failures, is_seen=is_seen)
+        self._schedule(attached, due, 0)
 
     # --- a round -------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ class Via:
     speed. `place` is what its dial has taken of the exit's places; None for what is counted
     elsewhere. On port 443 it is not known yet whether the exit has reached the target: `proof` is
     to be called with the first answer, and whether that is TLS, or `fault` when a TLS client got
-    something else. Both are None for other ports, and in a process that has no exits.
+    something else. A process without exits has both for each port; they count on port 443 alone.
     """
 
     attached: Carrier
@@ -217,8 +217,13 @@ class Labels(Protocol):
     def must_look(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label for which there is no exit here may have one that is away."""
 
-    def ask(self, wants: Wants, session_id: str, done: Callable[[], None]) -> Cancellable:
-        """Agree on the exit of a label; `done` is called later, unless that is cancelled."""
+    def ask(
+        self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]
+    ) -> Cancellable:
+        """Agree on the exit of a label; `done` is called later, unless that is cancelled.
+
+        `holder` is the account of the session.
+        """
 
 
 # Takes the outcome of a dial, as `egress.exit.Done` does, and through which exit.
@@ -473,7 +478,8 @@ class ExitDial(Cancellable, Expiring):
         if labels is not None and self._has_to_ask(chosen, labels):
             self._stop_timer()  # no exit is tried meanwhile
             self._questions += 1
-            self._question = labels.ask(self._wants, self._session.id, self._agreed)
+            session = self._session
+            self._question = labels.ask(self._wants, session.id, session.user_id, self._agreed)
         elif isinstance(chosen, Failure):
             self._finish(chosen)
         else:

@@ -29,11 +29,13 @@ the buyer an address.
 
 Exits on one line stand behind the one that has been attached for longest: another one is chosen
 only for a connection that no older one of the line offers to carry, by its price, ports, features
-and owner. So nobody earns more by attaching more devices to one line, and an exit that nobody can
-use blocks nobody. A line is an IPv4 address or an IPv6 /56; devices of one account in an IPv6 /48
-are on one line, too. An exit that has attached from elsewhere is behind all others of the line,
-whatever its calls say (`origin.py`). The exits may be attached to any of several nodes: the order
-depends on `is_elsewhere`, `since` and the device alone, so that all nodes choose the same one.
+and owner. An older one that is full holds others back, and one that rests does not. So nobody earns
+more by attaching more devices to one line, and an exit that nobody can use blocks nobody. A label
+keeps its exit when an older one on the line is back. A line is an IPv4 address or an IPv6 /56;
+devices of one account in an IPv6 /48 are on one line, too. An exit that has attached from elsewhere
+is behind all others of the line, whatever its calls say (`origin.py`). The exits may be attached to
+any of several nodes: the order depends on `is_elsewhere`, `since` and the device alone, so that all
+nodes choose the same one.
 
 What an exit did is remembered (`_Standing`), for a while after it has gone, too: an exit that fails
 rests, and longer each time, also if it comes back in between. A target can have an exit fail, and
@@ -205,9 +207,12 @@ class Entry(Protocol):
         """When it attached, in UTC milliseconds."""
 
     @property
-    @property
     def is_elsewhere(self) -> bool:
         """Whether its connections leave from another network than it has attached from."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its bytes of the day are used up."""
 
     @property
     def min_price_per_gb(self) -> int:
@@ -411,6 +416,7 @@ class _Wish(Generic[Exit]):
         "countries",
         "features",
         "grudges",
+        "is_bound",
         "is_datagrams",
         "kind",
         "last",
@@ -437,6 +443,7 @@ class _Wish(Generic[Exit]):
         grudges: dict[tuple[str, str], _Grudge],
     ) -> None:
         self.features = features
+        self.is_bound = False  # to the exit that is looked at
         self.is_datagrams = UDP in features
         self.grudges = grudges
         self.countries = wants.countries
@@ -477,7 +484,7 @@ class _Wish(Generic[Exit]):
             and device_id != self.last
             and device_id not in self.tried
             and not (self.grudges and self.rests_for_buyer(device_id))
-            and not (member.elders and self.is_offered_earlier(member))
+            and (self.is_bound or not member.elders or not self.is_offered_earlier(member))
             and entry.has_place_for(self.owner_id, datagrams=self.is_datagrams)
         )
 
@@ -491,8 +498,16 @@ class _Wish(Generic[Exit]):
         )
 
     def is_offered_earlier(self, member: _Member[Exit]) -> bool:
-        """Say whether an older exit on the same line carries such connections."""
-        return any(map(self.is_offered_by, [elder.entry for elder in member.elders]))
+        """Say whether an older exit on the same line carries such connections.
+
+        One that is full does: a line has no more places by more devices. One does not that rests
+        after failures, or for the rest of the day.
+        """
+        for elder in member.elders:
+            rests = elder.standing.rest.until > self.now or elder.entry.is_spent
+            if not rests and self.is_offered_by(elder.entry):
+                return True
+        return False
 
     def rests_for_buyer(self, device_id: str) -> bool:
         """Say whether an exit has failed too often for this buyer."""
@@ -815,9 +830,9 @@ class Directory(Generic[Exit]):
         """Return all bindings of a session."""
         return [*self._bindings.get(session_id, {}).values()]
 
-    def adopt(self, wants: Wants, session_id: str, binding: Binding) -> None:
-        """Bind a label that is new here as other nodes have."""
-        self._bind(session_id, _label(wants), binding, self._holders.get(session_id, session_id))
+    def adopt(self, wants: Wants, session_id: str, binding: Binding, holder: str) -> None:
+        """Bind a label that is new here as other nodes have; it counts at the holder's account."""
+        self._bind(session_id, _label(wants), binding, holder)
 
     def take_move(self, wants: Wants, session_id: str) -> bool:
         """Say whether a label has another exit than before; yes is said once for each move.
@@ -928,10 +943,12 @@ class Directory(Generic[Exit]):
             lifetimes = 0 if binding is None else binding.lifetimes + 1
             return self._first(wants, wish, session_id, lifetimes)
         member = self._members.get(binding.device_id)
+        wish.is_bound = True
         if member is not None and wish.takes(member):
             return member
         if member is not None and wish.takes_for_any_port(member):
             return Missing.NOT_ALLOWED  # a label keeps its exit, whatever that is good for
+        wish.is_bound = False
         if member is not None and (
             _is_only_busy(member, wish, is_strict=wants.strict)
             or not wish.features.issubset(member.entry.features)  # the same

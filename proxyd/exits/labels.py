@@ -51,8 +51,8 @@ class Bindings(Protocol):
     def bindings(self, session_id: str) -> list[Binding]:
         """Return all bindings of a session."""
 
-    def adopt(self, wants: Wants, session_id: str, binding: Binding) -> None:
-        """Bind a label that is new here as others have."""
+    def adopt(self, wants: Wants, session_id: str, binding: Binding, holder: str) -> None:
+        """Bind a label that is new here as others have; `holder` is the account of the session."""
 
 
 class Question:
@@ -126,19 +126,20 @@ class Labels:
             return False
         return self._bindings.binding(wants, session_id) is None
 
-    def ask(self, wants: Wants, session_id: str, done: Callable[[], None]) -> Question:
+    def ask(self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]) -> Question:
         """Agree on the exit of a label, and have the directory bind it to that.
 
         Args:
             wants: the label.
             session_id: whose it is.
+            holder: the account of the session.
             done: called later, when the directory may be asked again.
         """
         key = session_id, hash_of(wants)
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._waiting[key] = {}
-            self._tasks.spawn(self._ask(wants, *key))
+            self._tasks.spawn(self._ask(wants, *key, holder))
         return Question(waiting, done)
 
     # --- what other nodes say: see `mesh.Labels` -----------------------------------------------
@@ -177,12 +178,12 @@ class Labels:
         self._tasks.cancel()
         await self._tasks.wait()
 
-    async def _ask(self, wants: Wants, session_id: str, label: str) -> None:
+    async def _ask(self, wants: Wants, session_id: str, label: str, holder: str) -> None:
         try:
             async with self._slots:
                 if self._loop.time() >= self._away_until:
                     async with asyncio.timeout(ANSWER_SECONDS):
-                        await self._agree(wants, session_id, label)
+                        await self._agree(wants, session_id, label, holder)
         except (StoreError, TimeoutError) as error:
             if self._loop.time() >= self._away_until:
                 words = str(error) or "it does not answer"
@@ -193,10 +194,10 @@ class Labels:
         for question in tuple(waiting):
             question.done()
 
-    async def _agree(self, wants: Wants, session_id: str, label: str) -> None:
+    async def _agree(self, wants: Wants, session_id: str, label: str, holder: str) -> None:
         binding = self._bindings.binding(wants, session_id)
         if binding is None:  # there is no exit here, or it was forgotten just now
-            await self._look_up(wants, session_id, label)
+            await self._look_up(wants, session_id, label, holder)
             return
         agreement, now, time = self._agreement, self._seconds(), self._loop.time()
         chosen, agreed = binding.device_id, binding.agreed_id
@@ -223,7 +224,7 @@ class Labels:
         elif replaced:
             self._tell_moved(session_id, label)
 
-    async def _look_up(self, wants: Wants, session_id: str, label: str) -> None:
+    async def _look_up(self, wants: Wants, session_id: str, label: str, holder: str) -> None:
         """Bind a label that is new here to what others have bound it to."""
         agreement = self._agreement
         row = await self._store.read(queries.bound, session_id, label)
@@ -232,7 +233,7 @@ class Labels:
             return
         binding = Binding(row.device_id, row.country, self._loop.time() + seconds, lifetimes=0)
         binding.label, binding.agreed_id, binding.agreement = label, row.device_id, agreement
-        self._bindings.adopt(wants, session_id, binding)
+        self._bindings.adopt(wants, session_id, binding, holder)
 
 
 def hash_of(wants: Wants) -> str:

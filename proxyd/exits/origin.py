@@ -64,8 +64,12 @@ class OriginCheck:
         self._calls = calls
         self._door = door
 
-    async def look(self, attached: Attached) -> bool:
+    async def look(self, attached: Attached, *, other_family: bool = False) -> bool:
         """Look where an exit's connections leave.
+
+        Args:
+            attached: the exit.
+            other_family: whether to look at the family alone that it is not attached by.
 
         Returns:
             False when no call came in a family of addresses of which the daemon has a public one.
@@ -76,7 +80,9 @@ class OriginCheck:
         except OSError as error:
             _logger.debug("exit %s: not called by it: %s", attached.device_id, error)
             return False
-        results = [await self._look_at(attached, target, port) for target in targets]
+        own = attached.address.version
+        wanted = [each for each in targets if not (other_family and each.version == own)]
+        results = [await self._look_at(attached, target, port) for target in wanted]
         return all(results)
 
     async def _look_at(self, attached: Attached, target: Address, port: int) -> bool:

@@ -17,7 +17,9 @@ takes a place, which its connection keeps. A buyer is an account: its sessions s
   way to a buyer without one.
 
 A device learns of the end of a connection later than the daemon. One that reports ends (`Over`)
-keeps a place taken here until that report, so that both sides count alike.
+keeps a place taken here until that report, so that both sides count alike. So such a device is
+hardly ever full where there is a place here: one that says so again and again, and carries nothing
+in between, is asked less and less often.
 """
 
 from math import inf
@@ -31,6 +33,7 @@ WANTED_SECONDS: Final = 60.0  # a buyer that has wanted a place may want the nex
 # A device ends a stuck relay after ten seconds: after that its report was lost.
 LEAVING_SECONDS: Final = 15.0
 FULL_SECONDS: Final = 1.0  # until an exit that was full is tried again
+FULL_MOST_SECONDS: Final = 32.0  # the same, of one that reports ends: doubled each time
 # A request of a page is answered after that, and a buyer who redials for ever gains nothing.
 SETTLED_SECONDS: Final = 2.0
 # A minute of a terminal session has more bytes; a byte a second is less.
@@ -104,13 +107,15 @@ class Place:
 class Kind:
     """Places of one kind: of all connections, or of associations alone.
 
-    `full_until` is how long the device is known to be full (loop time).
+    `full_until` is how long the device is known to be full (loop time), `full_times` how often it
+    was so since it has carried something.
     """
 
-    __slots__ = ("full_until", "held", "taken")
+    __slots__ = ("full_times", "full_until", "held", "taken")
 
     def __init__(self) -> None:
         self.full_until = 0.0
+        self.full_times = 0
         self.taken = 0
         self.held: dict[str, int] = {}  # by buyer
 
@@ -216,7 +221,20 @@ class Places:
     def fill(self, now: float, *, datagrams: bool) -> None:
         """The device has said that it is full."""
         kind = self._associations if datagrams else self._all
-        kind.full_until = now + FULL_SECONDS
+        if now < kind.full_until:  # orders of one moment
+            return
+        seconds = FULL_SECONDS
+        if self.reports_ends:
+            seconds = min(FULL_SECONDS * 2.0 ** min(kind.full_times, 10), FULL_MOST_SECONDS)
+        kind.full_times += 1
+        kind.full_until = now + seconds
+
+    def begin(self, place: Place, relay: Yielding) -> None:
+        """Have a connection in a place."""
+        place.relay = relay
+        self._all.full_times = 0
+        if place.is_datagrams:
+            self._associations.full_times = 0
 
     def _count(self, place: Place, amount: int) -> None:
         self._all.add(place.buyer, amount)

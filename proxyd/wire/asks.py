@@ -7,6 +7,7 @@ whole, over a socket that keeps messages apart. Addresses are texts.
     another process                        the process with the exits
     Ask: a target, and who wants it -------->
          <------------------- Failed, or Reached with the work connection's descriptor
+    Answered: how a target on port 443 has begun its answer -->
     Moved: how much its relays have carried, now and then -->
          <------------------- Cut: end this relay
     Ended: it is over, and had carried so much ------------->
@@ -84,6 +85,17 @@ class Ended(Struct, frozen=True, tag=5, array_like=True):
     size: int
 
 
+class Answered(Struct, frozen=True, tag=9, array_like=True):
+    """The first answer on port 443 has come: see `relay.first_answer`.
+
+    `is_right` is false where a TLS client got something else, `is_tls` says that both are TLS.
+    """
+
+    number: int
+    is_right: bool
+    is_tls: bool
+
+
 class Failed(Struct, frozen=True, tag=6, array_like=True):
     """There is no connection to the target."""
 
@@ -116,7 +128,7 @@ class Cut(Struct, frozen=True, tag=8, array_like=True):
     number: int
 
 
-Question = Ask | GiveUp | Resume | Moved | Ended
+Question = Ask | GiveUp | Resume | Moved | Answered | Ended
 Answer = Failed | Reached | Cut
 
 encode: Final = Encoder().encode

@@ -93,6 +93,15 @@ async def test_http_1_0_has_no_coding(parsed: Service) -> None:
     assert_refused(answered, 400, "bad_request")
 
 
+@pytest.mark.parametrize("line", ["GET /healthz", "GET /healthz HTTP/0.9", "GET /healthz HTTP/2.0"])
+async def test_other_versions_of_http_are_refused(parsed: Service, line: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", parsed.api_port)
+    writer.write(f"{line}\r\nHost: x\r\n\r\n".encode() + BEHIND)
+    async with asyncio.timeout(10):
+        assert_refused(await reader.read(), 400, "bad_request")
+    writer.close()
+
+
 @pytest.mark.parametrize("coding", ["chunked", "Chunked", " chunked "])
 async def test_chunks_alone_are_taken_and_the_connection_goes_on(
     parsed: Service, coding: str

@@ -1,7 +1,9 @@
 """API keys over HTTP: made by people, used by programs, within what each route asks for."""
 
+import asyncio
 from typing import Any
 
+import pytest
 from support.service import Person, Service
 
 from api.routes import Auth
@@ -42,6 +44,44 @@ async def test_no_key_touches_keys_logins_or_passwords(service: Service) -> None
     assert {path for _, path in without if not path.startswith(("/auth/", ALL))} == {
         "/api/referral/apply"
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/webhooks", b'{"url": "https://thief.example.com/", "types": ["*"]}'),
+        ("/api/worker/token/create", b'{"name": "rig"}'),
+    ],
+)
+async def test_a_body_that_comes_after_its_key_was_revoked_makes_nothing(
+    service: Service, path: str, body: bytes
+) -> None:
+    me = await service.person()
+    made = await make(service, me, "webhooks:write", "devices:write")
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    lines = (
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {made['key']}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "Expect: 100-continue",
+        "Connection: close",
+    )
+    async with asyncio.timeout(20):
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
+        # The key was looked at: the service asks for the body.
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        revoked = await service.call(
+            "POST", f"{ALL}/{made['key_id']}/revoke", {"with_created": True}, token=me.token
+        )
+        assert revoked.status == 200
+        writer.write(body)
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert (await service.call("GET", "/api/webhooks", token=me.token)).body["webhooks"] == []
+    assert (await service.call("GET", "/api/worker/tokens", token=me.token)).body["tokens"] == []
 
 
 async def test_a_key_is_listed_without_its_secret(service: Service) -> None:

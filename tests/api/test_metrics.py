@@ -218,6 +218,9 @@ def test_only_this_machine_and_named_networks_read(
         ("api.example.com", False),
         ("localhost.example.com:80", False),
         ("[2001:db8::1]", False),
+        ("[::1].example.com", False),
+        ("a[::1]", False),
+        ("127.0.0.1@example.com", False),
         ("", False),
     ],
 )

@@ -43,6 +43,8 @@ class Device:
         "device_id",
         "features",
         "has_place",
+        "is_elsewhere",
+        "is_spent",
         "min_price_per_gb",
         "network",
         "owner_id",
@@ -57,6 +59,7 @@ class Device:
         self.place = place
         self.since = 1_700_000_000_000 + number
         self.has_place = chance() < 0.8
+        self.is_elsewhere = self.is_spent = False
         self.features = ()
         self.min_price_per_gb = int(chance() * PRICE / 0.75)
 

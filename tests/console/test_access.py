@@ -128,6 +128,41 @@ async def test_a_key_is_made_used_changed_replaced_and_revoked(
     assert sorted([(await curl(each))[0] for each in (line, other_line)]) == [200, 401]
 
 
+async def test_what_a_revoked_key_has_made_is_seen_and_ended(
+    service: Service, visit: Visit
+) -> None:
+    person = await service.person()
+    scopes = [Scope.WEBHOOKS_WRITE, Scope.DEVICES_WRITE]
+    body = {"name": "thief", "scopes": scopes}
+    key = (await service.call("POST", "/api/keys", body, token=person.token)).body["key"]
+    tab = await opened(visit, service, person, "/console/keys")
+    await tab.until_text("thief", ".table")
+    # The open page follows.
+    hook = {"url": "https://thief.example.com/", "types": ["*"]}
+    assert (await service.call("POST", "/api/webhooks", hook, token=key)).status == 200
+    await tab.until_text("in use: 1 webhooks, 0 worker tokens", ".table")
+    made = await service.call("POST", "/api/worker/token/create", {"name": "rig"}, token=key)
+    await tab.until_text("in use: 1 webhooks, 1 worker tokens", ".table")
+
+    await tab.click("Revoke: thief")
+    await tab.click("dialog button[value=yes]")
+    await tab.until_text("1 webhooks and 1 worker tokens that still work", "dialog")
+    await tab.click("dialog button[value=no]")
+    await tab.until_text("Revoked", ".table")
+    device = {"X-Worker-Token": made.body["token"]}
+    heartbeat = ("POST", "/api/worker/heartbeat", {})
+    assert (await service.call(*heartbeat, headers=device)).status == 200
+
+    # Later, after all.
+    await tab.click("End what it has made: thief")
+    await tab.click("dialog button[value=yes]")
+    await tab.until("!document.querySelector('.table').textContent.includes('in use')")
+    assert (await service.call(*heartbeat, headers=device)).code == "worker_unauthorized"
+    hooks = await service.call("GET", "/api/webhooks", token=person.token)
+    assert [each["status"] for each in hooks.body["webhooks"]] == ["disabled"]
+    assert "End what it has made" not in await tab.text(".table")
+
+
 async def test_a_webhook_is_made_tried_broken_and_told_again(
     service: Service, visit: Visit, receiver: Receiver
 ) -> None:

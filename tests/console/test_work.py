@@ -160,6 +160,10 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     await tab.fill("Hours", "2")
     await tab.fill("Replicas", "3")
     await tab.fill("Image", "web:1")
+    await tab.fill("Replicas", "99")  # more than there is money for
+    await tab.until("document.querySelector('main form [type=submit]').disabled")
+    assert "To the wallet" in await tab.text(".total")
+    await tab.fill("Replicas", "3")
     shown = await tab.text(".total")
     await tab.click("Order a deploy")
     await tab.until_text("0 of 3 ready")
@@ -174,6 +178,16 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     await tab.until_text("$0.00 for work that was done", "dialog")
     await tab.click("Cancel")
     await tab.until_text("0 of 3 ready")
+    # Rolling back also asks.
+    change = {"image": "web:2"}
+    where = f"/api/deploy/job/{deploy['id']}/revision"
+    assert (await service.call("POST", where, change, token=person.token)).status == 200
+    await tab.click("Roll back to revision 1")
+    await tab.until_text("take the place of those that run", "dialog")
+    await tab.click("Cancel")
+    await tab.click("Roll back to revision 1")
+    await tab.click("dialog button[value=yes]")
+    await tab.until_text("revision 3", ".facts")
     # One deploy has one currency on every page.
     tab_of = {
         "/console/jobs": f"${deploy['cost'] / 3:.2f}",
@@ -494,6 +508,7 @@ async def test_a_job_that_no_device_runs_warns_and_leads_to_the_supply(
     made = await service.call("POST", "/api/jobs", job, token=person.token)
     tab = await opened(visit, service, person, f"/console/jobs/{made.body['job_id']}")
     await tab.until_text("3 lend fewer than 64 cores")
+    assert "64 cores" in await tab.text("main .notice [lang=en]")  # in no other language yet
     await tab.click("main .notice a")
     await tab.until("location.pathname === '/console/supply'")
     await tab.until_text("NVIDIA GeForce RTX 4090")
@@ -505,4 +520,4 @@ async def test_a_job_that_no_device_runs_warns_and_leads_to_the_supply(
         await tab.emulate(width=width)
         assert await tab.run("document.documentElement.scrollWidth <= innerWidth"), width
     await tab.goto(f"{service.url}/console/deploys/{made.body['job_id']}")
-    await tab.until_text("3 lack the GPUs (GPU: 1 x H100)")
+    await tab.until_text("3 lack the GPUs (GPU: 1 x H100)", "main .notice [lang=en]")

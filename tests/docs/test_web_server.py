@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import io
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -124,6 +125,35 @@ async def test_head_of_a_stream_leaves_nothing_for_the_next_client(
                 async with client.get("/auth/me", headers=headers) as answer:
                     assert (answer.status, (await answer.json())["id"]) == (200, bob.user_id)
     assert len(service.daemon.market.event_feed) == 0
+
+
+@pytest.mark.parametrize("front", ["kept"], indirect=True)
+async def test_head_of_every_route_leaves_nothing_for_the_next_client(
+    service: Service, front: tuple[str, ssl.SSLContext]
+) -> None:
+    """A connection that nginx keeps carries HEAD of every path, and then GET of another user."""
+    url, context = front
+    mallory, bob = await service.person(credit="10"), await service.person()
+    job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
+    made = await service.call("POST", "/api/jobs", job, token=mallory.token)
+    http = service.daemon.http
+    paths = [route.path for route in http.routes if route.method == "GET"]
+    paths += [*http._pages, "/console", "/login", "/none"]
+    connector = aiohttp.TCPConnector(ssl=context, limit=1)
+    async with (
+        asyncio.timeout(120),
+        aiohttp.ClientSession(url, connector=connector) as client,
+    ):
+        for template in paths:
+            path = re.sub(r"\{\w+\}", made.body["job_id"], template)
+            for accept in ("*/*", "text/event-stream"):
+                headers = {"Authorization": f"Bearer {mallory.token}", "Accept": accept}
+                async with client.head(path, headers=headers, allow_redirects=False) as answer:
+                    assert await answer.read() == b"", template
+                    assert answer.status < 500, template
+            headers = {"Authorization": f"Bearer {bob.token}"}
+            async with client.get("/auth/me", headers=headers) as answer:
+                assert (answer.status, (await answer.json())["id"]) == (200, bob.user_id), template
 
 
 async def test_the_spaces_before_an_answer_are_not_kept_back(

@@ -126,7 +126,9 @@ class Callers:
             each.join()
 
     def _run(self, name: str) -> None:
-        while not self._over.wait(0.02):  # far below the limits of one network
+        # Five a second: the API cuts the oldest connections beyond the bound of one network, and a
+        # start may be slow.
+        while not self._over.wait(0.2):
             try:
                 socket.create_connection(("127.0.0.1", self._ports[name]), timeout=30).close()
             except OSError as error:

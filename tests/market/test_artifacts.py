@@ -307,6 +307,27 @@ async def test_only_the_attempt_that_runs_sends_files(market: Market) -> None:
     assert await refusal(page) is Code.JOB_NOT_FOUND
 
 
+async def test_a_buyer_does_not_delete_what_a_device_is_sending(market: Market) -> None:
+    """The work would fail by that, and the buyer have the other files for nothing."""
+    buyer, worker = await market.person(credit="100"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    announced = await market.artifacts.announce_for_job(
+        device, job_id, 1, OUTPUT, new(b"0123456789", "model")
+    )
+    artifact = announced.artifact
+    assert await refusal(market.artifacts.delete(buyer, artifact.id)) is Code.ARTIFACT_NEEDED
+    await send(market, artifact, b"0123456789")
+    assert await refusal(market.artifacts.delete(buyer, artifact.id)) is Code.ARTIFACT_NEEDED
+    await market.artifacts.finish(artifact, device=device)
+    await market.artifacts.delete(buyer, artifact.id)
+
+    unfinished = await market.artifacts.announce_for_job(
+        device, job_id, 1, OUTPUT, new(b"x", "other")
+    )
+    await market.jobs.cancel(buyer, job_id)
+    await market.artifacts.delete(buyer, unfinished.artifact.id)
+
+
 async def test_results_are_kept_for_the_days_that_the_operator_says(
     market: Market, tmp_path: Path
 ) -> None:

@@ -139,6 +139,17 @@ def test_a_changed_payload_is_refused(change: dict[str, object]) -> None:
     refused(f"{header}.{changed}.{signature}")
 
 
+def test_the_same_bytes_in_another_spelling_are_refused() -> None:
+    """One token has one text; else a single one would fill the memory of good tokens."""
+    header, payload, signature = GOOD.split(".")
+    tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
+    for end in ("=", "==", "!", " ", "\n"):
+        refused(f"{GOOD}{end}", tokens=tokens)
+        refused(f"{header}.{payload}{end}.{signature}", tokens=tokens)
+        refused(f"{header}{end}.{payload}.{signature}", tokens=tokens)
+    assert tokens.remembered == 0
+
+
 def test_a_changed_signature_is_refused() -> None:
     said, _, signature = GOOD.rpartition(".")
     refused(f"{said}.{'B' if signature[0] == 'A' else 'A'}{signature[1:]}")

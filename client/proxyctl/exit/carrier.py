@@ -162,7 +162,7 @@ class Carrier:
         """Work for a daemon that let this exit in, at the address that was reached."""
         self.detach()
         self._guard.surroundings.refresh()  # a device that attaches anew may be elsewhere
-        self._guard.surroundings.learn_public(welcome.address)
+        self._guard.surroundings.attached_from(welcome.address)
         pool, secure_pool = (
             Pool(
                 welcome.attachment,

@@ -7,7 +7,8 @@ already, and an IPv6 one lies within the /48 that a provider gives to one custom
 A router answers at its public address from inside, too, with its own pages and with every port that
 it forwards. The device cannot see that address behind a translator; the daemon sees it, once for
 each family of addresses. Until then the device carries nothing of that family (`knows`). A device
-that sends from a public address of its own knows it without the daemon.
+that sends from a public address of its own knows it without the daemon. What the daemon saw on
+another line says nothing of this one: those addresses stay closed, and are known no more.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Surroundings:
         self._read = read
         self._read_own = read_own or _own_addresses
         self._public: tuple[Network, ...] = ()
+        self._line: Network | None = None
+        self._seen: frozenset[int] = frozenset()  # families that the daemon has seen on this line
         self._networks: tuple[Network, ...] = ()
         self._own: frozenset[int] = frozenset()
         self.refresh()
@@ -86,19 +89,29 @@ class Surroundings:
     def knows(self, address: Address) -> bool:
         """Say whether the public address of this device is known, in the family of an address."""
         version = plain(address).version
-        return version in self._own or any(each.version == version for each in self._public)
+        return version in self._own or version in self._seen
+
+    def attached_from(self, text: str) -> None:
+        """Add the address that the daemon sees when this device attaches.
+
+        On another line than before the device has another router, whose addresses are not known.
+        """
+        line = _public_network(text)
+        if line != self._line:
+            self._line, self._seen = line, frozenset()
+        self.learn_public(text)
 
     def learn_public(self, text: str) -> None:
         """Add the address that the daemon sees: from inside it leads to the router itself.
 
         The last few are kept, because a device may be on two networks at once.
         """
-        try:
-            address = plain(ip_address(text))
-        except ValueError:
+        network = _public_network(text)
+        if network is None:
             return
-        known = [each for each in self._public if each != _home_of(address)]
-        self._public = (*known[1 - PUBLIC_KEPT :], _home_of(address))
+        known = [each for each in self._public if each != network]
+        self._public = (*known[1 - PUBLIC_KEPT :], network)
+        self._seen |= {network.version}
 
     def contains(self, address: Address) -> bool:
         """Say whether an address, or one that it carries inside, is near."""
@@ -125,6 +138,14 @@ def read_networks() -> set[Network]:
     found.update(_home_of(each) for each in addresses if each.version == 6 and each.is_global)
     found.update(ip_network(each) for each in _nameservers(_RESOLVER_FILES))
     return found
+
+
+def _public_network(text: str) -> Network | None:
+    """Return what is closed around an address that the daemon sees; None if the text is none."""
+    try:
+        return _home_of(plain(ip_address(text)))
+    except ValueError:
+        return None
 
 
 def _assumed_networks() -> Iterable[Network]:

@@ -150,6 +150,30 @@ async def test_traffic_and_the_end_are_told(two: Two, monkeypatch: pytest.Monkey
     assert exit_._ended_bytes == 140
 
 
+async def test_the_first_answer_of_a_target_is_told(two: Two) -> None:
+    """Or an exit that sends junk would be good as long as other processes relay it."""
+    await two.port.parked()
+    exit_, told = exit_of(two.port), []
+    async with targets.echo() as target:
+        for _ in range(3):
+            await two.relay(target)
+            away = next(each for each in exit_.relays if each.proof is None)
+            away.proof, away.fault = told.append, lambda: told.append("junk")
+        right, other, wrong = two.relays
+        right.via.proof(True)
+        await until(lambda: told == [True])
+        other.via.proof(False)
+        await until(lambda: told == [True, False])
+        wrong.via.fault()
+        await until(lambda: told == [True, False, "junk"])
+        wrong.via.proof(True)
+        right.close()
+        await until(lambda: len(exit_.relays) == 2, "what was told before that is read")
+        assert told == [True, False, "junk"], "the first word counts"
+        for each in (other, wrong):
+            each.close()
+
+
 async def test_an_exit_is_held_to_its_speed_here_too(two: Two) -> None:
     slow = Limits(0, 1000, 0, ())
     two.port.devices.grants["device"] = Granted("device", "owner", limits=slow)

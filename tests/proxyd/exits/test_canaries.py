@@ -540,6 +540,36 @@ async def test_pages_of_first_rounds_are_not_used_in_later_ones(
         await device.kill()
 
 
+async def test_no_round_begins_with_a_call(
+    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exit sees its calls: one that knew that pages follow would be honest to these alone."""
+    async with looking(tmp_path, pages) as service:
+        looker = service.daemon.exit_port.canaries
+        calls: list[bool] = []
+
+        async def noted(_: Any, *, other_family: bool = False) -> bool:
+            calls.append(other_family)
+            return True
+
+        monkeypatch.setattr(looker._origins, "look", noted)
+        made = await consented(service)
+        device = await attached(service, made, carry)
+        await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
+        await until(lambda: calls == [False], "it was called as it attached")
+        entry = listener_of(service)._by_device[made.device_id]
+        await looker._look(entry, 0)
+        assert counted(service).canaries["passed"] == 2
+        assert calls == [False], "a later round has no call before it"
+        await looker._look_where_else(entry, 0)
+        assert calls == [False, True]
+        assert counted(service).canaries["passed"] == 2, "a later call has no round behind it"
+        rounds = [due for due, _, _, _, look in looker._due if look == looker._look]
+        others = [due for due, _, _, _, look in looker._due if look != looker._look]
+        assert not set(rounds) & set(others)
+        await device.kill()
+
+
 def test_each_half_of_the_pages_has_some_with_and_some_without_tls() -> None:
     pages = tuple(
         page_of(f"{scheme}://{number}.example.com/")
@@ -615,7 +645,7 @@ async def test_those_that_are_gone_are_not_kept(tmp_path: Path, pages: Pages) ->
         await until(lambda: entry.is_gone, "it is gone")
         for _ in range(canaries.SWEEP_LEAST):
             looks._schedule(entry, 1e12, 0)
-        assert len(looks._due) <= 1
+        assert len(looks._due) <= 2
 
 
 async def test_a_page_that_has_changed_meanwhile_is_no_lie(tmp_path: Path, pages: Pages) -> None:

@@ -30,6 +30,7 @@ class Device:
     features: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     is_elsewhere: bool = False
+    is_spent: bool = False
     since: int = field(default_factory=count(1).__next__)
 
     def __post_init__(self):
@@ -217,6 +218,22 @@ def test_an_exit_that_nobody_can_use_blocks_nobody_on_its_line(book):
     assert len(book.directory) == 1
     own.has_place = False  # it is full, and the line carries no more for that
     assert isinstance(book.pick(port=443, owner="another"), Missing)
+
+
+def test_an_exit_that_rests_blocks_nobody_on_its_line(book):
+    spent, next_ = book.add(Device("1", network="192.0.2.1"), Device("2", network="192.0.2.1"))
+    assert {book.pick() for _ in range(20)} == {spent}
+    spent.is_spent, spent.has_place = True, False
+    assert {book.pick() for _ in range(20)} == {next_}
+    assert book.pick("session-a-strict") is next_
+    spent.is_spent, spent.has_place = False, True
+    assert book.pick("session-a-strict") is next_, "a label keeps its exit"
+    assert {book.pick() for _ in range(20)} == {spent}
+    for number in range(module.COOLING_FAILURES):
+        book.note(spent, None, buyer=f"buyer {number}", target=f"{number}.example")
+    assert {book.pick(owner="buyer 9") for _ in range(20)} == {next_}
+    book.now += module.COOLING_SECONDS
+    assert {book.pick(owner="buyer 9") for _ in range(20)} == {spent}
 
 
 def test_a_household_is_one_line_and_so_are_an_accounts_devices_in_a_48(book):
@@ -816,6 +833,21 @@ def test_one_account_with_many_labels_costs_no_other_its_own(book, monkeypatch):
     for session in ["alice's", *map(str, range(10))]:
         book.directory.forget(session)
     assert (book.directory._labels, book.directory._held, book.directory._holders) == (0, {}, {})
+
+
+def test_labels_that_other_nodes_have_bound_count_at_their_account(book, monkeypatch):
+    """An account with many sessions is one holder, so its labels are dropped first."""
+    monkeypatch.setattr(module, "LABELS_TOTAL", 64)
+    book.fill(20)
+    first = [book.pick(f"session-{n}-strict", owner="alice", session="alice's") for n in range(20)]
+    for session in range(50):
+        for number in range(4):
+            wants = parse(f"session-{number}-strict")
+            binding = module.Binding(first[0].device_id, "", 1e9, 0)
+            book.directory.adopt(wants, f"{session}", binding, "mallory")
+    assert set(book.directory._held) == {"alice", "mallory"}
+    for number, device in enumerate(first):
+        assert book.pick(f"session-{number}-strict", owner="alice", session="alice's") is device
 
 
 def test_the_rest_is_bounded_too(book, monkeypatch):

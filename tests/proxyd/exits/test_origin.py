@@ -129,6 +129,18 @@ async def test_an_agent_that_makes_calls_learns_what_was_seen(service: Service) 
     await device.kill()
 
 
+async def test_a_look_at_the_other_family_makes_no_call_in_the_own_one(service: Service) -> None:
+    made = await consented(service)
+    device = await attached(service, replace(made, first=made.first._replace(features=(CALLS,))))
+    await until(lambda: len(device.calls) == 1, "it is called as it attaches")
+    listener, origins = listener_of(service), service.daemon.exit_port.canaries._origins
+    await until(lambda: not listener._calls, "that is over")
+    entry = listener._by_device[made.device_id]
+    assert await origins.look(entry, other_family=True), "the daemon has no address there"
+    assert len(device.calls) == 1
+    await device.kill()
+
+
 async def test_a_call_puts_nobody_ahead_of_who_has_attached_from_there(service: Service) -> None:
     evil, honest = await consented(service), await consented(service)
     listener = listener_of(service)

@@ -156,6 +156,29 @@ def test_a_device_that_says_it_is_full_is_asked_again_later(hall: Hall) -> None:
     assert hall.has("a", datagrams=True)
 
 
+def test_a_device_that_always_says_it_is_full_is_asked_less_and_less_often(hall: Hall) -> None:
+    hall.places.reports_ends = True
+    began, asked = hall.now, []
+    while hall.now < began + 200:
+        if hall.has("anybody"):
+            asked.append(hall.now - began)
+            for _ in range(3):  # orders of one moment
+                hall.places.fill(hall.now, datagrams=False)
+        hall.now += 1
+    assert asked == [0, 1, 3, 7, 15, 31, 63, 95, 127, 159, 191]
+    hall.now += module.FULL_MOST_SECONDS
+    relay = hall.take("anybody")
+    hall.places.begin(relay.place, relay)
+    hall.places.fill(hall.now, datagrams=False)
+    hall.now += module.FULL_SECONDS
+    assert hall.has("anybody"), "it has carried something"
+    hall.places.reports_ends = False  # an older device has limits that are not known here
+    for _ in range(3):
+        hall.places.fill(hall.now, datagrams=False)
+        hall.now += module.FULL_SECONDS
+        assert hall.has("anybody")
+
+
 def test_what_begins_does_not_give_way(hall: Hall) -> None:
     for each in [*hall.take_all("a"), *hall.take_all("b")]:
         each.at = inf

@@ -15,6 +15,8 @@ export const title = "access.keys.title";
 
 const PACE_MS = 1_000; // however many events come
 const OF_KEYS = ["key.created", "key.revoked", "key.expiring", "key.limit_reached"];
+// What keys have made, or what of it has ended.
+const OF_MADE = ["device.created", "device.revoked", "webhook.created", "webhook.changed", "webhook.disabled"];
 const SCOPES = [
   "account:read",
   "sessions:read",
@@ -48,7 +50,7 @@ const KIND_OF_STATUS = { active: "good", expired: "warn", revoked: "bad" };
 
 export async function render(main, page) {
   const keys = new Keys(page.signal);
-  follow({ types: OF_KEYS, onEvent: paced(() => keys.refresh(), PACE_MS, page.signal), refresh: () => keys.refresh(), signal: page.signal });
+  follow({ types: [...OF_KEYS, ...OF_MADE], onEvent: paced(() => keys.refresh(), PACE_MS, page.signal), refresh: () => keys.refresh(), signal: page.signal });
   await keys.load();
   const creating = grouped(form(creatingOf(keys)), SCOPES, t("access.keys.scopes"), t("access.keys.scopes.hint"));
   main.append(el("p", null, t("access.keys.text")), keys.node, card(t("access.keys.new"), creating));
@@ -83,9 +85,10 @@ class Keys {
     ];
   }
 
-  acts({ id, name, status: now }) {
-    if (now !== "active") return null;
-    const act = (word, does, kind) => button(t(`access.act.${word}`), () => does(this.rows.find((row) => row.id === id)), { kind, "aria-label": t(`access.act_on.${word}`, { name }) });
+  acts(row) {
+    const { id, name } = row;
+    const act = (word, does, kind) => button(t(`access.act.${word}`), () => does(this.row(id)), { kind, "aria-label": t(`access.act_on.${word}`, { name }) });
+    if (row.status !== "active") return madeBy(row) ? act("end_made", (now) => this.endMade(now), "danger") : null;
     return el("span", { class: "acts" }, act("edit", (row) => this.edit(row), "quiet"), act("roll", (row) => this.roll(row), "quiet"), act("revoke", (row) => this.revoke(row), "danger"));
   }
 
@@ -116,12 +119,24 @@ class Keys {
     const close = unfold(this.place, t("access.act_on.roll", { name: row.name }), rolling, { label: t("common.cancel") });
   }
 
-  async revoke({ id, name, created_webhooks: webhooks, created_devices: devices }) {
+  // What it has made is counted once it makes nothing more.
+  async revoke({ id, name }) {
     if (!(await ask({ title: t("access.act_on.revoke", { name }), text: t("access.keys.revoke.text"), action: t("access.act.revoke") }))) return;
     await post(`/api/keys/${id}/revoke`);
-    const made = { title: t("access.keys.made.title"), text: t("access.keys.made.text", { webhooks, devices }), action: t("access.keys.made.end") };
-    if (webhooks + devices && (await ask(made))) await post(`/api/keys/${id}/revoke`, { with_created: true });
+    await this.load();
+    const row = this.row(id);
+    if (madeBy(row)) await this.endMade(row);
+  }
+
+  async endMade({ id, created_webhooks: webhooks, created_devices: devices }) {
+    const text = t("access.keys.made.text", { webhooks, devices });
+    if (!(await ask({ title: t("access.keys.made.title"), text, action: t("access.keys.made.end") }))) return;
+    await post(`/api/keys/${id}/revoke`, { with_created: true });
     await this.refresh();
+  }
+
+  row(id) {
+    return this.rows.find((row) => row.id === id);
   }
 }
 
@@ -173,10 +188,13 @@ function shownOnce({ key }, scopes) {
   });
 }
 
-function status({ status: now, expires_at: expires, revoked_at: revoked, created_by: source }) {
+const madeBy = ({ created_webhooks: webhooks, created_devices: devices }) => webhooks + devices;
+
+function status(row) {
+  const { status: now, expires_at: expires, revoked_at: revoked, created_by: source, created_webhooks: webhooks, created_devices: devices } = row;
   const until = expires ? t("access.keys.until", { date: date(expires) }) : t("access.keys.never");
   const note = now === "revoked" ? t("access.keys.revoked_at", { date: date(revoked) }) : until;
-  return [badge(KIND_OF_STATUS[now], t(`access.key_status.${now}`)), aside(note), source === "device" ? aside(t("access.keys.by_device")) : null];
+  return [badge(KIND_OF_STATUS[now], t(`access.key_status.${now}`)), aside(note), source === "device" ? aside(t("access.keys.by_device")) : null, madeBy(row) ? aside(t("access.keys.made", { webhooks, devices })) : null];
 }
 
 function may({ scopes, allow_ips: addresses }) {

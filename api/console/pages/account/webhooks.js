@@ -21,7 +21,7 @@ export async function render(main, page) {
   const hooks = list({ caption: t("access.hooks.caption"), columns: columns(), empty: { text: t("access.hooks.empty") } });
   const load = async () => hooks.show((await get("/api/webhooks", null, { signal: page.signal })).webhooks);
   const refresh = () => again(problem, load);
-  follow({ types: ["webhook.disabled"], onEvent: refresh, refresh, signal: page.signal });
+  follow({ types: ["webhook.created", "webhook.changed", "webhook.disabled"], onEvent: refresh, refresh, signal: page.signal });
   await load();
   main.append(el("p", null, t("access.hooks.text")), problem, hooks.node, card(t("access.hooks.new"), creating()));
 }

@@ -7,7 +7,7 @@ import { ask, badge, button, card, facts, link, notice, table } from "../../lib/
 import { count, date, t } from "../../lib/words.js";
 import { replicas } from "./deploys.js";
 import { appLinks } from "./job.js";
-import { OF_DEPLOYS, OF_JOBS, cancelling, current, gpus, paid, place, state } from "./shared.js";
+import { OF_DEPLOYS, OF_JOBS, cancelling, current, english, gpus, paid, place, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.deploy";
@@ -61,8 +61,8 @@ function overview(deploy) {
       deploy.command ? [t("work.order.command"), deploy.command] : null,
     ]),
     deploy.status === "queued" && deploy.revision === undefined ? notice("warn", t("work.job.manual")) : null,
-    (deploy.warnings ?? []).map((each) => notice("warn", each, " ", link("/console/supply", t("menu.supply")))),
-    deploy.problem ? notice(deploy.state === "stuck" ? "bad" : "warn", deploy.problem) : null,
+    (deploy.warnings ?? []).map((each) => notice("warn", english(each), " ", link("/console/supply", t("menu.supply")))),
+    deploy.problem ? notice(deploy.state === "stuck" ? "bad" : "warn", english(deploy.problem)) : null,
   ];
 }
 
@@ -135,6 +135,8 @@ function revisionsOf(revisions, deploy, url, refresh) {
     button(
       t("work.rollback"),
       async () => {
+        const title = t("work.rollback.to", { n: row.revision });
+        if (!(await ask({ title, text: t("work.rollback.text"), action: t("work.rollback") }))) return;
         await post(`${url}/rollback`, { revision: row.revision }, { once: true });
         await refresh();
       },

@@ -7,7 +7,7 @@ import { again } from "../../lib/router.js";
 import { ask, button, card, copyable, facts, meter, notice, table, toast } from "../../lib/view.js";
 import { ago, bytes, count, credits, date, day, money, percent, t } from "../../lib/words.js";
 import { commands, exitState, hardware, heard, isExit, isExitAlone, roles, running } from "./devices.js";
-import { OF_DEVICES, OF_JOBS, current, degrees, gigabytes, inShort, jobType, list, place, state } from "./shared.js";
+import { OF_DEVICES, OF_JOBS, current, degrees, english, gigabytes, inShort, jobType, list, place, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.device";
@@ -207,7 +207,7 @@ function exitFacts(exit, terms) {
       [t("work.exit.pending"), [money(exit.pending_usd), el("span", { class: "hint block" }, t("work.exit.payout", { n: terms.payout_hold_days }))]],
       exit.taken_back_usd ? [t("work.exit.taken_back"), money(exit.taken_back_usd)] : null,
     ]),
-    exit.reason ? notice("warn", exit.reason) : null,
+    exit.reason ? notice("warn", english(exit.reason)) : null,
   ];
 }
 

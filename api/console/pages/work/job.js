@@ -6,7 +6,7 @@ import { form } from "../../lib/forms.js";
 import { ask, badge, button, card, copyable, facts, link, meter, notice, table } from "../../lib/view.js";
 import { bytes, count, date, percent, t } from "../../lib/words.js";
 import { logOf } from "./log.js";
-import { OF_JOBS, cancelling, current, inShort, jobType, paid, place, save, saveArtifact, state } from "./shared.js";
+import { OF_JOBS, cancelling, current, english, inShort, jobType, paid, place, save, saveArtifact, state } from "./shared.js";
 import { plain } from "./terminal.js";
 
 export const words = "work";
@@ -87,7 +87,7 @@ function overview(job, attempts) {
       job.deploy_id ? [t("work.deploy"), link(`/console/deploys/${job.deploy_id}`, t("work.of_deploy"))] : null,
     ]),
     job.status === "waiting" && job.payload === undefined ? notice("warn", t("work.job.manual")) : null,
-    (job.warnings ?? []).map((each) => notice("warn", each, " ", link("/console/supply", t("menu.supply")))),
+    (job.warnings ?? []).map((each) => notice("warn", english(each), " ", link("/console/supply", t("menu.supply")))),
     job.failure_reason ? failed(job, attempts) : null,
     job.review ? reviewOf(job.review) : null,
     job.copies ? copiesOf(job) : null,

@@ -4,7 +4,7 @@ import { get, post } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
-import { facts, live, table } from "../../lib/view.js";
+import { facts, link, live, table } from "../../lib/view.js";
 import { credits, money, t } from "../../lib/words.js";
 import { paid } from "./shared.js";
 
@@ -53,8 +53,9 @@ export async function render(main, page) {
       cost,
       t("work.order.cost", { cost: paid(rounded(total), currency) }),
       " ",
-      left >= 0 ? t("work.order.left", { left: paid(rounded(left), currency) }) : t("work.order.missing", { missing: paid(rounded(-left), currency) }),
+      left >= 0 ? t("work.order.left", { left: paid(rounded(left), currency) }) : [t("work.order.missing", { missing: paid(rounded(-left), currency) }), " ", link("/console/wallet", t("work.order.to_wallet"))],
     );
+    node.querySelector("[type=submit]").disabled = left < 0;
   }
   node.addEventListener("input", count);
   count();

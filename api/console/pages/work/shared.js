@@ -19,6 +19,8 @@ export const JOB_STATES = ["waiting", "running", "completed", "failed", "cancell
 const KIND_OF_STATE = { waiting: "info", running: "info", completed: "good", failed: "bad", cancelled: "warn", queued: "info", lost: "bad" };
 
 export const state = (status) => badge(KIND_OF_STATE[status] ?? "info", t(`work.state.${status}`));
+// A sentence of the server itself, which is English whatever the language of the page is.
+export const english = (text) => el("span", { lang: "en" }, text);
 // A mark for a job or a deploy with warnings: they are on its own page.
 export const warned = ({ warnings }) => (warnings?.length ? [" ", badge("warn", t("work.warned"))] : null);
 export const jobType = (type) => t(`work.type.${type}`);

@@ -47,6 +47,7 @@ from proxyctl.worker.executors.engine import (
 )
 from proxyctl.worker.executors.family import is_alive
 from proxyctl.worker.executors.guarded import GIVE_UP_SECONDS
+from proxyctl.worker.executors.limits.base import file_bytes_of
 from proxyctl.worker.executors.netns import Spaces
 from proxyctl.worker.executors.ownership import give_away
 
@@ -502,6 +503,7 @@ def _walls(bounds: Bounds, spare_processes: int, network: str) -> list[str]:
     """Return the options that wall a container in; without any of them it is not started."""
     processes = str(bounds.processes + spare_processes)
     memory = str(bounds.memory_bytes)
+    file_bytes = file_bytes_of(bounds)
     return [
         *("--pull", "never"),
         *("--network", network),
@@ -520,7 +522,7 @@ def _walls(bounds: Bounds, spare_processes: int, network: str) -> list[str]:
         *("--ulimit", f"nofile={_most_files()}:{_most_files()}"),
         *("--ulimit", f"nproc={_most_processes()}:{_most_processes()}"),
         *("--ulimit", "core=0:0"),
-        *("--ulimit", f"fsize={bounds.disk_bytes}:{bounds.disk_bytes}"),
+        *("--ulimit", f"fsize={file_bytes}:{file_bytes}"),
         *("--shm-size", str(bounds.memory_bytes // 2)),
         *("--tmpfs", f"{_TMP}:rw,nosuid,nodev,mode=1777,size={bounds.memory_bytes // 2}"),
         *("--workdir", "/" + WORK),

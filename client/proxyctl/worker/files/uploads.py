@@ -24,9 +24,16 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 1 << 20
 FINISH_SECONDS: Final = 300.0  # the marketplace hashes 5 GiB again if it was restarted meanwhile
-# Refusals of one file; all others are of the attempt.
+# Refusals of one file; all others are of the attempt. Its buyer may delete a file that is being
+# sent: as a failure of the device that would be a way to have the work for nothing.
 _OF_THE_FILE: Final = frozenset(
-    ("artifact_too_large", "artifact_quota_exceeded", "artifact_mismatch", "invalid_field")
+    (
+        "artifact_too_large",
+        "artifact_quota_exceeded",
+        "artifact_mismatch",
+        "artifact_not_found",
+        "invalid_field",
+    )
 )
 
 

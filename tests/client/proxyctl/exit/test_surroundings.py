@@ -63,6 +63,23 @@ def test_a_family_is_known_by_the_daemons_word_or_by_an_own_public_address() -> 
     assert near.knows(v4)
 
 
+def test_what_was_seen_on_another_line_is_known_no_more() -> None:
+    """A laptop that is carried elsewhere has another router, with another IPv4 address."""
+    v4 = ip_address("93.184.215.14")
+    near = Surroundings(set, list)
+    near.attached_from("2a02:2455:1234:5600::10")
+    near.learn_public("45.33.32.1")
+    assert near.knows(v4)
+    near.attached_from("2a02:2455:1234:5600::11")
+    assert near.knows(v4), "it has attached again by the same line"
+    near.attached_from("2a09:8280:1::10")
+    assert not near.knows(v4)
+    assert near.knows(ip_address("2600:3c01::f03c"))
+    assert near.contains(ip_address("45.33.32.1")), "it may be on both lines"
+    near.learn_public("45.33.32.9")
+    assert near.knows(v4)
+
+
 def test_the_last_public_addresses_are_kept() -> None:
     near = Surroundings(set)
     near.learn_public("45.33.32.1")

@@ -115,6 +115,18 @@ def test_a_job_that_fills_the_disk_where_nobody_sees_it_is_to_blame(tmp_path: Pa
         agent.until_idle()
 
 
+def test_a_job_with_hardly_any_disk_runs_and_its_device_is_not_blamed(
+    agent: WorkerAgent, market: WorkerMarket
+) -> None:
+    """The sandbox itself writes a few lines under the bound of one file before the job runs."""
+    for script, verb in (("print('hello')", "complete"), (BOMBS["disk"], "fail")):
+        job = market.post(script, resources={"disk_gb": 1e-9})
+        until(lambda job=job: job.outcome, agent)
+        agent.until_idle()
+        [(said, fields)] = job.reports
+        assert (said, fields.get("kind", "job")) == (verb, "job"), fields
+
+
 def test_the_disk_is_bounded_while_the_agent_is_away(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:

@@ -26,6 +26,9 @@ PROCESSES_MIN: Final = 8  # the sandbox's own three, and some for the job
 WEIGHT: Final = 10
 PERIOD_MICROSECONDS: Final = 100_000  # the kernel's own
 FILES_MAX: Final = 4096  # descriptors of one process; what servers and notebooks need at most
+# Each sandbox writes a few lines under the same bound before the job's program runs. With less it
+# does not start, and the device is blamed for a buyer's small `disk_gb`.
+FILE_MIN_BYTES: Final = 64 << 10
 # Whose attempts they are; agents with other folders on one machine leave one another's alone.
 NO_SCOPE: Final = "agent"
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -124,6 +127,11 @@ def require_sane(bounds: Bounds) -> None:
             raise TaskError("refused", f"a job needs at least {least} {name}, and has {value}")
 
 
+def file_bytes_of(bounds: Bounds) -> int:
+    """Return the largest size of one file; all files together have `disk_bytes`, added up."""
+    return max(bounds.disk_bytes, FILE_MIN_BYTES)
+
+
 def rlimits_of(bounds: Bounds) -> tuple[tuple[int, int, int], ...]:
     """Return the limits of each process alone: a belt beside the group's.
 
@@ -131,7 +139,7 @@ def rlimits_of(bounds: Bounds) -> tuple[tuple[int, int, int], ...]:
     is read back), descriptors, dumps of memory, which would hold secrets, and what the kernel
     counts per user.
     """
-    size = bounds.disk_bytes
+    size = file_bytes_of(bounds)
     most = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: size, resource.RLIMIT_NOFILE: FILES_MAX}
     most.update(user_limits())
     limits = []

@@ -249,6 +249,32 @@ async def test_one_file_without_room_does_not_hold_up_the_others(device: Device)
     assert b"out/a-large: the marketplace does not take it" in left["left-out.txt"]["content"]
 
 
+async def test_a_file_that_is_deleted_while_it_is_sent_does_not_fail_the_work(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the buyer has the first outputs for nothing, and the device is blamed."""
+    send, loop = web._send, asyncio.get_running_loop()
+
+    async def forget_unfinished(tx: Any) -> None:
+        await tx.run("DELETE FROM artifacts WHERE content_id IS NULL AND name = 'out/first'")
+
+    def deleted(connection: Any, read: Callable[[int], bytes], size: int) -> None:
+        send(connection, read, size)
+        if size == len(b"result"):
+            writing = device.service.daemon.store.write(forget_unfinished)
+            asyncio.run_coroutine_threadsafe(writing, loop).result()
+
+    monkeypatch.setattr(web, "_send", deleted)
+    device.leave("out/first", b"result")
+    device.leave("out/second", b"2")
+    report = await device.upload(outputs=[{"name": "x", "path": "out"}])
+    assert report is not None
+    assert (report["files"], report["bytes"]) == (1, len(b"result"))
+    left = await device.left()
+    assert left.keys() == {"out/second", "left-out.txt"}
+    assert b"out/first: the marketplace does not take it" in left["left-out.txt"]["content"]
+
+
 async def test_outputs_beyond_the_bounds_are_told_in_a_file_and_in_the_report(
     device: Device,
 ) -> None:
