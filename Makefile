@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs soak systemd vm slurm kubernetes notebook audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover soak systemd vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -239,6 +239,13 @@ crash: setup
 	@seed=$${SEED:-$$(date +%s)}; echo "SEED=$$seed KILLS=$(KILLS)"; \
 	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
 		--timeout 0 --capture no tests/faults/test_kill.py
+
+# A PostgreSQL that is killed, silent, read-only, full or away, with a standby, beside daemons in traffic: on Debian, as
+# root, with its package postgresql. Five minutes. The line of each case has what its clients have seen.
+failover: setup
+	@test -n "$$(ls /usr/lib/postgresql/*/bin/pg_basebackup 2>/dev/null)" || \
+		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends postgresql
+	REQUIRE_FAILOVER=1 $(VENV)/bin/python -m pytest --verbose tests/failover
 
 # The same of devices that work, a hundred seeds each: agent and supervisor beside a marketplace that is away at times
 # (five minutes), and beside a real daemon that is killed, too, over SQLite, and over PostgreSQL, which is also (half an hour);

@@ -19,7 +19,7 @@ from market.events import TYPE_OF, EventData, encoded
 from market.ids import Identifiers
 from storage import events as queries
 from storage import webhooks
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.events import EventRow
 from storage.store import Store, Transaction
 
@@ -107,7 +107,8 @@ class EventHub:
             try:
                 await store.write(_notify, list(self._texts(unsent)))
             except StoreError as error:
-                _logger.warning("other daemons hear of %d events later: %s", len(unsent), error)
+                level = level_of(error, logging.WARNING)
+                _logger.log(level, "other daemons hear of %d events later: %s", len(unsent), error)
                 await asyncio.sleep(FAILED_SECONDS)
 
     def _texts(self, unsent: dict[str, str]) -> Iterator[str]:

@@ -1,9 +1,14 @@
 """Where a database is, for messages: never with the password in its URL."""
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 SQLITE = "sqlite:///"
+# One server or several, each with its port: nothing that could be a part of a password.
+_HOSTS = re.compile(
+    r"(?:(?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]*)(?::\d+)?)(?:,(?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]+)(?::\d+)?)*"
+)
 
 
 def is_sqlite(url: str) -> bool:
@@ -21,9 +26,10 @@ def place(url: str) -> str:
         return str(Path(url.removeprefix(SQLITE)).resolve())
     try:
         parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
+        login, at, hosts = parts.netloc.rpartition("@")
     except ValueError:
         return "the PostgreSQL database"
-    if "@" in parts.path or "@" in (parts.hostname or ""):
+    is_ambiguous = "@" in parts.path or "@" in login or (at and not _HOSTS.fullmatch(hosts))
+    if is_ambiguous or not (at or _HOSTS.fullmatch(hosts)):
         return "the PostgreSQL database"
-    return f"postgresql://{parts.hostname or ''}{port}{parts.path}"
+    return f"postgresql://{hosts}{parts.path}"

@@ -89,6 +89,9 @@ Jobs
 
 What the daemon talks to
     postgres: a PostgreSQL server, one database a test
+    postgres_cluster: a primary and its standby, behind wires that a test controls
+    drill: traffic on daemons while their database fails
+    silent: a server that takes connections and never answers
     memory: folders in memory, for servers and tests
     rewriting: the plugin with which `make test` imports every file of tests once
     sqlite: SQLite files of the present schema
