@@ -6,9 +6,8 @@ from urllib.parse import urlsplit
 
 SQLITE = "sqlite:///"
 # One server or several, each with its port: nothing that could be a part of a password.
-_HOSTS = re.compile(
-    r"(?:(?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]*)(?::\d+)?)(?:,(?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]+)(?::\d+)?)*"
-)
+_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]+)(?::\d+)?"
+_HOSTS = re.compile(rf"(?:{_HOST}(?:,{_HOST})*)?")
 
 
 def is_sqlite(url: str) -> bool:
@@ -26,10 +25,9 @@ def place(url: str) -> str:
         return str(Path(url.removeprefix(SQLITE)).resolve())
     try:
         parts = urlsplit(url)
-        login, at, hosts = parts.netloc.rpartition("@")
+        login, _, hosts = parts.netloc.rpartition("@")
     except ValueError:
         return "the PostgreSQL database"
-    is_ambiguous = "@" in parts.path or "@" in login or (at and not _HOSTS.fullmatch(hosts))
-    if is_ambiguous or not (at or _HOSTS.fullmatch(hosts)):
+    if "@" in parts.path or "@" in login or not _HOSTS.fullmatch(hosts):
         return "the PostgreSQL database"
     return f"postgresql://{hosts}{parts.path}"

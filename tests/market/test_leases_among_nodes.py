@@ -277,3 +277,27 @@ async def test_a_daemon_that_is_alone_takes_back_what_nodes_had_and_a_node_does_
     report = await audit_ledger(store)
     assert report.passed, report
     market.passwords.close()
+
+
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+async def test_a_lease_that_came_back_with_an_older_database_is_closed(
+    store: Store, clock: Clock
+) -> None:
+    """The node released it; a database that lost the release must not keep clients out."""
+    market = Market(store, clock)
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=QUOTA, price_per_gb=None)
+    await store.write(nodes.register, "here", clock.seconds())
+    market.leases.node_id = "here"
+    forgotten = await market.leases.open(bought.session_id)
+    assert forgotten is not None
+    await market.leases.report([Usage(bought.session_id, forgotten.lease_id or "", 7)])
+    grant = await market.leases.open(bought.session_id)
+    assert grant is not None
+    assert grant.lease_id not in {None, forgotten.lease_id}
+    row = await store.read(queries.find, bought.session_id)
+    assert row is not None
+    assert (row.bytes_used, row.bytes_leased) == (7, grant.granted_bytes)
+    report = await audit_ledger(store)
+    assert report.passed, report
+    market.passwords.close()

@@ -1,15 +1,17 @@
 """Why a process cannot serve, from known facts and one query."""
 
 import asyncio
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from proxyd.gateway import Gateway
 from proxyd.readiness import Readiness
 from storage.errors import Cause, ConstraintError, UnavailableError
 from storage.health import Health
-from storage.store import Store
+
+if TYPE_CHECKING:
+    from proxyd.gateway import Gateway
+    from storage.store import Store
 
 
 class Place:

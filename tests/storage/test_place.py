@@ -24,6 +24,10 @@ def test_a_file_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.M
             "postgresql://ada:s3cr3t@db.example/books?password=s3cr3t",
             "postgresql://db.example/books",
         ),
+        (
+            "postgresql://ada:s3cr3t@one:5433,[::1]:5432,two/books",
+            "postgresql://one:5433,[::1]:5432,two/books",
+        ),
         ("postgresql:///books?host=/run&password=s3cr3t", "postgresql:///books"),
         ("postgresql://ada:s3/cr@3t@db.example/books", UNKNOWN),
         ("postgresql://ada:s3cr3t@db.example:many/books", UNKNOWN),
