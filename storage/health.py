@@ -1,4 +1,4 @@
-"""What a store knows of its database, for the metrics and for load balancers."""
+"""The state of a database as its store knows it, for the metrics and for load balancers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from storage.errors import Cause
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is known of a database without asking it.
+    """The known state of a database.
 
     Args:
         trouble: why it accepts no writes at the moment; None when it does.

@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-A unit ends in one of three ways, whatever becomes of the server:
+A unit ends in one of three ways:
 
 - It is committed: the server said so.
 - It is not committed: its statements failed, or its connection was lost before COMMIT was sent. A
   lost connection is not the unit's fault, so it is run again once the database accepts writes, as
   long as `postgres_availability` has patience.
-- Nobody knows: COMMIT was sent, and no answer came. That is `UnknownOutcomeError`.
+- It is in doubt: COMMIT was sent, and no answer came. That is `UnknownOutcomeError`.
 
 COMMIT is never cancelled: neither by a limit of time, nor with the task that runs the unit. A
 commit that waits for a synchronous standby would be done by a cancellation, here and on no standby,
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 UNIT_SECONDS = 12.0
 # Every statement reads a bounded part of an index; one of ten seconds hangs, or waits for a lock.
 STATEMENT_TIMEOUT_SECONDS = 10.0
-# A commit waits so long at least, however long the statements took: an unknown outcome is worse
-# than a late answer.
+# The least time for a commit, even after slow statements: an unknown outcome is worse than a late
+# answer.
 COMMIT_LEAST_SECONDS = 2.0
 # COMMIT ends by the timer that ends its connection, so the driver's own limit must be far away.
 NEVER_SECONDS = 3600.0
@@ -120,7 +120,7 @@ _LOST = (_GoneError, _LateError, TimeoutError)
 
 
 class _Database(NamedTuple):
-    """What all connections of a process share."""
+    """Shared by all connections of a process."""
 
     direct: Servers
     availability: Availability

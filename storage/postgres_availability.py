@@ -5,7 +5,7 @@ Theory of operation
 All connections of a process share one `Availability`. The first unit that loses its connection
 reports it (`lost`), and a search begins: one task asks for the server that accepts writes, until
 one does. Units wait for it together (`until_up`), for `PATIENCE_SECONDS` from the beginning of the
-outage: a planned switchover takes less, so nobody notices it. After that time units are refused at
+outage: a planned switchover takes less, so it refuses no request. After that time units are refused at
 once, so that their callers can say so, and the search goes on alone: an outage costs the servers
 two attempts a second, however many clients there are.
 
@@ -41,7 +41,7 @@ _logger = logging.getLogger("storage")
 
 @dataclass
 class _Outage:
-    """What one outage did, for the line at its end."""
+    """The effects of one outage, for the line at its end."""
 
     began: float
     refused: int = 0
@@ -50,7 +50,7 @@ class _Outage:
 
 @dataclass
 class _Totals:
-    """What all outages did, for the metrics."""
+    """The effects of all outages, for the metrics."""
 
     failures: dict[Cause, int] = field(default_factory=dict)
     failovers: int = 0
@@ -62,7 +62,7 @@ class Availability:
 
     Args:
         servers: finds the server that does.
-        options: what each connection of the search is made with.
+        options: the options of each connection of the search.
     """
 
     def __init__(self, servers: Servers, **options: object) -> None:
@@ -83,7 +83,7 @@ class Availability:
         self._on_moved.append(call)
 
     def health(self) -> Health:
-        """Return what is known of the database."""
+        """Return the known state of the database."""
         totals = self._totals
         return Health(
             trouble=None if self._up.is_set() else self._cause.cause,

@@ -20,7 +20,7 @@ LOOKS = 5
 
 
 class Pooler(StrEnum):
-    """What stands between a daemon and the servers."""
+    """The kind of pooler between a daemon and the servers."""
 
     NONE = "none"
     SESSION = "session"

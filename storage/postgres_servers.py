@@ -7,9 +7,9 @@ refuse, or be silent (a lost machine, a partition), and the primary moves. So on
 where a connection leads, for the pools and for a node's link alike:
 
 - It begins with the server that accepted writes last. A server that does not answer within
-  `NEXT_SECONDS` does not delay the others: the next one is asked beside it.
+  `NEXT_SECONDS` does not delay the others: an attempt at the next one begins beside it.
 - The first server that accepts writes wins, and the other attempts end. A standby and a read-only
-  server never win, whatever the URL says: a daemon has no use for them.
+  server never win, even if the URL asks for them: a daemon has no use for them.
 - Once every other server has answered, a silent one gets `SILENT_SECONDS` in all: a machine that
   died never answers, and a standby may be promoted meanwhile.
 - A server whose history ends before the history that this process has seen lost committed changes
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 PORT = 5432
-# An idle server answers in milliseconds, one under load within this time: the next is asked then.
+# An idle server answers in milliseconds, and a busy one within this time. Then the next one is
+# asked as well.
 NEXT_SECONDS = 1.0
 # As long as a server may take that is the only hope; a lost connection attempt is repeated by TCP
 # after one and three seconds.
 ROUND_SECONDS = 10.0
 SILENT_SECONDS = 2.0
-# Half of what clients wait for at least. A machine that died acknowledges nothing: the kernel ends
-# its connections after this time, before a statement ends by its own limit of ten seconds.
+# A machine that died acknowledges nothing. The kernel ends its connections after this time, before
+# a statement ends by its own limit of ten seconds.
 TCP_USER_TIMEOUT_SECONDS = 8.0
 # A connection at rest is tried after five seconds, and given up after three tries.
 KEEPALIVE_IDLE_SECONDS = 5
 KEEPALIVE_INTERVAL_SECONDS = 2
 KEEPALIVE_TRIES = 3
 
-# What a server may answer to the question for its position if it does not know: another product
-# that speaks PostgreSQL's protocol.
+# Answers of another product that speaks PostgreSQL's protocol and keeps no position.
 _NO_POSITION = (
     asyncpg.FeatureNotSupportedError,
     asyncpg.InsufficientPrivilegeError,
     asyncpg.ObjectNotInPrerequisiteStateError,
     asyncpg.UndefinedFunctionError,
 )
-# Flushed, because what is written and not flushed may be lost in a crash without any harm.
+# The flushed position, because a crash may lose unflushed changes without any harm.
 _POSITION = """
     SELECT pg_walfile_name(lsn), CAST(lsn - pg_lsn '0/0' AS BIGINT)
     FROM pg_current_wal_flush_lsn() AS lsn
@@ -127,7 +127,7 @@ class Servers:
         """Return a connection to the server that accepts writes.
 
         Args:
-            options: what `asyncpg.connect` takes; it is called with each server.
+            options: options of `asyncpg.connect`, which is called for each server.
 
         Raises:
             UnavailableError: no server accepts writes.
@@ -278,7 +278,7 @@ def accepts_writes(connection: "asyncpg.Connection | PoolConnectionProxy[asyncpg
 
 
 def servers_of(url: str) -> Sequence[Server | None]:
-    """Return the servers that a URL names; None stands for what the driver finds by itself.
+    """Return the servers that a URL names; None leaves the choice to the driver.
 
     Raises:
         ValueError: the URL cannot be understood.

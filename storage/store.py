@@ -141,7 +141,7 @@ class Store(Protocol):
         """
 
     def health(self) -> Health:
-        """Return what is known of the database, without a query."""
+        """Return the known state of the database; this costs no query."""
 
     def set_aside(self) -> "Store":
         """Return the same database with connections of its own: the lane for leases and counts.

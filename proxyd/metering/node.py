@@ -27,8 +27,8 @@ RENEW_MOST_SECONDS = 2.0
 RENEWALS_PER_TIMEOUT = 5
 # A database that is back is noticed soon enough to renew before the fence goes up.
 RETRIES_PER_TIMEOUT = 20
-# Six renewals. A database that answers reads, and confirms no commit for so long, waits for a
-# standby that is lost.
+# Six renewals. A database without a commit for this time waits for a standby that is lost, even
+# if it answers reads.
 NO_COMMIT_SECONDS = 12.0
 
 _logger = logging.getLogger("node")

@@ -111,7 +111,7 @@ async def test_the_answer_to_a_commit_is_lost(cluster: Cluster, show: Show) -> N
     async with drilling(cluster.url) as drill:
 
         async def is_in_doubt() -> bool:
-            cluster.primary.wire.lose_answers_to_commits(1)  # a daemon commits for itself, too
+            cluster.primary.wire.lose_answers_to_commits(1)  # also hits commits of the daemons
             await asyncio.sleep(0.1)
             return "outcome_unknown" in drill.seen.refusals
 
@@ -128,7 +128,7 @@ async def test_the_synchronous_standby_is_lost(cluster: Cluster, show: Show) -> 
         await until(
             lambda: any("no commit for" in why for why in reasons(drill)), "the probes say so"
         )
-        assert len(drill.seen.acknowledged) <= before + 3  # those that were on their way
+        assert len(drill.seen.acknowledged) <= before + 3  # commits in progress
         await off_loop(cluster.standby.start)
         await recovers(drill, 20)  # a client is in the middle of its wait
         await off_loop(cluster.primary.kill)

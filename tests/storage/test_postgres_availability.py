@@ -1,4 +1,4 @@
-"""What becomes of units of work while a PostgreSQL server dies, hangs, or accepts no writes."""
+"""Units of work while a PostgreSQL server dies, hangs, or accepts no writes."""
 
 import asyncio
 import logging
@@ -58,7 +58,7 @@ async def end_connections(url: str) -> None:
 
 
 async def set_server(url: str, name: str, value: str) -> None:
-    """Change a setting of the server, on a connection that may write whatever it is."""
+    """Change a setting of the server, on a connection that may always write."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("SET default_transaction_read_only = off")
@@ -194,7 +194,7 @@ async def test_an_unanswered_commit_is_neither_cancelled_nor_done(
     await set_server(server.url, "synchronous_standby_names", "lost")
     with pytest.raises(UnknownOutcomeError):
         await store.write(add)
-    # The server goes on waiting, with its locks: nobody sees the change, and a repetition waits.
+    # The server goes on waiting, with its locks: the change is invisible, and a repetition waits.
     assert await waits(server.url, "SyncRep")
     assert await balance(server.url) == 0
     with pytest.raises(UnavailableError) as caught:

@@ -1,4 +1,4 @@
-"""Which server of a PostgreSQL cluster a connection leads to."""
+"""The choice of a server of a PostgreSQL cluster."""
 
 import socket
 import time
@@ -94,7 +94,7 @@ async def test_a_silent_server_delays_the_next_once(postgres_server: str) -> Non
         began = time.monotonic()
         await (await servers.connect()).close()
         assert 0.9 < time.monotonic() - began < 5
-        # The server that answered is asked first now, so nothing is sent to the silent one.
+        # The server that answered is first now, so nothing is sent to the silent one.
         with count_of(servers) as attempts:
             await (await servers.connect()).close()
         assert attempts == ["5432"]

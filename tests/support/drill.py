@@ -1,8 +1,8 @@
-"""Traffic on daemons while their database fails: what was acknowledged, refused, cut, and how late.
+"""Traffic on daemons while their database fails: acknowledgements, refusals, cuts and delays.
 
 Writers post jobs, each under an Idempotency-Key of its own, and repeat a post until it is
 acknowledged. Relays echo bytes through the proxy. Probes ask `/readyz`. None of them ends because
-of an outage; what they have seen is compared with the database at the end.
+of an outage; at the end, their observations are compared with the database.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ RELAYS = 2  # of each daemon
 BLOCK_BYTES = 4_000
 PAUSE_SECONDS = 0.05
 PROBE_SECONDS = 0.25
-ANSWER_SECONDS = 15.0  # what the clients of a drill wait for
+ANSWER_SECONDS = 15.0  # the patience of the clients of a drill
 
 
 @dataclass
 class Seen:
-    """What the clients of one drill have seen."""
+    """The observations of the clients of one drill."""
 
     acknowledged: dict[str, str] = field(default_factory=dict)  # job by Idempotency-Key
     refusals: list[str] = field(default_factory=list)  # codes
@@ -96,7 +96,7 @@ class Drill:
         async def go_on() -> bool:
             for task in self._tasks:
                 if task.done() and not self._stopping:
-                    await task  # it ends by an error alone
+                    await task  # only an error ends it
             return len(self.seen.acknowledged) >= wanted
 
         await until(go_on, "writes go on")
@@ -108,13 +108,13 @@ class Drill:
         await asyncio.gather(*self._tasks)
 
     async def abandon(self) -> None:
-        """End the clients that are still there, whatever they wait for."""
+        """Cancel the remaining clients."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def check(self, database: Member) -> None:
-        """Compare what clients have seen with what a server has."""
+        """Compare the observations of the clients with the content of a server."""
         jobs = set(lines_of(database.execute("SELECT id FROM jobs")))
         lost = [each for each in self.seen.acknowledged.values() if each not in jobs]
         assert not lost, f"{len(lost)} acknowledged jobs are lost"

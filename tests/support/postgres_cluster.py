@@ -22,7 +22,7 @@ from support.waiting import until_true
 USER = "postgres"
 DATABASE = "proxyd"
 STANDBY_NAME = "standby"
-# What is durable has to outlive the process, and not the machine of a test.
+# Commits must outlive the process, and need not outlive the machine of a test.
 COMMON = {
     "listen_addresses": "127.0.0.1",
     "fsync": "off",
@@ -106,7 +106,7 @@ class Wire:
             try:
                 server = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
-                client.close()  # the server is not there, which its clients see at once
+                client.close()  # as a server that does not run refuses
                 continue
             self._pairs.append((client, server))
             for source, sink in ((client, server), (server, client)):
@@ -178,7 +178,7 @@ class Member:
         run("pg_ctl", "promote", "--wait", "--pgdata", str(self.folder))
 
     def execute(self, *statements: str, database: str = DATABASE) -> str:
-        """Run statements, and return what they print, without a frame."""
+        """Run statements, and return their output without a frame."""
         args = [each for statement in statements for each in ("--command", statement)]
         return run("psql", "--no-psqlrc", "--tuples-only", "--no-align", "--quiet",
                    "--host=127.0.0.1", f"--port={self.port}", f"--username={USER}",
@@ -192,7 +192,7 @@ class Member:
         self.execute(writes, *changes, "SELECT pg_reload_conf()")
 
     def close(self) -> None:
-        """End it, whatever it is at."""
+        """Stop the server at once."""
         self.wire.close()
         with suppress(FileNotFoundError, subprocess.CalledProcessError):
             run("pg_ctl", "stop", "--mode=immediate", "--pgdata", str(self.folder))
@@ -254,7 +254,7 @@ class Cluster:
 
 
 def run(program: str, *arguments: str) -> str:
-    """Run one of PostgreSQL's programs as its user; return what it prints."""
+    """Run one of PostgreSQL's programs as its user; return its output."""
     folder = programs()
     assert folder is not None, "PostgreSQL of Debian is not installed"
     done = subprocess.run(
