@@ -1,0 +1,47 @@
+"""Three machines with Patroni, and three daemons on their PostgreSQL."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from support import patroni, process
+from support.patroni import URL, Cluster
+from support.process import Process, serving
+
+DAEMONS = 3
+NODE_TIMEOUT_SECONDS = 30
+SETTINGS = {
+    "PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": str(NODE_TIMEOUT_SECONDS),
+    "PROXYD_LIMITS__JOBS_PER_USER": "0",
+    "PROXYD_LIMITS__FREE_JOBS_PER_USER": "0",
+    "PROXYD_LIMITS__JOB_BYTES_PER_USER": "0",
+    "PROXYD_LIMITS__SESSIONS_PER_USER": "0",
+}
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The three machines."""
+    if not os.environ.get("REQUIRE_PATRONI"):
+        pytest.skip("`make patroni` runs it, as root: it starts three machines with PostgreSQL")
+    assert [name for _, name in socket.if_nameindex()] == ["lo"], "not in a network of its own"
+    folder = tmp_path_factory.mktemp("machines")
+    for each in (folder, *folder.parents[:2]):
+        each.chmod(0o755)  # PostgreSQL's user opens the watchdog
+    with patroni.cluster(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def buyer(cluster: Cluster) -> tuple[str, str]:
+    """The address and password of an account with money."""
+    return process.funded(URL, "100000", credit="100000")
+
+
+@pytest.fixture(scope="session")
+def daemons(cluster: Cluster, buyer: tuple[str, str]) -> Iterator[list[Process]]:
+    """The daemons."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(serving(URL, **SETTINGS)) for _ in range(DAEMONS)]
