@@ -4,6 +4,8 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support import patroni, process
@@ -22,16 +24,17 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """The three machines."""
     if not os.environ.get("REQUIRE_PATRONI"):
         pytest.skip("`make patroni` runs it, as root: it starts three machines with PostgreSQL")
     assert [name for _, name in socket.if_nameindex()] == ["lo"], "not in a network of its own"
-    folder = tmp_path_factory.mktemp("machines")
-    for each in (folder, *folder.parents[:2]):
-        each.chmod(0o755)  # PostgreSQL's user opens the watchdog
-    with patroni.cluster(folder) as running:
-        yield running
+    # Not below pytest's own folder, which only root can enter: PostgreSQL's user opens the watchdogs.
+    with TemporaryDirectory(prefix="proxyd-machines-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with patroni.cluster(folder) as running:
+            yield running
 
 
 @pytest.fixture(scope="session")

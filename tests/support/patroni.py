@@ -221,8 +221,6 @@ class Machine:
         for each in self._started:
             each.wait()
         self._log.close()
-        with suppress(subprocess.CalledProcessError):  # gone with the machine, mostly
-            _run("ip", "link", "del", "dev", self._port)
 
     def _connect(self) -> None:
         add = ("type", "veth", "peer", "name", "eth0", "netns", str(self._init))
