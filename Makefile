@@ -268,7 +268,8 @@ systemd: setup
 		PROXYD_MACHINE=$(MACHINE) exec $(VENV)/bin/python -m pytest tests/systemd'
 
 # PostgreSQL on three machines with Patroni and etcd, each in namespaces of its own, and three daemons: as root, on
-# Debian, which they are installed from. Rounds: KILLS=10 SWITCHOVERS=10, twenty minutes. DRILLS="-k kill" selects.
+# Debian, which they are installed from. Rounds: KILLS=10 SWITCHOVERS=10, twenty minutes. DRILLS="kill or peers" selects,
+# STRICT=1 takes synchronous_mode_strict.
 SWITCHOVERS ?= 10
 PATRONI_PACKAGES := etcd-server iproute2 iptables patroni postgresql util-linux
 
@@ -277,7 +278,7 @@ patroni: setup
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(PATRONI_PACKAGES)
 	unshare --net --pid --fork --kill-child --mount-proc /bin/sh -euc 'ip link set lo up; \
 		REQUIRE_PATRONI=1 KILLS=$(if $(filter command% environment%,$(origin KILLS)),$(KILLS),10) \
-		SWITCHOVERS=$(SWITCHOVERS) $(VENV)/bin/python -m pytest --capture no tests/patroni $(DRILLS)'
+		SWITCHOVERS=$(SWITCHOVERS) STRICT=$(STRICT) $(VENV)/bin/python -m pytest --capture no tests/patroni $${DRILLS:+-k "$$DRILLS"}'
 
 # Bounds of jobs under control groups of the second version, in a machine of its own: on Debian, with
 # qemu-system-x86 and busybox-static. Half a minute; the first time it fetches a kernel into build/vm.

@@ -33,7 +33,7 @@ def cluster() -> Iterator[Cluster]:
     with TemporaryDirectory(prefix="proxyd-machines-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        with patroni.cluster(folder) as running:
+        with patroni.cluster(folder, is_strict=os.environ.get("STRICT") == "1") as running:
             yield running
 
 

@@ -26,7 +26,9 @@ KILLS = int(os.environ.get("KILLS") or 10)
 SWITCHOVERS = int(os.environ.get("SWITCHOVERS") or 10)
 # From a machine's death: Patroni notices it after its ttl, and promotes a standby.
 DEATH_SECONDS = TTL_SECONDS + 5.0
-SWITCHOVER_SECONDS = 3.0
+# In strict mode a commit waits for a standby besides, and Patroni 3.0 lets the third machine sleep
+# for two seconds before it follows another primary.
+SWITCHOVER_SECONDS = 6.0 if os.environ.get("STRICT") == "1" else 3.0
 # What a load balancer waits for the answer to a probe.
 PROBE_SECONDS = 5.0
 # The time that a network is cut.

@@ -2,7 +2,7 @@
 
 Each machine has namespaces of its own for network, files and processes, and the addresses of the
 configuration that the repository shows. What a test changes in that configuration is the name, the
-machine's own address, and the watchdog: a named pipe stands in for the device, and a thread for the
+machine's own address, the strict mode if it is wanted, and the watchdog: a named pipe stands in for the device, and a thread for the
 hardware that resets the machine. Everything is gone with the first process of each machine.
 
     db1 10.0.0.11 ---+
@@ -105,9 +105,11 @@ class Machine:
     Args:
         name: its name in the configuration.
         folder: where its output and its watchdog are.
+        is_strict: whether a commit needs a standby in any case.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, is_strict: bool) -> None:
+        self._is_strict = is_strict
         self.name = name
         self.address = ADDRESSES[name]
         self._port = f"to-{name}"
@@ -232,6 +234,8 @@ class Machine:
     def _install(self, pipe: Path) -> None:
         text = self._own(CONFIG.read_text())
         text = text.replace("/dev/watchdog", f"{pipe}\n  driver: testing")
+        if self._is_strict:
+            text = text.replace("mode_strict: false", "mode_strict: true")
         self.run("tee", "/etc/patroni/config.yml", stdin=text)
 
     def _own(self, text: str) -> str:
@@ -347,7 +351,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
+def cluster(folder: Path, *, is_strict: bool = False) -> Iterator[Cluster]:
     """Run three machines with an empty database for proxyd, until the test is over."""
     with ExitStack() as stack:
         _run("ip", "link", "add", "name", BRIDGE, "type", "bridge")
@@ -356,7 +360,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         _run("ip", "link", "set", "dev", BRIDGE, "up")
         machines = []
         for name in ADDRESSES:
-            machines.append(Machine(name, folder))
+            machines.append(Machine(name, folder, is_strict=is_strict))
             stack.callback(machines[-1].close)
         running = Cluster(machines)
         for each in machines:
