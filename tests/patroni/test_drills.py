@@ -20,12 +20,15 @@ from support.process import Process
 from support.socks import tunnel
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(1200)
 
 KILLS = int(os.environ.get("KILLS") or 10)
 SWITCHOVERS = int(os.environ.get("SWITCHOVERS") or 10)
 # From a machine's death: Patroni notices it after its ttl, and promotes a standby.
 DEATH_SECONDS = TTL_SECONDS + 5.0
+# A lost machine may have led etcd as well: its leases live anew with etcd's next leader, after its
+# election, and a standby that asks the silent machine waits for two seconds.
+CUT_DEATH_SECONDS = DEATH_SECONDS + 3.0
 # In strict mode a commit waits for a standby besides, and Patroni 3.0 lets the third machine sleep
 # for two seconds before it follows another primary.
 SWITCHOVER_SECONDS = 6.0 if os.environ.get("STRICT") == "1" else 3.0
@@ -37,6 +40,8 @@ FREEZE_SECONDS = 30
 # A daemon searches twice a second, and may have lost packets to repeat.
 FOUND_SECONDS = 5.0
 CALM_SECONDS = 2.0
+# A daemon that noticed the new primary late has its lease by then.
+END_SECONDS = 60.0
 QUOTA = 20_000_000
 GB = 1_000_000_000
 FIGURES: list[tuple[str, list[Seen]]] = []
@@ -75,15 +80,22 @@ async def loaded(
     """Load the daemons, and hold the books against what the customers saw."""
     await asyncio.to_thread(cluster.wait_healthy)
     load = Load(daemons, *buyer)
-    async with load.running():
-        yield load
-        await asyncio.to_thread(cluster.wait_healthy)
-        await load.written_after(monotonic(), seconds=FOUND_SECONDS)
-    assert load.surprises == []
-    assert [each for each in load.relays if each.cut] == []
-    await nothing_is_lost(load)
-    await nothing_is_billed_beyond_delivery(load)
-    process.assert_audit(URL)
+    try:
+        async with load.running():
+            yield load
+            await asyncio.to_thread(cluster.wait_healthy)
+            await load.written_after(monotonic(), seconds=FOUND_SECONDS)
+        assert load.surprises == []
+        assert [each for each in load.relays if each.cut] == []
+        await nothing_is_lost(load)
+        await nothing_is_billed_beyond_delivery(load)
+        await asyncio.to_thread(process.assert_audit, URL)
+    except BaseException:
+        print(cluster.report())  # noqa: T201
+        for each in daemons:
+            print(f"\n--- a daemon\n{each.output[-4000:]}")  # noqa: T201
+        raise
+    print(f"{len(load.accepted)} writes acknowledged, 0 lost")  # noqa: T201
 
 
 async def nothing_is_lost(load: Load) -> None:
@@ -136,8 +148,11 @@ async def measured(
     await outage(leader)
     await load.written_after(monotonic(), seconds=FOUND_SECONDS)
     await asyncio.to_thread(cluster.wait_healthy)
-    seen = load.seen(begin, monotonic())
-    print(f"{leader.name}: {seen}", flush=True)  # noqa: T201
+    end = monotonic()
+    seen = load.seen(begin, end)
+    refusals = load.refusals(begin, end)
+    shown = "\n  ".join([*refusals[:4], *refusals[4:][-4:]])
+    print(f"\n{leader.name}: {seen}\n  {shown}", flush=True)  # noqa: T201
     return seen
 
 
@@ -190,7 +205,7 @@ async def test_a_partition(
     async with loaded(cluster, daemons, buyer) as load:
         seen = await measured(cluster, load, cut)
     FIGURES.append((f"cut from {name}", [seen]))
-    bound = CUT_SECONDS[name] + FOUND_SECONDS if name == "clients" else DEATH_SECONDS
+    bound = CUT_SECONDS[name] + FOUND_SECONDS if name == "clients" else CUT_DEATH_SECONDS
     assert seen.writes_stopped <= bound
     assert seen.slowest_probe < PROBE_SECONDS
 
@@ -249,7 +264,8 @@ async def test_a_session_is_used_to_its_last_byte_over_a_failover(
         leader.kill()
         assert await asyncio.to_thread(cluster.wait_led_by_another, leader)
         before = received
-        await asyncio.gather(*reads)
+        async with asyncio.timeout(END_SECONDS):
+            await asyncio.gather(*reads)
     leader.start()
     assert before < QUOTA  # it ended after the failover
     session = bought["session_id"]

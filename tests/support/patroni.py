@@ -334,7 +334,7 @@ class Cluster:
     def report(self) -> str:
         """Return the end of what each machine has printed."""
         return "\n".join(
-            f"--- {each.name}\n{each.log_path.read_text(errors='replace')[-3000:]}"
+            f"--- {each.name}\n{each.log_path.read_text(errors='replace')[-12000:]}"
             for each in self.machines.values()
         )
 
