@@ -371,8 +371,8 @@ async def _answered(
 async def _repeated(route: Route, call: Call[Any, Any]) -> Reply:
     """Have a request handled, and once more where nobody knows whether it was done.
 
-    Its sender would repeat it, with the same Idempotency-Key. A commit without an answer for long is
-    not repeated: the other one would wait for as long.
+    Its sender would repeat it, with the same Idempotency-Key. A commit without an answer for long
+    is not repeated: the other one would wait for as long.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + REPEATED_WITHIN_SECONDS

@@ -29,7 +29,7 @@ def cluster() -> Iterator[Cluster]:
     if not os.environ.get("REQUIRE_PATRONI"):
         pytest.skip("`make patroni` runs it, as root: it starts three machines with PostgreSQL")
     assert [name for _, name in socket.if_nameindex()] == ["lo"], "not in a network of its own"
-    # Not below pytest's own folder, which only root can enter: PostgreSQL's user opens the watchdogs.
+    # Not below pytest's own folder, which only root enters: PostgreSQL's user opens the watchdogs.
     with TemporaryDirectory(prefix="proxyd-machines-") as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from support import process, targets
 from support.outage_load import Load, Seen
-from support.patroni import ADDRESSES, CLIENTS, TTL_SECONDS, URL, Cluster, Machine
+from support.patroni import CLIENTS, TTL_SECONDS, URL, Cluster, Machine
 from support.process import Process
 from support.socks import tunnel
 from support.waiting import until
@@ -37,6 +37,7 @@ PROBE_SECONDS = 5.0
 # The time that a network is cut.
 CUT_SECONDS = {"everybody": 50, "peers": 45, "clients": 30}
 FREEZE_SECONDS = 30
+ETCD_SECONDS = 30
 # A daemon searches twice a second, and may have lost packets to repeat.
 FOUND_SECONDS = 5.0
 CALM_SECONDS = 2.0
@@ -56,11 +57,7 @@ def table() -> Iterator[None]:
     head = (*("drill", "rounds", "writes stop", "refused", "slowest answer"), "not ready")
     rows = [(*head, "slowest probe", "relay stalls", "dials refused")]
     for name, seen in FIGURES:
-        columns = [
-            (each.writes_stopped, each.refused, each.slowest, each.not_ready)
-            + (each.slowest_probe, each.relay_stall, each.dials_refused)
-            for each in seen
-        ]
+        columns = [tuple(each) for each in seen]
         figures = [
             f"{statistics.median(column):.1f} / {max(column):.1f}"
             for column in zip(*columns, strict=True)
@@ -208,6 +205,24 @@ async def test_a_partition(
     bound = CUT_SECONDS[name] + FOUND_SECONDS if name == "clients" else CUT_DEATH_SECONDS
     assert seen.writes_stopped <= bound
     assert seen.slowest_probe < PROBE_SECONDS
+
+
+async def test_etcd_without_a_majority_stops_nothing(
+    cluster: Cluster, daemons: list[Process], buyer: tuple[str, str]
+) -> None:
+    async def lose(leader: Machine) -> None:
+        lost = [leader, cluster.others(leader)[0]]
+        for each in lost:
+            each.kill_etcd()
+        await asyncio.sleep(ETCD_SECONDS)
+        for each in lost:
+            each.start_etcd()
+
+    async with loaded(cluster, daemons, buyer) as load:
+        seen = await measured(cluster, load, lose)
+    FIGURES.append(("etcd lost on two machines", [seen]))
+    assert seen.writes_stopped <= FOUND_SECONDS
+    assert seen.refused == 0
 
 
 async def test_a_frozen_primary_is_reset_by_its_watchdog(

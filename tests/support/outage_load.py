@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -162,7 +163,7 @@ class Load:
             if begin <= one.ended <= end
         ]
         return Seen(
-            max(b - a for a, b in zip(acknowledged, acknowledged[1:], strict=False)),
+            max(b - a for a, b in pairwise(acknowledged)),
             sum(one.status != 200 for one in writes),
             max((one.seconds for one in writes), default=0.0),
             max(spans, default=0.0),

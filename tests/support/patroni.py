@@ -1,9 +1,10 @@
 """PostgreSQL on three machines, with Patroni and etcd, as docs/postgresql.md sets it up.
 
 Each machine has namespaces of its own for network, files and processes, and the addresses of the
-configuration that the repository shows. What a test changes in that configuration is the name, the
-machine's own address, the strict mode if it is wanted, and the watchdog: a named pipe stands in for the device, and a thread for the
-hardware that resets the machine. Everything is gone with the first process of each machine.
+configuration that the repository shows. What a test changes in that configuration is the name,
+the machine's own address, the strict mode if it is wanted, and the watchdog: a named pipe stands in
+for the device, and a thread for the hardware that resets the machine. Everything is gone with the
+first process of each machine.
 
     db1 10.0.0.11 ---+
     db2 10.0.0.12 ---+--- the test's own namespace, 10.0.0.21: daemons and their clients
@@ -133,7 +134,7 @@ class Machine:
         assert self._holder.stdout.readline() == b"made\n", self.log_path.read_text()
         [init] = psutil.Process(self._holder.pid).children()
         self._init = init.pid
-        self._pids = os.readlink(f"/proc/{self._init}/ns/pid")
+        self._pids = Path(f"/proc/{self._init}/ns/pid").readlink()
         self._started: list[subprocess.Popen[bytes]] = []
         self._connect()
         self.watchdog = Watchdog(folder / f"{name}.watchdog", self.kill)
@@ -150,6 +151,10 @@ class Machine:
         )
         as_etcd = ("setpriv", "--reuid", "etcd", "--regid", "etcd", "--clear-groups")
         self._start([*as_etcd, "etcd", "--log-level", "warn"], settings)
+
+    def kill_etcd(self) -> None:
+        """Kill etcd."""
+        self._signal(signal.SIGKILL, "etcd")
 
     def start(self) -> None:
         """Start Patroni, as the service of Debian does."""
@@ -266,18 +271,18 @@ class Machine:
     def _enter(self) -> list[str]:
         return ["nsenter", "--target", str(self._init), "--net", "--mount", "--pid"]
 
-    def _processes(self) -> list[int]:
+    def _processes(self, user: str = "postgres") -> list[int]:
         found = []
-        postgres = pwd.getpwnam("postgres").pw_uid
+        owner = pwd.getpwnam(user).pw_uid
         for each in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                is_there = os.readlink(f"/proc/{each.pid}/ns/pid") == self._pids
-                if is_there and each.uids().real == postgres and each.status() != "zombie":
+                is_there = Path(f"/proc/{each.pid}/ns/pid").readlink() == self._pids
+                if is_there and each.uids().real == owner and each.status() != "zombie":
                     found.append(each.pid)
         return found
 
-    def _signal(self, number: int) -> None:
-        while pids := self._processes():
+    def _signal(self, number: int, user: str = "postgres") -> None:
+        while pids := self._processes(user):
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
