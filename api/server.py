@@ -369,10 +369,10 @@ async def _answered(
 
 
 async def _repeated(route: Route, call: Call[Any, Any]) -> Reply:
-    """Have a request handled, and once more where nobody knows whether it was done.
+    """Have a request handled, and once more if its outcome is unknown and it has a key.
 
-    Its sender would repeat it, with the same Idempotency-Key. A commit without an answer for long
-    is not repeated: the other one would wait for as long.
+    Its sender would repeat it with the same Idempotency-Key. A request whose commit had no answer
+    for seconds is not repeated: the repetition would wait for that commit as well.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + REPEATED_WITHIN_SECONDS

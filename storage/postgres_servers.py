@@ -206,7 +206,7 @@ class Servers:
         connection: asyncpg.Connection = await asyncpg.connect(self._url, **arguments)
         try:
             bound_silence(connection)
-            # What is seen later, on another connection, may be newer than the answer to this one.
+            # Another connection may show a later position before this one's answer is read.
             seen = self._seen
             position = await _position(connection)
             if position is not None and position < seen:

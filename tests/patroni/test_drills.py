@@ -1,7 +1,7 @@
 """Drills with a real Patroni: kills, switchovers, partitions and a frozen primary, under load.
 
 `make patroni` runs them: KILLS=10 SWITCHOVERS=10 are the numbers of rounds. The measured figures
-are printed in the end.
+are printed after the last drill.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ CUT_DEATH_SECONDS = DEATH_SECONDS + 3.0
 # In strict mode a commit waits for a standby besides, and Patroni 3.0 lets the third machine sleep
 # for two seconds before it follows another primary.
 SWITCHOVER_SECONDS = 6.0 if os.environ.get("STRICT") == "1" else 3.0
-# What a load balancer waits for the answer to a probe.
+# The patience of a load balancer with a probe.
 PROBE_SECONDS = 5.0
 # The time that a network is cut.
 CUT_SECONDS = {"everybody": 50, "peers": 45, "clients": 30}
@@ -114,7 +114,7 @@ async def nothing_is_billed_beyond_delivery(load: Load) -> None:
         assert all(billed[each] <= size for each, size in delivered.items()), (billed, delivered)
         return billed == delivered
 
-    # Every byte is reported, too: no daemon died.
+    # Every byte is reported as well: no daemon died.
     await until(is_reported, "all counts are written")
 
 
@@ -258,7 +258,7 @@ async def test_a_session_is_used_to_its_last_byte_over_a_failover(
             while data := await client.reader.read(65_536):
                 received += len(data)
         except ConnectionError:
-            pass  # cut with what it had bought
+            pass  # cut at the end of its session
         finally:
             client.writer.close()
 

@@ -13,7 +13,7 @@ The daemon
     forked: forks such processes from one that has imported all they need
     downloads: clients that read through a daemon until they are cut
     patroni: three machines with Patroni, each in namespaces of its own
-    outage_load: what customers do while the database fails over, and what they see of it
+    outage_load: traffic of customers while the database fails over, and its figures
     member: the program of such a process that shares its database with others
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
     buyer: a process that sells sessions, and the programs that fetch through it

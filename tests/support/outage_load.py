@@ -1,7 +1,7 @@
-"""What customers do while the database fails over: they write, relay and dial, and watch.
+"""Traffic of customers while the database fails over: writes, relays, dials and probes.
 
-Everything that happens is noted with its time, so that a test asks afterwards what an outage did:
-`Load.seen` between two moments.
+Every event is noted with its time. After an outage a test reads its figures between two moments
+(`Load.seen`).
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Relay:
 
 
 class Seen(NamedTuple):
-    """What happened between two moments, in seconds and requests."""
+    """Seconds and requests between two moments."""
 
     writes_stopped: float
     refused: int
@@ -80,7 +80,7 @@ class Load:
     """Traffic of some customers over several daemons.
 
     Args:
-        daemons: those that they use.
+        daemons: they use all of them.
         email: the account that all of it is paid from.
         password: its password.
     """
@@ -108,7 +108,7 @@ class Load:
                 self._daemons[0].buy(self._token, gb=5)
                 for _ in range(RELAYS_PER_DAEMON * len(self._daemons))
             ]
-            # Of their own: what a client leaves unread in its socket is billed as well.
+            # Sessions of their own: bytes that a client leaves unread in its socket are billed.
             dialled = [self._daemons[0].buy(self._token, gb=5) for _ in self._daemons]
             each = list(enumerate(self._daemons))
             work = [
@@ -138,7 +138,7 @@ class Load:
         )
 
     def refusals(self, begin: float, end: float) -> list[str]:
-        """Return what was said between two moments to requests and probes that failed."""
+        """Return the answers to requests and probes that failed between two moments."""
         return [
             f"{one.began - begin:.1f} + {one.seconds:.1f} s, daemon {one.daemon}: {one.said}"
             for one in (*_of(self.writes, begin, end), *_of(self.probes, begin, end))

@@ -1,8 +1,8 @@
 """PostgreSQL on three machines, with Patroni and etcd, as docs/postgresql.md sets it up.
 
 Each machine has namespaces of its own for network, files and processes, and the addresses of the
-configuration that the repository shows. What a test changes in that configuration is the name,
-the machine's own address, the strict mode if it is wanted, and the watchdog: a named pipe stands in
+configuration that the repository shows. A test changes in that configuration the name, the
+machine's own address, the strict mode if it is wanted, and the watchdog: a named pipe stands in
 for the device, and a thread for the hardware that resets the machine. Everything is gone with the
 first process of each machine.
 
@@ -47,22 +47,22 @@ FOLDERS = {
     "/etc/patroni": "postgres",
 }
 _AS_POSTGRES = ("setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups")
-# A machine reads its own files, and knows nobody's proxy.
+# Without variables of the tests: a machine reads its own files.
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 
 class Watchdog:
-    """The hardware that resets a machine which nobody has fed in time.
+    """The hardware that resets a machine which Patroni has not fed in time.
 
     Args:
-        pipe: what Patroni takes for the device.
+        pipe: stands in for the device.
         reset: resets the machine.
     """
 
     def __init__(self, pipe: Path, reset: Callable[[], None]) -> None:
         os.mkfifo(pipe)
         pipe.chmod(0o666)
-        # Open for both, so that it never ends, whoever opens and closes it on the other side.
+        # Open for reading and writing: then it never ends, also when Patroni closes it.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
         self._reset = reset
         self._timeout = 0.0
@@ -73,7 +73,7 @@ class Watchdog:
         self._thread.start()
 
     def disarm(self) -> None:
-        """Forget who has fed it: the machine is switched off."""
+        """Stop the timer: the machine is switched off."""
         self._deadline = None
 
     def close(self) -> None:
@@ -161,12 +161,12 @@ class Machine:
         self._start([*_AS_POSTGRES, "patroni", "/etc/patroni/config.yml"], {"HOME": "/tmp"})
 
     def kill(self) -> None:
-        """Kill Patroni and PostgreSQL; what they have sent before goes out."""
+        """Kill Patroni and PostgreSQL; the kernel closes their connections."""
         self._signal(signal.SIGKILL)
         self.watchdog.disarm()
 
     def freeze(self) -> None:
-        """Stop Patroni and PostgreSQL in the middle of what they do."""
+        """Stop Patroni and PostgreSQL, as a machine that stands still."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -180,11 +180,11 @@ class Machine:
     # --- its network -----------------------------------------------------------------------------
 
     def cut_off(self) -> None:
-        """Lose what it sends and what is sent to it, without a word to anybody."""
+        """Lose all packets from it and to it."""
         _run("ip", "link", "set", "dev", self._port, "down")
 
     def cut_from(self, addresses: Sequence[str]) -> None:
-        """Lose what it exchanges with some addresses."""
+        """Lose all packets between it and some addresses."""
         for each in addresses:
             self.run("iptables", "-A", "INPUT", "-s", each, "-j", "DROP")
             self.run("iptables", "-A", "OUTPUT", "-d", each, "-j", "DROP")
@@ -194,7 +194,7 @@ class Machine:
         _run("ip", "link", "set", "dev", self._port, "up")
         self.run("iptables", "-F")
 
-    # --- what it says ----------------------------------------------------------------------------
+    # --- its answers -----------------------------------------------------------------------------
 
     def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
         """Ask Patroni's own API."""
@@ -210,7 +210,7 @@ class Machine:
             return 0, None
 
     def run(self, *command: str, stdin: str = "") -> str:
-        """Run a command there to its end, and return what it prints."""
+        """Run a command there to its end, and return its output."""
         return _run(*self._enter(), *command, stdin=stdin)
 
     def sql(self, statements: str, database: str = "postgres") -> str:
@@ -294,7 +294,7 @@ class Cluster:
     """The three machines.
 
     Args:
-        machines: those that run.
+        machines: all of them; they run.
     """
 
     def __init__(self, machines: Sequence[Machine]) -> None:
@@ -337,7 +337,7 @@ class Cluster:
         assert status in (200, 202), (status, answer)
 
     def report(self) -> str:
-        """Return the end of what each machine has printed."""
+        """Return the last lines of each machine's output."""
         return "\n".join(
             f"--- {each.name}\n{each.log_path.read_text(errors='replace')[-12000:]}"
             for each in self.machines.values()
