@@ -198,6 +198,8 @@ async def test_a_partition(
             leader.cut_from([CLIENTS])
         await asyncio.sleep(CUT_SECONDS[name])
         leader.reconnect()
+        if not leader.is_running():
+            leader.start()  # its watchdog has reset it, as a primary without etcd may be
 
     async with loaded(cluster, daemons, buyer) as load:
         seen = await measured(cluster, load, cut)
