@@ -176,6 +176,7 @@ async def test_an_answer_that_is_read_late_is_no_way_back(
     await is_asked.wait()
     monkeypatch.setattr(postgres_servers, "_position", position)
     await execute(postgres_server, "CREATE TABLE later (id INT)")
+    await execute(postgres_server, "CHECKPOINT")  # and with it a flush of the log
     await (await servers.connect()).close()
     goes_on.set()
     await (await first).close()
