@@ -265,7 +265,7 @@ async def test_a_session_is_used_to_its_last_byte_over_a_failover(
             client.writer.close()
 
     async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
+        while not writer.is_closing():
             writer.write(b"x" * 8192)
             await writer.drain()
             await asyncio.sleep(0.02)

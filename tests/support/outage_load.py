@@ -256,7 +256,7 @@ class Load:
 
     async def _send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send blocks until the client ends its stream, or the load is over."""
-        while not self._is_over.is_set() and not reader.at_eof():
+        while not (self._is_over.is_set() or reader.at_eof() or writer.is_closing()):
             writer.write(BLOCK)
             await writer.drain()
             await asyncio.sleep(BLOCK_PAUSE_SECONDS)
