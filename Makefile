@@ -1,6 +1,6 @@
 # make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
 # make screenshots | make fuzz-api | make fuzz-wire | make fuzz-archives | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-siege-exits | make bench-scaling | make bench-start |
-# make crash | make crash-jobs | make soak | make systemd | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
+# make crash | make crash-jobs | make soak | make systemd | make patroni | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
 
 SHELL := /bin/bash
 VENV := .venv
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	&& echo $$python && break; done)
 
 .PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
-	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover soak systemd vm slurm kubernetes notebook audit clean
+	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
 # nothing has changed.
@@ -273,6 +273,19 @@ systemd: setup
 	PYTHONPATH=.:tests $(VENV)/bin/python -m support.machine $(MACHINE)
 	unshare --net /bin/sh -euc 'ip link set lo up; \
 		PROXYD_MACHINE=$(MACHINE) exec $(VENV)/bin/python -m pytest tests/systemd'
+
+# PostgreSQL on three machines with Patroni and etcd, each in namespaces of its own, and three daemons: as root, on
+# Debian, which they are installed from. Rounds: KILLS=10 SWITCHOVERS=10, twenty minutes. DRILLS="kill or peers" selects,
+# STRICT=1 takes synchronous_mode_strict.
+SWITCHOVERS ?= 10
+PATRONI_PACKAGES := etcd-server iproute2 iptables patroni postgresql util-linux
+
+patroni: setup
+	@test "$$(command -v etcd ip iptables patroni pg_lsclusters nsenter | wc -l)" = 6 || \
+		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $(PATRONI_PACKAGES)
+	unshare --net --pid --fork --kill-child --mount-proc /bin/sh -euc 'ip link set lo up; \
+		REQUIRE_PATRONI=1 KILLS=$(if $(filter command% environment%,$(origin KILLS)),$(KILLS),10) \
+		SWITCHOVERS=$(SWITCHOVERS) STRICT=$(STRICT) $(VENV)/bin/python -m pytest --capture no tests/patroni $${DRILLS:+-k "$$DRILLS"}'
 
 # Bounds of jobs under control groups of the second version, in a machine of its own: on Debian, with
 # qemu-system-x86 and busybox-static. Half a minute; the first time it fetches a kernel into build/vm.

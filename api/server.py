@@ -1,5 +1,6 @@
 """The HTTP server: reads a request, calls its route, writes the response; aiohttp underneath."""
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     import ssl
 
 SHUTDOWN_SECONDS = 5.0
+# A switchover loses the answer to a commit so soon.
+REPEATED_WITHIN_SECONDS = 3.0
 # Of answers in the form that the client asks for.
 OF_CLIENT = {"Vary": "Accept"}
 _logger = logging.getLogger("api")
@@ -345,7 +348,7 @@ async def _answered(
     call: Call[Any, Any],
     goes_on: GoesOn | None,
 ) -> web.StreamResponse:
-    reply = await route.handler(call)
+    reply = await _repeated(route, call)
     if isinstance(reply, Streamed | Download | Redirect):
         return await _sent(request, reply, call.client, goes_on)
     if isinstance(reply, WithCookie):
@@ -363,6 +366,22 @@ async def _answered(
         return _whole(request, call.client, reply.body.encode(), headers, goes_on)
     body = reply.body if isinstance(reply, Encoded) else encode(reply)
     return _whole(request, call.client, body, headers, goes_on)
+
+
+async def _repeated(route: Route, call: Call[Any, Any]) -> Reply:
+    """Have a request handled, and once more if its outcome is unknown and it has a key.
+
+    Its sender would repeat it with the same Idempotency-Key. A request whose commit had no answer
+    for seconds is not repeated: the repetition would wait for that commit as well.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + REPEATED_WITHIN_SECONDS
+    try:
+        return await route.handler(call)
+    except UnknownOutcomeError:
+        if call.keyed is None or loop.time() > until:
+            raise
+    return await route.handler(call)
 
 
 def _whole(

@@ -15,7 +15,8 @@ search asks for a new connection beside the traffic: units go on if the same ser
 When another server than before accepts writes, the connections to the old one are worthless, also
 those in the middle of a unit: the owners of connections end them (`on_moved`).
 
-An outage is logged in two lines, at its beginning and at its end. Refusals while the database is in
+An outage is logged in two lines, at its beginning and at its end; one more says that the database
+went back in time, because that outage ends by a restart alone. Refusals while the database is in
 reach (a full disk, a missing standby) are logged once a minute for each cause.
 """
 
@@ -161,15 +162,17 @@ class Availability:
     async def _find(self) -> None:
         """Search until a server accepts writes, and end the outage."""
         before = self._servers.current
-        is_logged = False
+        logged: Cause | None = None
         while (error := await self._failure()) is not None:
             self._cause = error
             self._up.clear()
             self._begin()
-            if not is_logged:
+            # A database that went back in time never returns by itself: an operator must read it.
+            if logged is None or (error.cause is Cause.WENT_BACK and logged is not error.cause):
                 _logger.error("database unavailable: %s", error)
-            is_logged = True
+                logged = error.cause
             await asyncio.sleep(SEARCH_PAUSE_SECONDS)
+        is_logged = logged is not None
         has_moved = self._servers.current != before
         if has_moved:
             self._totals.failovers += 1

@@ -193,6 +193,7 @@ class Servers:
 
         Raises:
             WentBackError: its history ends before the history that was seen.
+            UnavailableError: another server was promoted meanwhile.
             asyncpg.TargetServerAttributeNotMatched: it is a standby, or read-only.
         """
         arguments: dict[str, Any] = {
@@ -205,9 +206,13 @@ class Servers:
         connection: asyncpg.Connection = await asyncpg.connect(self._url, **arguments)
         try:
             bound_silence(connection)
+            # Another connection may show a later position before this one's answer is read.
+            seen = self._seen
             position = await _position(connection)
-            if position is not None and position < self._seen:
-                raise WentBackError(position, self._seen)
+            if position is not None and position < seen:
+                raise WentBackError(position, seen)
+            if position is not None and position.timeline < self._seen.timeline:
+                raise UnavailableError("another server was promoted since", Cause.READ_ONLY)
         except BaseException:
             connection.terminate()
             raise

@@ -10,8 +10,10 @@ import pytest
 from support.mailbox import until_no_email_waits
 from support.service import Answer, Person, Service
 
+from market.jobs import Jobs
 from market.money import Currency
 from proxyd.loop import clock
+from storage.errors import UnknownOutcomeError
 from storage.store import Transaction
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -90,6 +92,27 @@ async def test_the_same_key_and_body_elsewhere_is_something_else(
     assert (await ask(service, buyer, one, "a", body)).status == 200
     answer = await ask(service, buyer, other, "a", body)
     assert (answer.status, answer.code) == (400, "idempotency_key_reused")
+
+
+async def test_what_nobody_knows_to_be_done_is_asked_again_by_the_daemon(
+    service: Service, buyer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A switchover of the database loses the answer to a commit now and then."""
+    create, made = Jobs.create, []
+
+    async def unknown(jobs: Jobs, *arguments: Any, **more: Any) -> str:
+        made.append(await create(jobs, *arguments, **more))
+        raise UnknownOutcomeError("the answer to a commit was lost")
+
+    monkeypatch.setattr(Jobs, "create", unknown)
+    answer = await ask(service, buyer, "/api/jobs", "a")
+    assert answer.status == 200
+    assert [answer.body["job_id"]] == made
+    assert answer.headers["Idempotency-Replayed"] == "true"
+    # Without a key the daemon would make another job.
+    refused = await service.call("POST", "/api/jobs", REQUESTS["/api/jobs"], token=buyer.token)
+    assert refused.code == "outcome_unknown"
+    assert len(made) == 2
 
 
 async def test_keys_of_others_are_others(service: Service, buyer: Person) -> None:

@@ -15,6 +15,7 @@ from support.waiting import until
 from storage.errors import Cause, ConstraintError, UnavailableError, UnknownOutcomeError
 from storage.open import open_store
 from storage.postgres import PostgresStore
+from storage.postgres_servers import Position
 from storage.store import Transaction, probe
 
 COUNT = "house:revenue:usd"
@@ -161,6 +162,20 @@ async def test_a_long_outage_refuses_at_once_and_is_logged_in_two_lines(
     assert lines[1].startswith("database available again after ")
     assert lines[1].endswith(": 50 requests refused, 30 repeated")
     assert "Traceback" not in caplog.text
+
+
+async def test_a_database_that_went_back_in_the_middle_of_an_outage_is_logged(
+    server: KillableServer, store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.kill()
+    with pytest.raises(UnavailableError):
+        await store.write(add)
+    servers = store._database.direct
+    servers._seen = Position(servers._seen.timeline + 1, 0)
+    server.start()
+    await until(lambda: store.health().trouble is Cause.WENT_BACK, "it is known")
+    lines = [each for each in caplog.messages if "the database went back in time" in each]
+    assert len(lines) == 1
 
 
 async def test_a_server_that_turns_read_only_is_left_until_it_writes_again(

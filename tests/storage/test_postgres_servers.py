@@ -1,5 +1,6 @@
 """The choice of a server of a PostgreSQL cluster."""
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from support.postgres import execute, killable_server
 from support.silent import silent_server
 from support.waiting import until
 
+from storage import postgres_servers
 from storage.errors import Cause, UnavailableError
 from storage.postgres_servers import (
     TCP_USER_TIMEOUT_SECONDS,
@@ -154,6 +156,47 @@ async def test_a_database_that_lost_changes_is_refused_for_good(postgres_server:
         assert "it is at timeline 1, " in str(caught.value)
         assert f"and was at {later}" in str(caught.value)
         servers._seen = seen  # also when it has grown past the position since
+
+
+async def test_an_answer_that_is_read_late_is_no_way_back(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two connections that are made at once, the one that asked first may be read last."""
+    servers = Servers(postgres_server)
+    position, is_asked, goes_on = postgres_servers._position, asyncio.Event(), asyncio.Event()
+
+    async def read_late(connection: asyncpg.Connection) -> Position | None:
+        found = await position(connection)
+        is_asked.set()
+        await goes_on.wait()
+        return found
+
+    monkeypatch.setattr(postgres_servers, "_position", read_late)
+    first = asyncio.create_task(servers.connect())
+    await is_asked.wait()
+    monkeypatch.setattr(postgres_servers, "_position", position)
+    await execute(postgres_server, "CREATE TABLE later (id INT)")
+    await execute(postgres_server, "CHECKPOINT")  # and with it a flush of the log
+    await (await servers.connect()).close()
+    goes_on.set()
+    await (await first).close()
+    await execute(postgres_server, "DROP TABLE later")
+
+
+async def test_a_primary_is_left_when_another_one_is_promoted_while_it_answers(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = Servers(postgres_server)
+    position = postgres_servers._position
+
+    async def promoted(connection: asyncpg.Connection) -> Position | None:
+        servers._seen = Position(2, 1)
+        return await position(connection)
+
+    monkeypatch.setattr(postgres_servers, "_position", promoted)
+    with pytest.raises(UnavailableError, match="another server was promoted since") as caught:
+        await servers.connect()
+    assert caught.value.cause is Cause.READ_ONLY
 
 
 async def test_a_server_on_a_socket_of_the_file_system_is_used_as_it_is(

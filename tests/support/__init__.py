@@ -12,6 +12,8 @@ The daemon
     process: a daemon as a process of its own, its API, and the operator's commands
     forked: forks such processes from one that has imported all they need
     downloads: clients that read through a daemon until they are cut
+    patroni: three machines with Patroni, each in namespaces of its own
+    outage_load: traffic of customers while the database fails over, and its figures
     member: the program of such a process that shares its database with others
     supervisor: a daemon as systemd runs it: held sockets, notifications, restarts
     buyer: a process that sells sessions, and the programs that fetch through it
