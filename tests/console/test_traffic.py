@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+from typing import Any
 
 import pytest
 from support.browser import Tab, Visit
@@ -11,6 +12,9 @@ from support.service import Service
 from support.story import reached, used
 from support.targets import echo
 from support.threads import web
+from support.waiting import until
+
+from market.usage import Series, UsageHistory
 
 NOBODYS = "01998f00-0000-7000-8000-00000000000a"
 USED = "Number(document.querySelector('[data-session]')?.dataset.used)"
@@ -115,6 +119,36 @@ async def test_one_short_connection_is_counted_on_the_open_page(
         await client.send(b"x" * 5_000)
         await client.receive(5_000)
         await client.close()
+    await tab.until(f"{USED} === 10000")
+    await tab.until_text("Connections\n1\n", "main")
+
+
+async def test_what_moves_while_the_page_is_on_its_way_is_counted_on_it(
+    service: Service, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = await service.person(usd="10")
+    bought = await service.buy(person, quota=10**6, price=1_000)
+    asked, told = 0, asyncio.Event()
+    series = UsageHistory.series
+
+    async def slow(history: UsageHistory, *args: Any, **named: Any) -> Series:
+        nonlocal asked
+        found = await series(history, *args, **named)
+        asked += 1
+        if asked == 1:
+            await told.wait()
+        return found
+
+    monkeypatch.setattr(UsageHistory, "series", slow)
+    tab = await opened(visit, service, person, f"/console/sessions/{bought.id}")
+    await until(lambda: asked == 1, "the page has asked before anything moves")
+    async with echo() as target:
+        client = await reached(service, bought, target)
+        await client.send(b"x" * 5_000)
+        await client.receive(5_000)
+        await client.close()
+    await until(lambda: asked > 1, "the stream says that something has moved, and it asks again")
+    told.set()
     await tab.until(f"{USED} === 10000")
     await tab.until_text("Connections\n1\n", "main")
 
