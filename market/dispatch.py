@@ -537,9 +537,7 @@ class Dispatch:
         self._lacks[key] = now + LACKS_KEPT_SECONDS, found
         return found
 
-    def _compared(
-        self, needs: Needs, price: int | None, failed: Container[str]
-    ) -> Lacking | None:
+    def _compared(self, needs: Needs, price: int | None, failed: Container[str]) -> Lacking | None:
         """Compare a job with the devices that ask now."""
         seen = (
             Seen(offer, device.whole, device.reputation, device.owner)
