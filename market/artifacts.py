@@ -295,8 +295,8 @@ class Artifacts:
             artifact: what is being sent.
             offset: where in it the bytes begin.
             size_bytes: how many they will be, as far as is known.
-            device: which sends them, if one does. They count for its owner: a buyer with slow
-                uploads would otherwise keep the devices of their jobs from handing in the work.
+            device: which sends them, if one does. They count for it: a buyer with slow uploads, or
+                with large outputs on other devices, would otherwise keep it from handing in work.
             client: the network that sends them, which has no more at once than one user.
 
         Raises:
@@ -310,7 +310,7 @@ class Artifacts:
         if offset + size_bytes > artifact.size_bytes:
             raise _longer(artifact)
         deadline = asyncio.get_running_loop().time() + UPLOAD_WAITING_SECONDS
-        sender = artifact.user_id if device is None else device.user_id
+        sender = artifact.user_id if device is None else device.id
         callers = (sender, client) if client else (sender,)
         try:
             async with (
