@@ -69,8 +69,8 @@ LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the la
 NOTHING = Capacity()
 # In a market with more devices than that, some of the latest run what is run at all.
 KINDS_LOOKED_AT_MAX = 200
-# A comparison of a job with so many devices takes a millisecond, so it is kept: whoever lists jobs
-# again and again would otherwise hold everybody up.
+# A comparison of a job with 200 devices takes a millisecond, so its result is kept. A client that
+# lists jobs again and again would otherwise delay all others.
 LACKS_KEPT_FROM_DEVICES = 20
 LACKS_KEPT_SECONDS = 2.0
 LACKS_KEPT_MAX = 4_096

@@ -29,7 +29,7 @@ TIME_MAX_ATTEMPTS = 1_000  # are given their deadlines in one transaction
 PLAIN_TIMES = 2  # a job that says nothing of its time may take so many times the estimate
 # A device knows by itself that the time is over, stops the work within `grace_s`, and says so.
 GRACE_SECONDS = 120
-# Work with a payload may go on for its `grace_s` once it is asked to stop. An attempt that is taken
+# Work with a payload may go on for its `grace_s` after the signal to end. An attempt that is taken
 # back before is not paid.
 STOP_SECONDS = GRACE_SECONDS + GRACE_MAX_SECONDS
 # It may then have gigabytes to hand over, on a line that it shares with others.

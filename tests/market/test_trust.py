@@ -295,7 +295,7 @@ async def test_a_result_that_the_operator_takes_back_was_wrong(market: Market) -
 async def test_a_comparison_with_many_devices_is_kept_for_a_moment(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever lists jobs that nobody runs, again and again, would otherwise hold everybody up."""
+    """A client that lists jobs again and again would otherwise delay all others."""
     needs = Needs(Resources(cores=1_000), "script")
     await given(market, await device_of(market, await market.person()))
     assert market.dispatch.lacks(needs) is not market.dispatch.lacks(needs)

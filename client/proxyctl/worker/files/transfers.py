@@ -100,7 +100,7 @@ class FileTransfers:
     ) -> dict[str, Any] | None:
         """Bring the outputs back; what is not taken of them is said in a file of its own.
 
-        Files that are not sent after so many `seconds` are left out.
+        Files that are not sent within `seconds` are left out.
 
         Returns:
             For the report: how many files and bytes were not taken, and why; None where all were.

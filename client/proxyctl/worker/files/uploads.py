@@ -133,7 +133,7 @@ class Uploader:
         return []
 
     def _require_wanted(self) -> None:
-        """See that the rest of a file is not in vain, and that there is time for it."""
+        """Check that the file is still wanted, and that there is time to send it."""
         if self._is_stopped():
             raise StoppedError("a file is not wanted any more")
         if time.monotonic() > self.deadline:

@@ -228,7 +228,7 @@ def test_what_cannot_be_run_is_refused_in_words(containers: Containers, task: Ta
 def test_a_bound_that_an_engine_takes_for_none_is_refused(
     containers: Containers, task: Task, few: dict[str, int]
 ) -> None:
-    """A buyer who asks for next to nothing would have all cores, or all memory, of the device."""
+    """The job would have all cores, or all memory, of the device."""
     with pytest.raises(TaskError, match="a job needs at least") as refused:
         containers.prepare(replace(task, bounds=replace(BOUNDS, **few)))  # type: ignore[arg-type]
     assert refused.value.kind == "refused"
