@@ -13,6 +13,7 @@ from market.artifacts import Announced, Artifacts, NewArtifact
 from market.errors import Code
 from market.scopes import Scope
 from storage.artifacts import ArtifactRow
+from storage.devices import DeviceRow
 
 # What the largest file may be where the operator has set no limit; any disk is smaller.
 ANY_BYTES = 2**62
@@ -310,20 +311,25 @@ class ArtifactRoutes:
 
     async def receive(self, call: Call[RawBody, ReceiveQuery]) -> ReceiveReply:
         """Take bytes of a file."""
-        artifact = await self._artifacts.find(call.user_id, _artifact_id(call))
+        artifact = await self._artifacts.find_input(call.user_id, _artifact_id(call))
         return await self._receive(artifact, call)
 
     async def receive_from_device(self, call: Call[RawBody, ReceiveQuery]) -> ReceiveReply:
         """Take bytes of a file of a job."""
         artifact = await self._artifacts.find_sent_by(call.device, _artifact_id(call))
-        return await self._receive(artifact, call)
+        return await self._receive(artifact, call, call.device)
 
     async def _receive(
-        self, artifact: ArtifactRow, call: Call[RawBody, ReceiveQuery]
+        self,
+        artifact: ArtifactRow,
+        call: Call[RawBody, ReceiveQuery],
+        device: DeviceRow | None = None,
     ) -> ReceiveReply:
         body, offset = call.body, call.query.offset
         size = body.declared_bytes or 0
-        receiving = self._artifacts.receiving(artifact, offset, size, client=call.client)
+        receiving = self._artifacts.receiving(
+            artifact, offset, size, device=device, client=call.client
+        )
         async with receiving as receiver:
             async for piece in body.pieces():
                 await receiver.write(piece)
@@ -331,7 +337,7 @@ class ArtifactRoutes:
 
     async def finish(self, call: Call[FinishRequest, Any]) -> ArtifactReply:
         """Take a file as whole."""
-        artifact = await self._artifacts.find(call.user_id, _artifact_id(call))
+        artifact = await self._artifacts.find_input(call.user_id, _artifact_id(call))
         body = call.body
         whole = await self._artifacts.finish(artifact, sha256=body.sha256, etags=body.etags or ())
         return ArtifactReply(artifact=_item(whole))

@@ -230,6 +230,20 @@ class Artifacts:
         """
         return await self._store.read(_owned, user_id, artifact_id)
 
+    async def find_input(self, user_id: str, artifact_id: str) -> ArtifactRow:
+        """Return an artifact that a buyer sends.
+
+        It is no output of a job: the buyer could keep the upload busy until the time of the attempt
+        is over, and its work would not be paid.
+
+        Raises:
+            MarketError: `artifact_not_found`.
+        """
+        row = await self.find(user_id, artifact_id)
+        if row.job_id is not None:
+            raise MarketError(Code.ARTIFACT_NOT_FOUND)
+        return row
+
     async def find_for_device(self, device: DeviceRow, artifact_id: str) -> ArtifactRow:
         """Return an artifact that a device needs for what it runs: an input, or a checkpoint.
 
@@ -267,7 +281,13 @@ class Artifacts:
 
     @asynccontextmanager
     async def receiving(
-        self, artifact: ArtifactRow, offset: int, size_bytes: int, *, client: str = ""
+        self,
+        artifact: ArtifactRow,
+        offset: int,
+        size_bytes: int,
+        *,
+        device: DeviceRow | None = None,
+        client: str = "",
     ) -> AsyncIterator[Receiver]:
         """Take bytes of an artifact within the block.
 
@@ -275,6 +295,8 @@ class Artifacts:
             artifact: what is being sent.
             offset: where in it the bytes begin.
             size_bytes: how many they will be, as far as is known.
+            device: which sends them, if one does. They count for it: a buyer with slow uploads, or
+                with large outputs on other devices, would otherwise keep it from handing in work.
             client: the network that sends them, which has no more at once than one user.
 
         Raises:
@@ -288,7 +310,8 @@ class Artifacts:
         if offset + size_bytes > artifact.size_bytes:
             raise _longer(artifact)
         deadline = asyncio.get_running_loop().time() + UPLOAD_WAITING_SECONDS
-        callers = (artifact.user_id, client) if client else (artifact.user_id,)
+        sender = artifact.user_id if device is None else device.id
+        callers = (sender, client) if client else (sender,)
         try:
             async with (
                 self._uploads.slot(*callers, deadline=deadline),

@@ -69,6 +69,11 @@ LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the la
 NOTHING = Capacity()
 # In a market with more devices than that, some of the latest run what is run at all.
 KINDS_LOOKED_AT_MAX = 200
+# A comparison of a job with 200 devices takes a millisecond, so its result is kept. A client that
+# lists jobs again and again would otherwise delay all others.
+LACKS_KEPT_FROM_DEVICES = 20
+LACKS_KEPT_SECONDS = 2.0
+LACKS_KEPT_MAX = 4_096
 # Devices that have left are passed over: a tenth of a millisecond.
 LATEST_LOOKED_AT_MAX = 2_000
 # A device that has as many jobs as it may, and offers to do more, is tried again after so long:
@@ -421,6 +426,10 @@ class Dispatch:
         self._waking = waking
         self._specs = specs
         self._devices: OrderedDict[str, _Device] = OrderedDict()
+        # Comparisons of jobs with the devices, each until a time of the loop.
+        self._lacks: dict[
+            tuple[Needs, int | None, frozenset[str]], tuple[float, Lacking | None]
+        ] = {}
         self._waiting: DeviceBook[_Request] = DeviceBook()
         self._held = _Shares()
         self._claimed: set[str] = set()
@@ -504,17 +513,32 @@ class Dispatch:
         return Standing(bool(self.is_asking(row.id)), offer, said is None, compare(self.jobs, kind))
 
     def lacks(
-        self, needs: Needs, price: int | None = None, failed: Container[str] = ()
+        self, needs: Needs, price: int | None = None, failed: frozenset[str] = frozenset()
     ) -> Lacking | None:
         """Return the needs of a job that the devices that ask now do not meet, free or not.
 
-        None if one of them meets all. If no device asks, the result counts no device.
+        None if one of them meets all. If no device asks, the result counts no device. Where there
+        are many devices, the result may be two seconds old.
 
         Args:
             needs: the needs of the job.
             price: its price as in an `Offer`; None for one that every device takes.
             failed: the owners whose devices have failed at it.
         """
+        if len(self._devices) < LACKS_KEPT_FROM_DEVICES:
+            return self._compared(needs, price, failed)
+        key, now = (needs, price, failed), asyncio.get_running_loop().time()
+        kept = self._lacks.get(key)
+        if kept is not None and now < kept[0]:
+            return kept[1]
+        if len(self._lacks) >= LACKS_KEPT_MAX:
+            self._lacks.clear()
+        found = self._compared(needs, price, failed)
+        self._lacks[key] = now + LACKS_KEPT_SECONDS, found
+        return found
+
+    def _compared(self, needs: Needs, price: int | None, failed: Container[str]) -> Lacking | None:
+        """Compare a job with the devices that ask now."""
         seen = (
             Seen(offer, device.whole, device.reputation, device.owner)
             for device, offer in self._latest()

@@ -6,7 +6,6 @@ Devices are judged by everything that they lend, free or not. Pure: it looks not
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
 
 from msgspec import Struct
 
@@ -15,17 +14,8 @@ from market.hindrances import of_lack as hindrance_of_lack
 from market.hindrances import of_shortage as hindrance_of_shortage
 from market.matching import MILLION, Needs, Offer, lack
 from proxyctl.protocol.jobspec import Capacity, Resources
-from proxyctl.protocol.jobspec.matching import Shortage, shortage
+from proxyctl.protocol.jobspec.matching import short_of
 from proxyctl.protocol.jobspec.requirements import text_of
-
-# A job without each need, to see whether a device lacks anything else.
-_WITHOUT: Final[Mapping[Shortage, Mapping[str, Any]]] = {
-    "cores": {"cores": 0.0},
-    "memory": {"ram_gb": 0.0},
-    "disk": {"disk_gb": 0.0},
-    "architecture": {"arch": ""},
-    "gpu": {"gpus": 0, "gpu_model": "", "vram_gb": 0.0, "cuda": ""},
-}
 
 
 class Seen(Struct, frozen=True):
@@ -70,9 +60,11 @@ def compare(
         failed: the owners whose devices have failed at it and do not get it again.
     """
     counts: Counter[Hindrance] = Counter()
-    compared, close, least_price, most = 0, 0, 0, Capacity()
+    amounts = _apart(needs.resources)
+    compared, close, least_price = 0, 0, 0
+    cores = ram_gb = disk_gb = 0.0
     for device in devices:
-        found = set(_hindrances(needs, price, device))
+        found = set(_hindrances(needs, amounts, price, device))
         if device.owner in failed:
             found.add(Hindrance.OWNER)
         if not found:
@@ -83,32 +75,39 @@ def compare(
         wanted = device.offer.least_price
         if Hindrance.PRICE in found:
             least_price = min(least_price or wanted, wanted)
-        if device.whole is not None:
-            most = _more(most, device.whole)
+        whole = device.whole
+        if whole is not None:
+            cores, ram_gb = max(cores, whole.cores), max(ram_gb, whole.ram_gb)
+            disk_gb = max(disk_gb, whole.disk_gb)
+    most = Capacity(cores=cores, ram_gb=ram_gb, disk_gb=disk_gb)
     return Lacking(compared, counts, close, least_price, most)
 
 
-def _more(one: Capacity, other: Capacity) -> Capacity:
-    """Return the larger of each amount of two devices."""
-    return Capacity(
-        cores=max(one.cores, other.cores),
-        ram_gb=max(one.ram_gb, other.ram_gb),
-        disk_gb=max(one.disk_gb, other.disk_gb),
-    )
+def _apart(resources: Resources) -> list[Resources]:
+    """Return each amount that a job needs by itself; made once, because each copy takes long."""
+    none = Resources()
+    apart = [
+        replace(none, cores=resources.cores),
+        replace(none, ram_gb=resources.ram_gb),
+        replace(none, disk_gb=resources.disk_gb),
+        replace(none, arch=resources.arch),
+        replace(resources, cores=0.0, ram_gb=0.0, disk_gb=0.0, arch=""),
+    ]
+    return [each for each in apart if each != none]
 
 
-def _hindrances(needs: Needs, price: int | None, device: Seen) -> Iterator[Hindrance]:
+def _hindrances(
+    needs: Needs, amounts: Sequence[Resources], price: int | None, device: Seen
+) -> Iterator[Hindrance]:
     """Yield the needs that a device does not meet, each kind of them once."""
     missing = lack(needs, device.offer)
     if missing is not None:
         yield hindrance_of_lack(missing)
-    resources = needs.resources
-    while device.whole is not None:
-        short = shortage(resources, replace(device.whole, slots=1))
-        if short is None:
-            break
-        yield hindrance_of_shortage(short)
-        resources = replace(resources, **_WITHOUT[short])
+    if device.whole is not None:
+        for amount in amounts:
+            short = short_of(amount, device.whole)
+            if short is not None:
+                yield hindrance_of_shortage(short)
     if needs.min_reputation > device.reputation:
         yield Hindrance.REPUTATION
     if price is not None and price < device.offer.least_price:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from market.context import Context
 from market.devices import ONLINE_SECONDS, Devices
 from market.renewals import Renewals
+from proxyctl.protocol.jobspec.checks import GRACE_MAX_SECONDS
 from storage import attempts as queries
 from storage.attempts import OverdueRow, QuietRow, UnstartedRow
 from storage.store import Transaction
@@ -28,6 +29,9 @@ TIME_MAX_ATTEMPTS = 1_000  # are given their deadlines in one transaction
 PLAIN_TIMES = 2  # a job that says nothing of its time may take so many times the estimate
 # A device knows by itself that the time is over, stops the work within `grace_s`, and says so.
 GRACE_SECONDS = 120
+# Work with a payload may go on for its `grace_s` after the signal to end. An attempt that is taken
+# back before is not paid.
+STOP_SECONDS = GRACE_SECONDS + GRACE_MAX_SECONDS
 # It may then have gigabytes to hand over, on a line that it shares with others.
 DELIVERY_SECONDS = 6 * 3_600
 PREPARING = "preparing"
@@ -179,5 +183,10 @@ async def _let_pass(tx: Transaction, seconds: int) -> list[OverdueRow]:
     if untimed:
         await queries.set_deadlines(tx, untimed, shown=shown, plain_times=PLAIN_TIMES)
     return await queries.overdue(
-        tx, shown=shown, grace=GRACE_SECONDS, delivery=DELIVERY_SECONDS, limit=END_MAX_ATTEMPTS
+        tx,
+        shown=shown,
+        grace=GRACE_SECONDS,
+        stop=STOP_SECONDS,
+        delivery=DELIVERY_SECONDS,
+        limit=END_MAX_ATTEMPTS,
     )

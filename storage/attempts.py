@@ -448,7 +448,7 @@ async def set_deadlines(
 
 
 async def overdue(
-    tx: Transaction, *, shown: int, grace: int, delivery: int, limit: int
+    tx: Transaction, *, shown: int, grace: int, stop: int, delivery: int, limit: int
 ) -> list[OverdueRow]:
     """Return attempts whose time is over, the longest overdue first.
 
@@ -456,6 +456,7 @@ async def overdue(
         tx: the transaction.
         shown: what the clock of jobs shows.
         grace: seconds that the device has to say itself that the time is over.
+        stop: seconds that it has instead to stop work with a payload that it has begun.
         delivery: seconds that it has instead to hand over what work that has ended has left.
         limit: how many at most.
     """
@@ -468,6 +469,8 @@ async def overdue(
         LEFT JOIN job_specs AS s ON s.job_id = a.job_id AND s.payload IS NOT NULL
         LEFT JOIN deploy_replicas AS r ON r.job_id = a.job_id
         WHERE a.ended_at IS NULL AND a.deadline <= :shown - CAST(:grace AS BIGINT)
+            AND (s.job_id IS NULL OR (r.ready_within IS NOT NULL AND a.ready_at IS NULL)
+                OR a.deadline <= :shown - CAST(:stop AS BIGINT))
             AND (a.phase IS NULL OR a.phase NOT IN {_AFTER_WORK}
                 OR a.deadline <= :shown - CAST(:delivery AS BIGINT))
         ORDER BY a.deadline
@@ -475,6 +478,7 @@ async def overdue(
         """,
         shown=shown,
         grace=grace,
+        stop=stop,
         delivery=delivery,
         limit=limit,
     )

@@ -21,7 +21,12 @@ from market.audit import audit_ledger
 from storage.open import open_store
 from storage.store import Store
 
-pytest_plugins = ["support.both_engines", "support.failures", "support.time_limit"]
+pytest_plugins = [
+    "support.both_engines",
+    "support.failures",
+    "support.leftovers",
+    "support.time_limit",
+]
 
 # Every run has the same examples, and a busy machine has its time for each: the defaults are random
 # examples and a fifth of a second.

@@ -218,6 +218,24 @@ async def test_a_device_sends_what_its_job_has_left_and_the_buyer_gets_it(servic
     assert refused(answer) == (404, "job_not_found")
 
 
+async def test_a_buyer_does_not_send_in_the_place_of_a_device(service: Service) -> None:
+    """A slow request of the buyer would keep the device out until the time of the job is over."""
+    buyer = await service.person(credit="10")
+    job_id, device = await running_job(service, buyer)
+    where = f"/api/worker/jobs/{job_id}/artifacts"
+    answer = await service.call("POST", where, announced(CONTENT, attempt=1), headers=device)
+    artifact_id, url = answer.body["artifact_id"], answer.body["upload"]["url"]
+    mine = f"/api/artifacts/{artifact_id}"
+    sent = await put(service, f"{mine}/content", CONTENT[:10], as_person(buyer))
+    assert refused(sent) == (404, "artifact_not_found")
+    sent = await put(service, url, CONTENT, device)
+    assert sent.body["offset"] == len(CONTENT)
+    done = await service.call("POST", f"{mine}/done", token=buyer.token)
+    assert refused(done) == (404, "artifact_not_found")
+    done = await service.call("POST", url.replace("/content", "/done"), headers=device)
+    assert done.status == 200, done.body
+
+
 async def test_a_full_disk_is_said_so_and_keeps_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", megabytes=400) as disk:
         async with running_in(tmp_path, work={"folder": str(disk / "work")}) as service:

@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+from typing import Any
 
 import pytest
 from support.browser import Tab, Visit
@@ -11,6 +12,10 @@ from support.service import Service
 from support.story import reached, used
 from support.targets import echo
 from support.threads import web
+from support.waiting import until
+
+from market.bandwidth import Bandwidth, Session
+from market.usage import Series, UsageHistory
 
 NOBODYS = "01998f00-0000-7000-8000-00000000000a"
 USED = "Number(document.querySelector('[data-session]')?.dataset.used)"
@@ -18,6 +23,12 @@ LIVE = "document.documentElement.dataset.live === 'live'"
 COST = "document.querySelector('[data-cost]').textContent"
 LINE = "document.querySelector('[data-line=\"%s\"] code').textContent"
 SECONDS_MAX = 30
+# Notes in a page what the stream says of bytes: the browser's other tabs get its frames as well.
+HEARING = """
+window.heard = [];
+window.channel = new BroadcastChannel("proxyd.stream");
+channel.onmessage = ({ data }) => heard.push(data.frame?.data?.bytes_used);
+"""
 
 
 async def shell(line: str) -> bytes:
@@ -119,6 +130,36 @@ async def test_one_short_connection_is_counted_on_the_open_page(
     await tab.until_text("Connections\n1\n", "main")
 
 
+async def test_what_moves_while_the_page_is_on_its_way_is_counted_on_it(
+    service: Service, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = await service.person(usd="10")
+    bought = await service.buy(person, quota=10**6, price=1_000)
+    asked, told = 0, asyncio.Event()
+    series = UsageHistory.series
+
+    async def slow(history: UsageHistory, *args: Any, **named: Any) -> Series:
+        nonlocal asked
+        found = await series(history, *args, **named)
+        asked += 1
+        if asked == 1:
+            await told.wait()
+        return found
+
+    monkeypatch.setattr(UsageHistory, "series", slow)
+    tab = await opened(visit, service, person, f"/console/sessions/{bought.id}")
+    await until(lambda: asked == 1, "the page has asked before anything moves")
+    async with echo() as target:
+        client = await reached(service, bought, target)
+        await client.send(b"x" * 5_000)
+        await client.receive(5_000)
+        await client.close()
+    await until(lambda: asked > 1, "the stream says that something has moved, and it asks again")
+    told.set()
+    await tab.until(f"{USED} === 10000")
+    await tab.until_text("Connections\n1\n", "main")
+
+
 async def test_what_there_is_not_leads_onward(service: Service, visit: Visit) -> None:
     tab = await opened(visit, service, await service.person(), f"/console/sessions/{NOBODYS}")
     await tab.until_text("To the overview", ".failed")
@@ -141,6 +182,38 @@ async def test_the_list_of_sessions_follows(service: Service, visit: Visit) -> N
         await client.close()
     await tab.fill("Status", "All")
     await tab.until("document.querySelectorAll('tbody tr').length === 2")
+
+
+async def test_what_moves_while_the_list_of_sessions_is_on_its_way_is_shown(
+    service: Service, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = await service.person(usd="10")
+    bought = await service.buy(person)
+    asked, told = 0, asyncio.Event()
+    page = Bandwidth.page
+
+    async def slow(bandwidth: Bandwidth, *args: Any, **named: Any) -> list[Session]:
+        nonlocal asked
+        found = await page(bandwidth, *args, **named)
+        asked += 1
+        await told.wait()
+        return found
+
+    monkeypatch.setattr(Bandwidth, "page", slow)
+    tab = await opened(visit, service, person, "/console/sessions")
+    await tab.until(LIVE)
+    await tab.run(HEARING)
+    await until(lambda: asked > 0, "the page has asked before anything moves")
+    async with echo() as target:
+        client = await reached(service, bought, target)
+        await client.send(b"x" * 5_000)
+        await client.receive(5_000)
+        await client.close()
+    await tab.until("heard.includes(10000)")
+    told.set()
+    await tab.until(
+        f"Number(document.querySelector('[data-row=\"{bought.id}\"]')?.dataset.used) === 10000"
+    )
 
 
 async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visit: Visit) -> None:

@@ -328,6 +328,24 @@ async def test_a_buyer_does_not_delete_what_a_device_is_sending(market: Market) 
     await market.artifacts.delete(buyer, unfinished.artifact.id)
 
 
+async def test_a_buyer_s_slow_uploads_do_not_keep_a_device_from_sending(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the attempt would run out meanwhile, and the work not be paid."""
+    monkeypatch.setattr(artifacts, "UPLOAD_WAITING_SECONDS", 0.0)
+    buyer, worker = await market.person(credit="100"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    receiving = market.artifacts.receiving
+    async with AsyncExitStack() as slow:
+        for number in range(UPLOADS_PER_USER_MAX):
+            announced = await market.artifacts.announce(buyer, new(b"slow%d" % number))
+            await slow.enter_async_context(receiving(announced.artifact, 0, 5))
+        sent = await market.artifacts.announce_for_job(device, job_id, 1, OUTPUT, new(b"x"))
+        async with receiving(sent.artifact, 0, 1, device=device) as receiver:
+            await receiver.write(b"x")
+        await market.artifacts.finish(sent.artifact, device=device)
+
+
 async def test_results_are_kept_for_the_days_that_the_operator_says(
     market: Market, tmp_path: Path
 ) -> None:

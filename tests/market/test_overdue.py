@@ -8,7 +8,7 @@ from support.market import SWEEP_SECONDS, Market
 
 from market import overdue as overdue_module
 from market.attempt_reports import FORGOTTEN, TRANSIT_SECONDS, Named
-from market.attempts import FailureKind
+from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.errors import Code, MarketError
 from market.money import MICRO
@@ -19,7 +19,7 @@ from storage.attempts import AttemptRow
 from storage.devices import DeviceRow
 
 HOUR = 3_600
-LEASE, START, PREPARE, GRACE, DELIVERY = 600, 300, 1_800, 120, 6 * HOUR
+LEASE, START, PREPARE, STOP, DELIVERY = 600, 300, 1_800, 720, 6 * HOUR
 
 
 async def attempt_of(market: Market, job_id: str, number: int = 1) -> AttemptRow:
@@ -149,7 +149,7 @@ async def test_work_that_takes_too_long_has_failed(market: Market) -> None:
         market, buyer, timeout_seconds=1_200, payload={"restart": "on_failure"}
     )
     device = await on(market, job_id, worker)
-    assert await pass_with(market, 1_200 + GRACE - 60, device, job_id) == 0
+    assert await pass_with(market, 1_200 + STOP - 60, device, job_id) == 0
     assert await pass_with(market, 180, device, job_id) == 1
     attempt = await attempt_of(market, job_id)
     assert (attempt.outcome, attempt.failure_kind) == ("failed", FailureKind.TIMEOUT)
@@ -161,11 +161,26 @@ async def test_work_that_takes_too_long_has_failed(market: Market) -> None:
     assert caught.value.code is Code.ATTEMPT_NOT_CURRENT
 
 
+async def test_work_that_ignores_its_end_for_all_its_grace_is_paid(market: Market) -> None:
+    """It prints its result in time: taken back before its device could end it, it costs nothing."""
+    buyer, worker = await market.person(credit="10"), await market.person()
+    payload = {"script": "trap '' TERM; echo 42; sleep 9999", "interpreter": "bash", "grace_s": 600}
+    job_id = await specified(market, buyer, timeout_seconds=1_200, payload=payload)
+    device = await on(market, job_id, worker)
+    assert await pass_with(market, 1_200 + 600 + 60, device, job_id) == 0
+    await market.jobs.fail(
+        device, job_id, "it ran too long", attempt=1, ending=Ending(FailureKind.TIMEOUT)
+    )
+    assert await market.reviews.earned_in_review(worker) > 0
+    assert (await stored_job(market, job_id)).status == JobStatus.FAILED
+    assert (await audit_ledger(market.store)).passed
+
+
 async def test_work_that_runs_once_and_takes_too_long_has_failed_for_good(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer, timeout_seconds=60)
     device = await on(market, job_id, worker)
-    assert await pass_with(market, 60 + GRACE + 120, device, job_id) == 1
+    assert await pass_with(market, 60 + STOP + 120, device, job_id) == 1
     assert (await stored_job(market, job_id)).status == JobStatus.FAILED
     assert (await audit_ledger(market.store)).passed
 
@@ -202,7 +217,7 @@ async def test_a_restart_gives_work_no_more_time(market: Market) -> None:
     later = Market(market.store, market.clock)
     later.passwords.close()
     assert await pass_with(later, 480, device, job_id) == 0
-    assert await pass_with(later, 480, device, job_id) == 1
+    assert await pass_with(later, 480 + 600, device, job_id) == 1
 
 
 async def test_a_daemon_that_stood_still_counts_no_time(market: Market) -> None:
@@ -213,7 +228,7 @@ async def test_a_daemon_that_stood_still_counts_no_time(market: Market) -> None:
     market.clock.now += 5 * HOUR
     await named(market, device, job_id)
     assert await pass_with(market, 300, device, job_id) == 0
-    assert await pass_with(market, 300, device, job_id) == 1
+    assert await pass_with(market, 300 + 600, device, job_id) == 1
 
 
 async def test_a_list_of_what_a_device_held_may_come_after_its_report_of_a_new_job(

@@ -11,7 +11,7 @@ from support.market import Market
 from support.waiting import until
 from support.work import ask, given, posted
 
-from market import reviews, trust
+from market import dispatch, reviews, trust
 from market.attempts import Ending, FailureKind
 from market.audit import audit_ledger
 from market.bounds import Bounds
@@ -290,6 +290,26 @@ async def test_a_result_that_the_operator_takes_back_was_wrong(market: Market) -
         assert found.checks == (decision is ReviewStatus.REVERSED)
     assert found.correctness == NEW.correctness // 2
     assert (await audit_ledger(market.store)).passed
+
+
+async def test_a_comparison_with_many_devices_is_kept_for_a_moment(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that lists jobs again and again would otherwise delay all others."""
+    needs = Needs(Resources(cores=1_000), "script")
+    await given(market, await device_of(market, await market.person()))
+    assert market.dispatch.lacks(needs) is not market.dispatch.lacks(needs)
+    monkeypatch.setattr(dispatch, "LACKS_KEPT_FROM_DEVICES", 1)
+    monkeypatch.setattr(dispatch, "LACKS_KEPT_MAX", 1)
+    found = market.dispatch.lacks(needs)
+    assert market.dispatch.lacks(needs) is found
+    other = market.dispatch.lacks(needs, 1)  # in the place of the first
+    assert market.dispatch.lacks(needs, 1) is other
+    assert market.dispatch.lacks(needs) is not found
+    monkeypatch.setattr(dispatch, "LACKS_KEPT_SECONDS", 0.0)
+    market.dispatch.lacks(needs, 1)
+    found = market.dispatch.lacks(needs)
+    assert market.dispatch.lacks(needs) is not found
 
 
 async def test_it_is_known_whether_any_device_has_the_reputation(market: Market) -> None:

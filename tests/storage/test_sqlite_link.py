@@ -7,11 +7,12 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from support.clock import Clock
 from support.waiting import until
 
 from market.audit import audit_ledger
@@ -25,7 +26,7 @@ from storage.sqlite_link import SqliteLink
 from storage.store import Transaction
 
 ROOT = Path(__file__).parent.parent.parent
-TIMEOUT_SECONDS = 15.0
+TIMEOUT_SECONDS = 15
 SWEEP = """
 import asyncio, sys
 from storage.open import open_store
@@ -51,26 +52,39 @@ class Member:
         self.link = link
         self.heard: list[str] = []
         self.lost = 0
+        self._is_closed = False
 
     @classmethod
-    async def opened(
-        cls, path: Path, name: str, timeout_seconds: float = TIMEOUT_SECONDS
-    ) -> "Member":
+    async def opened(cls, path: Path, name: str) -> "Member":
         store = await open_store(f"sqlite:///{path}", is_shared=True)
         assert isinstance(store, SqliteStore)
-        link = store.link(timeout_seconds)
+        link = store.link(TIMEOUT_SECONDS)
         assert link is not None
         member = cls(name, store, link)
-        await link.connect(member.heard.append, member._on_lost)
-        await link.register(name)
+        try:
+            await link.connect(member.heard.append, member._on_lost)
+            await link.register(name)
+        except BaseException:
+            await member.close()
+            raise
         return member
 
     def _on_lost(self) -> None:
         self.lost += 1
 
-    async def close(self) -> None:
-        await self.link.close()
+    async def lose_store(self) -> None:
+        """Close the store under the link, as a database that does not answer."""
+        self._is_closed = True
         await self.store.close()
+
+    async def close(self) -> None:
+        """Leave; closing twice is harmless."""
+        await self.link.close()
+        if not self._is_closed:
+            await self.lose_store()
+
+
+Join = Callable[[str], Awaitable[Member]]
 
 
 @pytest.fixture
@@ -79,12 +93,22 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def pair(path: Path) -> AsyncIterator[tuple[Member, Member]]:
+async def join(path: Path) -> AsyncIterator[Join]:
+    """Make a node on the database; however the test ends, nothing of it stays open."""
+    async with AsyncExitStack() as members:
+
+        async def joined(name: str) -> Member:
+            member = await Member.opened(path, name)
+            members.push_async_callback(member.close)
+            return member
+
+        yield joined
+
+
+@pytest.fixture
+async def pair(join: Join) -> tuple[Member, Member]:
     """Two nodes on one database."""
-    members = [await Member.opened(path, name) for name in ("first", "second")]
-    yield members[0], members[1]
-    for member in members:
-        await member.close()
+    return await join("first"), await join("second")
 
 
 async def send(tx: Transaction, *texts: str) -> None:
@@ -256,28 +280,24 @@ async def test_a_node_whose_folder_was_removed_makes_it_anew_and_is_not_taken_fo
     await until(lambda: first.heard == second.heard == ["to all"])
 
 
-async def test_a_renewal_that_the_database_does_not_take_is_a_lost_connection(path: Path) -> None:
-    member = await Member.opened(path, "here")
-    await member.store.close()
+async def test_a_renewal_that_the_database_does_not_take_is_a_lost_connection(join: Join) -> None:
+    member = await join("here")
+    await member.lose_store()
     with pytest.raises(UnavailableError):
         await member.link.renew("here")
-    await member.link.close()
 
 
 async def test_a_registration_that_the_database_does_not_take_looks_like_a_node_that_has_ended(
-    path: Path,
+    join: Join, path: Path
 ) -> None:
     """Its row may be there all the same, so the others must not take it for alive."""
-    async with AsyncExitStack() as opened:
-        member, other = [await Member.opened(path, name) for name in ("here", "there")]
-        opened.push_async_callback(other.close)
-        opened.push_async_callback(member.link.close)
-        await member.store.close()
-        with pytest.raises(UnavailableError):
-            await member.link.register("anew")
-        assert await other.link.exited(["here", "there", "anew"]) == ["anew"]
-        assert await other.link.exited(["here", "there"]) == []
-        assert not Path(f"{path}.nodes/anew.pipe").exists(), "no row has this name"
+    member, other = await join("here"), await join("there")
+    await member.lose_store()
+    with pytest.raises(UnavailableError):
+        await member.link.register("anew")
+    assert await other.link.exited(["here", "there", "anew"]) == ["anew"]
+    assert await other.link.exited(["here", "there"]) == []
+    assert not Path(f"{path}.nodes/anew.pipe").exists(), "no row has this name"
 
 
 async def test_a_node_that_leaves_in_order_leaves_nothing_in_the_folder(
@@ -308,8 +328,10 @@ async def test_one_node_sweeps_and_another_does_when_it_closes(
     assert await second.link.try_to_sweep()
 
 
-async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(path: Path) -> None:
-    member = await Member.opened(path, "here")
+async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(
+    join: Join, path: Path
+) -> None:
+    member = await join("here")
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -331,12 +353,10 @@ async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(path: Path)
     assert await member.link.exited(["here", "child"]) == ["child"]
     assert await member.link.exited(["here"]) == []
     assert [each.name for each in Path(f"{path}.nodes").glob("*.pipe")] == ["here.pipe"]
-    await member.close()
 
 
-async def test_a_node_that_ends_may_have_committed_what_nobody_was_told(path: Path) -> None:
-    member = await Member.opened(path, "here")
-    other = await Member.opened(path, "there")
+async def test_a_node_that_ends_may_have_committed_what_nobody_was_told(join: Join) -> None:
+    member, other = await join("here"), await join("there")
     assert await member.link.renew("here")
     assert member.lost == 0
     await other.close()
@@ -344,33 +364,38 @@ async def test_a_node_that_ends_may_have_committed_what_nobody_was_told(path: Pa
     assert member.lost == 1
     assert await member.link.renew("here")
     assert member.lost == 1
-    await member.close()
 
 
-async def test_the_sweepers_lock_is_taken_from_a_node_that_hangs(path: Path) -> None:
-    hanging, other = [await Member.opened(path, name, 0.2) for name in ("hanging", "other")]
-    assert await hanging.link.try_to_sweep()
-    await until(other.link.try_to_sweep, "it is taken away")
-    assert not await hanging.link.try_to_sweep()
-    assert await other.link.try_to_sweep()
-    await until(hanging.link.is_unswept, "it is taken away again, and not kept")
-    assert await hanging.link.try_to_sweep()
-    for member in (hanging, other):
-        await member.close()
+@pytest.fixture
+def silence(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock for the silence of the lock's holder; only the test moves it."""
+    monkeypatch.setattr("storage.sqlite_link.time.monotonic", clock.steady)
+    return clock
+
+
+async def test_the_sweepers_lock_is_taken_from_a_node_that_hangs(
+    pair: tuple[Member, Member], silence: Clock
+) -> None:
+    first, second = pair
+    assert await first.link.try_to_sweep()
+    for hanging, other in ((first, second), (second, first)):
+        assert not await other.link.is_unswept(), "the silence begins now"
+        silence.now += TIMEOUT_SECONDS - 1
+        assert not await other.link.is_unswept()
+        silence.now += 1
+        assert not await other.link.is_unswept(), "the lock is taken away, and not kept"
+        assert await other.link.try_to_sweep()
+        assert not await hanging.link.try_to_sweep()
 
 
 async def test_a_node_that_renews_the_sweepers_lock_keeps_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Member, Member], silence: Clock
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr("storage.sqlite_link.time.monotonic", lambda: now)
-    holder, other = [await Member.opened(path, name) for name in ("holder", "other")]
+    holder, other = pair
     for _ in range(10):
         assert await holder.link.try_to_sweep()
         assert not await other.link.try_to_sweep()
-        now += TIMEOUT_SECONDS - 1
-    for member in (holder, other):
-        await member.close()
+        silence.now += TIMEOUT_SECONDS - 1
 
 
 # --- processes -----------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ The daemon
     declared: holds every answer of a test against the OpenAPI document
     both_engines: the plugin that runs the tests of the marketplace on both engines where needed
     failures: the plugin that writes the failed tests of a run to a file
+    leftovers: the plugin that reports leftovers of a failed test with that test
     time_limit: the plugin that ends a test which takes too long
     clock: a wall clock that tests set
 

@@ -66,7 +66,7 @@ from storage.store import Transaction
 from support.exit_datagrams import carry_datagrams
 from support.names import Localhost
 from support.service import Person, Service, running_in
-from support.waiting import until
+from support.waiting import PATIENCE_SECONDS, until
 
 RESET = struct.pack("ii", 1, 0)
 MakeRelays = Callable[[asyncio.AbstractEventLoop], Relays]
@@ -447,7 +447,7 @@ class Port:
         self,
         folder: Path,
         *,
-        seconds: float = 10.0,
+        seconds: float = PATIENCE_SECONDS,
         directory: Directory[Attached] | None = None,
         **limits: Any,
     ) -> None:

@@ -323,13 +323,16 @@ class Agent:  # its parts, and what several threads have to know of one another
         with self._lock:
             return list(self._attempts.values())
 
-    def _add(self, entry: Entry, *, is_adopted: bool) -> Attempt:
+    def _add(self, entry: Entry, *, is_adopted: bool, stop: Stop | None = None) -> Attempt:
+        """Add an attempt and start its thread, which finds `stop` before its first step."""
         attempt = Attempt(entry, self._tools, is_adopted=is_adopted)
         with self._lock:
             self._attempts[entry.attempt_id] = attempt
             if is_adopted:
                 wanted = resources_wanted(entry.work)
                 self._shares.adopt(entry.attempt_id, wanted, entry.gpus)
+        if stop is not None:
+            attempt.stop(stop)
         attempt.start()
         return attempt
 
@@ -505,10 +508,8 @@ class Agent:  # its parts, and what several threads have to know of one another
             _logger.warning("job %s: not taken: %s", attempt_id, error)
             return
         _logger.info("job %s: taken: %s", attempt_id, plain_line(str(work.get("title", ""))))
-        attempt = self._add(entry, is_adopted=False)
         reason = self._orders.rest or ("" if gpus is not None else "as much is not free here")
-        if reason:
-            attempt.stop(Stop(reason, "host"))
+        self._add(entry, is_adopted=False, stop=Stop(reason, "host") if reason else None)
 
     # The thread that looks after what was removed.
 

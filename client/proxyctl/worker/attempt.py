@@ -55,6 +55,9 @@ _logger = logging.getLogger("worker")
 LOG_MAX_BYTES: Final = 64 << 20
 # Of a log that is on its way when the job has ended: a slot is not held for all that it printed.
 LOG_SECONDS: Final = 30.0
+# For sending outputs, without the waits between tries. The marketplace takes an attempt back unpaid
+# six hours after its time (`market.overdue`), so no buyer has more outputs than a line can send.
+_DELIVERY_SECONDS: Final = 4 * 3_600.0
 _LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
 _START_SECONDS: Final = 30.0  # for a supervisor to say that it has begun
 _END_SECONDS: Final = 10.0  # for a supervisor to say that its job has ended, once that was killed
@@ -80,9 +83,9 @@ class Transfers(Protocol):
         """Bring the inputs, and the checkpoint of an attempt before; not all once it is over."""
 
     def upload(
-        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]
+        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool], seconds: float
     ) -> dict[str, Any] | None:
-        """Bring the outputs back; return the report of those that were not taken, if any."""
+        """Bring the outputs back within a time; return the report of those that were not taken."""
 
     def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
         """Begin to send checkpoints of a job that runs; None if it has none."""
@@ -151,6 +154,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         self._is_leaving = False
         self._retries = Retries()
         self._patience: Patience | None = None  # from the first step of its preparation
+        self._delivered_s = 0.0  # spent on sending outputs
         self._sending: _Sending | None = None
         self._ready: threading.Event | None = None  # set when it is; None until somebody looks
         self._thread = threading.Thread(target=self._run, name=entry.attempt_id, daemon=True)
@@ -396,9 +400,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         try:
             report = self._send_log(report)
             if report.verb == "complete":
-                left_out = self._tools.transfers.upload(
-                    self.entry, self._folder, self._is_wanted_no_more
-                )
+                left_out = self._send_outputs()
                 if left_out is not None:
                     fields = {**report.fields, "outputs_left_out": left_out}
                     report = replace(report, fields=fields)
@@ -413,6 +415,19 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             report = failed("host", f"its results are not taken: {error}")
         if not self._is_leaving:
             self._move(State.REPORTING, report=report)
+
+    def _send_outputs(self) -> dict[str, Any] | None:
+        """Bring the outputs back, as far as the time for that goes."""
+        began = time.monotonic()
+        try:
+            return self._tools.transfers.upload(
+                self.entry,
+                self._folder,
+                self._is_wanted_no_more,
+                _DELIVERY_SECONDS - self._delivered_s,
+            )
+        finally:
+            self._delivered_s += time.monotonic() - began
 
     def _send_log(self, report: Report) -> Report:
         """Send the rest of the log, for a bounded time; return a report of as much as was sent."""

@@ -51,13 +51,13 @@ class Shown {
     this.draw();
   }
 
-  // Bytes are told at once; what they cost follows.
+  // Bytes are told at once; what they cost follows. Figures that are on their way may be older than the frame.
   moved(frame) {
     this.frame = frame;
-    if (!this.found) return; // it is on its way
+    this.again();
+    if (!this.found) return;
     this.found.session.bytes_used = frame.bytes_used;
     this.head();
-    this.again();
   }
 
   // How fast it was before the stream was away is not how fast it is.

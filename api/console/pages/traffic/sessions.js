@@ -59,18 +59,24 @@ class List {
       cursor = part.next_cursor;
     } while (cursor && found.length < (this.kept.length ?? LIMIT));
     if (turn !== this.turn) return; // what was asked for later is newer
-    this.rows = found;
+    this.rows = found.map((row) => this.current(row));
     this.next.hidden = !cursor;
     this.shown.hidden = !found.length;
     update(this.shown, total === undefined ? count(found.length) : t("common.of", { shown: found.length, n: total }));
     this.draw();
   }
 
+  // What was told while a list was on its way is not in the list.
+  current(row) {
+    const told = row.status === "active" ? this.frames.get(row.id) : null;
+    return { ...row, bytes_used: Math.max(row.bytes_used, told?.bytes_used ?? 0) };
+  }
+
   moved(frame) {
+    this.frames.set(frame.session_id, frame);
     const row = this.rows.find((each) => each.id === frame.session_id);
     if (!row) return;
     row.bytes_used = frame.bytes_used;
-    this.frames.set(row.id, frame);
     this.draw();
   }
 

@@ -36,8 +36,11 @@ def fits(resources: Resources, capacity: Capacity) -> bool:
 
 def shortage(resources: Resources, capacity: Capacity) -> Shortage | None:
     """Return the first thing that a device has too little of for a job; None if that fits."""
-    if capacity.slots < 1:
-        return "slots"
+    return "slots" if capacity.slots < 1 else short_of(resources, capacity)
+
+
+def short_of(resources: Resources, capacity: Capacity) -> Shortage | None:
+    """Return the same, whatever slots the device has."""
     if resources.cores > capacity.cores + _NEAR:
         return "cores"
     if resources.ram_gb > capacity.ram_gb + _NEAR:

@@ -47,7 +47,7 @@ from proxyctl.worker.executors.engine import (
 )
 from proxyctl.worker.executors.family import is_alive
 from proxyctl.worker.executors.guarded import GIVE_UP_SECONDS
-from proxyctl.worker.executors.limits.base import file_bytes_of
+from proxyctl.worker.executors.limits.base import file_bytes_of, require_sane
 from proxyctl.worker.executors.netns import Spaces
 from proxyctl.worker.executors.ownership import give_away
 
@@ -134,6 +134,7 @@ class Containers:
             TaskError: it cannot be run here; nothing is left behind.
         """
         name = _name(task.attempt_id)
+        require_sane(task.bounds)  # an engine takes a bound that it rounds to 0 for none
         if task.network != "none" and (
             self._network is None or not self.engine.can_share_network()
         ):

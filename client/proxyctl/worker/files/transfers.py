@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import stat
 import threading
+import time
 from contextlib import closing, suppress
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, cast
@@ -94,9 +96,11 @@ class FileTransfers:
             self._restore(checkpoint, payload.checkpoint.path, folder, room, patience)
 
     def upload(
-        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool]
+        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool], seconds: float
     ) -> dict[str, Any] | None:
         """Bring the outputs back; what is not taken of them is said in a file of its own.
+
+        Files that are not sent within `seconds` are left out.
 
         Returns:
             For the report: how many files and bytes were not taken, and why; None where all were.
@@ -111,6 +115,7 @@ class FileTransfers:
             return None
         left = disk_bytes_of(entry.work, self._lend)
         uploader = Uploader(self._link, self._web, entry.job_id, entry.attempt, is_stopped)
+        uploader.deadline = time.monotonic() + seconds
         with _opened(folder / WORK) as work:
             collection = work.collect(outputs)
             for leaving in collection.files:
@@ -121,6 +126,7 @@ class FileTransfers:
                     collection.leave_out_file(leaving.name, reason, leaving.size_bytes)
                 else:
                     left -= leaving.size_bytes
+        uploader.deadline = math.inf
         _tell_left_out(uploader, collection)
         return collection.summary()
 

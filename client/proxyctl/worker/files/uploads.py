@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
+import time
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from proxyctl.words import plain_line
@@ -50,6 +52,9 @@ class Uploader:
         job_id: the job.
         attempt: the number of the attempt.
         is_stopped: says whether nobody wants them any more.
+
+    Attributes:
+        deadline: after which no file is taken (`time.monotonic`).
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Uploader:
         self._job_id = job_id
         self._attempt = attempt
         self._is_stopped = is_stopped
+        self.deadline = math.inf
 
     def send(self, name: str, opener: Callable[[], IO[bytes]], kind: str = "output") -> None:
         """Send a file.
@@ -74,6 +80,7 @@ class Uploader:
             LinkError: it may be tried again.
             RefusedError: nothing of this attempt is taken any more.
         """
+        self._require_wanted()
         size, digest = self._digest(opener)
         fields = {
             "attempt": self._attempt,
@@ -125,6 +132,13 @@ class Uploader:
             raise LinkError("the marketplace says where to send a file, but not how") from error
         return []
 
+    def _require_wanted(self) -> None:
+        """Check that the file is still wanted, and that there is time to send it."""
+        if self._is_stopped():
+            raise StoppedError("a file is not wanted any more")
+        if time.monotonic() > self.deadline:
+            raise NotTakenError("there is no time left to send it")
+
     def _send_part(
         self, request: dict[str, Any], opener: Callable[[], IO[bytes]], offset: int, size: int
     ) -> str:
@@ -132,8 +146,7 @@ class Uploader:
             file.seek(offset)
 
             def read(most: int) -> bytes:
-                if self._is_stopped():
-                    raise StoppedError("a file is not wanted any more")
+                self._require_wanted()
                 return file.read(most)
 
             headers = {
@@ -151,8 +164,7 @@ class Uploader:
                 if size > most:
                     raise NotTakenError("it grew while it was read")
                 digest.update(data)
-                if self._is_stopped():
-                    raise StoppedError("a file is not wanted any more")
+                self._require_wanted()
         if size < most:
             raise NotTakenError("it became shorter while it was read")
         return size, digest.hexdigest()

@@ -224,6 +224,16 @@ def test_what_cannot_be_run_is_refused_in_words(containers: Containers, task: Ta
     assert call(containers.engine, "ps", "--all", "--quiet").strip() == ""
 
 
+@pytest.mark.parametrize("few", [{"cores": 0.001}, {"memory_bytes": 0}, {"memory_bytes": 1 << 20}])
+def test_a_bound_that_an_engine_takes_for_none_is_refused(
+    containers: Containers, task: Task, few: dict[str, int]
+) -> None:
+    """The job would have all cores, or all memory, of the device."""
+    with pytest.raises(TaskError, match="a job needs at least") as refused:
+        containers.prepare(replace(task, bounds=replace(BOUNDS, **few)))  # type: ignore[arg-type]
+    assert refused.value.kind == "refused"
+
+
 def test_a_program_that_is_not_in_the_image_is_the_jobs_failure(
     containers: Containers, task: Task
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import socket
 import tarfile
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -87,10 +88,12 @@ class Device:
         return Entry(work=work, state=State.PREPARING, boot="")
 
     async def upload(
-        self, is_stopped: Callable[[], bool] = never, **payload: Any
+        self, is_stopped: Callable[[], bool] = never, seconds: float = 3_600.0, **payload: Any
     ) -> dict[str, Any] | None:
         entry = self.entry(**payload)
-        return await asyncio.to_thread(self.transfers.upload, entry, self.folder, is_stopped)
+        return await asyncio.to_thread(
+            self.transfers.upload, entry, self.folder, is_stopped, seconds
+        )
 
     async def fetch(self, is_stopped: Callable[[], bool] = never, **payload: Any) -> None:
         entry = self.entry(**payload)
@@ -273,6 +276,35 @@ async def test_a_file_that_is_deleted_while_it_is_sent_does_not_fail_the_work(
     left = await device.left()
     assert left.keys() == {"out/second", "left-out.txt"}
     assert b"out/first: the marketplace does not take it" in left["left-out.txt"]["content"]
+
+
+async def test_a_line_too_slow_for_all_outputs_does_not_fail_the_work(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marketplace would take the attempt back unpaid: outputs of holes cost a job nothing."""
+    send, seconds = web._send, 1.0
+
+    def slowly(connection: Any, read: Callable[[int], bytes], size: int) -> None:
+        def late(most: int) -> bytes:
+            data = read(most)
+            if size == len(b"large"):
+                time.sleep(2 * seconds)
+            return data
+
+        send(connection, late, size)
+
+    monkeypatch.setattr(web, "_send", slowly)
+    monkeypatch.setattr(web, "PIECE_BYTES", 1)
+    for name, content in (("a", b"1"), ("b", b"large"), ("c", b"3")):
+        device.leave(f"out/{name}", content)
+    report = await device.upload(seconds=seconds, outputs=[{"name": "x", "path": "out"}])
+    left = await device.left()
+    assert left.keys() == {"out/a", "left-out.txt"}
+    assert report is not None
+    assert (report["files"], report["bytes"]) == (2, len(b"large3"))
+    assert report["reasons"] == [
+        f"out/{name}: there is no time left to send it" for name in ("b", "c")
+    ]
 
 
 async def test_outputs_beyond_the_bounds_are_told_in_a_file_and_in_the_report(
