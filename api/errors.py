@@ -35,7 +35,10 @@ class Transport(Enum):
     STORE_UNAVAILABLE = (
         "store_unavailable",
         500,
-        "The database does not answer, and nothing was done; try again in a moment.",
+        (
+            "The database does not answer; try again, "
+            "with an Idempotency-Key if it must not be done twice."
+        ),
     )
     OUTCOME_UNKNOWN = (
         "outcome_unknown",

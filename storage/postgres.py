@@ -43,6 +43,7 @@ from storage.postgres_link import CHANNEL, PostgresLink
 from storage.postgres_pooler import Pooler, refuse_transaction_mode
 from storage.postgres_servers import (
     CONNECT_ERRORS,
+    ServerConnection,
     Servers,
     accepts_writes,
     cause_of,
@@ -53,7 +54,8 @@ from storage.store import Arguments, Result, Row, Unit, Value
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
-    _Connection = PoolConnectionProxy[asyncpg.Record]
+    _Connection = PoolConnectionProxy[asyncpg.Record]  # it passes on a `ServerConnection`'s methods
+
 
 # All of a unit: the wait for a connection and for the database, its statements and its commit.
 # Shorter than the 15 to 30 seconds that most clients wait for an answer.
@@ -116,9 +118,6 @@ class _LateError(UnavailableError):
     """No answer came in time, before COMMIT was sent: nothing was written."""
 
 
-_LOST = (_GoneError, _LateError, TimeoutError)
-
-
 class _Database(NamedTuple):
     """Shared by all connections of a process."""
 
@@ -152,9 +151,7 @@ class PostgresStore:
         self._aside = None
         if aside is not None:
             self._aside = PostgresStore(database, aside, unit_seconds=unit_seconds)
-        self._in_use: set[_Connection] = set()
         self._committing: set[asyncio.Task[None]] = set()
-        self._availability.on_moved(self._leave_old_server)
 
     @classmethod
     async def open(
@@ -244,7 +241,8 @@ class PostgresStore:
         """See `Store.close`."""
         aside = [self._aside.close()] if self._aside is not None else []
         await asyncio.gather(*self._committing, return_exceptions=True)
-        await asyncio.gather(_close(self._pool), self._availability.close(), *aside)
+        await asyncio.gather(_close(self._pool), *aside)
+        await self._availability.close()
 
     # --- a unit of work --------------------------------------------------------------------------
 
@@ -292,7 +290,7 @@ class PostgresStore:
                     await connection.execute(begin)
                 result = await unit(tx)
         except BaseException as error:
-            await self._roll_back(connection, is_lost=isinstance(error, _LOST))
+            await self._roll_back(connection, is_lost=isinstance(error, _GoneError))
             if isinstance(error, TimeoutError):
                 raise _LateError("no answer in time", Cause.SILENT) from error
             raise
@@ -301,9 +299,15 @@ class PostgresStore:
             return tx, result
         committing = asyncio.create_task(self._commit(connection, deadline))
         self._committing.add(committing)
-        committing.add_done_callback(self._committing.discard)
+        committing.add_done_callback(self._committed)
         await asyncio.shield(committing)
         return tx, result
+
+    def _committed(self, task: asyncio.Task[None]) -> None:
+        """Forget a commit; its error is retrieved here if its caller was cancelled."""
+        self._committing.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), UnavailableError):
+            _logger.debug("a commit failed: %s", error)
 
     async def _acquire(self, deadline: float) -> "_Connection":
         """Return a free connection to a server that accepts writes.
@@ -313,15 +317,17 @@ class PostgresStore:
             UnavailableError: no connection is free.
         """
         while True:
-            with _translating():
-                connection = await self._pool.acquire(timeout=self._left(deadline))
-            self._in_use.add(connection)
+            try:
+                with _translating():
+                    connection = await self._pool.acquire(timeout=self._left(deadline))
+            except _LateError as error:
+                if self._pool.get_size() < self._pool.get_max_size():
+                    raise
+                raise UnavailableError("no connection of the pool is free", Cause.BUSY) from error
             if accepts_writes(connection):
                 return connection
-            # It would stay in the pool, and with it all others that lead there.
-            _end(connection)
+            _end(connection)  # it would stay in the pool, and be taken again and again
             await self._release(connection)
-            await self._pool.expire_connections()
 
     async def _commit(self, connection: "_Connection", deadline: float) -> None:
         """Commit, and give the connection back; never cancelled, see the head of this file.
@@ -331,7 +337,11 @@ class PostgresStore:
             UnknownOutcomeError: no answer came.
             UnavailableError: the server rolled it back.
         """
+        if _is_closed(connection):  # nothing is awaited between this look and the sending of COMMIT
+            await self._release(connection)
+            raise _GoneError("the connection was lost before the commit", Cause.UNREACHABLE)
         seconds = max(self._left(deadline), COMMIT_LEAST_SECONDS)
+        connection.begin_commit()  # type: ignore[attr-defined]  # by its proxy
         timer = asyncio.get_running_loop().call_later(seconds, _end, connection)
         try:
             with _translating(connection):
@@ -344,6 +354,8 @@ class PostgresStore:
             raise
         finally:
             timer.cancel()
+            if not _is_closed(connection):
+                connection.end_commit()  # type: ignore[attr-defined]  # by its proxy
             await self._release(connection)
         if status != "COMMIT":  # a statement of the unit failed, and the unit went on
             raise UnavailableError("the server rolled the transaction back")
@@ -368,17 +380,15 @@ class PostgresStore:
             await self._release(connection)
 
     async def _release(self, connection: "_Connection") -> None:
-        self._in_use.discard(connection)
-        await self._pool.release(connection, timeout=ROLLBACK_SECONDS)
+        """Give a connection back; the outcome of its unit stands, however that goes."""
+        try:
+            await self._pool.release(connection, timeout=ROLLBACK_SECONDS)
+        except CONNECT_ERRORS as error:
+            _logger.debug("a connection did not close in time: %s", error)
+            _end(connection)
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - asyncio.get_running_loop().time())
-
-    async def _leave_old_server(self) -> None:
-        """End every connection to the server before, also in the middle of a unit."""
-        for connection in tuple(self._in_use):
-            _end(connection)
-        await self._pool.expire_connections()
 
 
 class _Transaction:
@@ -444,7 +454,12 @@ def _pool(servers: Servers, options: dict[str, Any], size: int) -> asyncpg.Pool:
     It keeps none ready: the driver replaces those in an outage, and logs each failure.
     """
     return asyncpg.create_pool(
-        min_size=0, max_size=size, connect=servers.connect, reset=_nothing_to_reset, **options
+        min_size=0,
+        max_size=size,
+        connect=servers.connect,
+        connection_class=ServerConnection,
+        reset=_nothing_to_reset,
+        **options,
     )
 
 
@@ -503,7 +518,9 @@ def _translating(connection: "_Connection | asyncpg.Connection | None" = None) -
         yield
     except _RETRIED:
         raise
-    except UnavailableError as error:  # no server accepts writes
+    except UnavailableError as error:  # no server accepts writes, or none has a free place
+        if error.cause is Cause.BUSY:
+            raise
         raise _GoneError(str(error), error.cause) from error
     except CONNECT_ERRORS as error:
         is_closed = connection is not None and _is_closed(connection)

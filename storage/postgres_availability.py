@@ -12,8 +12,8 @@ whatever the number of clients.
 A statement without an answer (`doubted`) may wait for a lock, or its server may be frozen. So the
 search asks for a new connection beside the traffic: units go on if the same server gives one.
 
-When another server than before accepts writes, the connections to the old one are worthless, also
-those in the middle of a unit: the owners of connections end them (`on_moved`).
+A server without a free place for one more connection is no outage: the connections that the pools
+have go on.
 
 An outage is logged in two lines, at its beginning and at its end; one more says that the database
 went back in time, because that outage ends by a restart alone. Refusals while the database is in
@@ -22,12 +22,13 @@ reach (a full disk, a missing standby) are logged once a minute for each cause.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+
+import asyncpg
 
 from storage.errors import Cause, UnavailableError
 from storage.health import Health
-from storage.postgres_servers import Servers, cause_of, message_of
+from storage.postgres_servers import CONNECT_ERRORS, Servers, cause_of, message_of
 
 # A planned switchover takes one to two seconds, and most clients wait longer than four.
 PATIENCE_SECONDS = 4.0
@@ -47,6 +48,7 @@ class _Outage:
     began: float
     refused: int = 0
     repeated: int = 0
+    logged: Cause | None = None
 
 
 @dataclass
@@ -77,11 +79,8 @@ class Availability:
         self._totals = _Totals()
         # By cause, loop time: until when a refusal with the database in reach is not logged again.
         self._quiet_until: dict[Cause, float] = {}
-        self._on_moved: list[Callable[[], Awaitable[None]]] = []
-
-    def on_moved(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Have `call` called when another server accepts writes, or the same one does again."""
-        self._on_moved.append(call)
+        self._is_closed = False
+        servers.on_moved = self._moved
 
     def health(self) -> Health:
         """Return the known state of the database."""
@@ -112,10 +111,11 @@ class Availability:
         failures[error.cause] = failures.get(error.cause, 0) + 1
         if self._outage is not None:
             self._outage.refused += 1
-        now = asyncio.get_running_loop().time()
-        if self._up.is_set() and now >= self._quiet_until.get(error.cause, 0.0):
-            self._quiet_until[error.cause] = now + QUIET_SECONDS
-            _logger.error("database failure (%s): %s", error.cause, error)
+            self._announce(error)
+        elif error.cause is Cause.OTHER:
+            return  # its caller logs it, because it may be a fault of the unit itself
+        else:
+            self._log_sometimes(error)
         error.is_logged = True
 
     def repeated(self) -> None:
@@ -146,61 +146,85 @@ class Availability:
             raise UnavailableError(str(self._cause), self._cause.cause)
 
     async def close(self) -> None:
-        """End the search."""
+        """End the search, and begin no other."""
+        self._is_closed = True
         search, self._search = self._search, None
         if search is not None:
             search.cancel()
             await asyncio.gather(search, return_exceptions=True)
 
+    def _moved(self) -> None:
+        self._totals.failovers += 1
+        _logger.warning("database moved: %s accepts writes now", self._servers.current)
+
     def _begin(self) -> None:
         self._outage = self._outage or _Outage(asyncio.get_running_loop().time())
 
     def _look(self) -> None:
-        if self._search is None:
+        if self._search is None and not self._is_closed:
             self._search = asyncio.create_task(self._find(), name="search for the database")
 
     async def _find(self) -> None:
         """Search until a server accepts writes, and end the outage."""
-        before = self._servers.current
-        logged: Cause | None = None
-        while (error := await self._failure()) is not None:
-            self._cause = error
-            self._up.clear()
-            self._begin()
-            # A database that went back in time never returns by itself: an operator must read it.
-            if logged is None or (error.cause is Cause.WENT_BACK and logged is not error.cause):
-                _logger.error("database unavailable: %s", error)
-                logged = error.cause
-            await asyncio.sleep(SEARCH_PAUSE_SECONDS)
-        is_logged = logged is not None
-        has_moved = self._servers.current != before
-        if has_moved:
-            self._totals.failovers += 1
-        if has_moved or is_logged:
-            for call in self._on_moved:
-                await call()
-        self._search = None
-        self._end(is_logged=is_logged or has_moved)
+        try:
+            while (error := await self._failure()) is not None:
+                self._cause = error
+                self._up.clear()
+                self._begin()
+                self._announce(error)
+                await asyncio.sleep(SEARCH_PAUSE_SECONDS)
+        finally:
+            self._search = None
+        self._end()
 
-    def _end(self, *, is_logged: bool) -> None:
+    def _announce(self, error: UnavailableError) -> None:
+        """Log the beginning of an outage, once; a database that went back in time in any case."""
+        assert self._outage is not None  # noqa: S101 - the callers begin it
+        is_new = self._outage.logged is None or (
+            error.cause is Cause.WENT_BACK and self._outage.logged is not Cause.WENT_BACK
+        )
+        if is_new:
+            _logger.error("database unavailable: %s", error)
+            self._outage.logged = error.cause
+
+    def _log_sometimes(self, error: UnavailableError) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._quiet_until.get(error.cause, 0.0):
+            self._quiet_until[error.cause] = now + QUIET_SECONDS
+            _logger.error("database failure (%s): %s", error.cause, error)
+
+    def _end(self) -> None:
         outage, self._outage = self._outage, None
         self._up.set()
-        if outage is not None and is_logged:
-            _logger.warning(
-                "database available again after %.1f s, at %s: %d requests refused, %d repeated",
-                asyncio.get_running_loop().time() - outage.began,
-                self._servers.current,
-                outage.refused,
-                outage.repeated,
-            )
+        if outage is None or outage.logged is None:
+            return
+        # A server that was frozen goes on with old units, if it is the same one.
+        self._servers.end_older(outage.began)
+        _logger.warning(
+            "database available again after %.1f s, at %s: %d requests refused, %d repeated",
+            asyncio.get_running_loop().time() - outage.began,
+            self._servers.current,
+            outage.refused,
+            outage.repeated,
+        )
 
     async def _failure(self) -> UnavailableError | None:
         """Connect to the server that accepts writes; return why that is impossible."""
         try:
             connection = await self._servers.connect(**self._options)
-            await connection.close(timeout=CLOSE_SECONDS)
         except UnavailableError as error:
-            return error
+            failure = error
         except Exception as error:  # noqa: BLE001 - the search goes on, and logs the cause
-            return UnavailableError(message_of(error), cause_of(error))
-        return None
+            failure = UnavailableError(message_of(error), cause_of(error))
+        else:
+            await _close(connection)
+            return None
+        return None if failure.cause is Cause.BUSY else failure
+
+
+async def _close(connection: asyncpg.Connection) -> None:
+    try:
+        await connection.close(timeout=CLOSE_SECONDS)
+    except CONNECT_ERRORS as error:
+        _logger.debug("a connection of the search did not close: %s", error)
+        connection.terminate()

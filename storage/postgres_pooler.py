@@ -38,20 +38,18 @@ async def refuse_transaction_mode(
         CannotOpenError: two clients shared a server connection, or one client had several.
     """
     mode = 'the pooler works in transaction mode; it needs pool_mode = "session"'
-    first = await connect()
+    connections: list[asyncpg.Connection] = []
     try:
-        second = await connect()
-        try:
-            for _ in range(LOOKS):
-                of_first = await _backend(first)
-                if of_first == await _backend(second) or of_first != await _backend(first):
-                    raise CannotOpenError(mode)
-        finally:
-            second.terminate()
+        first, second = connections = [await connect(), await connect()]
+        for _ in range(LOOKS):
+            of_first = await _backend(first)
+            if of_first == await _backend(second) or of_first != await _backend(first):
+                raise CannotOpenError(mode)
     except (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError) as error:
         raise CannotOpenError(mode) from error
     finally:
-        first.terminate()
+        for connection in connections:
+            connection.terminate()
 
 
 async def _backend(connection: asyncpg.Connection) -> int:

@@ -13,17 +13,21 @@ where a connection leads, for the pools and for a node's link alike:
 - Once every other server has answered, a silent one gets `SILENT_SECONDS` in all: a machine that
   died never answers, and a standby may be promoted meanwhile.
 - A server whose history ends before the history that this process has seen lost committed changes
-  (see `Position`). It never wins. If no other server accepts writes either, the database went back
-  in time, and this process refuses all servers until it is started again: by then, an operator has
-  compared the books.
+  (see `Position`). It never wins. If no other server accepts writes for `LATCH_SECONDS`, the
+  database went back in time, and this process refuses all servers until it is started again: by
+  then, an operator has compared the books. Before that time a balancer may lead to an old server
+  for a moment.
+- When another server wins, every connection to the old one is worthless, also in a pool or in the
+  middle of a unit: it is ended at once.
 """
 
 import asyncio
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
+from weakref import WeakSet
 
 import asyncpg
 
@@ -40,7 +44,9 @@ NEXT_SECONDS = 1.0
 # As long as a server may take that is the only hope; a lost connection attempt is repeated by TCP
 # after one and three seconds.
 ROUND_SECONDS = 10.0
-SILENT_SECONDS = 2.0
+SILENT_SECONDS = 3.0
+# A balancer leaves an old server within seconds, and a manager of PostgreSQL demotes it.
+LATCH_SECONDS = 15.0
 # A machine that died acknowledges nothing. The kernel ends its connections after this time, before
 # a statement ends by its own limit of ten seconds.
 TCP_USER_TIMEOUT_SECONDS = 8.0
@@ -98,15 +104,46 @@ class Position(NamedTuple):
         return f"timeline {self.timeline}, {high:X}/{low:X}"
 
 
+class _Back(NamedTuple):
+    """A database that went back in time: since when (loop time), and whether it stays refused."""
+
+    found: Position
+    seen: Position
+    since: float
+    is_for_good: bool = False
+
+
 class WentBackError(UnavailableError):
     """A server lost changes that this process has seen there, or on another server."""
 
     def __init__(self, found: Position, seen: Position) -> None:
+        self.found = found
+        self.seen = seen
         super().__init__(
             f"the database went back in time: it is at {found}, and was at {seen}; "
             "stop all daemons, run `proxyd ledger audit`, and start them again",
             Cause.WENT_BACK,
         )
+
+
+class ServerConnection(asyncpg.Connection):
+    """A connection that knows its server.
+
+    `server` is the server's name, `made_at` the time of the connection (loop time), `is_committing`
+    whether a COMMIT has no answer yet.
+    """
+
+    server = ""
+    made_at = 0.0
+    is_committing = False
+
+    def begin_commit(self) -> None:
+        """Note that COMMIT is sent: from here on, only silence may end the connection."""
+        self.is_committing = True
+
+    def end_commit(self) -> None:
+        """Note that COMMIT was answered."""
+        self.is_committing = False
 
 
 class Servers:
@@ -120,8 +157,11 @@ class Servers:
         self._url = url
         self._servers = list(servers_of(url))
         self._seen = Position(0, 0)
-        self._went_back: WentBackError | None = None
+        self._back: _Back | None = None
+        self._live: WeakSet[ServerConnection] = WeakSet()
+        self._is_known = False
         self.current = place(url)  # the server that accepted writes last
+        self.on_moved: Callable[[], None] = _ignore
 
     async def connect(self, *_: object, **options: object) -> asyncpg.Connection:
         """Return a connection to the server that accepts writes.
@@ -134,16 +174,14 @@ class Servers:
             ValueError: the URL cannot be understood.
             asyncpg.PostgresError: the only server refuses, as with a wrong password.
         """
-        if self._went_back is not None:
-            raise self._went_back
+        if self._back is not None and self._back.is_for_good:
+            raise WentBackError(self._back.found, self._back.seen)
         failures: dict[Server | None, BaseException] = {}
         connection = await self._round(options, failures)
         if connection is not None:
+            self._back = None
             return connection
-        went_back = [each for each in failures.values() if isinstance(each, WentBackError)]
-        if went_back:
-            self._went_back = went_back[0]
-            raise self._went_back
+        self._look_back(failures)
         if len(failures) == 1:
             raise next(iter(failures.values()))
         raise UnavailableError(
@@ -151,6 +189,37 @@ class Servers:
             + "; ".join(f"{server} {_why(error)}" for server, error in failures.items()),
             cause_of(*failures.values()),
         )
+
+    def end_others(self) -> None:
+        """End every connection that leads to another server than the one that accepts writes."""
+        for connection in tuple(self._live):
+            if connection.server != self.current:
+                connection.terminate()
+
+    def end_older(self, moment: float) -> None:
+        """End every connection made before `moment` (loop time), unless it waits for a COMMIT."""
+        for connection in tuple(self._live):
+            if connection.made_at < moment and not connection.is_committing:
+                connection.terminate()
+
+    def _look_back(self, failures: Mapping[Server | None, BaseException]) -> None:
+        """Refuse a database that went back in time, for good once it has lasted.
+
+        Raises:
+            WentBackError: a server did, and no other one accepts writes.
+        """
+        found = [each for each in failures.values() if isinstance(each, WentBackError)]
+        if not found:
+            self._back = None
+            return
+        now = asyncio.get_running_loop().time()
+        if self._back is None:
+            self._back = _Back(found[0].found, found[0].seen, now)
+        # A silent server may be the one with the latest changes.
+        is_certain = not any(isinstance(each, TimeoutError) for each in failures.values())
+        if is_certain and now - self._back.since >= LATCH_SECONDS:
+            self._back = self._back._replace(is_for_good=True)
+        raise WentBackError(self._back.found, self._back.seen)
 
     async def _round(
         self, options: Mapping[str, object], failures: dict[Server | None, BaseException]
@@ -203,7 +272,10 @@ class Servers:
         }
         if server is not None:
             arguments |= {"host": [server.host], "port": [server.port]}
-        connection: asyncpg.Connection = await asyncpg.connect(self._url, **arguments)
+        arguments["connection_class"] = ServerConnection
+        connection: ServerConnection = await asyncpg.connect(self._url, **arguments)
+        connection.server = self._name(server)
+        connection.made_at = asyncio.get_running_loop().time()
         try:
             bound_silence(connection)
             # Another connection may show a later position before this one's answer is read.
@@ -217,13 +289,20 @@ class Servers:
             connection.terminate()
             raise
         self._seen = max(self._seen, position or self._seen)
+        self._live.add(connection)
         return connection
+
+    def _name(self, server: Server | None) -> str:
+        return place(self._url) if server is None else str(server)
 
     def _begin_with(self, server: Server | None) -> None:
         """Ask the server that accepts writes first from here on."""
         self._servers = [server, *(each for each in self._servers if each != server)]
-        if server is not None:
-            self.current = str(server)
+        has_moved = self._is_known and self.current != self._name(server)
+        self.current, self._is_known = self._name(server), True
+        if has_moved:
+            self.end_others()
+            self.on_moved()
 
     def _end_with(self, silent: Sequence[Server | None]) -> None:
         """Ask silent servers last from here on, so that none of them delays the others."""
@@ -234,7 +313,8 @@ async def _end(attempts: dict[asyncio.Task[asyncpg.Connection], Server | None]) 
     """Cancel attempts, and end those that have connected at the last moment."""
     for task in attempts:
         task.cancel()
-    for result in await asyncio.gather(*attempts, return_exceptions=True):
+    ending = asyncio.gather(*attempts, return_exceptions=True)
+    for result in await asyncio.shield(ending):
         if isinstance(result, asyncpg.Connection):
             result.terminate()
 
@@ -247,6 +327,10 @@ async def _position(connection: asyncpg.Connection) -> Position | None:
         return None
     assert row is not None  # noqa: S101 - it has no WHERE
     return Position(int(row[0][:8], 16), row[1])
+
+
+def _ignore() -> None:
+    """Do nothing: no one has asked to be called."""
 
 
 def bound_silence(connection: asyncpg.Connection) -> None:
@@ -291,8 +375,9 @@ def servers_of(url: str) -> Sequence[Server | None]:
     parts = urlsplit(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     hosts = parts.netloc.partition("@")[2] if "@" in parts.netloc else parts.netloc
-    named = unquote(hosts) if hosts else query.get("host", "")
-    each = named.split(",")
+    if "@" in hosts or "@" in parts.path:  # a part of the password would be taken for a server
+        raise ValueError("storage.url has an @ that is not written %40")
+    each = hosts.split(",") if hosts else query.get("host", "").split(",")
     if len(each) == 1:
         return [None]
     ports = query.get("port", "").split(",")
@@ -312,6 +397,7 @@ def _server(spec: str, port: str) -> Server:
         host, own = spec, ""
     else:
         host, _, own = spec.partition(":")
+    host = unquote(host)
     if not host:
         raise ValueError("storage.url has a server without a name")
     number = own or port or str(PORT)
@@ -323,8 +409,8 @@ def _server(spec: str, port: str) -> Server:
 def cause_of(*errors: BaseException) -> Cause:
     """Return the kind of failure that says most of several servers."""
     kinds = [_cause(error) for error in errors]
-    # A server that answers says more than one that does not.
-    ranks = (Cause.WENT_BACK, Cause.READ_ONLY, Cause.FULL, Cause.BUSY, Cause.SILENT)
+    # The trouble of the primary says more than its standbys, and they say more than a silent one.
+    ranks = (Cause.WENT_BACK, Cause.FULL, Cause.BUSY, Cause.READ_ONLY, Cause.SILENT)
     return next((each for each in ranks if each in kinds), kinds[0])
 
 
@@ -373,6 +459,6 @@ def _why(error: BaseException) -> str:
         return "does not answer"
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return "is a standby, or read-only"
-    if isinstance(error, OSError) and error.errno:
-        return f"fails ({os.strerror(error.errno)})"
+    if isinstance(error, OSError) and (error.errno or 0) > 0:  # of name servers it is negative
+        return f"fails ({os.strerror(error.errno or 0)})"
     return f"fails ({message_of(error)})"

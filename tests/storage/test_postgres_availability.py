@@ -69,6 +69,18 @@ async def set_server(url: str, name: str, value: str) -> None:
         await connection.close()
 
 
+async def knows_of_a_lost_standby(store: PostgresStore) -> None:
+    """Wait until the connection of a store has read that a standby is awaited."""
+
+    async def setting(tx: Transaction) -> str | None:
+        return await tx.one(str, "SELECT current_setting('synchronous_standby_names')")
+
+    async def has_read() -> bool:
+        return await store.read(setting) == "lost"
+
+    await until(has_read, "the setting is read")
+
+
 async def waits(url: str, event: str) -> bool:
     """Return whether a connection waits for an event, by its name in PostgreSQL's activity."""
     connection = await asyncpg.connect(url)
@@ -205,8 +217,9 @@ async def test_an_unanswered_commit_is_neither_cancelled_nor_done(
 ) -> None:
     """A commit that waits for a standby, and is cancelled, is done here and nowhere else."""
     monkeypatch.setattr("storage.postgres.COMMIT_LEAST_SECONDS", 0.5)
-    store._unit_seconds = 0.5
     await set_server(server.url, "synchronous_standby_names", "lost")
+    await knows_of_a_lost_standby(store)
+    store._unit_seconds = 0.5
     with pytest.raises(UnknownOutcomeError):
         await store.write(add)
     # The server goes on waiting, with its locks: the change is invisible, and a repetition waits.
@@ -230,6 +243,7 @@ async def test_a_commit_goes_on_when_its_task_is_cancelled(
     server: KillableServer, store: PostgresStore
 ) -> None:
     await set_server(server.url, "synchronous_standby_names", "lost")
+    await knows_of_a_lost_standby(store)
     writing = asyncio.create_task(store.write(add))
 
     async def has_begun() -> bool:
