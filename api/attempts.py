@@ -17,7 +17,9 @@ from market.attempts import NAMED_MAX, Action, LeftOut
 from market.errors import Code
 from market.scopes import Scope
 
-AttemptNumber = Annotated[int, Meta(ge=1, le=1_000)]
+# A service that is started again and again for a year has tens of thousands. A number that is refused
+# here would keep its device from naming all the others that it holds.
+AttemptNumber = Annotated[int, Meta(ge=1, le=999_999)]
 # How far the device is, in its program's words; "preparing" is waited for longer.
 Phase = Annotated[str, Meta(pattern="^[a-z_]{1,32}$")]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]

@@ -482,7 +482,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         for stop in order.stops:
             attempt = self._attempts.get(stop.attempt_id)
             if attempt is not None:
-                attempt.stop(Stop(stop.reason, grace_s=attempt.grace_s))
+                attempt.stop(Stop(stop.reason, grace_s=attempt.cancelled_grace_s))
         for work in order.jobs:
             self._take(work)
 
