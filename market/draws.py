@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from market import ledger, reviews
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import Currency
+from market.overdue import GRACE_SECONDS
 from market.states import JobStatus
 from proxyctl.protocol.jobspec import Payload
 from storage import attempts as attempt_queries
@@ -308,12 +309,16 @@ async def _time(
     if since is not None:
         served = max(until - since, 0)
         return _Time(served, served, max(until - began, 0))
-    # However late its end is heard of, it had no more time than this.
     assert job.device_id is not None  # noqa: S101 - the job runs
     assert replica.ready_within is not None  # noqa: S101 - else it is ready once it has begun
-    unready = min(max(until - began, 0), replica.ready_within)
+    # However late its end is heard of, it had no more time than this.
+    unready = min(max(until - began, 0), replica.ready_within + GRACE_SECONDS)
     given = await queries.unready_seconds(
-        tx, buyer_id=job.user_id, device_id=job.device_id, since=now - DAY_SECONDS
+        tx,
+        buyer_id=job.user_id,
+        device_id=job.device_id,
+        since=now - DAY_SECONDS,
+        late=GRACE_SECONDS,
     )
     free = max(UNREADY_FREE_SECONDS - given, 0)
     return _Time(paid=max(unready - free, 0))

@@ -508,8 +508,12 @@ class Agent:  # its parts, and what several threads have to know of one another
             _logger.warning("job %s: not taken: %s", attempt_id, error)
             return
         _logger.info("job %s: taken: %s", attempt_id, plain_line(str(work.get("title", ""))))
-        reason = self._orders.rest or ("" if gpus is not None else "as much is not free here")
-        self._add(entry, is_adopted=False, stop=Stop(reason, "host") if reason else None)
+        stop = Stop(self._orders.rest, "host") if self._orders.rest else None
+        if stop is None and gpus is None:
+            # Of what a job does not ask for it gets an equal part, which the marketplace does not
+            # know of. With other jobs beside it a buyer can so ask for more than there is.
+            stop = Stop("as much is not free here", "refused")
+        self._add(entry, is_adopted=False, stop=stop)
 
     # The thread that looks after what was removed.
 
