@@ -17,8 +17,8 @@ from market.attempts import NAMED_MAX, Action, LeftOut
 from market.errors import Code
 from market.scopes import Scope
 
-# A service that is started again and again for a year has tens of thousands. A number that is refused
-# here would keep its device from naming all the others that it holds.
+# A service that starts again and again for a year has tens of thousands of attempts. A device whose
+# report is refused for one number cannot name its other attempts either.
 AttemptNumber = Annotated[int, Meta(ge=1, le=999_999)]
 # How far the device is, in its program's words; "preparing" is waited for longer.
 Phase = Annotated[str, Meta(pattern="^[a-z_]{1,32}$")]

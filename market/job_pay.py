@@ -31,8 +31,8 @@ def share(
     """Return what the part of a job's estimated time is worth that has passed since work began.
 
     No more than the job may take, with its grace: its device may tell later that this was over, or
-    be late with all that it tells because the service was away. Nor more than attempts have left that were paid for
-    `paid_seconds` before.
+    be late with all that it tells because the service was away. Nor more than attempts have left
+    that were paid for `paid_seconds` before.
     """
     if began is None:
         return 0

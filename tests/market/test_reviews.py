@@ -466,7 +466,7 @@ async def test_the_grace_of_work_is_paid_as_its_time_is(market: Market, restart:
     payload = {"grace_s": 600, "restart": restart}
     job_id = await specified(market, buyer, timeout_seconds=1, payload=payload)
     device = await on(market, job_id, worker)
-    market.clock.now += 720  # and is told late
+    market.clock.now += 720  # the report is late
     ending = Ending(FailureKind.TIMEOUT)
     await market.jobs.fail(device, job_id, "it ran for longer than 1 s", ending=ending)
     paid = 10 * MICRO * 601 // (2 * HOUR)

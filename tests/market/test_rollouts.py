@@ -801,7 +801,7 @@ async def test_nor_is_a_replica_free_that_was_put_up_days_ago(market: Market, fl
 async def test_time_beyond_what_a_replica_has_to_become_ready_counts_as_well(
     market: Market, fleet: Fleet
 ) -> None:
-    """With a second to become ready it is ended two minutes later, and nobody pays for those."""
+    """An attempt with a second to become ready ends two minutes later, which cost nothing."""
     user, device = await market.person("1000"), await device_of(market, fleet.owner)
     strategy = Strategy(progress_s=1)
     deploy_id = await create(market, user, replicas=1, template=PROBE, strategy=strategy)

@@ -112,8 +112,8 @@ def capacity_fields(capacity: Capacity) -> Mapping[str, Any]:
 
 
 def _rounded_down(amount: float) -> float:
-    """Return an amount in thousandths; a job that asks for it all must fit.
+    """Return an amount in whole thousandths; a job that asks for all of it must fit.
 
-    A buyer could otherwise ask for just what rounding adds. The device would fail, as its own fault.
+    A buyer could otherwise ask for just as much as rounding adds, and the device would fail.
     """
     return math.floor(amount * 1_000 + _NEAR) / 1_000
