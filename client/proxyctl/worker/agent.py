@@ -510,8 +510,8 @@ class Agent:  # its parts, and what several threads have to know of one another
         _logger.info("job %s: taken: %s", attempt_id, plain_line(str(work.get("title", ""))))
         stop = Stop(self._orders.rest, "host") if self._orders.rest else None
         if stop is None and gpus is None:
-            # Of what a job does not ask for it gets an equal part, which the marketplace does not
-            # know of. With other jobs beside it a buyer can so ask for more than there is.
+            # A job gets an equal part of each amount that it does not name. The marketplace counts
+            # no such part, so the room may be short by no fault of the device.
             stop = Stop("as much is not free here", "refused")
         self._add(entry, is_adopted=False, stop=stop)
 

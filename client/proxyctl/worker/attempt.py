@@ -58,7 +58,7 @@ LOG_SECONDS: Final = 30.0
 # For sending outputs, without the waits between tries. The marketplace takes an attempt back unpaid
 # six hours after its time (`market.overdue`), so no buyer has more outputs than a line can send.
 _DELIVERY_SECONDS: Final = 4 * 3_600.0
-# Of grace for work that is cancelled: nobody pays for that time.
+# Of grace for cancelled work. The buyer does not pay for that time.
 CANCELLED_GRACE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
 _START_SECONDS: Final = 30.0  # for a supervisor to say that it has begun
