@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api.attempts import AttemptNumber
 from api.bodies import RawBody
 from api.errors import Transport
 from api.identifiers import in_path
@@ -37,7 +38,7 @@ class AnnounceRequest(Struct):
 class AnnounceForJobRequest(Struct):
     """The same of a device, in which attempt, and whether it is a result or a checkpoint."""
 
-    attempt: Annotated[int, Meta(ge=1, le=2**31)]
+    attempt: AttemptNumber
     name: Name
     size_bytes: FileBytes
     sha256: Sha256

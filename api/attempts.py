@@ -17,7 +17,9 @@ from market.attempts import NAMED_MAX, Action, LeftOut
 from market.errors import Code
 from market.scopes import Scope
 
-AttemptNumber = Annotated[int, Meta(ge=1, le=1_000)]
+# A service that starts again and again for a year has tens of thousands of attempts. A device whose
+# report is refused for one number cannot name its other attempts either.
+AttemptNumber = Annotated[int, Meta(ge=1, le=999_999)]
 # How far the device is, in its program's words; "preparing" is waited for longer.
 Phase = Annotated[str, Meta(pattern="^[a-z_]{1,32}$")]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api import literals
-from api.attempts import Bytes, OutputsLeftOut, Usage, left_out_of
+from api.attempts import AttemptNumber, Bytes, OutputsLeftOut, Usage, left_out_of
 from api.codec import Money, money
 from api.identifiers import in_path
 from api.listing import Page, Timestamp, timestamp
@@ -47,7 +47,6 @@ from proxyctl.protocol.jobspec import Payload, Resources
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 
 LongText = Annotated[str, Meta(max_length=TEXT_MAX_CHARACTERS)]
-Attempt = Annotated[int, Meta(ge=1, le=1_000)]
 ExitCode = Annotated[int, Meta(ge=-255, le=255)]  # below zero it is a signal
 
 
@@ -347,7 +346,7 @@ class CompleteRequest(Struct):
     """
 
     result: LongText | None = None
-    attempt: Attempt | None = None
+    attempt: AttemptNumber | None = None
     exit_code: ExitCode | None = None
     usage: Usage | None = None
     log_bytes: LogBytes | None = None
@@ -365,7 +364,7 @@ class FailRequest(Struct):
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]
-    attempt: Attempt | None = None
+    attempt: AttemptNumber | None = None
     kind: literals.FailureKind | None = None
     exit_code: ExitCode | None = None
     usage: Usage | None = None

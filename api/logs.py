@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api import literals
 from api.accept import prefers_events
+from api.attempts import AttemptNumber
 from api.bodies import RawBody
 from api.identifiers import in_path
 from api.literals import JOB_STATUSES
@@ -26,17 +27,16 @@ MILLISECONDS = 1_000
 # Of one answer: in base64 it takes a third more, and a network has a few megabytes of answers.
 READ_MAX_BYTES = 256 * 1024
 
-Number = Annotated[int, Meta(ge=1, le=1_000)]
 Stream = Literal["out", "err"]
 Offset = Annotated[int, Meta(ge=0, le=2**53)]
 
-_POSITION = re.compile(r"(\d{1,4})\.(\d{1,16})\.(\d{1,16})", re.ASCII)
+_POSITION = re.compile(r"(\d{1,6})\.(\d{1,16})\.(\d{1,16})", re.ASCII)
 
 
 class AppendQuery(Struct):
     """Which bytes a device sends: of what stream of what attempt, and where they stand in it."""
 
-    attempt: Number
+    attempt: AttemptNumber
     offset: Offset
     stream: Stream = "out"
 
@@ -59,7 +59,7 @@ class LogQuery(Struct):
     `offset` and `limit` count bytes, and are for JSON; `encoding` is for events.
     """
 
-    attempt: Number | None = None
+    attempt: AttemptNumber | None = None
     stream: Stream = "out"
     offset: Offset = 0
     limit: Annotated[int, Meta(ge=1, le=READ_MAX_BYTES)] = 64 * 1024
@@ -69,7 +69,7 @@ class LogQuery(Struct):
 class WholeQuery(Struct):
     """Which log: of which attempt (by default the latest), and of which stream."""
 
-    attempt: Number | None = None
+    attempt: AttemptNumber | None = None
     stream: Stream = "out"
 
 

@@ -8,6 +8,7 @@ for the next attempt, and is released when the replica is over. As with a result
 review for a while: only the device says that a replica served, or that the work has failed.
 """
 
+import json
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -16,7 +17,9 @@ from msgspec.structs import replace
 from market import ledger, reviews
 from market.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money import Currency
+from market.overdue import GRACE_SECONDS
 from market.states import JobStatus
+from proxyctl.protocol.jobspec import Payload
 from storage import attempts as attempt_queries
 from storage import devices as device_queries
 from storage import draws as queries
@@ -182,7 +185,7 @@ async def draw_failed(
     whole = job.duration_hrs * HOUR_SECONDS
     began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
     worked = 0 if began is None else max(how.now - began, 0)
-    seconds = min(worked, spec.timeout_seconds or whole, whole - used)
+    seconds = min(worked, seconds_max(spec, whole), whole - used)
     amount = part(job.price_held, used, seconds, whole)
     gross = part(job.price_credit, used, seconds, whole)
     if not amount:
@@ -199,6 +202,16 @@ async def draw_failed(
     )
     left = whole - used - seconds
     return Drawn(left, whole - used, worked, row)
+
+
+def seconds_max(spec: SpecRow, whole: int) -> int:
+    """Return how many seconds of an attempt are paid at most: its time, and then its grace.
+
+    The work may go on for all its grace. Without pay for that a job of one second with a grace of
+    ten minutes would cost the price of a second.
+    """
+    grace = json.loads(spec.payload).get("grace_s", Payload.grace_s)
+    return (spec.timeout_seconds or whole) + int(grace)
 
 
 async def record_failed(tx: Transaction, drawn: Drawn) -> None:
@@ -296,12 +309,16 @@ async def _time(
     if since is not None:
         served = max(until - since, 0)
         return _Time(served, served, max(until - began, 0))
-    # However late its end is heard of, it had no more time than this.
     assert job.device_id is not None  # noqa: S101 - the job runs
     assert replica.ready_within is not None  # noqa: S101 - else it is ready once it has begun
-    unready = min(max(until - began, 0), replica.ready_within)
+    # However late its end is heard of, it had no more time than this.
+    unready = min(max(until - began, 0), replica.ready_within + GRACE_SECONDS)
     given = await queries.unready_seconds(
-        tx, buyer_id=job.user_id, device_id=job.device_id, since=now - DAY_SECONDS
+        tx,
+        buyer_id=job.user_id,
+        device_id=job.device_id,
+        since=now - DAY_SECONDS,
+        late=GRACE_SECONDS,
     )
     free = max(UNREADY_FREE_SECONDS - given, 0)
     return _Time(paid=max(unready - free, 0))

@@ -30,16 +30,16 @@ def share(
 ) -> int:
     """Return what the part of a job's estimated time is worth that has passed since work began.
 
-    No more than the job may take: its device may tell later that this was over, or be late with all
-    that it tells because the service was away. Nor more than attempts have left that were paid for
-    `paid_seconds` before.
+    No more than the job may take, with its grace: its device may tell later that this was over, or
+    be late with all that it tells because the service was away. Nor more than attempts have left
+    that were paid for `paid_seconds` before.
     """
     if began is None:
         return 0
     whole = job.duration_hrs * HOUR_SECONDS
     ran = min(max(now - began, 0), whole - paid_seconds)
-    if spec is not None and spec.timeout_seconds:
-        ran = min(ran, spec.timeout_seconds)
+    if spec is not None:
+        ran = min(ran, draws.seconds_max(spec, whole))
     return draws.part(job.price_credit, paid_seconds, ran, whole)
 
 

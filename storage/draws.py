@@ -44,7 +44,9 @@ async def insert(tx: Transaction, draw: DrawRow, *, served_seconds: int) -> None
     )
 
 
-async def unready_seconds(tx: Transaction, *, buyer_id: str, device_id: str, since: int) -> int:
+async def unready_seconds(
+    tx: Transaction, *, buyer_id: str, device_id: str, since: int, late: int
+) -> int:
     """Return for how long a device has worked at a buyer's replicas that were not ready in the end.
 
     What it could not do itself does not count. Only replicas are looked at that are open, or were
@@ -55,13 +57,15 @@ async def unready_seconds(tx: Transaction, *, buyer_id: str, device_id: str, sin
         buyer_id: whose replicas.
         device_id: the device.
         since: attempts that have ended after this moment, in UTC seconds.
+        late: how many seconds beyond its time an attempt may go on before it is ended.
     """
     seconds = await tx.one(
         int,
         """
         SELECT CAST(COALESCE(SUM(
-            CASE WHEN a.ended_at - a.work_started_at < r.ready_within
-                THEN a.ended_at - a.work_started_at ELSE r.ready_within END
+            CASE WHEN a.ended_at - a.work_started_at < r.ready_within + CAST(:late AS BIGINT)
+                THEN a.ended_at - a.work_started_at
+                ELSE r.ready_within + CAST(:late AS BIGINT) END
         ), 0) AS BIGINT)
         FROM (
             SELECT id FROM jobs WHERE user_id = :buyer_id AND created_at > :since
@@ -78,6 +82,7 @@ async def unready_seconds(tx: Transaction, *, buyer_id: str, device_id: str, sin
         buyer_id=buyer_id,
         device_id=device_id,
         since=since,
+        late=late,
     )
     return seconds or 0
 

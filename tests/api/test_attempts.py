@@ -7,6 +7,8 @@ import pytest
 from support.service import Answer, Person, Service
 from support.story import refused, worker_token
 
+from storage.store import Transaction
+
 JOBS, WORK = "/api/jobs", "/api/worker/jobs"
 WANTED = {
     "title": "train",
@@ -97,6 +99,30 @@ async def test_a_buyer_sees_how_an_attempt_goes(service: Service) -> None:
     assert "state" not in attempt  # it does not run any more
     assert (attempt["cpu_seconds"], attempt["max_memory_bytes"]) == (3.5, 1_000)
     assert attempt["outputs_left_out"] == ending["outputs_left_out"]
+
+
+async def test_an_attempt_of_any_number_is_named_beside_the_others(service: Service) -> None:
+    """A service that was started a thousand times costs its device no other work."""
+    buyer = await service.person(credit="20")
+    made = await service.call("POST", JOBS, WANTED, token=buyer.token)
+    job_id = str(made.body["job_id"])
+
+    async def change(tx: Transaction) -> None:
+        await tx.run("UPDATE jobs SET attempts = 52559 WHERE id = :id", id=job_id)
+
+    await service.daemon.store.write(change)
+    device = await worker_token(service, await service.person())
+    assert (await as_worker(service, device, f"{JOBS}/{job_id}/accept")).status == 200
+    name = {"attempt": 52_560}
+    assert (await report(service, device, job_id, "started", name)).body == {"ok": True}
+    body = await sync(service, device, {"job_id": job_id, **name, "state": "running"})
+    assert body["actions"] == []
+    path = f"{WORK}/{job_id}/log?attempt=52560&stream=out&offset=0"
+    headers = {"X-Worker-Token": device}
+    sent = await service.call("POST", path, raw=b"begun\n", headers=headers)
+    assert sent.status == 200, sent.body
+    ending = {**name, "result": "done", "exit_code": 0, "log_bytes": {"out": 6, "err": 0}}
+    assert (await report(service, device, job_id, "complete", ending)).body == {"ok": True}
 
 
 async def test_a_device_is_told_what_it_should_not_hold(service: Service) -> None:

@@ -446,7 +446,8 @@ async def test_work_that_fails_by_itself_is_paid_for_its_time(market: Market) ->
 async def test_no_more_time_is_paid_than_the_work_may_take(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     for is_cancelled in (False, True):
-        job_id = await specified(market, buyer, timeout_seconds=HOUR // 2)
+        without = {"grace_s": 0}
+        job_id = await specified(market, buyer, timeout_seconds=HOUR // 2, payload=without)
         device = await on(market, job_id, worker)
         market.clock.now += HOUR // 2 + GRACE_SECONDS  # told late that it was over
         if is_cancelled:
@@ -455,6 +456,21 @@ async def test_no_more_time_is_paid_than_the_work_may_take(market: Market) -> No
             ending = Ending(FailureKind.TIMEOUT)
             await market.jobs.fail(device, job_id, "it ran for too long", ending=ending)
         assert (await stored_job(market, job_id)).earned == 2_250_000
+    assert await audited(market)
+
+
+@pytest.mark.parametrize("restart", ["never", "on_failure"])
+async def test_the_grace_of_work_is_paid_as_its_time_is(market: Market, restart: str) -> None:
+    """A job of a second that goes on for all its grace does not cost the price of a second."""
+    buyer, worker = await market.person(credit="10"), await market.person()
+    payload = {"grace_s": 600, "restart": restart}
+    job_id = await specified(market, buyer, timeout_seconds=1, payload=payload)
+    device = await on(market, job_id, worker)
+    market.clock.now += 720  # the report is late
+    ending = Ending(FailureKind.TIMEOUT)
+    await market.jobs.fail(device, job_id, "it ran for longer than 1 s", ending=ending)
+    paid = 10 * MICRO * 601 // (2 * HOUR)
+    assert (await market.jobs.find(buyer, job_id)).paid == paid
     assert await audited(market)
 
 

@@ -21,6 +21,7 @@ from market.deploys import Deploy, NewDeploy
 from market.draws import DAY_SECONDS, UNREADY_FREE_SECONDS
 from market.errors import Code, MarketError
 from market.money import Currency, micro
+from market.overdue import STOP_SECONDS
 from market.rollout import Strategy
 from market.rollouts import READY_MAX_SECONDS, Rollouts, Serving, serving
 from market.sealing import Sealing
@@ -680,7 +681,7 @@ async def test_a_replica_that_never_is_ready_is_tried_elsewhere(
     await fleet.ready([job_id])
     await pass_time(market, 2 * HOUR, job_id)  # which it has from here on
     assert (await fleet.jobs(user, deploy_id))[0].status == "running"
-    await pass_time(market, 300, job_id)
+    await pass_time(market, STOP_SECONDS + 60, job_id)
     await market.rollouts.look(deploy_id)
     found = await market.deploys.find(user, deploy_id)
     assert (found.status, found.paid) == ("completed", REPLICA_USD)
@@ -794,6 +795,25 @@ async def test_nor_is_a_replica_free_that_was_put_up_days_ago(market: Market, fl
     # What was free the day before is free again.
     market.clock.now += DAY_SECONDS
     assert await try_in_vain(600) == 0
+    assert await audited(market)
+
+
+async def test_time_beyond_what_a_replica_has_to_become_ready_counts_as_well(
+    market: Market, fleet: Fleet
+) -> None:
+    """An attempt with a second to become ready ends two minutes later, which cost nothing."""
+    user, device = await market.person("1000"), await device_of(market, fleet.owner)
+    strategy = Strategy(progress_s=1)
+    deploy_id = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    [job] = await fleet.jobs(user, deploy_id)
+    for _ in range(UNREADY_FREE_SECONDS // 120 + 1):
+        await market.jobs.accept(device, job.id)
+        await market.attempt_reports.started(device, job.id, None)
+        market.clock.now += 120
+        await market.jobs.complete(device, job.id, "done")
+        market.clock.now += 300  # until the same owner may have it again
+    await market.rollouts.cancel(user, deploy_id)
+    assert (await market.jobs.find(user, job.id)).paid == 120 * REPLICA_USD // (2 * HOUR)
     assert await audited(market)
 
 

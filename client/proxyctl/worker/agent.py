@@ -482,7 +482,7 @@ class Agent:  # its parts, and what several threads have to know of one another
         for stop in order.stops:
             attempt = self._attempts.get(stop.attempt_id)
             if attempt is not None:
-                attempt.stop(Stop(stop.reason, grace_s=attempt.grace_s))
+                attempt.stop(Stop(stop.reason, grace_s=attempt.cancelled_grace_s))
         for work in order.jobs:
             self._take(work)
 
@@ -508,8 +508,12 @@ class Agent:  # its parts, and what several threads have to know of one another
             _logger.warning("job %s: not taken: %s", attempt_id, error)
             return
         _logger.info("job %s: taken: %s", attempt_id, plain_line(str(work.get("title", ""))))
-        reason = self._orders.rest or ("" if gpus is not None else "as much is not free here")
-        self._add(entry, is_adopted=False, stop=Stop(reason, "host") if reason else None)
+        stop = Stop(self._orders.rest, "host") if self._orders.rest else None
+        if stop is None and gpus is None:
+            # A job gets an equal part of each amount that it does not name. The marketplace counts
+            # no such part, so the room may be short by no fault of the device.
+            stop = Stop("as much is not free here", "refused")
+        self._add(entry, is_adopted=False, stop=stop)
 
     # The thread that looks after what was removed.
 

@@ -58,6 +58,8 @@ LOG_SECONDS: Final = 30.0
 # For sending outputs, without the waits between tries. The marketplace takes an attempt back unpaid
 # six hours after its time (`market.overdue`), so no buyer has more outputs than a line can send.
 _DELIVERY_SECONDS: Final = 4 * 3_600.0
+# Of grace for cancelled work. The buyer does not pay for that time.
+CANCELLED_GRACE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
 _START_SECONDS: Final = 30.0  # for a supervisor to say that it has begun
 _END_SECONDS: Final = 10.0  # for a supervisor to say that its job has ended, once that was killed
@@ -165,10 +167,10 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         return self.entry.attempt_id
 
     @property
-    def grace_s(self) -> float:
-        """How long its buyer lets it go on when it is asked to stop."""
+    def cancelled_grace_s(self) -> float:
+        """How long it may go on when the marketplace does not want it any more."""
         try:
-            return payload_of_work(self.entry.work).grace_s
+            return min(payload_of_work(self.entry.work).grace_s, CANCELLED_GRACE_SECONDS)
         except TaskError:  # so it will not run
             return 0.0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.jobspec.payload import Capacity, Resources
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.record import Lend
     from proxyctl.worker.sensors.nvidia import Gpu
+
+_NEAR: Final = 1e-6  # of a thousandth: sums of fractions are a little less than they should be
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,20 @@ class Shares:
 
 
 def capacity_fields(capacity: Capacity) -> Mapping[str, Any]:
-    """Return what the daemon is told of what is free."""
+    """Return what the daemon is told of what is free: never more than is."""
     return {
         "slots": capacity.slots,
-        "cores": round(capacity.cores, 3),
-        "ram_gb": round(capacity.ram_gb, 3),
-        "disk_gb": round(capacity.disk_gb, 3),
+        "cores": _rounded_down(capacity.cores),
+        "ram_gb": _rounded_down(capacity.ram_gb),
+        "disk_gb": _rounded_down(capacity.disk_gb),
         "gpus": capacity.gpus,
-        "vram_gb": round(capacity.vram_gb, 3),
+        "vram_gb": _rounded_down(capacity.vram_gb),
     }
+
+
+def _rounded_down(amount: float) -> float:
+    """Return an amount in whole thousandths; a job that asks for all of it must fit.
+
+    A buyer could otherwise ask for just as much as rounding adds, and the device would fail.
+    """
+    return math.floor(amount * 1_000 + _NEAR) / 1_000

@@ -96,7 +96,7 @@ def test_a_job_runs_and_is_reported(market: WorkerMarket, tmp_path: Path, python
         ("x", {"job_type": "training"}, "refused", "takes no jobs of the type training"),
         ("x", {"payload": {"image": "a/b:c"}}, "refused", "can run the image a/b:c"),
         ("x", {"payload": {"env": 3}}, "refused", "cannot be understood here"),
-        ("x", {"resources": {"cores": 64}}, "host", "is not free here"),
+        ("x", {"resources": {"cores": 64}}, "refused", "is not free here"),
     ],
 )
 def test_a_job_that_fails_says_why(

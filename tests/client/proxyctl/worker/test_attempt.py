@@ -97,9 +97,11 @@ class Device:
         self.ports = StandInPorts()
         self.has_more_log = False
 
-    def attempt(self, state: State = State.TAKEN, **changes: Any) -> Attempt:
+    def attempt(
+        self, state: State = State.TAKEN, *, work: dict[str, Any] = WORK, **changes: Any
+    ) -> Attempt:
         """Make one that is in some state, by an agent of before."""
-        entry = self.journal.note(self.journal.add(dict(WORK), ()), state=state, **changes)
+        entry = self.journal.note(self.journal.add(dict(work), ()), state=state, **changes)
         consent = Consent("http://127.0.0.1:1", "token", "2026-01-01T00:00:00+00:00")
         self.made = Attempt(entry, self._tools(consent), is_adopted=state is not State.TAKEN)
         return self.made
@@ -570,3 +572,11 @@ def test_of_a_job_that_was_ready_nobody_asks_again(
     assert device.journal.kept()[0].is_ready_known
     attempt.leave()
     assert attempt.join(20)
+
+
+@pytest.mark.parametrize(("said", "given"), [(0, 0), (10, 10), (60, 60), (600, 60)])
+def test_cancelled_work_does_not_go_on_unpaid_for_longer_than_a_minute(
+    device: Device, said: int, given: int
+) -> None:
+    work = {**WORK, "payload": {"script": "print(1)", "grace_s": said}}
+    assert device.attempt(work=work).cancelled_grace_s == given

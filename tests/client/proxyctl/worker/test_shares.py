@@ -1,10 +1,11 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxyctl.protocol.jobspec.payload import Resources
 from proxyctl.worker.record import Lend
 from proxyctl.worker.sensors.nvidia import Gpu
-from proxyctl.worker.shares import Shares
+from proxyctl.worker.shares import Shares, capacity_fields
 
 LEND = Lend(cores=4, ram_gb=8, disk_gb=20, max_jobs=3)
 SMALL = Gpu("GPU-small", "RTX 3060", 12_288, "550", 0)
@@ -30,6 +31,23 @@ def test_no_gpu_is_shared_and_the_smallest_that_is_enough_is_given() -> None:
     shares.give_back("a")
     assert shares.take("c", Resources(vram_gb=24)) is None
     assert shares.take("c", Resources(vram_gb=1)) == ("GPU-small",)
+
+
+@pytest.mark.parametrize("cores", [0.0104, 0.0106, 1.3, 0.7])
+def test_whatever_is_told_to_be_free_is_given(cores: float) -> None:
+    shares = Shares(LEND, [])
+    shares.take("a", Resources(cores=cores, ram_gb=cores, disk_gb=cores))
+    told = capacity_fields(shares.free())
+    asked = Resources(cores=told["cores"], ram_gb=told["ram_gb"], disk_gb=told["disk_gb"])
+    assert shares.take("b", asked) is not None
+    assert told["cores"] > shares.free().cores - 0.001  # nor is anything to be lost
+
+
+def test_of_a_gpu_no_more_memory_is_told_than_it_has() -> None:
+    large = Gpu("GPU-80", "H100", 81_559, "550", 0)
+    shares = Shares(LEND, [large])
+    asked = capacity_fields(shares.free())["vram_gb"] / 0.95
+    assert shares.take("a", Resources(gpus=1, vram_gb=asked - 1e-9)) == ("GPU-80",)
 
 
 def test_a_job_gets_the_model_that_it_asks_for() -> None:
