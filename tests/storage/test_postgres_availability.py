@@ -69,16 +69,27 @@ async def set_server(url: str, name: str, value: str) -> None:
         await connection.close()
 
 
-async def knows_of_a_lost_standby(store: PostgresStore) -> None:
-    """Wait until the connection of a store has read that a standby is awaited."""
+async def lose_standby(url: str) -> None:
+    """Have commits wait for a standby that does not exist; return once they do.
 
-    async def setting(tx: Transaction) -> str | None:
-        return await tx.one(str, "SELECT current_setting('synchronous_standby_names')")
+    The server's checkpointer switches it on, some time after the setting was changed.
+    """
+    await set_server(url, "synchronous_standby_names", "lost")
+    connection = await asyncpg.connect(url)
 
-    async def has_read() -> bool:
-        return await store.read(setting) == "lost"
+    async def is_waited_for() -> bool:
+        committing = asyncio.create_task(connection.execute("SELECT pg_current_xact_id()"))
+        await asyncio.wait({committing}, timeout=0.2)
+        if committing.done():
+            return False
+        await execute(
+            url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        )
+        await committing
+        return True
 
-    await until(has_read, "the setting is read")
+    await until(is_waited_for, "commits wait for the standby")
+    await connection.close()
 
 
 async def waits(url: str, event: str) -> bool:
@@ -217,8 +228,7 @@ async def test_an_unanswered_commit_is_neither_cancelled_nor_done(
 ) -> None:
     """A commit that waits for a standby, and is cancelled, is done here and nowhere else."""
     monkeypatch.setattr("storage.postgres.COMMIT_LEAST_SECONDS", 0.5)
-    await set_server(server.url, "synchronous_standby_names", "lost")
-    await knows_of_a_lost_standby(store)
+    await lose_standby(server.url)
     store._unit_seconds = 0.5
     with pytest.raises(UnknownOutcomeError):
         await store.write(add)
@@ -242,8 +252,7 @@ async def test_an_unanswered_commit_is_neither_cancelled_nor_done(
 async def test_a_commit_goes_on_when_its_task_is_cancelled(
     server: KillableServer, store: PostgresStore
 ) -> None:
-    await set_server(server.url, "synchronous_standby_names", "lost")
-    await knows_of_a_lost_standby(store)
+    await lose_standby(server.url)
     writing = asyncio.create_task(store.write(add))
 
     async def has_begun() -> bool:
