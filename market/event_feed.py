@@ -24,7 +24,7 @@ from market.context import Context
 from market.errors import Code, MarketError
 from market.live_usage import LiveUsage, UsageFrame
 from storage import events as queries
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.events import EventRow
 
 HEARTBEAT_SECONDS = 15.0
@@ -432,7 +432,11 @@ class EventFeed:
             try:
                 self.recorded(await self._store.read(queries.find, event_ids))
             except StoreError as error:
-                _logger.warning("events of other daemons are looked up later: %s", error)
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "events of other daemons are looked up later: %s",
+                    error,
+                )
                 await asyncio.sleep(FAILED_SECONDS)
                 self.may_have_missed()
 
@@ -457,7 +461,11 @@ class EventFeed:
                     )
                 )
             except StoreError as error:
-                _logger.warning("events of other programs come with heartbeats: %s", error)
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "events of other programs come with heartbeats: %s",
+                    error,
+                )
 
 
 def beginning_of(seconds: int) -> str:

@@ -46,7 +46,7 @@ from storage import reviews as review_queries
 from storage import samples as sample_queries
 from storage.claims import PairRow
 from storage.devices import DeviceRow
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.jobs import JobRow, OpenJobRow, OwnJobRow
 from storage.reviews import ReviewRow
 from storage.store import Transaction
@@ -542,7 +542,12 @@ class Jobs:
             try:
                 taken += await self._end(each)
             except StoreError as error:
-                _logger.warning("job %s could not be taken back: %s", each.job_id, error)
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "job %s could not be taken back: %s",
+                    each.job_id,
+                    error,
+                )
             except Exception:  # it holds up no other
                 _logger.exception("job %s cannot be taken back", each.job_id)
         return taken

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from market.errors import Code, MarketError
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.store import Store, Transaction
 
 # Each is a connection of the API, a task and a kilobyte or two; a browser tab is one.
@@ -161,7 +161,9 @@ class Readers:
             try:
                 await self._store.write(_notify, self._origin, unsent)
             except StoreError as error:
-                _logger.warning("other daemons hear of logs later: %s", error)
+                _logger.log(
+                    level_of(error, logging.WARNING), "other daemons hear of logs later: %s", error
+                )
                 await asyncio.sleep(FAILED_SECONDS)
 
     def _wake(self, job_id: str, streams: Sequence[str] = (), *, is_stale: bool = False) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 from storage.store import Store, Transaction
 
 # Texts of a notice have at most 4,000 bytes; an identifier has 36, and a space before it.
@@ -127,7 +127,12 @@ class Waking:
                 for part in _parts(_texts(self._origin, unsent), NOTICES_PER_UNIT):
                     await self._store.write(_notify, part)
             except StoreError as error:
-                _logger.warning("other daemons hear of %d changes later: %s", len(unsent), error)
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "other daemons hear of %d changes later: %s",
+                    len(unsent),
+                    error,
+                )
                 await asyncio.sleep(FAILED_SECONDS)
 
     def _send(self, topic: Topic, ids: Iterable[str]) -> None:

@@ -37,7 +37,7 @@ from proxyctl.protocol.frames import (
 )
 from proxyd.exits.attached import Attached
 from proxyd.wire.links import is_link
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 HELLO_SECONDS: Final = 10.0  # to say hello, and to be taken: many round trips, and a busy store
 # What an exit may send by itself: a ping and a change of its state now and then. More than that is
@@ -471,7 +471,12 @@ class Control(asyncio.Protocol):
             word = error.code.word
             self.refuse(word, error.message, AGAIN_SECONDS if word == PAUSED else 0)
         except StoreError as error:
-            _logger.warning("exit at %s: cannot be looked up now: %s", self.address, error)
+            _logger.log(
+                level_of(error, logging.WARNING),
+                "exit at %s: cannot be looked up now: %s",
+                self.address,
+                error,
+            )
             if self.attached is None:
                 words = "The service cannot look this device up right now."
                 self.refuse("unavailable", words, SOON_SECONDS)

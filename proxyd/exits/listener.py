@@ -71,7 +71,7 @@ from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
 from proxyd.loop.reactor import Reactor
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 if TYPE_CHECKING:
     from proxyd.exits.own_ports import OwnPorts
@@ -739,7 +739,12 @@ class ExitListener:
         except MarketError as error:
             _logger.info("exit %s: what goes on is cut: %s", device_id, error.code.word)
         except StoreError as error:  # the marketplace asks for it again
-            _logger.warning("exit %s: cannot be looked up now: %s", device_id, error)
+            _logger.log(
+                level_of(error, logging.WARNING),
+                "exit %s: cannot be looked up now: %s",
+                device_id,
+                error,
+            )
             return
         else:
             if not grant.paused:

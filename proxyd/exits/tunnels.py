@@ -57,7 +57,7 @@ from proxyd.exits.control import (
 from proxyd.exits.secure import Seal, make_pair
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.loop.reactor import Reactor
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 AWAY: Final = "away"  # the device has no tunnel here
 REFUSED: Final = "refused"  # nobody listens on the port, or the job has not declared it
@@ -283,7 +283,12 @@ class DeviceTunnels(Tunnels):
             control.refuse(error.code.word, error.message, 0)
             return
         except StoreError as error:
-            _logger.warning("worker at %s: cannot be looked up now: %s", control.address, error)
+            _logger.log(
+                level_of(error, logging.WARNING),
+                "worker at %s: cannot be looked up now: %s",
+                control.address,
+                error,
+            )
             words = "The service cannot look this device up right now."
             control.refuse("unavailable", words, SOON_SECONDS)
             return
@@ -424,7 +429,9 @@ class DeviceTunnels(Tunnels):
         try:
             needed = set(await self._authority.listening_among(attached))
         except StoreError as error:  # it is asked again
-            _logger.warning("workers cannot be looked up now: %s", error)
+            _logger.log(
+                level_of(error, logging.WARNING), "workers cannot be looked up now: %s", error
+            )
             return
         for device_id in attached:
             worker = self._by_device.get(device_id)
@@ -438,7 +445,9 @@ class DeviceTunnels(Tunnels):
         try:
             revoked = set(await self._authority.revoked_among(device_ids))
         except StoreError as error:  # it is asked again
-            _logger.warning("workers cannot be looked up now: %s", error)
+            _logger.log(
+                level_of(error, logging.WARNING), "workers cannot be looked up now: %s", error
+            )
             return
         for device_id in revoked:
             worker = self._by_device.get(device_id)

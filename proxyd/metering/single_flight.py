@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.wire.events import Refusal
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 # Each is a client that waits within its handshake's time limit; more would wait in vain.
 LOOKUPS_MAX = 1000
@@ -134,7 +134,9 @@ class SingleFlight(Generic[Key, Value]):
         try:
             answer = await self._find(key)
         except StoreError as error:
-            _logger.warning("a session could not be looked up: %s", error)
+            _logger.log(
+                level_of(error, logging.WARNING), "a session could not be looked up: %s", error
+            )
         finally:
             callbacks = self._callbacks.pop(key)
             self._places.give(asker)

@@ -181,7 +181,12 @@ class Mailer:
         try:
             item = await self._outbox.claim(row)
         except StoreError as error:
-            _logger.warning("e-mail %s: waits for the store to return: %s", row.item_key, error)
+            _logger.log(
+                level_of(error, logging.WARNING),
+                "e-mail %s: waits for the store to return: %s",
+                row.item_key,
+                error,
+            )
             await asyncio.sleep(STORE_PAUSE_SECONDS)
             return
         if item is not None:

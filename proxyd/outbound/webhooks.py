@@ -16,7 +16,7 @@ from proxyctl.protocol.policy import Policy
 from proxyd.egress.resolve import Resolver
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.outbound.host_pace import HostPace
-from storage.errors import StoreError
+from storage.errors import StoreError, level_of
 
 if TYPE_CHECKING:
     from proxyd.outbound.posting import Poster
@@ -181,7 +181,11 @@ class WebhookSender:
         try:
             attempt = await self._webhooks.begin(delivery_id)
         except StoreError as error:
-            _logger.warning("a delivery waits for the store to return: %s", error)
+            _logger.log(
+                level_of(error, logging.WARNING),
+                "a delivery waits for the store to return: %s",
+                error,
+            )
             return
         if attempt is not None:
             host = urlsplit(attempt.url).hostname or ""
