@@ -81,7 +81,7 @@ async def loaded(
         async with load.running():
             yield load
             await asyncio.to_thread(cluster.wait_healthy)
-            await load.written_after(monotonic(), seconds=FOUND_SECONDS)
+            await load.written_after(monotonic(), seconds=DEATH_SECONDS)
         assert load.surprises == []
         assert [each for each in load.relays if each.cut] == []
         await nothing_is_lost(load)
@@ -143,7 +143,7 @@ async def measured(
     await asyncio.sleep(CALM_SECONDS)
     begin = monotonic()
     await outage(leader)
-    await load.written_after(monotonic(), seconds=FOUND_SECONDS)
+    await load.written_after(monotonic(), seconds=DEATH_SECONDS)
     await asyncio.to_thread(cluster.wait_healthy)
     end = monotonic()
     seen = load.seen(begin, end)

@@ -220,7 +220,8 @@ class Load:
     async def _relay(self, bought: dict[str, Any], index: int, port: int) -> None:
         relay = Relay(bought["session_id"], index)
         self.relays.append(relay)
-        client = await self._tunnel(bought, index, port)
+        proxy, proxy_port = bought["proxy"], self._daemons[index].proxy_port
+        client = await tunnel(proxy_port, proxy["username"], proxy["password"], "127.0.0.1", port)
         try:
             while data := await client.reader.read(65_536):
                 now = monotonic()
@@ -237,22 +238,20 @@ class Load:
 
     async def _dial(self, bought: dict[str, Any], index: int, port: int) -> None:
         """Open a new connection of a known session again and again."""
+        proxy = bought["proxy"]
         while not self._is_over.is_set():
             began, status = monotonic(), 0
-            with suppress(OSError, EOFError, AssertionError, TimeoutError):
+            client = await Client.open(self._daemons[index].proxy_port)
+            with suppress(OSError, EOFError, TimeoutError):
                 async with asyncio.timeout(CLIENT_SECONDS):
-                    client = await self._tunnel(bought, index, port)
-                    await client.reader.read(1)
-                    client.writer.close()
-                    status = 200
+                    is_relayed = (
+                        await client.log_in(proxy["username"], proxy["password"]) == 0
+                        and await client.connect("127.0.0.1", port) == 0
+                    )
+                    status = 200 if is_relayed and await client.reader.read(1) else 0
+            client.writer.close()
             self.dials.append(Request(began, monotonic() - began, status, index))
             await asyncio.sleep(DIAL_PAUSE_SECONDS)
-
-    async def _tunnel(self, bought: dict[str, Any], index: int, port: int) -> Client:
-        proxy = bought["proxy"]
-        username, password = proxy["username"], proxy["password"]
-        daemon = self._daemons[index]
-        return await tunnel(daemon.proxy_port, username, password, "127.0.0.1", port)
 
     async def _send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send blocks until the client ends its stream, or the load is over."""

@@ -169,10 +169,6 @@ class Machine:
         """Stop Patroni and PostgreSQL, as a machine that stands still."""
         self._signal(signal.SIGSTOP)
 
-    def thaw(self) -> None:
-        """Let them go on; a machine that was reset has nothing to go on."""
-        self._signal(signal.SIGCONT)
-
     def is_running(self) -> bool:
         """Say whether a process of Patroni or PostgreSQL is there."""
         return bool(self._processes())
@@ -226,6 +222,7 @@ class Machine:
         assert self._holder.stdout is not None
         self._holder.stdout.close()
         for each in self._started:
+            each.kill()  # nsenter stops itself when the program that it runs is stopped
             each.wait()
         self._log.close()
 
