@@ -121,6 +121,7 @@ STATUS_OF_REASON = {
     Transport.TOO_MANY_REQUESTS: 429,
     Transport.INTERNAL_ERROR: 500,
     Transport.STORE_UNAVAILABLE: 500,
+    Transport.OUTCOME_UNKNOWN: 500,
     Transport.UNKNOWN_CODING: 501,
     Transport.NOT_READY: 503,
     Transport.DRAINING: 503,
@@ -206,9 +207,10 @@ def test_headers_say_how_to_log_in_and_when_to_come_back(code: Code) -> None:
 
 
 @pytest.mark.parametrize("reason", Transport, ids=lambda reason: reason.word)
-def test_whoever_must_wait_is_told_so(reason: Transport) -> None:
+def test_a_refusal_that_passes_has_a_time_to_wait(reason: Transport) -> None:
     headers = errors.of_transport(reason).headers
-    assert ("Retry-After" in headers) == (reason.status in (429, 503))
+    passes = reason.status in (429, 503) or reason in errors.WORTH_REPEATING
+    assert ("Retry-After" in headers) == passes
 
 
 def test_headers_of_a_refusal_are_sent() -> None:
