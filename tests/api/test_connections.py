@@ -193,13 +193,13 @@ async def test_who_is_being_served_makes_room_for_nobody(tmp_path: Path, opened:
     async with running_in(tmp_path, limits={"api_connections_per_network": 2}) as service:
         http, leave = service.daemon.http, asyncio.Event()
         [health] = [each.handler.__self__ for each in http.routes if each.path == "/readyz"]
-        ready = health._ready
+        why_not = health._why_not_ready
 
-        async def waiting() -> bool:
+        async def waiting() -> str:
             await leave.wait()
-            return await ready()
+            return await why_not()
 
-        health._ready = waiting
+        health._why_not_ready = waiting
         asked = b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"
         served = [await opened(service, sent=asked) for _ in range(2)]
         await until(lambda: sum(each._at_work for each in http._server.slots) == 2)

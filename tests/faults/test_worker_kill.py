@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ def kill_agent(agent: WorkerAgent, market: WorkerMarket) -> None:
 
 def kill_supervisor(agent: WorkerAgent, market: WorkerMarket) -> None:
     for pid in agent.supervisors()[:1]:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(pid, signal.SIGKILL)
 
 
 def lose_market(agent: WorkerAgent, market: WorkerMarket) -> None:

@@ -74,11 +74,12 @@ async def lose_standby(url: str) -> None:
 
     The server's checkpointer switches it on, some time after the setting was changed.
     """
-    await set_server(url, "synchronous_standby_names", "lost")
     connection = await asyncpg.connect(url)
+    await connection.execute("CREATE TABLE waited (n INT)")
+    await set_server(url, "synchronous_standby_names", "lost")
 
     async def is_waited_for() -> bool:
-        committing = asyncio.create_task(connection.execute("SELECT pg_current_xact_id()"))
+        committing = asyncio.create_task(connection.execute("INSERT INTO waited VALUES (1)"))
         await asyncio.wait({committing}, timeout=0.2)
         if committing.done():
             return False
