@@ -24,11 +24,9 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-import asyncpg
-
 from storage.errors import Cause, UnavailableError
 from storage.health import Health
-from storage.postgres_servers import CONNECT_ERRORS, Servers, cause_of, message_of
+from storage.postgres_servers import Servers, cause_of, close, message_of
 
 # A planned switchover takes one to two seconds, and most clients wait longer than four.
 PATIENCE_SECONDS = 4.0
@@ -217,14 +215,6 @@ class Availability:
         except Exception as error:  # noqa: BLE001 - the search goes on, and logs the cause
             failure = UnavailableError(message_of(error), cause_of(error))
         else:
-            await _close(connection)
+            await close(connection, CLOSE_SECONDS)
             return None
         return None if failure.cause is Cause.BUSY else failure
-
-
-async def _close(connection: asyncpg.Connection) -> None:
-    try:
-        await connection.close(timeout=CLOSE_SECONDS)
-    except CONNECT_ERRORS as error:
-        _logger.debug("a connection of the search did not close: %s", error)
-        connection.terminate()

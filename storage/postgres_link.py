@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from storage.errors import Cause, UnavailableError
-from storage.postgres_servers import CONNECT_ERRORS, Servers, cause_of, message_of
+from storage.postgres_servers import CONNECT_ERRORS, Servers, cause_of, close, message_of
 
 Answer = TypeVar("Answer")
 
@@ -106,10 +106,7 @@ class PostgresLink:
         connection, self._connection = self._connection, None
         self._sweeps = False
         if connection is not None:
-            try:
-                await connection.close(timeout=self._timeout / ANSWERS_PER_TIMEOUT)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                connection.terminate()
+            await close(connection, self._timeout / ANSWERS_PER_TIMEOUT)
 
     def _connected(self) -> asyncpg.Connection:
         if self._connection is None:

@@ -22,6 +22,7 @@ where a connection leads, for the pools and for a node's link alike:
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +75,9 @@ CONNECT_ERRORS = (
     OSError,
     TimeoutError,
 )
+
+
+_logger = logging.getLogger("storage")
 
 
 class Server(NamedTuple):
@@ -352,6 +356,15 @@ def bound_silence(connection: asyncpg.Connection) -> None:
             (socket.TCP_KEEPCNT, KEEPALIVE_TRIES),
         ):
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def close(connection: asyncpg.Connection, seconds: float) -> None:
+    """Close a connection in order, or end it when that takes longer than `seconds`."""
+    try:
+        await connection.close(timeout=seconds)
+    except CONNECT_ERRORS as error:
+        _logger.debug("a connection did not close in time: %s", error)
+        connection.terminate()
 
 
 def accepts_writes(connection: "asyncpg.Connection | PoolConnectionProxy[asyncpg.Record]") -> bool:
