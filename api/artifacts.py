@@ -4,10 +4,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from api.attempts import AttemptNumber
 from api.bodies import RawBody
 from api.errors import Transport
-from api.identifiers import in_path
+from api.identifiers import AttemptNumber, in_path
 from api.listing import Page, Timestamp, timestamp
 from api.routes import Auth, Call, Download, Nothing, Redirect, Reply, Route
 from market.artifacts import Announced, Artifacts, NewArtifact

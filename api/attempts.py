@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.benchmarks import Benchmark, benchmark_item
-from api.identifiers import in_body, in_path
+from api.identifiers import AttemptNumber, in_body, in_path
 from api.listing import Timestamp, timestamp
 from api.literals import ATTEMPT_OUTCOMES, FAILURE_KINDS, AttemptOutcome, FailureKind
 from api.reputations import Reputation, shown
@@ -17,9 +17,6 @@ from market.attempts import NAMED_MAX, Action, LeftOut
 from market.errors import Code
 from market.scopes import Scope
 
-# A service that starts again and again for a year has tens of thousands of attempts. A device whose
-# report is refused for one number cannot name its other attempts either.
-AttemptNumber = Annotated[int, Meta(ge=1, le=999_999)]
 # How far the device is, in its program's words; "preparing" is waited for longer.
 Phase = Annotated[str, Meta(pattern="^[a-z_]{1,32}$")]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]

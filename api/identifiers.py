@@ -1,7 +1,15 @@
 """Identifiers in requests: a malformed one is not found in a path, and invalid in a body."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from market.errors import Code, MarketError
 from market.ids import parsed
+
+# A service that starts again and again for a year has tens of thousands of attempts. A device whose
+# report is refused for one number cannot name its other attempts either.
+AttemptNumber = Annotated[int, Meta(ge=1, le=999_999)]
 
 
 def in_path(text: str, missing: Code) -> str:

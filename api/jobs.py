@@ -7,9 +7,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api import literals
-from api.attempts import AttemptNumber, Bytes, OutputsLeftOut, Usage, left_out_of
+from api.attempts import Bytes, OutputsLeftOut, Usage, left_out_of
 from api.codec import Money, money
-from api.identifiers import in_path
+from api.identifiers import AttemptNumber, in_path
 from api.listing import Page, Timestamp, timestamp
 from api.literals import (
     COPIES_STATUSES,

@@ -11,9 +11,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api import literals
 from api.accept import prefers_events
-from api.attempts import AttemptNumber
 from api.bodies import RawBody
-from api.identifiers import in_path
+from api.identifiers import AttemptNumber, in_path
 from api.literals import JOB_STATUSES
 from api.routes import Auth, Call, Download, Event, Reply, Route, Streamed
 from api.sse import BYE, ByeEvent
