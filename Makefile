@@ -90,7 +90,7 @@ WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 2 < $(PROCESSES) ? cores +
 
 # Writes down what pytest makes of every test file, which each of those processes would make again.
 REWRITE = PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m pytest --collect-only --quiet \
-	-p support.rewriting >/dev/null 2>&1
+	-p support.plugins.rewriting >/dev/null 2>&1
 
 TESTS = $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 # What reaches most of the data path in half a minute of processor time. A device's agent is never compiled and the
@@ -270,7 +270,7 @@ soak: setup
 MACHINE := build/machine
 
 systemd: setup
-	PYTHONPATH=.:tests $(VENV)/bin/python -m support.machine $(MACHINE)
+	PYTHONPATH=.:tests $(VENV)/bin/python -m support.machines.machine $(MACHINE)
 	unshare --net /bin/sh -euc 'ip link set lo up; \
 		PROXYD_MACHINE=$(MACHINE) exec $(VENV)/bin/python -m pytest tests/systemd'
 
@@ -290,7 +290,7 @@ patroni: setup
 # Bounds of jobs under control groups of the second version, in a machine of its own: on Debian, with
 # qemu-system-x86 and busybox-static. Half a minute; the first time it fetches a kernel into build/vm.
 vm: setup
-	kernel=$$(PYTHONPATH=.:tests $(VENV)/bin/python -m support.guest build/vm | tail -1) && \
+	kernel=$$(PYTHONPATH=.:tests $(VENV)/bin/python -m support.machines.guest build/vm | tail -1) && \
 		PROXYD_KERNEL=$$kernel $(VENV)/bin/python -m pytest --timeout 400 tests/vm
 
 # Jobs on a node of a real Slurm with one node, which ends with the tests: as root, on Debian, which it
@@ -300,7 +300,7 @@ SLURM_PACKAGES := munge slurm-client slurmctld slurmd
 slurm: setup
 	@test "$$(command -v munged sbatch slurmctld slurmd | wc -l)" = 4 || \
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends bubblewrap $(SLURM_PACKAGES)
-	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/client/proxyctl/worker/executors/test_slurm.py
+	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/client/proxyctl/worker/executors/slurm/test_slurm.py
 
 # Jobs in a real Kubernetes of one node, which ends with the tests: as root, on Debian, from whose sources
 # it is built the first time, which takes 20 minutes. Then four. In a network of its own: a node's firewall
@@ -310,7 +310,7 @@ kubernetes: setup
 		PATH=$$programs:$$PATH PROXYD_KUBERNETES=$$programs unshare --net /bin/sh -euc ' \
 			ip link set lo up; ip link add outside type bridge; ip addr add 192.0.2.1/24 dev outside; \
 			ip link set outside up; ip route add default via 192.0.2.2; \
-			exec $(VENV)/bin/python -m pytest --timeout 300 tests/client/proxyctl/worker/executors/test_kubernetes.py'
+			exec $(VENV)/bin/python -m pytest --timeout 300 tests/client/proxyctl/worker/executors/kubernetes/test_kubernetes.py'
 
 # A notebook that runs as a job, in a real browser, through everything: as root, on Debian, which notebook and browser
 # are installed from (116 MB), and one that a job brings with it, fetched by pip. A minute.

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from string import Template
 
-from api import pages
-from api.pages import Page
+from api.routing import pages
+from api.routing.pages import Page
 
 FOLDER = Path(__file__).parent / "console"
 PREFIX = "/console"

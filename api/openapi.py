@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from api import prefer, request_id
-from api.codec import File, Money, Size
-from api.errors import STATUS_OF_KIND, ErrorBody, Transport
-from api.forms import MULTIPART
-from api.routes import Auth, Csv, Nothing, Route, Streamed
-from api.sse import CONTENT_TYPE as EVENTS
-from market.errors import Code
-from market.events import CATALOGUE, EventData
-from market.idempotency import KEY_MAX_CHARACTERS
+from api.http import prefer, request_id
+from api.http.errors import STATUS_OF_KIND, ErrorBody, Transport
+from api.routing.codec import File, Money, Size
+from api.routing.routes import Auth, Csv, Nothing, Route, Streamed
+from api.routing.sse import CONTENT_TYPE as EVENTS
+from api.serving.forms import MULTIPART
+from market.base.errors import Code
+from market.events.catalogue import CATALOGUE, EventData
+from market.events.idempotency import KEY_MAX_CHARACTERS
 
 REFERENCE = "#/components/schemas/{name}"
 REQUEST_ID_NAME = "RequestId"

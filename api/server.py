@@ -12,35 +12,28 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import structs
 
-from api import downloads, errors, openapi, prefer, request_id, sse
-from api import metrics as exposed
-from api.accept import prefers_page
-from api.bodies import RawBody, unsupported_media_type, whole
-from api.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
-from api.codec import Decoder, convert_query
-from api.connections import (
-    KEEPALIVE_SECONDS,
-    LINGER_SECONDS,
-    UNHANDLED_BYTES,
-    Front,
-    Request,
-    Server,
-)
+from api import openapi
 from api.console import PREFIX, Console
-from api.cookies import Cookies, is_console
-from api.errors import Transport, TransportError
-from api.forms import Form, Uploads
-from api.forwarded import Clients
-from api.lasting import GoesOn
-from api.limits import Limits
-from api.metrics import Exposition
-from api.pages import Page, pages
-from api.patience import Patience
-from api.prefer import Handling
-from api.rate import Rates
-from api.responses import CSV, JSON, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
-from api.router import Router, routed, wrong_method
-from api.routes import (
+from api.files import downloads
+from api.http import errors, prefer, request_id
+from api.http.accept import prefers_page
+from api.http.errors import Transport, TransportError
+from api.http.forwarded import Clients
+from api.http.limits import Limits
+from api.http.prefer import Handling
+from api.http.rate import Rates
+from api.http.sizes import largest
+from api.ops import metrics as exposed
+from api.ops.metrics import Exposition
+from api.routing import sse
+from api.routing.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
+from api.routing.codec import Decoder, convert_query
+from api.routing.cookies import Cookies, is_console
+from api.routing.lasting import GoesOn
+from api.routing.pages import Page, pages
+from api.routing.responses import CSV, JSON, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
+from api.routing.router import Router, routed, wrong_method
+from api.routing.routes import (
     Call,
     Csv,
     Download,
@@ -54,13 +47,23 @@ from api.routes import (
     WithCookie,
     encode,
 )
-from api.sizes import largest
-from market.accounts import Caller
-from market.errors import MarketError
-from market.idempotency import KeyedRequest, Replayed, Seal
-from market.networks import counted_network
+from api.serving.bodies import RawBody, unsupported_media_type, whole
+from api.serving.connections import (
+    KEEPALIVE_SECONDS,
+    LINGER_SECONDS,
+    UNHANDLED_BYTES,
+    Front,
+    Request,
+    Server,
+)
+from api.serving.forms import Form, Uploads
+from api.serving.patience import Patience
+from market.accounts.accounts import Caller
+from market.base.errors import MarketError
+from market.base.networks import counted_network
+from market.events.idempotency import KeyedRequest, Replayed, Seal
 from storage.blobs.base import BlobError, FullError
-from storage.errors import StoreError, UnknownOutcomeError, level_of
+from storage.engines.errors import StoreError, UnknownOutcomeError, level_of
 
 if TYPE_CHECKING:
     import ssl

@@ -8,50 +8,50 @@ from time import monotonic
 
 from msgspec import Struct
 
-from market.accounts import Accounts, LoginLimits
-from market.apps import Apps
-from market.artifacts import Artifacts, ArtifactTerms
-from market.attempt_reports import AttemptReports
-from market.bandwidth import Bandwidth, Terms, Traffic
-from market.benchmarks import Benchmarks
-from market.bounds import Bounds
-from market.context import Context
-from market.deploys import Deploys, Rates
-from market.device_codes import DeviceCodes
-from market.device_work import DeviceWork
-from market.devices import Devices
-from market.dispatch import Dispatch, DispatchTerms
-from market.event_feed import EventFeed, EventFeedTerms
-from market.exit_canaries import ExitCanaries
-from market.exit_earnings import ExitAdvances
-from market.exit_payouts import ExitPayouts
-from market.exits import NO_EXITS, Exits, ExitTerms
-from market.jobs import Jobs
-from market.keys import ApiKeys
-from market.leases import Leases
-from market.letters import Letters
-from market.live_usage import LiveUsage, LiveUses
-from market.logs import Logs, LogTerms
-from market.made_by_keys import MadeByKeys
-from market.outbox import Outbox
-from market.outcomes import JobTerms
-from market.overdue import Overdue
-from market.passwords import Passwords
-from market.proofs import Proofs
-from market.recovery import Recovery
-from market.referrals import Referrals, Rewards
-from market.renewals import Renewals
-from market.reviews import Reviews
-from market.rollouts import Rollouts
-from market.samples import Samples, SampleTerms
-from market.sealing import Sealing
-from market.specs import Specs
-from market.supply import Supply
-from market.tokens import Tokens
-from market.usage import UsageHistory
-from market.waking import Waking
-from market.wallet import Wallet
-from market.webhooks import Webhooks, WebhookTerms
+from market.accounts.accounts import Accounts, LoginLimits
+from market.accounts.bounds import Bounds
+from market.accounts.device_codes import DeviceCodes
+from market.accounts.keys import ApiKeys
+from market.accounts.letters import Letters
+from market.accounts.outbox import Outbox
+from market.accounts.passwords import Passwords
+from market.accounts.proofs import Proofs
+from market.accounts.referrals import Referrals, Rewards
+from market.accounts.tokens import Tokens
+from market.accounts.wallet import Wallet
+from market.attempts.renewals import Renewals
+from market.bandwidth.leases import Leases
+from market.bandwidth.sessions import Bandwidth, Terms, Traffic
+from market.bandwidth.usage import UsageHistory
+from market.base.sealing import Sealing
+from market.deploys.apps import Apps
+from market.deploys.deploys import Deploys, Rates
+from market.deploys.rollouts import Rollouts
+from market.devices.benchmarks import Benchmarks
+from market.devices.devices import Devices
+from market.dispatch.device_work import DeviceWork
+from market.dispatch.dispatch import Dispatch, DispatchTerms
+from market.dispatch.samples import Samples, SampleTerms
+from market.dispatch.supply import Supply
+from market.events.context import Context
+from market.exits.canaries import ExitCanaries
+from market.exits.consents import NO_EXITS, Exits, ExitTerms
+from market.exits.earnings import ExitAdvances
+from market.exits.payouts import ExitPayouts
+from market.files.artifacts import Artifacts, ArtifactTerms
+from market.files.logs import Logs, LogTerms
+from market.jobs.attempt_reports import AttemptReports
+from market.jobs.jobs import Jobs
+from market.jobs.outcomes import JobTerms
+from market.jobs.overdue import Overdue
+from market.jobs.reviews import Reviews
+from market.jobs.specs import Specs
+from market.jobs.waking import Waking
+from market.notify.feed import EventFeed, EventFeedTerms
+from market.notify.live_usage import LiveUsage, LiveUses
+from market.notify.webhooks import Webhooks, WebhookTerms
+from market.recovery.made_by_keys import MadeByKeys
+from market.recovery.recovery import Recovery
 from storage.blobs.base import Blobs
 
 

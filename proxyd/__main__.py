@@ -190,7 +190,7 @@ def _add_amounts(parser: argparse.ArgumentParser) -> None:
 def _amount(text: str) -> int:
     from decimal import Decimal, InvalidOperation
 
-    from market.money import MICRO, micro
+    from market.money.money import MICRO, micro
 
     try:
         amount = Decimal(text)

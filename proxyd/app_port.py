@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from api.reverse.server import AppServer, UnreachedError
 from proxyd.acceptor import Acceptor
-from proxyd.exits.secure import reset_on_close
-from proxyd.exits.tunnels import AWAY, TunnelError, Tunnels
+from proxyd.exits.attached.secure import reset_on_close
+from proxyd.exits.dialling.tunnels import AWAY, TunnelError, Tunnels
 from proxyd.loop import cancellation
-from storage.errors import StoreError, level_of
+from storage.engines.errors import StoreError, level_of
 
 if TYPE_CHECKING:
     from proxyd.tasks import Tasks

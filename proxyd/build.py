@@ -10,29 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from api.app import routes
-from api.assistant import AssistantRoutes
+from api.assistant.assistant import AssistantRoutes
 from api.console import Console
-from api.cookies import Cookies
-from api.metrics import Exposition
+from api.ops.metrics import Exposition
 from api.reverse.server import AppServer
+from api.routing.cookies import Cookies
 from api.server import HttpServer
 from config.settings import Settings
+from market.accounts.passwords import Passwords
+from market.accounts.tokens import Tokens
 from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat
 from market.assistant.goodness import Goodness
-from market.context import Context
-from market.exits import Door
-from market.idempotency import Seal
-from market.ids import Identifiers
-from market.leases import Leases
+from market.bandwidth.leases import Leases
+from market.base.ids import Identifiers
+from market.base.sealing import Sealing
+from market.base.throttle import Throttle
+from market.events.context import Context
+from market.events.idempotency import Seal
+from market.exits.consents import Door
 from market.market import Keys, Market
-from market.money import micro
-from market.passwords import Passwords
+from market.money.money import micro
 from market.photos.decoding import Photos
-from market.sealing import Sealing
-from market.throttle import Throttle
-from market.tokens import Tokens
 from proxyctl.protocol.policy import Policy
 from proxyd import __version__, slices
 from proxyd.app_port import AppPort, JobStreams
@@ -43,25 +43,25 @@ from proxyd.egress.direct import DirectExit
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver, Resolver
 from proxyd.exit_port import ExitPort
-from proxyd.exits import certificate
-from proxyd.exits.answering import ExitDesk
-from proxyd.exits.asking import AskedExits
-from proxyd.exits.borrowing import Borrowing
-from proxyd.exits.canaries import Canaries
-from proxyd.exits.dial import Exits, Ways
-from proxyd.exits.directory import Directory
-from proxyd.exits.errand import Ways as ErrandWays
-from proxyd.exits.fetch import page_of
-from proxyd.exits.labels import Labels
-from proxyd.exits.lending import Lending
-from proxyd.exits.listener import ExitListener
-from proxyd.exits.loans import Loans
-from proxyd.exits.mesh import Cluster, Mesh
-from proxyd.exits.origin import OriginCheck
-from proxyd.exits.own_ports import OwnPorts
-from proxyd.exits.remote import AnyExit
-from proxyd.exits.stand_in import StandInServices
-from proxyd.exits.tunnels import DeviceTunnels
+from proxyd.exits.attached import certificate
+from proxyd.exits.attached.listener import ExitListener
+from proxyd.exits.choosing.directory import Directory
+from proxyd.exits.choosing.labels import Labels
+from proxyd.exits.choosing.own_ports import OwnPorts
+from proxyd.exits.dialling.dial import Exits, Ways
+from proxyd.exits.dialling.errand import Ways as ErrandWays
+from proxyd.exits.dialling.origin import OriginCheck
+from proxyd.exits.dialling.tunnels import DeviceTunnels
+from proxyd.exits.nodes.borrowing import Borrowing
+from proxyd.exits.nodes.lending import Lending
+from proxyd.exits.nodes.loans import Loans
+from proxyd.exits.nodes.mesh import Cluster, Mesh
+from proxyd.exits.nodes.remote import AnyExit
+from proxyd.exits.nodes.stand_in import StandInServices
+from proxyd.exits.processes.answering import ExitDesk
+from proxyd.exits.processes.asking import AskedExits
+from proxyd.exits.watching.canaries import Canaries
+from proxyd.exits.watching.fetch import page_of
 from proxyd.gateway import Gateway
 from proxyd.limits import raise_descriptors
 from proxyd.listeners import Listeners
@@ -87,12 +87,12 @@ from proxyd.wire.links import link_key
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
 from storage.blobs.s3 import Signer
-from storage.open import load, open_store
-from storage.place import is_sqlite
-from storage.store import Store
+from storage.engines.open import load, open_store
+from storage.engines.place import is_sqlite
+from storage.engines.store import Store
 
 if TYPE_CHECKING:
-    from proxyd.exits.geography import Geography
+    from proxyd.exits.choosing.geography import Geography
     from proxyd.outbound.chat_model import OpenAiModel
 
 HOUR_SECONDS = 3_600
@@ -438,7 +438,7 @@ async def _geography(settings: Settings) -> "Geography":
         SettingsError: a file of it cannot be used.
     """
     # Here, so that a daemon without exits does not wait for it.
-    from proxyd.exits.geography import Sources, open_geography  # noqa: PLC0415
+    from proxyd.exits.choosing.geography import Sources, open_geography  # noqa: PLC0415
 
     geo = settings.geo
     return await asyncio.to_thread(

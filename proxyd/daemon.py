@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from api.server import HttpServer
 from config.settings import Settings
-from market.event_log import EventHub
-from market.leases import Leases
+from market.bandwidth.leases import Leases
+from market.events.recording import EventHub
 from market.market import Market
 from proxyd import __version__, slices
 from proxyd.compiled import finder
@@ -31,9 +31,9 @@ from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.services import CLOSE_SECONDS, Services
 from proxyd.tasks import Tasks, reap
-from storage.errors import StoreError
-from storage.place import place
-from storage.store import Store
+from storage.engines.errors import StoreError
+from storage.engines.place import place
+from storage.engines.store import Store
 
 NODE_TASK = "node"
 COUNTS_SECONDS = 15.0  # to write the last counts, with a store that may be away

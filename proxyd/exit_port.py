@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from market.exits import Coverage, Door, Whereabouts
+from market.exits.consents import Coverage, Door, Whereabouts
 from proxyd.acceptor import Acceptor
-from proxyd.exits.canaries import Canaries
-from proxyd.exits.certificate import fingerprint
-from proxyd.exits.listener import ExitListener
-from proxyd.exits.tunnels import DeviceTunnels
+from proxyd.exits.attached.certificate import fingerprint
+from proxyd.exits.attached.listener import ExitListener
+from proxyd.exits.dialling.tunnels import DeviceTunnels
+from proxyd.exits.watching.canaries import Canaries
 from proxyd.limits import ExitLimits
 from proxyd.loop import cancellation
 from proxyd.ops.listening import CannotListenError
-from storage.exits import OriginRow
+from storage.exits.exits import OriginRow
 
 if TYPE_CHECKING:
-    from proxyd.exits.answering import ExitDesk
-    from proxyd.exits.geography import Geography
-    from proxyd.exits.labels import Labels
-    from proxyd.exits.mesh import Mesh
-    from proxyd.exits.own_ports import OwnPorts
+    from proxyd.exits.choosing.geography import Geography
+    from proxyd.exits.choosing.labels import Labels
+    from proxyd.exits.choosing.own_ports import OwnPorts
+    from proxyd.exits.nodes.mesh import Mesh
+    from proxyd.exits.processes.answering import ExitDesk
     from proxyd.tasks import Tasks
 
 LABEL_SWEEP_SECONDS = 60.0  # labels live for minutes to a day
@@ -182,7 +182,7 @@ class ExitPort:
     def _all_doors(self) -> list[Door]:
         return [self._door, *self.doors()]
 
-    # --- what the marketplace asks: see `market.exits.Attached` --------------------------------
+    # --- what the marketplace asks: see `market.exits.consents.Attached` -------------------------
 
     def door(self) -> Door | None:
         """Return where exits attach."""

@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
-from api.rate import RateLimit
-from market.networks import NetworkCounts, counted_network, crowded
+from api.http.rate import RateLimit
+from market.base.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
 from proxyd.access import Access
@@ -17,7 +17,7 @@ from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
 from proxyd.egress.exit import Exit
 from proxyd.egress.resolve import Resolver
-from proxyd.exits.dial import Ways
+from proxyd.exits.dialling.dial import Ways
 from proxyd.handshake import PASSWORD_PORT, Client, Handshake, HandshakeServices
 from proxyd.limits import Limits
 from proxyd.loop.deadlines import Deadlines

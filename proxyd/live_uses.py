@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 
-from market.live_usage import LiveUse
+from market.notify.live_usage import LiveUse
 from proxyd.metering.meter import Meter
 
 
 class LiveSessions:
-    """Answers `market.live_usage.LiveUses`.
+    """Answers `market.notify.live_usage.LiveUses`.
 
     Args:
         meter: knows the sessions.

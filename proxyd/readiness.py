@@ -4,8 +4,8 @@ import asyncio
 from typing import Protocol
 
 from proxyd.gateway import Gateway
-from storage.errors import Cause, StoreError, UnavailableError
-from storage.store import Store, probe
+from storage.engines.errors import Cause, StoreError, UnavailableError
+from storage.engines.store import Store, probe
 
 # The answer comes within three seconds, also from a silent database: load balancers wait for five.
 PROBE_SECONDS = 1.5

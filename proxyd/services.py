@@ -21,7 +21,7 @@ from proxyd.outbound.mailer import Mailer
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.tasks import Tasks
 from storage.blobs.base import Blobs
-from storage.errors import StoreError
+from storage.engines.errors import StoreError
 
 if TYPE_CHECKING:
     from proxyd.outbound.chat_model import OpenAiModel

@@ -10,29 +10,29 @@ from pathlib import Path
 
 from msgspec import structs
 
-from api.limits import Limits as ApiLimits
+from api.http.limits import Limits as ApiLimits
 from api.reverse.places import Places
 from api.reverse.server import Terms as AppTerms
 from config.settings import JobSettings, Settings, StorageSettings
-from market.accounts import LoginLimits
-from market.artifacts import ArtifactTerms
+from market.accounts.accounts import LoginLimits
+from market.accounts.bounds import Bounds
+from market.accounts.referrals import Rewards
 from market.assistant.goodness import RewardTerms
-from market.bandwidth import Terms
-from market.bounds import Bounds
-from market.deploys import Rates
-from market.dispatch import DispatchTerms
-from market.event_feed import EventFeedTerms
-from market.exits import ExitTerms
-from market.exits import Limits as ExitDeviceLimits
-from market.logs import LogTerms
+from market.bandwidth.sessions import Terms
+from market.deploys.deploys import Rates
+from market.dispatch.dispatch import DispatchTerms
+from market.dispatch.samples import SampleTerms
+from market.exits.consents import ExitTerms
+from market.exits.consents import Limits as ExitDeviceLimits
+from market.files.artifacts import ArtifactTerms
+from market.files.logs import LogTerms
+from market.jobs.outcomes import JobTerms
+from market.jobs.overdue import Leases
 from market.market import Rules
-from market.money import micro
-from market.outcomes import JobTerms
-from market.overdue import Leases
+from market.money.money import micro
+from market.notify.feed import EventFeedTerms
+from market.notify.webhooks import FIRST_FREE_PORT, WebhookTerms
 from market.photos.decoding import PhotoLimits
-from market.referrals import Rewards
-from market.samples import SampleTerms
-from market.webhooks import FIRST_FREE_PORT, WebhookTerms
 from proxyctl.protocol.policy import Policy
 from proxyd.limits import (
     ExitLimits,
@@ -54,7 +54,7 @@ from proxyd.limits import (
 from proxyd.ops.listening import format_address
 from proxyd.wire.events import Address
 from storage.blobs.s3 import Bucket
-from storage.place import SQLITE, is_sqlite
+from storage.engines.place import SQLITE, is_sqlite
 
 DAY_SECONDS = 86_400
 

@@ -6,10 +6,10 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from market.leases import Leases
+from market.bandwidth.leases import Leases
 from proxyd.loop import cancellation
 from proxyd.metering.node import Node
-from storage.errors import StoreError, level_of
+from storage.engines.errors import StoreError, level_of
 
 REAP_CHECK_SECONDS = 1.0  # a fifteenth of the default node timeout: a dead node is noticed in time
 

@@ -8,11 +8,11 @@ import socket
 from collections.abc import Callable
 from typing import Final, final
 
-from market.lease_book import Grant
-from market.states import SessionStatus
-from proxyd.exits.attached import Carried
-from proxyd.exits.places import yields_at
-from proxyd.exits.stand_in import Join
+from market.bandwidth.lease_book import Grant
+from market.base.states import SessionStatus
+from proxyd.exits.attached.attached import Carried
+from proxyd.exits.choosing.places import yields_at
+from proxyd.exits.nodes.stand_in import Join
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer

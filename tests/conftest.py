@@ -12,20 +12,21 @@ from pathlib import Path
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
-from support import postgres, process, sqlite
-from support.clock import Clock
-from support.market import Market
-from support.service import Service, running_in
+from support.database import postgres, sqlite
+from support.daemons import process
+from support.base.clock import Clock
+from support.market.market import Market
+from support.daemons.service import Service, running_in
 
-from market.audit import audit_ledger
-from storage.open import open_store
-from storage.store import Store
+from market.money.audit import audit_ledger
+from storage.engines.open import open_store
+from storage.engines.store import Store
 
 pytest_plugins = [
-    "support.both_engines",
-    "support.failures",
-    "support.leftovers",
-    "support.time_limit",
+    "support.plugins.both_engines",
+    "support.plugins.failures",
+    "support.plugins.leftovers",
+    "support.plugins.time_limit",
 ]
 
 # Every run has the same examples, and a busy machine has its time for each: the defaults are random

@@ -12,13 +12,9 @@ ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
 # Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: where most of
 # what the module promises is held. One line a module.
 TESTED_IN = {
-    "api/callers.py": "tests/api/test_server.py",
     "api/console.py": "tests/console/test_serving.py",
-    "api/cookies.py": "tests/console/test_cookie.py",
-    "api/downloads.py": "tests/api/test_artifacts.py",
-    "api/limits.py": "tests/api/test_connections.py",
-    "api/patience.py": "tests/api/test_work.py",
-    "api/responses.py": "tests/api/test_server.py",
+    "api/files/downloads.py": "tests/api/files/test_artifacts.py",
+    "api/http/limits.py": "tests/api/serving/test_connections.py",
     "api/reverse/choosing.py": "tests/api/reverse/test_server.py",
     "api/reverse/kept.py": "tests/api/reverse/test_server.py",
     "api/reverse/pages.py": "tests/api/reverse/test_server.py",
@@ -26,93 +22,136 @@ TESTED_IN = {
     "api/reverse/relaying.py": "tests/api/reverse/test_server.py",
     "api/reverse/streams.py": "tests/api/reverse/test_server.py",
     "api/reverse/upstream.py": "tests/api/reverse/test_server.py",
-    "api/routes.py": "tests/api/test_router.py",
-    "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/test_commands.py",
-    "client/proxyctl/api.py": "tests/client/proxyctl/exit/test_consent.py",
-    "client/proxyctl/exit/api.py": "tests/client/proxyctl/exit/test_consent.py",
-    "client/proxyctl/exit/carrier.py": "tests/client/proxyctl/exit/test_agent.py",
-    "client/proxyctl/exit/closing.py": "tests/client/proxyctl/exit/test_relay_linux.py",
-    "client/proxyctl/exit/control.py": "tests/client/proxyctl/exit/test_agent.py",
-    "client/proxyctl/exit/halfpipe.py": "tests/client/proxyctl/exit/test_relay_linux.py",
-    "client/proxyctl/exit/names.py": "tests/client/proxyctl/exit/test_commands.py",
-    "client/proxyctl/exit/netlink.py": "tests/client/proxyctl/exit/test_lan.py",
-    "client/proxyctl/exit/path.py": "tests/client/proxyctl/exit/test_relay_linux.py",
-    "client/proxyctl/exit/pipes.py": "tests/client/proxyctl/exit/test_relay_linux.py",
-    "client/proxyctl/exit/poller.py": "tests/client/proxyctl/exit/test_relay_linux.py",
-    "client/proxyctl/exit/pool.py": "tests/client/proxyctl/exit/test_agent.py",
-    "client/proxyctl/exit/record.py": "tests/client/proxyctl/exit/test_consent.py",
-    "client/proxyctl/exit/relay.py": "tests/client/proxyctl/exit/test_agent.py",
-    "client/proxyctl/exit/relays.py": "tests/client/proxyctl/exit/test_relay_linux.py",
-    "client/proxyctl/exit/restraints.py": "tests/client/proxyctl/exit/test_agent.py",
-    "client/proxyctl/exit/watcher.py": "tests/client/proxyctl/exit/test_agent.py",
+    "api/routing/callers.py": "tests/api/test_server.py",
+    "api/routing/cookies.py": "tests/console/test_cookie.py",
+    "api/routing/responses.py": "tests/api/test_server.py",
+    "api/routing/routes.py": "tests/api/routing/test_router.py",
+    "api/serving/patience.py": "tests/api/jobs/test_work.py",
+    "client/proxyctl/__main__.py": "tests/client/proxyctl/exit/commands/test_commands.py",
+    "client/proxyctl/api.py": "tests/client/proxyctl/exit/commands/test_consent.py",
+    "client/proxyctl/attach/daemon/control.py": "tests/client/proxyctl/exit/agent/test_agent.py",
+    "client/proxyctl/attach/network/netlink.py": "tests/client/proxyctl/attach/network/test_lan.py",
+    "client/proxyctl/attach/relay/closing.py": (
+        "tests/client/proxyctl/attach/relay/test_relay_linux.py"
+    ),
+    "client/proxyctl/attach/relay/halfpipe.py": (
+        "tests/client/proxyctl/attach/relay/test_relay_linux.py"
+    ),
+    "client/proxyctl/attach/relay/path.py": (
+        "tests/client/proxyctl/attach/relay/test_relay_linux.py"
+    ),
+    "client/proxyctl/attach/relay/pipes.py": (
+        "tests/client/proxyctl/attach/relay/test_relay_linux.py"
+    ),
+    "client/proxyctl/attach/relay/poller.py": (
+        "tests/client/proxyctl/attach/relay/test_relay_linux.py"
+    ),
+    "client/proxyctl/attach/relay/relay.py": "tests/client/proxyctl/exit/agent/test_agent.py",
+    "client/proxyctl/attach/relay/relays.py": (
+        "tests/client/proxyctl/attach/relay/test_relay_linux.py"
+    ),
+    "client/proxyctl/exit/agent/restraints.py": "tests/client/proxyctl/exit/agent/test_agent.py",
+    "client/proxyctl/exit/agent/watcher.py": "tests/client/proxyctl/exit/agent/test_agent.py",
+    "client/proxyctl/exit/base/api.py": "tests/client/proxyctl/exit/commands/test_consent.py",
+    "client/proxyctl/exit/base/names.py": "tests/client/proxyctl/exit/commands/test_commands.py",
+    "client/proxyctl/exit/base/record.py": "tests/client/proxyctl/exit/commands/test_consent.py",
+    "client/proxyctl/exit/carrying/carrier.py": "tests/client/proxyctl/exit/agent/test_agent.py",
+    "client/proxyctl/exit/carrying/pool.py": "tests/client/proxyctl/exit/agent/test_agent.py",
     "client/proxyctl/protocol/addresses.py": "tests/client/proxyctl/protocol/test_policy.py",
     "client/proxyctl/protocol/jobspec/errors.py": (
         "tests/client/proxyctl/protocol/jobspec/test_checks.py"
     ),
-    "client/proxyctl/status.py": "tests/client/proxyctl/exit/test_commands.py",
-    "client/proxyctl/words.py": "tests/client/proxyctl/exit/test_consent.py",
-    "client/proxyctl/worker/bell.py": "tests/client/proxyctl/worker/test_agent.py",
-    "client/proxyctl/worker/benchmark.py": "tests/api/test_benchmarks.py",
-    "client/proxyctl/worker/checks.py": "tests/client/proxyctl/worker/test_commands.py",
-    "client/proxyctl/worker/endings.py": "tests/client/proxyctl/worker/test_agent.py",
-    "client/proxyctl/worker/executors/base.py": (
-        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    "client/proxyctl/status.py": "tests/client/proxyctl/exit/commands/test_commands.py",
+    "client/proxyctl/words.py": "tests/client/proxyctl/exit/commands/test_consent.py",
+    "client/proxyctl/worker/agent/bell.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/benchmark.py": "tests/api/devices/test_benchmarks.py",
+    "client/proxyctl/worker/attempt/endings.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/attempt/pump.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/attempt/supervisors.py": (
+        "tests/client/proxyctl/worker/attempt/test_supervisor.py"
     ),
-    "client/proxyctl/worker/executors/container_watch.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
+    "client/proxyctl/worker/base/libc.py": "tests/client/proxyctl/worker/files/test_confinement.py",
+    "client/proxyctl/worker/base/lock.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/base/names.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/base/programs.py": (
+        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
     ),
-    "client/proxyctl/worker/executors/docker.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
+    "client/proxyctl/worker/clusters/kube_client.py": (
+        "tests/client/proxyctl/worker/executors/kubernetes/test_kubernetes.py"
     ),
-    "client/proxyctl/worker/executors/engine.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
+    "client/proxyctl/worker/clusters/slurm_client.py": (
+        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
     ),
-    "client/proxyctl/worker/executors/family.py": (
-        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+    "client/proxyctl/worker/clusters/slurm_node.py": (
+        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
     ),
-    "client/proxyctl/worker/executors/guarded.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
+    "client/proxyctl/worker/commands/checks.py": (
+        "tests/client/proxyctl/worker/commands/test_commands.py"
     ),
-    "client/proxyctl/worker/executors/gvisor.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
+    "client/proxyctl/worker/commands/running.py": (
+        "tests/client/proxyctl/worker/agent/test_agent.py"
     ),
-    "client/proxyctl/worker/executors/kube_trial.py": (
-        "tests/client/proxyctl/worker/executors/test_kube_objects.py"
+    "client/proxyctl/worker/commands/setup.py": (
+        "tests/client/proxyctl/worker/commands/test_commands.py"
+    ),
+    "client/proxyctl/worker/executors/base/base.py": (
+        "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/base/family.py": (
+        "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/base/none.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
+    ),
+    "client/proxyctl/worker/executors/base/ownership.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/base/signals.py": (
+        "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
+    ),
+    "client/proxyctl/worker/executors/bwrap/machine_code.py": (
+        "tests/client/proxyctl/worker/executors/kubernetes/test_kube_objects.py"
+    ),
+    "client/proxyctl/worker/executors/bwrap/syscalls.py": (
+        "tests/client/proxyctl/worker/executors/bwrap/test_seccomp.py"
+    ),
+    "client/proxyctl/worker/executors/containers/container_watch.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/docker.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/engine.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/guarded.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/gvisor.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/trial.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/kubernetes/kube_trial.py": (
+        "tests/client/proxyctl/worker/executors/kubernetes/test_kube_objects.py"
     ),
     "client/proxyctl/worker/executors/limits/base.py": (
-        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+        "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
     ),
     "client/proxyctl/worker/executors/limits/slurm.py": (
-        "tests/client/proxyctl/worker/executors/test_slurm.py"
+        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
     ),
     "client/proxyctl/worker/executors/limits/unbounded.py": (
-        "tests/client/proxyctl/worker/executors/test_bwrap.py"
+        "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
     ),
-    "client/proxyctl/worker/executors/machine_code.py": (
-        "tests/client/proxyctl/worker/executors/test_kube_objects.py"
-    ),
-    "client/proxyctl/worker/executors/none.py": "tests/client/proxyctl/worker/test_attempt.py",
-    "client/proxyctl/worker/executors/ownership.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
-    ),
-    "client/proxyctl/worker/executors/signals.py": (
-        "tests/client/proxyctl/worker/executors/test_bwrap.py"
-    ),
-    "client/proxyctl/worker/executors/slurm_calls.py": (
-        "tests/client/proxyctl/worker/executors/test_slurm.py"
-    ),
-    "client/proxyctl/worker/executors/syscalls.py": (
-        "tests/client/proxyctl/worker/executors/test_seccomp.py"
-    ),
-    "client/proxyctl/worker/executors/trial.py": (
-        "tests/client/proxyctl/worker/executors/test_containers.py"
+    "client/proxyctl/worker/executors/slurm/slurm_calls.py": (
+        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
     ),
     "client/proxyctl/worker/files/inputs.py": (
         "tests/client/proxyctl/worker/files/test_transfers.py"
     ),
-    "client/proxyctl/worker/files/room.py": (
-        "tests/client/proxyctl/worker/files/test_transfers.py"
-    ),
+    "client/proxyctl/worker/files/room.py": "tests/client/proxyctl/worker/files/test_transfers.py",
     "client/proxyctl/worker/files/unpacker.py": (
         "tests/client/proxyctl/worker/files/test_unpacking.py"
     ),
@@ -120,49 +159,38 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/files/test_transfers.py"
     ),
     "client/proxyctl/worker/files/web.py": "tests/client/proxyctl/worker/files/test_transfers.py",
-    "client/proxyctl/worker/kube_client.py": (
-        "tests/client/proxyctl/worker/executors/test_kubernetes.py"
+    "client/proxyctl/worker/images/registry.py": (
+        "tests/client/proxyctl/worker/images/test_images.py"
     ),
-    "client/proxyctl/worker/libc.py": ("tests/client/proxyctl/worker/files/test_confinement.py"),
-    "client/proxyctl/worker/lock.py": "tests/client/proxyctl/worker/test_agent.py",
-    "client/proxyctl/worker/names.py": "tests/client/proxyctl/worker/test_agent.py",
-    "client/proxyctl/worker/probe.py": "tests/client/proxyctl/worker/test_ports.py",
-    "client/proxyctl/worker/processes.py": "tests/client/proxyctl/worker/test_supervisor.py",
-    "client/proxyctl/worker/programs.py": ("tests/client/proxyctl/worker/executors/test_slurm.py"),
-    "client/proxyctl/worker/pump.py": "tests/client/proxyctl/worker/test_agent.py",
-    "client/proxyctl/worker/registry.py": "tests/client/proxyctl/worker/test_images.py",
-    "client/proxyctl/worker/running.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/network/probe.py": "tests/client/proxyctl/worker/network/test_ports.py",
     "client/proxyctl/worker/sensors/nvidia.py": "tests/client/proxyctl/worker/sensors/test_host.py",
-    "client/proxyctl/worker/setup.py": "tests/client/proxyctl/worker/test_commands.py",
-    "client/proxyctl/worker/slurm_client.py": (
-        "tests/client/proxyctl/worker/executors/test_slurm.py"
+    "client/proxyctl/worker/task/processes.py": (
+        "tests/client/proxyctl/worker/attempt/test_supervisor.py"
     ),
-    "client/proxyctl/worker/slurm_node.py": "tests/client/proxyctl/worker/executors/test_slurm.py",
-    "client/proxyctl/worker/supervisors.py": "tests/client/proxyctl/worker/test_supervisor.py",
-    "client/proxyctl/worker/tasks.py": "tests/client/proxyctl/worker/test_agent.py",
+    "client/proxyctl/worker/task/tasks.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
+    "market/accounts/proofs.py": "tests/market/recovery/test_recovery.py",
+    "market/accounts/scopes.py": "tests/api/accounts/test_keys.py",
     "market/assistant/builtin.py": "tests/market/assistant/test_chat.py",
     "market/assistant/model.py": "tests/market/assistant/test_asking.py",
     "market/assistant/phrases.py": "tests/market/assistant/test_languages.py",
-    "market/attempt_reports.py": "tests/market/test_attempts.py",
-    "market/context.py": "tests/market/test_market.py",
-    "market/errors.py": "tests/docs/test_documents.py",
-    "market/job_pay.py": "tests/market/test_jobs.py",
-    "market/lease_book.py": "tests/market/test_leases.py",
-    "market/lease_transactions.py": "tests/market/test_leases.py",
-    "market/outcomes.py": "tests/market/test_jobs.py",
+    "market/attempts/renewals.py": "tests/market/attempts/test_attempts.py",
+    "market/bandwidth/lease_book.py": "tests/market/bandwidth/test_leases.py",
+    "market/bandwidth/lease_transactions.py": "tests/market/bandwidth/test_leases.py",
+    "market/base/errors.py": "tests/docs/test_documents.py",
+    "market/deploys/templates.py": "tests/market/deploys/test_rollouts.py",
+    "market/events/context.py": "tests/market/test_market.py",
+    "market/jobs/attempt_reports.py": "tests/market/attempts/test_attempts.py",
+    "market/jobs/outcomes.py": "tests/market/jobs/test_jobs.py",
+    "market/jobs/pay.py": "tests/market/jobs/test_jobs.py",
+    "market/jobs/postings.py": "tests/market/jobs/test_jobs.py",
     "market/photos/containers.py": "tests/market/photos/test_decoding.py",
     "market/photos/photo.py": "tests/market/photos/test_decoding.py",
     "market/photos/picture.py": "tests/market/photos/test_decoding.py",
     "market/photos/prints.py": "tests/market/photos/test_likeness.py",
     "market/photos/trailers.py": "tests/market/photos/test_decoding.py",
-    "market/postings.py": "tests/market/test_jobs.py",
-    "market/proofs.py": "tests/market/test_recovery.py",
-    "market/renewals.py": "tests/market/test_attempts.py",
-    "market/sample_checks.py": "tests/market/test_samples.py",
-    "market/scopes.py": "tests/api/test_keys.py",
-    "market/templates.py": "tests/market/test_rollouts.py",
+    "market/trust/sample_checks.py": "tests/market/dispatch/test_samples.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
     "proxyd/build.py": "tests/proxyd/cli/test_serving.py",
@@ -176,19 +204,19 @@ TESTED_IN = {
     "proxyd/egress/exit.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/egress/lookup.py": "tests/proxyd/egress/test_direct.py",
     "proxyd/exit_port.py": "tests/conformance/test_exits.py",
-    "proxyd/exits/asking.py": "tests/proxyd/exits/test_answering.py",
-    "proxyd/exits/borrowing.py": "tests/proxyd/exits/test_loans.py",
-    "proxyd/exits/errand.py": "tests/proxyd/exits/test_canaries.py",
-    "proxyd/exits/lending.py": "tests/proxyd/exits/test_loans.py",
-    "proxyd/exits/remote.py": "tests/proxyd/exits/test_mesh.py",
-    "proxyd/exits/stand_in.py": "tests/proxyd/exits/test_loans.py",
+    "proxyd/exits/dialling/errand.py": "tests/proxyd/exits/watching/test_canaries.py",
+    "proxyd/exits/nodes/borrowing.py": "tests/proxyd/exits/nodes/test_loans.py",
+    "proxyd/exits/nodes/lending.py": "tests/proxyd/exits/nodes/test_loans.py",
+    "proxyd/exits/nodes/remote.py": "tests/proxyd/exits/nodes/test_mesh.py",
+    "proxyd/exits/nodes/stand_in.py": "tests/proxyd/exits/nodes/test_loans.py",
+    "proxyd/exits/processes/asking.py": "tests/proxyd/exits/processes/test_answering.py",
     "proxyd/listeners.py": "tests/proxyd/ops/test_listening.py",
     "proxyd/loop/runner.py": "tests/proxyd/loop/test_cancellation.py",
     "proxyd/metering/address_proofs.py": "tests/conformance/test_passwordless.py",
     "proxyd/metering/single_flight.py": "tests/proxyd/metering/test_meter.py",
     "proxyd/ops/errors.py": "tests/proxyd/cli/test_serving.py",
-    "proxyd/ops/metrics.py": "tests/api/test_metrics.py",
-    "proxyd/ops/process_metrics.py": "tests/api/test_metrics.py",
+    "proxyd/ops/metrics.py": "tests/api/ops/test_metrics.py",
+    "proxyd/ops/process_metrics.py": "tests/api/ops/test_metrics.py",
     "proxyd/ops/role.py": "tests/proxyd/ops/test_shared_metrics.py",
     "proxyd/outbound/posting.py": "tests/proxyd/outbound/test_webhooks.py",
     "proxyd/outbound/smtp.py": "tests/proxyd/outbound/test_mailer.py",
@@ -199,70 +227,88 @@ TESTED_IN = {
     "proxyd/services.py": "tests/proxyd/cli/test_serving.py",
     "proxyd/supervisor/signals.py": "tests/integration/test_processes.py",
     "proxyd/supervisor/supervisor.py": "tests/integration/test_processes.py",
-    "proxyd/unmetered.py": "tests/proxyd/exits/test_loans.py",
-    "proxyd/wire/asks.py": "tests/proxyd/exits/test_answering.py",
+    "proxyd/unmetered.py": "tests/proxyd/exits/nodes/test_loans.py",
+    "proxyd/wire/asks.py": "tests/proxyd/exits/processes/test_answering.py",
     "proxyd/wire/events.py": "tests/proxyd/wire/test_detect.py",
     "proxyd/wire/http_refusals.py": "tests/proxyd/wire/test_http.py",
     "proxyd/wire/http_request.py": "tests/proxyd/wire/test_http.py",
-    "storage/allowlist.py": "tests/market/test_allowlist.py",
-    "storage/apps.py": "tests/market/test_apps.py",
-    "storage/artifacts.py": "tests/market/test_artifacts.py",
-    "storage/assistant.py": "tests/market/assistant/test_goodness.py",
-    "storage/attempts.py": "tests/market/test_attempts.py",
-    "storage/bandwidth.py": "tests/market/test_bandwidth.py",
-    "storage/benchmarks.py": "tests/market/test_benchmarks.py",
+    "storage/accounts/device_codes.py": "tests/market/accounts/test_device_codes.py",
+    "storage/accounts/keys.py": "tests/market/accounts/test_keys.py",
+    "storage/accounts/outbox.py": "tests/market/accounts/test_outbox.py",
+    "storage/accounts/referrals.py": "tests/market/accounts/test_referrals.py",
+    "storage/accounts/users.py": "tests/market/accounts/test_accounts.py",
+    "storage/assistant/assistant.py": "tests/market/assistant/test_goodness.py",
+    "storage/attempts/attempts.py": "tests/market/attempts/test_attempts.py",
+    "storage/bandwidth/allowlist.py": "tests/market/bandwidth/test_allowlist.py",
+    "storage/bandwidth/nodes.py": "tests/market/bandwidth/test_leases_among_nodes.py",
+    "storage/bandwidth/sessions.py": "tests/market/bandwidth/test_sessions.py",
+    "storage/bandwidth/usage.py": "tests/market/bandwidth/test_usage.py",
     "storage/blobs/base.py": "tests/storage/blobs/test_local.py",
-    "storage/claims.py": "tests/market/test_claims.py",
-    "storage/copies.py": "tests/market/test_copies.py",
-    "storage/deploys.py": "tests/market/test_deploys.py",
-    "storage/device_codes.py": "tests/market/test_device_codes.py",
-    "storage/device_work.py": "tests/market/test_device_work.py",
-    "storage/devices.py": "tests/market/test_devices.py",
-    "storage/draws.py": "tests/market/test_draws.py",
-    "storage/errors.py": "tests/storage/test_store.py",
-    "storage/events.py": "tests/market/test_event_log.py",
-    "storage/exits.py": "tests/market/test_exits.py",
-    "storage/health.py": "tests/storage/test_postgres_availability.py",
-    "storage/job_specs.py": "tests/market/test_specs.py",
-    "storage/jobs.py": "tests/market/test_jobs.py",
-    "storage/keys.py": "tests/market/test_keys.py",
-    "storage/ledger.py": "tests/market/test_ledger.py",
-    "storage/logs.py": "tests/market/test_logs.py",
-    "storage/made_by_keys.py": "tests/market/test_made_by_keys.py",
-    "storage/mesh.py": "tests/proxyd/exits/test_link.py",
-    "storage/nodes.py": "tests/market/test_leases_among_nodes.py",
-    "storage/open.py": "tests/storage/test_store.py",
-    "storage/outbox.py": "tests/market/test_outbox.py",
-    "storage/postgres_link.py": "tests/storage/test_postgres.py",
-    "storage/postgres_pooler.py": "tests/storage/test_postgres.py",
-    "storage/referrals.py": "tests/market/test_referrals.py",
-    "storage/reviews.py": "tests/market/test_reviews.py",
-    "storage/rollouts.py": "tests/market/test_rollouts.py",
-    "storage/samples.py": "tests/market/test_samples.py",
-    "storage/trust.py": "tests/market/test_trust.py",
-    "storage/usage.py": "tests/market/test_usage.py",
-    "storage/users.py": "tests/market/test_accounts.py",
-    "storage/webhooks.py": "tests/market/test_webhooks.py",
+    "storage/deploys/apps.py": "tests/market/deploys/test_apps.py",
+    "storage/deploys/deploys.py": "tests/market/deploys/test_deploys.py",
+    "storage/deploys/rollouts.py": "tests/market/deploys/test_rollouts.py",
+    "storage/devices/benchmarks.py": "tests/market/devices/test_benchmarks.py",
+    "storage/devices/device_work.py": "tests/market/dispatch/test_device_work.py",
+    "storage/devices/devices.py": "tests/market/devices/test_devices.py",
+    "storage/devices/made_by_keys.py": "tests/market/recovery/test_made_by_keys.py",
+    "storage/dispatch/claims.py": "tests/market/dispatch/test_claims.py",
+    "storage/engines/errors.py": "tests/storage/engines/test_store.py",
+    "storage/engines/health.py": "tests/storage/engines/test_postgres_availability.py",
+    "storage/engines/open.py": "tests/storage/engines/test_store.py",
+    "storage/engines/postgres_link.py": "tests/storage/engines/test_postgres.py",
+    "storage/engines/postgres_pooler.py": "tests/storage/engines/test_postgres.py",
+    "storage/events/events.py": "tests/market/events/test_recording.py",
+    "storage/exits/exits.py": "tests/market/exits/test_consents.py",
+    "storage/exits/mesh.py": "tests/proxyd/exits/nodes/test_link.py",
+    "storage/files/artifacts.py": "tests/market/files/test_artifacts.py",
+    "storage/files/logs.py": "tests/market/files/test_logs.py",
+    "storage/jobs/copies.py": "tests/market/jobs/test_copies.py",
+    "storage/jobs/job_specs.py": "tests/market/jobs/test_specs.py",
+    "storage/jobs/jobs.py": "tests/market/jobs/test_jobs.py",
+    "storage/jobs/replica_pay.py": "tests/market/jobs/test_replica_pay.py",
+    "storage/jobs/reviews.py": "tests/market/jobs/test_reviews.py",
+    "storage/money/ledger.py": "tests/market/money/test_ledger.py",
+    "storage/notify/webhooks.py": "tests/market/notify/test_webhooks.py",
+    "storage/trust/samples.py": "tests/market/dispatch/test_samples.py",
+    "storage/trust/trust.py": "tests/market/trust/test_trust.py",
 }
 
 # Test files below the rooms' folders without a module of their name, and what they are about.
 # One line a file.
 ABOUT_SEVERAL = {
-    "tests/api/test_bounds.py": "market/bounds.py as the operator sets it and a caller is refused",
+    "tests/api/accounts/test_bounds.py": (
+        "market/accounts/bounds.py as the operator sets it and a caller is refused"
+    ),
+    "tests/api/accounts/test_recovery.py": (
+        "market/recovery/recovery.py by the routes of api/accounts/accounts.py"
+    ),
+    "tests/api/jobs/test_job_specs.py": "market/jobs/specs.py by the routes of api/jobs/jobs.py",
     "tests/api/test_fuzz.py": "every route, with requests made up from the API's own document",
-    "tests/api/test_idempotency.py": "market/idempotency.py, for every route that takes a key",
-    "tests/api/test_job_specs.py": "market/specs.py by the routes of api/jobs.py",
-    "tests/api/test_recovery.py": "market/recovery.py by the routes of api/accounts.py",
-    "tests/client/proxyctl/worker/executors/test_engine_battery.py": "each kind of container",
-    "tests/client/proxyctl/worker/test_walls.py": "the walls around a job, by the whole agent",
+    "tests/api/test_idempotency.py": (
+        "market/events/idempotency.py, for every route that takes a key"
+    ),
+    "tests/client/proxyctl/worker/attempt/test_walls.py": (
+        "the walls around a job, by the whole agent"
+    ),
+    "tests/client/proxyctl/worker/executors/containers/test_engine_battery.py": (
+        "each kind of container"
+    ),
     "tests/client/test_autostart.py": "client/autostart/",
     "tests/config/test_example.py": "config/proxyd.example.toml",
-    "tests/market/test_cancelling_costs.py": "market/outcomes.py: what cancelling would cost now",
-    "tests/market/test_exit_invariants.py": "the money of exits, by any sequence of operations",
-    "tests/market/test_failed_attempts.py": "market/outcomes.py and draws.py: work that has failed",
-    "tests/market/test_leases_among_nodes.py": "market/leases.py, any sequence on several nodes",
-    "tests/market/test_ledger_invariants.py": "money, by any sequence of operations",
-    "tests/proxyd/exits/test_failover.py": "dial.py with the choice of directory.py",
+    "tests/market/bandwidth/test_leases_among_nodes.py": (
+        "market/bandwidth/leases.py, any sequence on several nodes"
+    ),
+    "tests/market/exits/test_exit_invariants.py": (
+        "the money of exits, by any sequence of operations"
+    ),
+    "tests/market/jobs/test_cancelling_costs.py": (
+        "market/jobs/outcomes.py: what cancelling would cost now"
+    ),
+    "tests/market/jobs/test_failed_attempts.py": (
+        "market/jobs/outcomes.py and draws.py: work that has failed"
+    ),
+    "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
+    "tests/proxyd/exits/dialling/test_failover.py": "dial.py with the choice of directory.py",
     "tests/proxyd/test_imports.py": "what each command imports",
     "tests/proxyd/wire/test_fuzz.py": "both protocols, with conversations that are made up",
     "tests/storage/test_plans.py": "the cost of every query as the market grows",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from market.rollouts import Serving
+from market.deploys.rollouts import Serving
 
 
 def in_turn(

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
-from market.apps import App
+from market.deploys.apps import App
 
 # A page asks for a hundred files. A job that has ended meanwhile is refused by its device.
 FRESH_SECONDS = 2.0

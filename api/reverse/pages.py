@@ -3,10 +3,10 @@
 from enum import Enum
 from html import escape
 
-from api.accept import prefers_json
-from api.errors import ErrorBody, ErrorDetail, Transport
-from api.responses import Response
-from api.routes import encode
+from api.http.accept import prefers_json
+from api.http.errors import ErrorBody, ErrorDetail, Transport
+from api.routing.responses import Response
+from api.routing.routes import encode
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from market.ids import parsed
+from market.base.ids import parsed
 
 PATHS = "/apps/"
 _LABEL = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-([1-9][0-9]{0,4}))?")

@@ -10,11 +10,11 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion10
 
-from api.connections import Request
 from api.reverse.headers import length_of
 from api.reverse.raw_stream import RawStream
 from api.reverse.streams import Stream
 from api.reverse.upstream import Broken, Head, Upstream
+from api.serving.connections import Request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 UPGRADED = (b"Connection: Upgrade\r\n", b"Upgrade: websocket\r\n")

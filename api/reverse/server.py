@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 from msgspec import Struct
 
-from api.connections import (
-    KEEPALIVE_SECONDS,
-    LINGER_SECONDS,
-    UNHANDLED_BYTES,
-    Front,
-    Request,
-    Server,
-)
-from api.forwarded import Clients
-from api.limits import Limits
-from api.rate import RateLimit
-from api.request_id import RequestIds
+from api.http.forwarded import Clients
+from api.http.limits import Limits
+from api.http.rate import RateLimit
+from api.http.request_id import RequestIds
 from api.reverse import admission, headers, pages
 from api.reverse.admission import Names, Shown
 from api.reverse.choosing import in_turn
@@ -32,10 +24,18 @@ from api.reverse.places import Place, Places
 from api.reverse.relaying import Answered, become_raw, break_off, pass_back, send_body
 from api.reverse.streams import Stream, Streams
 from api.reverse.upstream import SWITCHING, Head, NoAnswerError, Upstream
-from market.apps import App
-from market.networks import counted_network
-from market.rollouts import Serving
-from storage.errors import StoreError
+from api.serving.connections import (
+    KEEPALIVE_SECONDS,
+    LINGER_SECONDS,
+    UNHANDLED_BYTES,
+    Front,
+    Request,
+    Server,
+)
+from market.base.networks import counted_network
+from market.deploys.apps import App
+from market.deploys.rollouts import Serving
+from storage.engines.errors import StoreError
 
 if TYPE_CHECKING:
     import socket

@@ -18,11 +18,11 @@ def main() -> None:
     topics = parser.add_subparsers(dest="topic", required=True, metavar="TOPIC")
     # A device that is an exit is spared the memory of what it would take to be a worker.
     if sys.argv[1:2] == ["worker"]:
-        from proxyctl.worker import commands as worker  # noqa: PLC0415 - see above
+        from proxyctl.worker.commands import commands as worker  # noqa: PLC0415 - see above
 
         worker.add_commands(topics)
         sys.exit(status.call(parser.parse_args()))
-    from proxyctl.exit import commands  # noqa: PLC0415 - see above
+    from proxyctl.exit.commands import commands  # noqa: PLC0415 - see above
 
     commands.add_commands(topics)
     topics.add_parser("worker", help="run strangers' jobs on this device, walled in")

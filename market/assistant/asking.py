@@ -9,7 +9,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from market.assistant.model import REPLY_MAX_CHARACTERS, Model, ModelError, ModelText, Question
-from market.slots import Busy, SlotBounds, Slots
+from market.base.slots import Busy, SlotBounds, Slots
 
 ATTEMPTS = 2
 PAUSE_SECONDS = 0.2  # before the retry, where the server names no time

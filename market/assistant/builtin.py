@@ -9,16 +9,16 @@ import re
 
 from msgspec import Struct
 
-from market.accounts import Caller
+from market.accounts.accounts import Caller
+from market.accounts.referrals import Referrals
 from market.assistant.languages import Language
 from market.assistant.phrases import phrase
-from market.bandwidth import Bandwidth
-from market.devices import Devices
-from market.exits import Exits
-from market.jobs import Jobs
-from market.money import GB, MICRO, as_decimal
-from market.referrals import Referrals
-from market.states import JobStatus, SessionStatus
+from market.bandwidth.sessions import Bandwidth
+from market.base.states import JobStatus, SessionStatus
+from market.devices.devices import Devices
+from market.exits.consents import Exits
+from market.jobs.jobs import Jobs
+from market.money.money import GB, MICRO, as_decimal
 
 NAME = "builtin"
 ROWS_MAX = 1_000  # read to count them: the default bound of one user

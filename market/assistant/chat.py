@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from msgspec import Struct
 
-from market.accounts import Caller
+from market.accounts.accounts import Caller
 from market.assistant.asking import Asking
 from market.assistant.builtin import NAME, Responder
 from market.assistant.languages import Language

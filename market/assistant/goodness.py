@@ -12,24 +12,24 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from market import ledger
-from market.accounts import Caller
+from market.accounts.accounts import Caller
 from market.assistant import builtin
 from market.assistant.asking import Asking
 from market.assistant.chat import LANGUAGE_NAMES, context
 from market.assistant.languages import Language
 from market.assistant.model import ModelError, Question, Schema, Turn
 from market.assistant.phrases import phrase
-from market.context import Context
-from market.event_log import record
-from market.events import GoodnessRewarded, amount
-from market.ledger import Movement, Transfer, TransferKind
-from market.money import MICRO, Currency
+from market.events.catalogue import GoodnessRewarded, amount
+from market.events.context import Context
+from market.events.recording import record
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import MICRO, Currency
 from market.photos.likeness import Likeness, Print, bands
 from market.photos.photo import Photo
-from storage import assistant as queries
-from storage.assistant import PROBES, PayeeRow, PrintRow, RewardRow
-from storage.store import Transaction
+from storage.assistant import assistant as queries
+from storage.assistant.assistant import PROBES, PayeeRow, PrintRow, RewardRow
+from storage.engines.store import Transaction
 
 DAY_SECONDS = 86_400
 REWARDS_MAX = 100  # that are listed

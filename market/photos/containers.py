@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from market.errors import Code, MarketError
+from market.base.errors import Code, MarketError
 from market.photos.trailers import is_harmless
 
 JPEG_START = b"\xff\xd8\xff"

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
-from market.errors import Code
+from market.base.errors import Code
+from market.base.slots import SlotBounds, Slots
 from market.photos.containers import refused
 from market.photos.photo import Photo
-from market.slots import SlotBounds, Slots
 
 THREADS = 2  # decoding is all processor time, which the proxy needs, too
 WAITING_MAX = 32  # with those being decoded: 32 of the largest files are 320 MB

@@ -5,7 +5,7 @@ from io import BytesIO
 
 from PIL import Image
 
-from market.errors import Code, MarketError
+from market.base.errors import Code, MarketError
 from market.photos.containers import Container, inspect, refused
 from market.photos.origin import is_declared_generated
 from market.photos.photo import Photo

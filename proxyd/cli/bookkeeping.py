@@ -6,20 +6,22 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from config.settings import Settings
-from market import accounts, exit_canaries, reviews
-from market.audit import Report, audit_ledger
-from market.context import Context
-from market.errors import Code, MarketError
-from market.exit_payouts import claw_back, claw_back_of_owner
-from market.ids import Identifiers
-from market.money import Currency, as_decimal
-from market.passwords import Passwords
-from market.states import ReviewStatus
+from market.accounts import accounts
+from market.accounts.passwords import Passwords
+from market.base.errors import Code, MarketError
+from market.base.ids import Identifiers
+from market.base.states import ReviewStatus
+from market.events.context import Context
+from market.exits import canaries as exit_canaries
+from market.exits.payouts import claw_back, claw_back_of_owner
+from market.jobs import reviews
+from market.money.audit import Report, audit_ledger
+from market.money.money import Currency, as_decimal
 from proxyd.loop import clock
-from storage.open import open_store
-from storage.place import place
-from storage.store import Store, Transaction
-from storage.users import UserRow
+from storage.accounts.users import UserRow
+from storage.engines.open import open_store
+from storage.engines.place import place
+from storage.engines.store import Store, Transaction
 
 Amounts = dict[Currency, int]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from config.load import Check, SettingsError, load
 from config.settings import Settings
-from market.errors import Code, MarketError
+from market.base.errors import Code, MarketError
 from proxyd.ops import logs
 from proxyd.ops.errors import CannotServeError
-from storage.errors import AlreadyClaimedError, StoreError
+from storage.engines.errors import AlreadyClaimedError, StoreError
 
 if TYPE_CHECKING:
     from proxyd.cli.bookkeeping import Amounts
@@ -78,8 +78,8 @@ def _checks(options: Namespace) -> Sequence[Check]:
     """Return what else may be wrong with the settings of a command that only looks at them."""
     if options.command != "config check":
         return ()
-    from proxyd.exits.certificate import next_certificate_problems
-    from proxyd.exits.geography import geography_problems
+    from proxyd.exits.attached.certificate import next_certificate_problems
+    from proxyd.exits.choosing.geography import geography_problems
     from proxyd.ops.listening import tls_problems
     from proxyd.ops.reachability import problems_of_unit
     from proxyd.ops.signing_key import key_problems
@@ -227,8 +227,8 @@ def _audit(settings: Settings, _options: Namespace) -> int:
 
 
 def _backup(settings: Settings, options: Namespace) -> int:
-    from storage.backup import back_up
-    from storage.place import place
+    from storage.engines.backup import back_up
+    from storage.engines.place import place
 
     size = back_up(settings.storage.url, options.file)
     say(f"{options.file}: {size} bytes, a copy of {place(settings.storage.url)}")
@@ -246,7 +246,7 @@ def _config_check(settings: Settings, options: Namespace) -> int:
 
 
 def _amounts(options: Namespace) -> "Amounts":
-    from market.money import Currency
+    from market.money.money import Currency
 
     return {Currency.USD: options.usd, Currency.CREDIT: options.credits}
 

@@ -16,15 +16,15 @@ from config.settings import (
     Settings,
     StorageSettings,
 )
-from market import accounts
-from market.bandwidth import Purchase
-from market.errors import Code, MarketError
-from market.money import GB, Currency, micro
-from market.states import SessionStatus
+from market.accounts import accounts
+from market.bandwidth.sessions import Purchase
+from market.base.errors import Code, MarketError
+from market.base.states import SessionStatus
+from market.money.money import GB, Currency, micro
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
 from proxyd.ops.listening import PORT_MAX, bound_port, format_address
-from storage.place import is_sqlite
+from storage.engines.place import is_sqlite
 
 EMAIL = "demo@example.com"
 USERNAME = "demo"

@@ -61,7 +61,7 @@ def run(settings: Settings, path: Path | None, reporting: Reporting, *, with_dem
 
     # One process alone need not wait for them.
     from proxyd.supervisor.supervisor import Supervisor  # noqa: PLC0415
-    from storage.claim import take_claim  # noqa: PLC0415
+    from storage.engines.claim import take_claim  # noqa: PLC0415
 
     claim = None
     try:

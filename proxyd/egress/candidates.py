@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import chain, zip_longest
 from typing import Final
 
-from market.networks import Address
+from market.base.networks import Address
 from proxyctl.protocol.policy import Policy
 
 # Each may hold a descriptor until the dial is over.

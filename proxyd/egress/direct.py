@@ -13,7 +13,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Final, final
 
-from market.networks import Address
+from market.base.networks import Address
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.candidates import candidates
 from proxyd.egress.exit import Cancellable, Done, Exit

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from market.networks import Address
+from market.base.networks import Address
 
 TTL_MIN_SECONDS = 1.0  # one that is to be asked for each time would cost a question a connection
 TTL_MAX_SECONDS = 3600.0  # a mistake in a zone is not kept for longer

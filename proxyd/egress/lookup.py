@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, final
 
-from market.networks import Address
+from market.base.networks import Address
 from proxyd.egress.exit import Cancellable
 from proxyd.egress.resolve import (
     LookupFailedError,

@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from market.networks import Address
+from market.base.networks import Address
 
 KEPT_SECONDS = 10.0
 KEPT_MAX = 4096

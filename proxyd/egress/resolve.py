@@ -12,7 +12,7 @@ import aiodns
 import pycares
 from aiodns.error import DNSError
 
-from market.networks import Address
+from market.base.networks import Address
 from proxyd.egress.aiodns_compat import PrivateResolver
 from proxyd.egress.dns_cache import DnsCache
 from proxyd.egress.names import address_of_number, canonical, is_number

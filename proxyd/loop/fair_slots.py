@@ -1,7 +1,8 @@
 """Slots that holders compete for: nobody may have more of them than are left for the others.
 
-Taking one is a plain call that says yes or no. Nothing waits here, unlike in `market.slots`: the
-proxy has no coroutine per connection that could, so a refused holder tries again or is turned away.
+Taking one is a plain call that says yes or no. Nothing waits here, unlike in `market.base.slots`:
+the proxy has no coroutine per connection that could, so a refused holder tries again or is turned
+away.
 """
 
 from collections.abc import Hashable

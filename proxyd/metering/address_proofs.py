@@ -7,7 +7,7 @@ nothing until a client comes from it with the password; from then on it needs no
 import asyncio
 from typing import final
 
-from market.leases import Leases
+from market.bandwidth.leases import Leases
 from proxyd.metering.allowlist import Allowlist
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions

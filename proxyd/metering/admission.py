@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
-from market.credentials import is_username, matches
-from market.leases import Grant, Leases, Usage
-from market.states import SessionStatus
-from market.wants import WantsError
+from market.bandwidth.credentials import is_username, matches
+from market.bandwidth.leases import Grant, Leases, Usage
+from market.base.states import SessionStatus
+from market.exits.wants import WantsError
 from proxyd.metering.allowlist import Allowlist
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
@@ -20,7 +20,7 @@ from proxyd.metering.single_flight import NegativeCache, SingleFlight
 from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import Writer
 from proxyd.wire.events import Refusal
-from storage.errors import UnavailableError
+from storage.engines.errors import UnavailableError
 
 REFUSAL_OF_STATUS: Final = {
     SessionStatus.EXHAUSTED: Refusal.EXHAUSTED,

@@ -8,7 +8,7 @@ then the address cannot have been given to another one. That an address opens no
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, final
 
-from market.states import SessionStatus
+from market.base.states import SessionStatus
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Entry, Sessions
 from proxyd.metering.single_flight import NegativeCache, SingleFlight

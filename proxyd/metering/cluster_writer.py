@@ -10,9 +10,9 @@ import logging
 from collections.abc import Sequence
 from typing import final
 
-from market.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection, Tally
-from market.notices import Notice, Topic
-from market.states import SessionStatus
+from market.bandwidth.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection, Tally
+from market.bandwidth.notices import Notice, Topic
+from market.base.states import SessionStatus
 from proxyd.metering.lease_slices import Fence, LeaseSlice
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
@@ -20,7 +20,7 @@ from proxyd.metering.sessions import Sessions
 from proxyd.metering.settling import Settler
 from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import FLUSH_SECONDS, unreported
-from storage.errors import StoreError
+from storage.engines.errors import StoreError
 
 # Each is one transaction that locks its sessions: other nodes wait so long.
 BATCH_SESSIONS = 1_000

@@ -9,7 +9,7 @@ to be had.
 from collections.abc import Callable
 from typing import final
 
-from market.lease_book import SLICE_FIRST_BYTES
+from market.bandwidth.lease_book import SLICE_FIRST_BYTES
 
 # What one node can keep from the others: half a second of 1 Gbit/s.
 SLICE_MOST_BYTES = 64 * 1024 * 1024

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import final
 
-from market.leases import Leases, Usage
-from market.states import SessionStatus
+from market.bandwidth.leases import Leases, Usage
+from market.base.states import SessionStatus
 from proxyd.metering.address_proofs import AddressProofs
 from proxyd.metering.admission import Admission, Admitter, Decide
 from proxyd.metering.cluster_writer import ClusterWriter
@@ -23,7 +23,7 @@ from proxyd.metering.settling import Settler
 from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import FLUSH_SECONDS, SoloWriter, Writer
 from proxyd.wire.events import Refusal
-from storage.errors import StoreError, level_of
+from storage.engines.errors import StoreError, level_of
 
 _logger = logging.getLogger("meter")
 
@@ -92,7 +92,7 @@ def cluster_meter(
 
 @final
 class Meter(Admitter):
-    """See above. To the marketplace it is `market.bandwidth.Traffic`.
+    """See above. To the marketplace it is `market.bandwidth.sessions.Traffic`.
 
     Args:
         leases: grants bytes, and takes the counts.
@@ -151,7 +151,7 @@ class Meter(Admitter):
         """See `AddressProofs.add`."""
         self._proofs.add(session, address)
 
-    # --- what the marketplace asks: market.bandwidth.Traffic -----------------------------------
+    # --- what the marketplace asks: market.bandwidth.sessions.Traffic ----------------------------
 
     def used_bytes(self, session_id: str, lease_id: str) -> int | None:
         """See `Traffic.used_bytes`."""

@@ -10,16 +10,16 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, final
 
-from market.ids import Identifiers
-from market.leases import Leases
+from market.bandwidth.leases import Leases
+from market.base.ids import Identifiers
 from proxyd.loop.clock import ObservedTime
 from proxyd.metering.cluster_writer import ClusterWriter
 from proxyd.metering.lease_slices import Fence
-from storage.errors import StoreError, level_of
-from storage.store import Link
+from storage.engines.errors import StoreError, level_of
+from storage.engines.store import Link
 
 if TYPE_CHECKING:
-    from storage.nodes import SeenRow
+    from storage.bandwidth.nodes import SeenRow
 
 # A renewal also finds out that the connection is gone: not later than this after it went.
 RENEW_MOST_SECONDS = 2.0

@@ -43,9 +43,9 @@ places where a wrong count would become money.
 from collections.abc import Callable, Iterable
 from typing import Protocol, final
 
-from market.leases import Grant, Usage
-from market.states import SessionStatus
-from market.wants import Wants, parse
+from market.bandwidth.leases import Grant, Usage
+from market.base.states import SessionStatus
+from market.exits.wants import Wants, parse
 from proxyd.metering.exit_share import Divisible, ExitShare, ExitShares
 from proxyd.metering.in_transit import Closing, InTransit, Sinks
 from proxyd.metering.lease_slices import LeaseSlice

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Callable, Container, Iterator
 from typing import final
 
-from market.leases import Grant, Usage
-from market.states import SessionStatus
+from market.bandwidth.leases import Grant, Usage
+from market.base.states import SessionStatus
 from proxyd.metering.session import LiveSession
 
 # Long enough that clients which keep trying a session that is over are refused without the store.

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Iterator
 from typing import final
 
-from market.leases import Leases
-from market.states import SessionStatus
+from market.bandwidth.leases import Leases
+from market.base.states import SessionStatus
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions
-from storage.errors import StoreError, UnavailableError
+from storage.engines.errors import StoreError, UnavailableError
 
 _logger = logging.getLogger("meter")
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.wire.events import Refusal
-from storage.errors import StoreError, level_of
+from storage.engines.errors import StoreError, level_of
 
 # Each is a client that waits within its handshake's time limit; more would wait in vain.
 LOOKUPS_MAX = 1000

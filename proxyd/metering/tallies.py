@@ -8,7 +8,7 @@ buyer sees why there are so few.
 from collections import Counter
 from typing import final
 
-from market.lease_book import Tally
+from market.bandwidth.lease_book import Tally
 
 # Sessions with counts that are not written down. There are as many as were used within half a
 # second; while the store is away more come, and those beyond this are not counted.

@@ -8,8 +8,8 @@ Among nodes it is only this node's part (`cluster_writer`).
 import logging
 from typing import Protocol, final
 
-from market.leases import Grant, Leases, LeaseState
-from market.states import SessionStatus
+from market.bandwidth.leases import Grant, Leases, LeaseState
+from market.base.states import SessionStatus
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions

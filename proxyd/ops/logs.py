@@ -9,7 +9,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
-from api import request_id
+from api.http import request_id
 from config.settings import reloadable
 
 # The least level of each priority of syslog(3).

@@ -16,15 +16,15 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from api.reverse.server import AppServer
-from market.artifacts import Traffic
-from market.dispatch import Dispatch
-from market.logs import Logs
-from market.money import MICRO
-from market.rollouts import Rollouts
-from market.webhooks import Webhooks
+from market.deploys.rollouts import Rollouts
+from market.dispatch.dispatch import Dispatch
+from market.files.artifacts import Traffic
+from market.files.logs import Logs
+from market.money.money import MICRO
+from market.notify.webhooks import Webhooks
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
-from proxyd.exits.listener import ExitListener
-from proxyd.exits.tunnels import DeviceTunnels
+from proxyd.exits.attached.listener import ExitListener
+from proxyd.exits.dialling.tunnels import DeviceTunnels
 from proxyd.gateway import Gateway
 from proxyd.metering.meter import Meter
 from proxyd.ops.access_log import AccessLog
@@ -32,13 +32,13 @@ from proxyd.ops.process_metrics import ProcessMetrics
 from proxyd.ops.role import Role
 from proxyd.ops.shared_metrics import SharedMetrics
 from proxyd.ops.timed_store import TimedStore
-from storage.errors import Cause, StoreError, level_of
-from storage.health import Health
-from storage.jobs import StateRow, by_state
-from storage.ledger import TotalRow, totals
-from storage.rollouts import StateRow as RolloutStateRow
-from storage.rollouts import by_state as rollouts_by_state
-from storage.samples import OutcomeRow, by_outcome
+from storage.deploys.rollouts import StateRow as RolloutStateRow
+from storage.deploys.rollouts import by_state as rollouts_by_state
+from storage.engines.errors import Cause, StoreError, level_of
+from storage.engines.health import Health
+from storage.jobs.jobs import StateRow, by_state
+from storage.money.ledger import TotalRow, totals
+from storage.trust.samples import OutcomeRow, by_outcome
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
 LAG_CHECK_SECONDS = 0.5

@@ -4,7 +4,7 @@ import stat
 from enum import StrEnum
 from pathlib import Path
 
-from storage.place import SQLITE
+from storage.engines.place import SQLITE
 
 # The database and the files that SQLite makes beside it, with its mode and parts of its content.
 BESIDE_DATABASE = ("", "-wal", "-shm")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from time import perf_counter
 
 from proxyd.counters import Latency
-from storage.health import Health
-from storage.store import Arguments, Link, Result, Store, Unit
+from storage.engines.health import Health
+from storage.engines.store import Arguments, Link, Result, Store, Unit
 
 
 class TimedStore:

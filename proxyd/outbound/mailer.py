@@ -14,11 +14,11 @@ from typing import Protocol
 
 import msgspec
 
-from market.mail import Message, decoded
-from market.outbox import Item, Outbox
+from market.accounts.mail import Message, decoded
+from market.accounts.outbox import Item, Outbox
 from proxyd.loop.fair_slots import FairSlots
-from storage.errors import StoreError, level_of
-from storage.outbox import OutboxRow
+from storage.accounts.outbox import OutboxRow
+from storage.engines.errors import StoreError, level_of
 
 SENDERS = 8  # mail servers let one client have ten connections or more
 # Retries may have half of the senders: e-mails that fail for hours must not hold up new ones.

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from market.webhooks import Attempt, Outcome
+from market.notify.webhooks import Attempt, Outcome
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.resolve import (
     LookupFailedError,

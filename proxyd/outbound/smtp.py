@@ -9,7 +9,7 @@ from email.utils import formatdate, make_msgid
 
 import aiosmtplib
 
-from market.mail import Message
+from market.accounts.mail import Message
 from proxyd.outbound.mailer import PutOffError, RefusedError, ServerError
 
 CONNECT_SECONDS = 20.0  # for the TCP connection, TLS, the greeting and the login

@@ -11,12 +11,12 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from market.webhooks import Attempt, Outcome, Webhooks
+from market.notify.webhooks import Attempt, Outcome, Webhooks
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.resolve import Resolver
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.outbound.host_pace import HostPace
-from storage.errors import StoreError, level_of
+from storage.engines.errors import StoreError, level_of
 
 if TYPE_CHECKING:
     from proxyd.outbound.posting import Poster

@@ -37,7 +37,7 @@ import termios
 from contextlib import suppress
 from typing import Final, final
 
-from market.networks import NetworkCounts
+from market.base.networks import NetworkCounts
 from proxyd.loop.poller import Poller, Watcher
 from proxyd.metering.in_transit import Closing, Payer
 

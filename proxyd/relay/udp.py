@@ -18,7 +18,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import final
 
-from market.networks import counted_network, plain
+from market.base.networks import counted_network, plain
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import LookupFailedError, NameNotFoundError, Resolver

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-from market import networks
+from market.base import networks
 
 Address = networks.Address
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from market.networks import plain
+from market.base.networks import plain
 from proxyd.wire.events import Address
 
 _PRINTABLE: Final = re.compile(rb"[\x21-\x7e]+")

@@ -1,12 +1,12 @@
 """A user name with wishes behind it: `BASE-country-de-session-abc`.
 
 User names that were made here have no `-`, so the first one ends them. What the wishes mean is in
-`market.wants`, because a sale has them, too.
+`market.exits.wants`, because a sale has them, too.
 """
 
 from typing import Final
 
-from market.wants import Wants, WantsError, parse
+from market.exits.wants import Wants, WantsError, parse
 
 __all__ = ["Wants", "WantsError", "parse", "split", "wanted"]
 

@@ -1,7 +1,7 @@
 """Where the API's tests have their files, and time that stands still."""
 
 import pytest
-from support.memory import memory_path
+from support.base.memory import memory_path
 
 __all__ = ["memory_path"]
 

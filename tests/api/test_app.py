@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from support.service import Service
+from support.daemons.service import Service
 
 import api
 
@@ -11,8 +11,8 @@ import api
 async def test_every_file_of_routes_is_in_the_table(service: Service) -> None:
     declared = {
         kind
-        for module in pkgutil.iter_modules(api.__path__)
-        for name, kind in vars(importlib.import_module(f"api.{module.name}")).items()
+        for module in pkgutil.walk_packages(api.__path__, "api.")
+        for name, kind in vars(importlib.import_module(module.name)).items()
         if name.endswith("Routes") and isinstance(kind, type)
     }
     routes = service.daemon.http.routes

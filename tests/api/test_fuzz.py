@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import process
+from support.daemons import process
 
 EXAMPLES = int(os.environ.get("PROXYD_FUZZ_EXAMPLES", "3"))
 CHECKS = (

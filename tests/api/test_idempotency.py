@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.mailbox import until_no_email_waits
-from support.service import Answer, Person, Service
+from support.daemons.service import Answer, Person, Service
+from support.targets.mailbox import until_no_email_waits
 
-from market.jobs import Jobs
-from market.money import Currency
+from market.jobs.jobs import Jobs
+from market.money.money import Currency
 from proxyd.loop import clock
-from storage.errors import UnknownOutcomeError
-from storage.store import Transaction
+from storage.engines.errors import UnknownOutcomeError
+from storage.engines.store import Transaction
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "/api/bandwidth/create": {"gb": 1},
@@ -133,7 +133,7 @@ async def test_an_answer_that_is_not_forgotten_yet_is_not_remembered_either(
     service: Service, buyer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a busy day more have run out than one request forgets."""
-    monkeypatch.setattr("market.idempotency.FORGET_MAX_ANSWERS", 0)
+    monkeypatch.setattr("market.events.idempotency.FORGET_MAX_ANSWERS", 0)
     first = await ask(service, buyer, "/api/bandwidth/create", "a")
 
     async def age(tx: Transaction) -> None:

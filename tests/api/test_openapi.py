@@ -7,12 +7,12 @@ import jsonschema
 import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from support.service import Service
+from support.daemons.service import Service
 
 from api import openapi
-from api.codec import Decoder
-from api.routes import Reply, Route
-from market.events import CATALOGUE
+from api.routing.codec import Decoder
+from api.routing.routes import Reply, Route
+from market.events.catalogue import CATALOGUE
 
 SPECIFIED = [
     ("post", "/auth/login"),

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.service import Answer, Service, running_in
-from support.waiting import until
+from support.base.waiting import until
+from support.daemons.service import Answer, Service, running_in
 
-from api.accounts import LoginRequest
-from api.connections import TOO_LONG
-from api.errors import Failure, Transport, of_transport
-from api.responses import SLICE_BYTES, refusal
-from api.responses import Response as ServerResponse
-from api.sizes import largest
-from market.tokens import Claims
+from api.accounts.accounts import LoginRequest
+from api.http.errors import Failure, Transport, of_transport
+from api.http.sizes import largest
+from api.routing.responses import SLICE_BYTES, refusal
+from api.routing.responses import Response as ServerResponse
+from api.serving.connections import TOO_LONG
+from market.accounts.tokens import Claims
 from proxyd.loop import clock
 
 LIMIT = largest(LoginRequest) or 0
@@ -589,7 +589,7 @@ async def test_a_body_that_comes_with_its_head_has_the_same_limit(
 async def test_a_body_that_does_not_come_is_not_waited_for_forever(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("api.bodies.GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("api.serving.bodies.GRACE_SECONDS", 0.01)
     (response,) = await responses(service, POST + b"Content-Length: 10\r\n\r\n{", 1)
     assert response.status == 408
     assert response.body["error"]["code"] == "request_timeout"

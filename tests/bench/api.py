@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jwt
-from support import process
-from support.process import ROOT, Process
+from support.daemons import process
+from support.daemons.process import ROOT, Process
 
 from bench import report, usage, usual_constants
 from bench.report import Samples

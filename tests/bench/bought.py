@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import process
-from support.ports import free_port
+from support.base.ports import free_port
+from support.daemons import process
 
 from bench.servers import Kind
 

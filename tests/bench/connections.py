@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.ports import free_port
+from support.base.ports import free_port
 
 from bench import usage
 from bench.bought import INTERPRETED, PROXYD, several

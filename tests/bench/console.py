@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
-from support import process
-from support.browser import CHROMIUM, browsing
+from support.console.browser import CHROMIUM, browsing
+from support.daemons import process
 
 from bench import usage
 from bench.report import Bound, Part, progress

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from support import process
-from support.ports import free_port
+from support.base.ports import free_port
+from support.daemons import process
 
 from bench import bought
 from bench.servers import HERE, LOOPBACK, Kind, Place

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.ports import free_port
+from support.base.ports import free_port
 
 from bench import bulk, connections, exits_attached, first_byte, longpath, streams
 from bench.bought import PROXYD, Bought

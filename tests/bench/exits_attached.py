@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from support import process
-from support.ports import free_port
+from support.base.ports import free_port
+from support.daemons import process
 
 from bench import usage
 from bench.exit_ways import exits_environment

@@ -12,9 +12,9 @@ import sys
 import time
 import tracemalloc
 
-from market.wants import COUNTRIES, parse
+from market.exits.wants import COUNTRIES, parse
 from proxyctl.protocol.frames import Outcome
-from proxyd.exits.directory import Directory, Missing, Place
+from proxyd.exits.choosing.directory import Directory, Missing, Place
 
 EXITS = 100_000
 PICKS = 20_000

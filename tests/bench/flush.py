@@ -19,8 +19,8 @@ import uvloop
 from bench.metering import BUDGET_BYTES, Joint, grant
 from bench.report import Bound, Part, progress
 from bench.servers import LOOPBACK, ServerError
-from market.credentials import new_credentials
-from market.leases import Grant, Leases, LeaseState, Tally, Usage
+from market.bandwidth.credentials import new_credentials
+from market.bandwidth.leases import Grant, Leases, LeaseState, Tally, Usage
 from proxyd.limits import raise_descriptors
 from proxyd.metering.meter import Meter, solo_meter
 from proxyd.metering.session import LiveSession

@@ -1,7 +1,7 @@
 """How long things take in markets of several sizes: requests, a start, an audit, a backup.
 
-The market is written straight into the database (`support.grown`); what is measured is a daemon as
-an operator runs it, and the commands beside it.
+The market is written straight into the database (`support.database.grown`); what is measured is a
+daemon as an operator runs it, and the commands beside it.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from support import grown, postgres, process
-from support.grown import Grown
-from support.process import ROOT, Process
+from support.daemons import process
+from support.daemons.process import ROOT, Process
+from support.database import grown, postgres
+from support.database.grown import Grown
 
 from bench.report import progress, rewrite
-from market.tokens import Claims, Tokens
-from storage.open import open_store
+from market.accounts.tokens import Claims, Tokens
+from storage.engines.open import open_store
 
 # The buyer has more open than one user may.
 UNBOUNDED = {

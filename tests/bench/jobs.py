@@ -20,21 +20,22 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from support import postgres, process
-from support.clock import Clock
-from support.market import Market
-from support.process import ROOT, Process
+from support.base.clock import Clock
+from support.daemons import process
+from support.daemons.process import ROOT, Process
+from support.database import postgres
+from support.market.market import Market
 
 from bench import report, usage
 from bench.report import Bound, Part, Samples, progress
-from market.bounds import Bounds
-from market.money import MICRO
-from market.postings import NewJob
-from market.specs import Spec
+from market.accounts.bounds import Bounds
+from market.jobs.postings import NewJob
+from market.jobs.specs import Spec
+from market.money.money import MICRO
 from proxyctl.protocol.jobspec import Resources, payload_of
-from storage import devices as device_queries
-from storage.open import open_store
-from storage.store import Transaction
+from storage.devices import devices as device_queries
+from storage.engines.open import open_store
+from storage.engines.store import Transaction
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 ENGINES = tuple(os.environ.get("ENGINES", "sqlite,postgres").split(","))

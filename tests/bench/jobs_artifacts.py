@@ -15,8 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support import process
-from support.process import Process
+from support.daemons import process
+from support.daemons.process import Process
 
 from bench import report
 from bench.api import UNBOUNDED

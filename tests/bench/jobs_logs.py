@@ -13,8 +13,8 @@ from contextlib import closing
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from support import process
-from support.process import Process
+from support.daemons import process
+from support.daemons.process import Process
 
 from bench import report, usage
 from bench.api import UNBOUNDED, Server, serving

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from support import process
-from support.process import Process
-from support.worker_process import environment
+from support.daemons import process
+from support.daemons.process import Process
+from support.workers.process import environment
 
 from bench import report, usage
 from bench.api import UNBOUNDED
 from bench.report import Bound, Part, Samples, progress
-from proxyctl.worker import names
-from proxyctl.worker.executors.base import LABEL
-from proxyctl.worker.record import Consent, Lend, Sandbox, save
+from proxyctl.worker.base import names
+from proxyctl.worker.base.record import Consent, Lend, Sandbox, save
+from proxyctl.worker.executors.base.base import LABEL
 
 ROUNDS = int(os.environ.get("ROUNDS", "21"))
 LINES = 40  # of the log that is measured while it comes

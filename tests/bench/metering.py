@@ -16,8 +16,8 @@ from bench import streams
 from bench.bulk import window
 from bench.report import Bound, Part, Samples, progress
 from bench.servers import Kind, Server, all_started
-from market.leases import Grant
-from market.states import SessionStatus
+from market.bandwidth.leases import Grant
+from market.base.states import SessionStatus
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import Closer

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
-from support.waiting import until_true
+from support.base.waiting import until_true
 
 from bench import bought, bulk, report, streams
 from bench.connections import echo

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import socks
-from support.ports import free_port
+from support.base.ports import free_port
 
 from bench import usage
 

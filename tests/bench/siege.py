@@ -18,8 +18,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support import process
-from support.siege import TRICKS, Besieger
+from support.clients.siege import TRICKS, Besieger
+from support.daemons import process
 
 BESIEGER, ANOTHER = "127.0.0.2", "127.0.0.3"
 EACH = 40  # connections that play one trick: with all of them, more than twice a network's share

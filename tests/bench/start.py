@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import psutil
-from support import postgres
-from support.ports import free_port
+from support.base.ports import free_port
+from support.database import postgres
 
 from bench import report
 from bench.report import Bound, Part, progress

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from support.ports import free_port
+from support.base.ports import free_port
 
 from bench.servers import HERE, ROOT, Place, Server
 

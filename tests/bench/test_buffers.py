@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import process
+from support.daemons import process
 
 from bench import buffers
 from bench.buffers import DEFAULTS, BuffersError

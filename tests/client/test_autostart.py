@@ -7,11 +7,11 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from support.process import ROOT
+from support.daemons.process import ROOT
 
-from proxyctl.exit.commands import IN_VAIN
-from proxyctl.exit.surroundings import PRIVATE
-from proxyctl.worker.commands import IN_VAIN as WORKER_IN_VAIN
+from proxyctl.attach.network.surroundings import PRIVATE
+from proxyctl.exit.commands.commands import IN_VAIN
+from proxyctl.worker.commands.commands import IN_VAIN as WORKER_IN_VAIN
 
 FOLDER = ROOT / "client" / "autostart"
 UNITS = sorted(FOLDER.glob("*.service"))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.process import ROOT
+from support.daemons.process import ROOT
 
 from proxyctl import __version__
 

@@ -7,7 +7,7 @@ import pytest
 
 from config.check import SIGNING_KEY_MIN_BYTES, contradictions
 from config.settings import Settings
-from market import tokens
+from market.accounts import tokens
 
 
 def problems(**sections: dict[str, object]) -> list[str]:

@@ -1,5 +1,5 @@
 """Where the protocols' tests have their files."""
 
-from support.memory import memory_path
+from support.base.memory import memory_path
 
 __all__ = ["memory_path"]

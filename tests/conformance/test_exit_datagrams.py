@@ -12,22 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.datagrams import Associated, associated, logged_in, peer
-from support.descriptors import at_rest
-from support.exit_device import (
-    EXITS,
-    Consented,
-    Device,
-    all_is_shared,
-    consented,
-    listener_of,
-)
-from support.service import Bought, Service, running_in
-from support.socks import request
-from support.story import buy, used
-from support.waiting import until
+from support.base.descriptors import at_rest
+from support.base.waiting import until
+from support.clients.datagrams import Associated, associated, logged_in, peer
+from support.clients.socks import request
+from support.clients.story import buy, used
+from support.daemons.service import Bought, Service, running_in
+from support.exits.device import EXITS, Consented, Device, all_is_shared, consented, listener_of
 
-from proxyctl.exit.datagrams import unwrapped, wrapped
+from proxyctl.exit.carrying.datagrams import unwrapped, wrapped
 from proxyctl.protocol.frames import Associate, Dialled, Limits, Outcome
 from proxyd.relay import exit_datagrams
 from proxyd.relay.closing import unacknowledged

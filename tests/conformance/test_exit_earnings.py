@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import targets
-from support.exit_device import EXITS, Device, consented
-from support.service import Bought, Person, Service, running_in, settings_for
-from support.socks import Client, request
-from support.story import buy, reached, used
-from support.targets import Target
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.socks import Client, request
+from support.clients.story import buy, reached, used
+from support.daemons.service import Bought, Person, Service, running_in, settings_for
+from support.exits.device import EXITS, Device, consented
+from support.targets import targets
+from support.targets.targets import Target
 
-from market import exit_earnings
+from market.exits import earnings as exit_earnings
 from proxyd import services
 from proxyd.cli import bookkeeping
 

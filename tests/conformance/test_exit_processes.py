@@ -10,19 +10,19 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from support import targets
-from support.datagrams import associated, peer
-from support.descriptors import all_gone, at_rest
-from support.exit_device import answering, consented, ignore, listener_of
-from support.service import Service
-from support.socks import Client, plain_tunnel, request
-from support.story import buy, reached, status_is, used
-from support.two_processes import daemon_of, two_processes, two_with_agent, two_with_exit
-from support.waiting import until
+from support.base.descriptors import all_gone, at_rest
+from support.base.waiting import until
+from support.clients.datagrams import associated, peer
+from support.clients.socks import Client, plain_tunnel, request
+from support.clients.story import buy, reached, status_is, used
+from support.daemons.service import Service
+from support.daemons.two_processes import daemon_of, two_processes, two_with_agent, two_with_exit
+from support.exits.device import answering, consented, ignore, listener_of
+from support.targets import targets
 
 from proxyctl.protocol.frames import Outcome
-from proxyd.exits import asking
-from proxyd.exits.attached import Attached
+from proxyd.exits.attached.attached import Attached
+from proxyd.exits.processes import asking
 
 MEGABYTE = 1_000_000
 RESET = struct.pack("ii", 1, 0)

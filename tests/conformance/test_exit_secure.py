@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import targets
-from support.exit_device import EXITS, Port, consented, listener_of, raw, running_with_agent
-from support.service import Bought, Service, running_in
-from support.socks import Client, request
-from support.story import buy, reached
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.socks import Client, request
+from support.clients.story import buy, reached
+from support.daemons.service import Bought, Service, running_in
+from support.exits.device import EXITS, Port, consented, listener_of, raw, running_with_agent
+from support.targets import targets
 
 from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Preface
-from proxyd.exits.secure import make_pair
+from proxyd.exits.attached.secure import make_pair
 from proxyd.ops.listening import bound_port
 
 

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support import targets
-from support.descriptors import all_gone, at_rest
-from support.exit_device import (
+from support.base.descriptors import all_gone, at_rest
+from support.base.waiting import until
+from support.clients.socks import Client, credentials, request, tunnel
+from support.clients.story import buy, reached, used
+from support.daemons.service import Bought, Person, Service, running_in
+from support.exits.device import (
     EXITS,
     Device,
     answering,
@@ -24,15 +27,12 @@ from support.exit_device import (
     paused,
     running_with_exit,
 )
-from support.service import Bought, Person, Service, running_in
-from support.socks import Client, credentials, request, tunnel
-from support.story import buy, reached, used
-from support.waiting import until
+from support.targets import targets
 
 from proxyctl.protocol.frames import Dial, Dialled, Limits, Nodes, Outcome
-from proxyd.exits import listener
-from proxyd.exits.attached import STANDBY
-from proxyd.exits.certificate import fingerprint, own_certificate
+from proxyd.exits.attached import listener
+from proxyd.exits.attached.attached import STANDBY
+from proxyd.exits.attached.certificate import fingerprint, own_certificate
 from proxyd.metering import sessions
 from proxyd.ops.listening import CannotListenError, bound_port
 

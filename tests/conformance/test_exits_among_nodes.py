@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import postgres, targets
-from support.exit_device import NO_LIMITS, Consented, all_is_shared, consented, listener_of
-from support.mesh import all_know, linked, mesh_of, node_settings, nodes
-from support.service import Bought, Service, running
-from support.story import buy, reached, used
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.story import buy, reached, used
+from support.daemons.mesh import all_know, linked, mesh_of, node_settings, nodes
+from support.daemons.service import Bought, Service, running
+from support.database import postgres
+from support.exits.device import NO_LIMITS, Consented, all_is_shared, consented, listener_of
+from support.targets import targets
 
-from proxyctl.exit.agent import Agent
-from proxyctl.exit.lan import NEVER_PORTS, Guard
-from proxyctl.exit.limits import DeviceLimits
-from proxyctl.exit.record import Consent
-from proxyctl.exit.surroundings import Surroundings
+from proxyctl.attach.network.lan import NEVER_PORTS, Guard
+from proxyctl.attach.network.surroundings import Surroundings
+from proxyctl.exit.agent.agent import Agent
+from proxyctl.exit.base.limits import DeviceLimits
+from proxyctl.exit.base.record import Consent
 from proxyctl.protocol.policy import Policy
-from proxyd.exits.loans import Loans
+from proxyd.exits.nodes.loans import Loans
 
 WISHES = "-country-xx"
 

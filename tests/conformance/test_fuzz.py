@@ -12,14 +12,14 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from support import targets
-from support.conversations import Conversation, Conversations
-from support.names import Localhost, look_names_up_by
-from support.process import ROOT
-from support.service import Bought, Service, running_in
-from support.socks import Client, tunnel
-from support.targets import Target
-from support.waiting import until
+from support.base.names import Localhost, look_names_up_by
+from support.base.waiting import until
+from support.clients.conversations import Conversation, Conversations
+from support.clients.socks import Client, tunnel
+from support.daemons.process import ROOT
+from support.daemons.service import Bought, Service, running_in
+from support.targets import targets
+from support.targets.targets import Target
 
 HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_SOCKETS", "2000"))
 START = int(os.environ.get("PROXYD_FUZZ_START", "0"))

@@ -10,13 +10,13 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from support import targets
-from support.descriptors import all_gone, at_rest
-from support.ports import closed_port, silent_port
-from support.service import Bought, Service, running_in
-from support.socks import GREETING, Client, credentials, request, tunnel
-from support.story import buy
-from support.waiting import until
+from support.base.descriptors import all_gone, at_rest
+from support.base.ports import closed_port, silent_port
+from support.base.waiting import until
+from support.clients.socks import GREETING, Client, credentials, request, tunnel
+from support.clients.story import buy
+from support.daemons.service import Bought, Service, running_in
+from support.targets import targets
 
 from proxyd.loop import clock
 from proxyd.relay import closing

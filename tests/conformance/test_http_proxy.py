@@ -5,12 +5,12 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
-from support import targets
-from support.ports import closed_port, silent_port
-from support.service import Bought, Service, running_in
-from support.socks import GREETING, Client, credentials, request
-from support.story import buy
-from support.waiting import until
+from support.base.ports import closed_port, silent_port
+from support.base.waiting import until
+from support.clients.socks import GREETING, Client, credentials, request
+from support.clients.story import buy
+from support.daemons.service import Bought, Service, running_in
+from support.targets import targets
 
 PAGE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"

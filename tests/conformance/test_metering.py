@@ -13,16 +13,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support import targets
-from support.exit_device import running_with_exit
-from support.ports import silent_port
-from support.service import Bought, Person, Service, running, running_in, settings_for
-from support.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
-from support.story import INSTANT_BYTES, buy, reached, status_is, used
-from support.waiting import until
+from support.base.ports import silent_port
+from support.base.waiting import until
+from support.clients.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
+from support.clients.story import INSTANT_BYTES, buy, reached, status_is, used
+from support.daemons.service import Bought, Person, Service, running, running_in, settings_for
+from support.exits.device import running_with_exit
+from support.targets import targets
 
-from storage import bandwidth
-from storage.store import Transaction
+from storage.bandwidth import sessions as bandwidth
+from storage.engines.store import Transaction
 
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from dnslib import RCODE
-from support import targets
-from support.nameserver import NameServer, nameserver
-from support.service import Bought, Service, running_in
-from support.socks import Client, tunnel
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.socks import Client, tunnel
+from support.daemons.service import Bought, Service, running_in
+from support.targets import targets
+from support.targets.nameserver import NameServer, nameserver
 
 ALLOWED = ["127.0.0.0/8", "::1/128"]
 FORBIDDEN = "127.0.0.66"

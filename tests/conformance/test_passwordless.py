@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from support import targets
-from support.service import Bought, Person, Service, running_in
-from support.socks import Client, request, tunnel
-from support.story import used
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.socks import Client, request, tunnel
+from support.clients.story import used
+from support.daemons.service import Bought, Person, Service, running_in
+from support.targets import targets
 
-from market.allowlist import canonical
-from market.leases import Grant
+from market.bandwidth.allowlist import canonical
+from market.bandwidth.leases import Grant
 from proxyd.metering import single_flight
 from proxyd.ops.listening import bound_port
-from storage.errors import UnavailableError
+from storage.engines.errors import UnavailableError
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 GREETING = b"\x05\x01\x00"  # no authentication is all that is offered

@@ -12,14 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 import socks
-from support import process, targets, threads
-from support.buyer import Buyer, selling
-from support.ports import silent_port
-from support.service import Bought, Service, running_in
-from support.socks import GREETING, Client, credentials, request, tunnel
-from support.targets import pattern
-from support.threads import WebTarget
-from support.waiting import until, until_true
+from support.base.ports import silent_port
+from support.base.waiting import until, until_true
+from support.clients.buyer import Buyer, selling
+from support.clients.socks import GREETING, Client, credentials, request, tunnel
+from support.daemons import process
+from support.daemons.service import Bought, Service, running_in
+from support.targets import targets, threads
+from support.targets.targets import pattern
+from support.targets.threads import WebTarget
 
 HALF_OPEN = 5_000
 DESCRIPTORS_WANTED = 14_000  # so that the daemon can afford as many connections

@@ -11,19 +11,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support import targets
-from support.descriptors import all_gone, at_rest
-from support.exit_device import EXITS, running_with_agent, running_with_exit
-from support.linked import running_over_nodes
-from support.names import Slow, look_names_up_by
-from support.ports import silent_port
-from support.service import Service, running_in
-from support.socks import GREETING, Client, credentials, plain_tunnel, request
-from support.story import buy, reached
-from support.targets import pattern
-from support.waiting import PATIENCE_SECONDS, until
+from support.base.descriptors import all_gone, at_rest
+from support.base.names import Slow, look_names_up_by
+from support.base.ports import silent_port
+from support.base.waiting import PATIENCE_SECONDS, until
+from support.clients.socks import GREETING, Client, credentials, plain_tunnel, request
+from support.clients.story import buy, reached
+from support.daemons.service import Service, running_in
+from support.exits.device import EXITS, running_with_agent, running_with_exit
+from support.exits.linked import running_over_nodes
+from support.targets import targets
+from support.targets.targets import pattern
 
-from proxyctl.exit.relay import AsyncioRelays
+from proxyctl.attach.relay.relay import AsyncioRelays
 
 SECURE = {"exits": {**EXITS["exits"], "encrypt": "all"}}
 WAYS = {

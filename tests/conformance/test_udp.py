@@ -19,8 +19,11 @@ import uvloop
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support.clock import Clock
-from support.datagrams import (
+from support.base.clock import Clock
+from support.base.descriptors import all_gone, at_rest, none_left
+from support.base.ports import closed_port
+from support.base.waiting import PATIENCE_SECONDS, until
+from support.clients.datagrams import (
     Associated,
     Peer,
     associated,
@@ -30,17 +33,14 @@ from support.datagrams import (
     unwrapped,
     wrapped,
 )
-from support.descriptors import all_gone, at_rest, none_left
-from support.epoll import Full
-from support.exit_device import EXITS, running_with_agent, running_with_exit
-from support.ports import closed_port
-from support.service import Bought, Person, Service, running, running_in, settings_for
-from support.socks import GREETING, Client, credentials, request
-from support.story import buy, used
-from support.targets import pattern
-from support.waiting import PATIENCE_SECONDS, until
+from support.clients.socks import GREETING, Client, credentials, request
+from support.clients.story import buy, used
+from support.daemons.service import Bought, Person, Service, running, running_in, settings_for
+from support.exits.device import EXITS, running_with_agent, running_with_exit
+from support.exits.epoll import Full
+from support.targets.targets import pattern
 
-from proxyctl.exit.relay import AsyncioRelays
+from proxyctl.attach.relay.relay import AsyncioRelays
 from proxyd.connection import ClientConnection, reached_at
 from proxyd.egress.resolve import Address, NameNotFoundError
 from proxyd.limits import associations_total

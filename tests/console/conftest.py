@@ -5,8 +5,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support import memory
-from support.browser import CHROMIUM, Visit, chromium, visiting
+from support.base import memory
+from support.console.browser import CHROMIUM, Visit, chromium, visiting
 
 
 @pytest.fixture

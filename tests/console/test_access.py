@@ -10,19 +10,19 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 from standardwebhooks.webhooks import Webhook
-from support.axe import faults, needs_axe
-from support.browser import Tab, Visit
-from support.console import opened
-from support.receiver import Receiver, receiving
-from support.service import Person, Service
-from support.waiting import until
+from support.base.waiting import until
+from support.console.axe import faults, needs_axe
+from support.console.browser import Tab, Visit
+from support.console.console import opened
+from support.daemons.service import Person, Service
+from support.targets.receiver import Receiver, receiving
 
 from api.console import FOLDER
-from market.event_feed import beginning_of
-from market.events import CATALOGUE
-from market.scopes import Scope
-from storage import events as event_queries
-from storage.events import EventRow
+from market.accounts.scopes import Scope
+from market.events.catalogue import CATALOGUE
+from market.notify.feed import beginning_of
+from storage.events import events as event_queries
+from storage.events.events import EventRow
 
 SHOWN = "document.querySelectorAll('dialog .copy-text')"
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support import upstream as stand_in
-from support.browser import Visit
-from support.console import PASSWORD, opened
-from support.mailbox import Mailbox, smtp
-from support.pictures import jpeg, natural
-from support.service import Service, running_in
-from support.upstream import Upstream
+from support.console.browser import Visit
+from support.console.console import PASSWORD, opened
+from support.daemons.service import Service, running_in
+from support.market.pictures import jpeg, natural
+from support.targets import upstream as stand_in
+from support.targets.mailbox import Mailbox, smtp
+from support.targets.upstream import Upstream
 
 # A fact that is no reward: the text "10 credits" contains "0 credits".
 NOTHING = "(each) => each.textContent === '0 credits'"

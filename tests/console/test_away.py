@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from support import sqlite
-from support.browser import Tab, Visit
-from support.ports import free_port
-from support.service import Service, running, running_in, settings_for
+from support.base.ports import free_port
+from support.console.browser import Tab, Visit
+from support.daemons.service import Service, running, running_in, settings_for
+from support.database import sqlite
 
 import api.console
 

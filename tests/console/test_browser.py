@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from support.browser import Visit, needs_chromium, visiting
+from support.console.browser import Visit, needs_chromium, visiting
 
 pytestmark = needs_chromium
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.browser import Visit
-from support.service import Person, Service, running_in
+from support.console.browser import Visit
+from support.daemons.service import Person, Service, running_in
 
-from api.cookies import Cookies
+from api.routing.cookies import Cookies
 
 OURS = {"X-Requested-By": "console"}
 PASSWORD = "long enough"

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from support.browser import Tab, Visit
-from support.service import Service
+from support.console.browser import Tab, Visit
+from support.daemons.service import Service
 
 ASKS = {
     "ok": True,

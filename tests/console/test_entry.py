@@ -4,9 +4,9 @@ import logging
 import re
 
 import pytest
-from support.browser import Tab, Visit
-from support.service import Service
-from support.waiting import until
+from support.base.waiting import until
+from support.console.browser import Tab, Visit
+from support.daemons.service import Service
 
 PASSWORD = "long enough"
 

@@ -1,8 +1,8 @@
 """What stands around the pages: the menu on every screen, the address, the focus."""
 
-from support.browser import Tab, Visit
-from support.service import Service
-from support.waiting import until
+from support.base.waiting import until
+from support.console.browser import Tab, Visit
+from support.daemons.service import Service
 
 
 async def entered(service: Service, visit: Visit, path: str = "/console", **emulated: int) -> Tab:

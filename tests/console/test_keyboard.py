@@ -1,7 +1,7 @@
 """The console by the keyboard alone: into it, through its menu, over a form, and out."""
 
-from support.browser import Tab, Visit
-from support.service import Service
+from support.console.browser import Tab, Visit
+from support.daemons.service import Service
 
 TABS_MAX = 60
 

@@ -4,14 +4,14 @@ import asyncio
 import signal
 from pathlib import Path
 
-from support import process
-from support.browser import Tab, Visit
-from support.console import log_in, opened
-from support.ports import free_port
-from support.service import Service
-from support.socks import Client
-from support.story import reached, used, worker_token
-from support.targets import echo
+from support.base.ports import free_port
+from support.clients.socks import Client
+from support.clients.story import reached, used, worker_token
+from support.console.browser import Tab, Visit
+from support.console.console import log_in, opened
+from support.daemons import process
+from support.daemons.service import Service
+from support.targets.targets import echo
 
 USED = "Number(document.querySelector('[data-session=\"%s\"]')?.dataset.used)"
 LIVE = "document.documentElement.dataset.live === 'live'"

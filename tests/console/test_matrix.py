@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.axe import faults, needs_axe
-from support.browser import Sent, Tab, Visit
-from support.console import be_patient, log_in
-from support.service import Person, Service
+from support.console.axe import faults, needs_axe
+from support.console.browser import Sent, Tab, Visit
+from support.console.console import be_patient, log_in
+from support.daemons.service import Person, Service
 
 from api.console import FOLDER
 

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from support.browser import Tab, Visit
-from support.service import Service
+from support.console.browser import Tab, Visit
+from support.daemons.service import Service
 
 from .test_words import FORMS  # noqa: TID252
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.browser import Visit
-from support.service import Service
+from support.console.browser import Visit
+from support.daemons.service import Service
 
 from api.console import FOLDER, SHARED, Console
 

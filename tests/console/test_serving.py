@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.service import Service, running_in
+from support.daemons.service import Service, running_in
 
 from api.console import ENTRIES, FOLDER, POLICY, Console
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from support.browser import Tab, Visit
-from support.waiting import until
+from support.base.waiting import until
+from support.console.browser import Tab, Visit
 
 from api.console import FOLDER
 

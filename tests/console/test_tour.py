@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support import process
-from support.browser import Tab, Visit
-from support.console import agent
-from support.mailbox import Mailbox, smtp
-from support.service import Person, Service, running_in
-from support.threads import web
-from support.waiting import until
-from support.worker_process import require_sandbox
+from support.base.waiting import until
+from support.console.browser import Tab, Visit
+from support.console.console import agent
+from support.daemons import process
+from support.daemons.service import Person, Service, running_in
+from support.targets.mailbox import Mailbox, smtp
+from support.targets.threads import web
+from support.workers.process import require_sandbox
 
 PASSWORD = "correct horse"
 EMAIL = "ada@example.com"

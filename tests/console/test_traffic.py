@@ -5,17 +5,17 @@ import subprocess
 from typing import Any
 
 import pytest
-from support.browser import Tab, Visit
-from support.buyer import client_environment, program
-from support.console import opened
-from support.service import Service
-from support.story import reached, used
-from support.targets import echo
-from support.threads import web
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.buyer import client_environment, program
+from support.clients.story import reached, used
+from support.console.browser import Tab, Visit
+from support.console.console import opened
+from support.daemons.service import Service
+from support.targets.targets import echo
+from support.targets.threads import web
 
-from market.bandwidth import Bandwidth, Session
-from market.usage import Series, UsageHistory
+from market.bandwidth.sessions import Bandwidth, Session
+from market.bandwidth.usage import Series, UsageHistory
 
 NOBODYS = "01998f00-0000-7000-8000-00000000000a"
 USED = "Number(document.querySelector('[data-session]')?.dataset.used)"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from api.console import FOLDER
-from api.errors import Transport
-from market.errors import Code
+from api.http.errors import Transport
+from market.base.errors import Code
 
 WORDS = FOLDER / "words"
 LANGUAGES = ("en", "tr", "ru", "ko")

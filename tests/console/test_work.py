@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from support.browser import Visit
-from support.console import agent, be_patient, log_in, opened
-from support.exit_device import EXITS, Consented, hello
-from support.service import Person, Service, running_in
-from support.story import worker_token
-from support.waiting import until
-from support.worker_process import require_sandbox
+from support.base.waiting import until
+from support.clients.story import worker_token
+from support.console.browser import Visit
+from support.console.console import agent, be_patient, log_in, opened
+from support.daemons.service import Person, Service, running_in
+from support.exits.device import EXITS, Consented, hello
+from support.workers.process import require_sandbox
 
-from market.artifacts import Artifacts
+from market.files.artifacts import Artifacts
 
 LINES = "document.querySelectorAll('dialog .copy-text')"
 

@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 
 import pytest
 from standardwebhooks.webhooks import Webhook
-from support import process, threads
-from support.process import ROOT
-from support.worker_process import require_sandbox
+from support.daemons import process
+from support.daemons.process import ROOT
+from support.targets import threads
+from support.workers.process import require_sandbox
 
-from api.errors import STATUS_OF_KIND, Transport
-from market.errors import Code
-from market.events import CATALOGUE
-from market.keys import new_text
-from market.scopes import Scope
+from api.http.errors import STATUS_OF_KIND, Transport
+from market.accounts.keys import new_text
+from market.accounts.scopes import Scope
+from market.base.errors import Code
+from market.events.catalogue import CATALOGUE
 from proxyctl.protocol.jobspec import (
     Checkpoint,
     Input,

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from support.process import ROOT
+from support.daemons.process import ROOT
 
-from market import wants
-from market.wants import WantsError, parse
+from market.exits import wants
+from market.exits.wants import WantsError, parse
 
 PAGE = (ROOT / "docs" / "leaving.md").read_text()
 ROWS = re.findall(r"^\| `(\w+)` \|(.*?)\|(.*)\|(.*?)\|$", PAGE, re.MULTILINE)

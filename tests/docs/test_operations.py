@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import process
-from support.process import ROOT
+from support.daemons import process
+from support.daemons.process import ROOT
 
 STAND_INS = ("apt-get", "make", "systemctl", "systemd-sysusers", "chgrp", "ufw")
 PAGE = ROOT / "docs" / "operations.md"

@@ -7,12 +7,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support.patroni import CONFIG, ETCD, TTL_SECONDS
-from support.process import ROOT
+from support.daemons.process import ROOT
+from support.outages.patroni import CONFIG, ETCD, TTL_SECONDS
 
 from config.load import load
 from proxyd.metering.node import RENEWALS_PER_TIMEOUT
-from storage import postgres, postgres_availability, postgres_servers
+from storage.engines import postgres, postgres_availability, postgres_servers
 
 PAGE = (ROOT / "docs" / "postgresql.md").read_text()
 

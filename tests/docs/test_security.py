@@ -4,7 +4,7 @@ import re
 import tomllib
 from functools import cache
 
-from support.process import ROOT
+from support.daemons.process import ROOT
 
 from config.settings import Settings
 

@@ -18,12 +18,12 @@ import msgspec
 import pytest
 from aiohttp.web import StreamResponse
 from msgspec.structs import replace
-from support.process import ROOT
-from support.service import Service
-from support.story import worker_token
-from support.tls import make_certificate
+from support.clients.story import worker_token
+from support.daemons.process import ROOT
+from support.daemons.service import Service
+from support.targets.tls import make_certificate
 
-from api.connections import Request
+from api.serving.connections import Request
 
 GUIDE = ROOT / "docs" / "operations.md"
 ASKED = {

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.postgres_cluster import Cluster, programs
+from support.database.postgres_cluster import Cluster, programs
 
 LINES = pytest.StashKey[list[str]]()
 

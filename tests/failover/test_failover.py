@@ -13,12 +13,13 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support import mounts, targets
-from support.drill import Drill, drilling
-from support.postgres_cluster import DATABASE, USER, Cluster, Member
-from support.service import running, settings_for
-from support.socks import tunnel
-from support.waiting import until
+from support.base import mounts
+from support.base.waiting import until
+from support.clients.socks import tunnel
+from support.daemons.service import running, settings_for
+from support.database.postgres_cluster import DATABASE, USER, Cluster, Member
+from support.outages.drill import Drill, drilling
+from support.targets import targets
 
 Show = Callable[[str], None]
 

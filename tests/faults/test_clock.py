@@ -3,10 +3,10 @@
 import time
 
 import pytest
-from support import targets
-from support.service import Service
-from support.socks import GREETING, Client, credentials, request, tunnel
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.socks import GREETING, Client, credentials, request, tunnel
+from support.daemons.service import Service
+from support.targets import targets
 
 HOUR = 3_600
 DAY = 24 * HOUR

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import engines, sqlite
-from support.crash_site import LENT, CrashSite, crash_site, until_begun
-from support.engines import DockerDaemon
-from support.registry import ImageParts, layer_of, liar
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.database import sqlite
+from support.workers import engines
+from support.workers.crash_site import LENT, CrashSite, crash_site, until_begun
+from support.workers.engines import DockerDaemon
+from support.workers.registry import ImageParts, layer_of, liar
 
-from proxyctl.worker.record import Sandbox
-from proxyctl.worker.states import State
+from proxyctl.worker.base.record import Sandbox
+from proxyctl.worker.base.states import State
 
 SEED = int(os.environ.get("PROXYD_CRASH_SEED", "0"))
 SEEDS = int(os.environ.get("PROXYD_CRASH_KILLS", "0"))

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from support import postgres, process, threads
-from support.downloads import Download, downloading
-from support.exit_process import LISTENS, ExitAgent
-from support.process import Process
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.clients.downloads import Download, downloading
+from support.daemons import process
+from support.daemons.process import Process
+from support.database import postgres
+from support.exits.process import LISTENS, ExitAgent
+from support.targets import threads
 
-from proxyctl.exit.names import NODES
-from proxyd.exits.certificate import own_certificate
+from proxyctl.exit.base.names import NODES
+from proxyd.exits.attached.certificate import own_certificate
 
 MB = 1_000_000
 # Transfers go on, and leave the processor to what is tried beside them.

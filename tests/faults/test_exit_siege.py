@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.exit_device import listener_of
-from support.exit_siege import Hostile, besieged, market_with_exits, trickle
-from support.service import Bought, Service
-from support.socks import Client
-from support.story import buy
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.socks import Client
+from support.clients.story import buy
+from support.daemons.service import Bought, Service
+from support.exits.device import listener_of
+from support.exits.siege import Hostile, besieged, market_with_exits, trickle
 
 EXIT_COUNT = 3
 REQUESTS = 300  # of the other buyer, in a minute

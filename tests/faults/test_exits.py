@@ -10,18 +10,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support import targets
-from support.exit_device import EXITS, NO_LIMITS, Consented, consented, listener_of
-from support.forwarder import Forwarder
-from support.ports import free_port
-from support.service import Service, running_in
-from support.socks import Client, request
-from support.story import buy, reached
-from support.waiting import until
+from support.base.ports import free_port
+from support.base.waiting import until
+from support.clients.socks import Client, request
+from support.clients.story import buy, reached
+from support.daemons.service import Service, running_in
+from support.database.forwarder import Forwarder
+from support.exits.device import EXITS, NO_LIMITS, Consented, consented, listener_of
+from support.targets import targets
 
-from proxyctl.exit import names, record
-from proxyctl.exit.limits import DeviceLimits
-from proxyctl.exit.record import Consent
+from proxyctl.exit.base import names, record
+from proxyctl.exit.base.limits import DeviceLimits
+from proxyctl.exit.base.record import Consent
 from proxyd.ops.listening import bound_port
 
 HOST_UNREACHABLE = 4
@@ -54,7 +54,7 @@ async def agent_of(
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "support.exit_agent",
+        "support.exits.agent",
         str(folder),
         "all",
         env=os.environ | {"PYTHONPATH": str(FOLDER)},

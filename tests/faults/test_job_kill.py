@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import postgres, sqlite
-from support.crash_site import CrashSite, crash_site, until_begun
-from support.mounts import fill, small_disk
-from support.worker_process import WorkerAgent, require_sandbox, until
+from support.base.mounts import fill, small_disk
+from support.database import postgres, sqlite
+from support.workers.crash_site import CrashSite, crash_site, until_begun
+from support.workers.process import WorkerAgent, require_sandbox, until
 
-from proxyctl.worker import names
-from proxyctl.worker.states import State
+from proxyctl.worker.base import names
+from proxyctl.worker.base.states import State
 
 SEED = int(os.environ.get("PROXYD_CRASH_SEED", "0"))
 SEEDS = int(os.environ.get("PROXYD_CRASH_KILLS", "1"))

@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support import process
-from support.aside import run_aside
-from support.exit_process import ExitAgents, exit_agents
-from support.exit_wire import wired
-from support.keyed import (
+from support.base.aside import run_aside
+from support.base.waiting import until_true
+from support.daemons import process
+from support.daemons.process import Process
+from support.exits.process import ExitAgents, exit_agents
+from support.exits.wire import wired
+from support.targets.keyed import (
     CHUNK_BYTES,
     ENDLESS,
     QUIET_KEY,
@@ -35,16 +37,14 @@ from support.keyed import (
     converse,
     keyed,
 )
-from support.process import Process
-from support.waiting import until_true
 
-from market import exit_earnings
-from market.audit import audit_ledger
-from market.context import Context
-from market.exit_earnings import ExitAdvances
-from market.ids import Identifiers
-from storage.open import open_store
-from storage.store import Store, Transaction
+from market.base.ids import Identifiers
+from market.events.context import Context
+from market.exits import earnings as exit_earnings
+from market.exits.earnings import ExitAdvances
+from market.money.audit import audit_ledger
+from storage.engines.open import open_store
+from storage.engines.store import Store, Transaction
 
 KILLS = {"sqlite": 3, "postgresql": 2, "processes": 4, "exits": 3, "processes with exits": 4}
 MORE_KILLS = int(os.environ.get("PROXYD_CRASH_KILLS") or 0)  # a kill has taken 5 s, under load 15

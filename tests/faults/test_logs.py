@@ -18,12 +18,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support import process
-from support.process import Process
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons import process
+from support.daemons.process import Process
 
-from proxyctl.worker.link import Link, LinkError
-from proxyctl.worker.logs import LogSender
+from proxyctl.worker.attempt.logs import LogSender
+from proxyctl.worker.base.link import Link, LinkError
 
 MIB = 1 << 20
 SIZE = 6 * MIB

@@ -8,14 +8,15 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import psutil
-from support import process, targets, threads
-from support.buyer import Buyer, selling
-from support.nameserver import NameServer
-from support.ports import silent_port
-from support.service import running_in
-from support.socks import Client, request
-from support.threads import WebTarget
-from support.waiting import until, until_true
+from support.base.ports import silent_port
+from support.base.waiting import until, until_true
+from support.clients.buyer import Buyer, selling
+from support.clients.socks import Client, request
+from support.daemons import process
+from support.daemons.service import running_in
+from support.targets import targets, threads
+from support.targets.nameserver import NameServer
+from support.targets.threads import WebTarget
 
 NETWORK_TIMED_OUT = 6
 STANDS_SECONDS = 1.5  # at the same count; bulk goes in turns, and for a moment seems to stand

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import process, targets
-from support.buyer import selling
-from support.descriptors import none_left
-from support.service import Service
-from support.socks import Client, tunnel
-from support.waiting import until, until_true
+from support.base.descriptors import none_left
+from support.base.waiting import until, until_true
+from support.clients.buyer import selling
+from support.clients.socks import Client, tunnel
+from support.daemons import process
+from support.daemons.service import Service
+from support.targets import targets
 
 BODY_BYTES = 48_000_000
 ROOM_BYTES = 40_000_000

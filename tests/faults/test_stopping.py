@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.mailbox import Mailbox, smtp
-from support.service import running_in
-from support.waiting import until
+from support.base.waiting import until
+from support.daemons.service import running_in
+from support.targets.mailbox import Mailbox, smtp
 
 from proxyd.loop import cancellation
 from proxyd.outbound.mailer import Mailer

@@ -11,18 +11,20 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
-from support import mounts, process, targets
-from support.service import Bought, Person, Service, running, running_in, settings_for
-from support.socks import Client, tunnel
-from support.targets import Target
-from support.waiting import until
+from support.base import mounts
+from support.base.waiting import until
+from support.clients.socks import Client, tunnel
+from support.daemons import process
+from support.daemons.service import Bought, Person, Service, running, running_in, settings_for
+from support.targets import targets
+from support.targets.targets import Target
 
-from market.audit import audit_ledger
-from market.bandwidth import Bandwidth
-from storage.bandwidth import find
-from storage.errors import UnavailableError
-from storage.open import open_store
-from storage.store import Transaction
+from market.bandwidth.sessions import Bandwidth
+from market.money.audit import audit_ledger
+from storage.bandwidth.sessions import find
+from storage.engines.errors import UnavailableError
+from storage.engines.open import open_store
+from storage.engines.store import Transaction
 
 UNAVAILABLE = 5  # RFC 1929 status: the session cannot be looked up right now
 BLOCK = bytes(10_000)
@@ -196,7 +198,7 @@ async def test_a_lock_that_is_released_in_time_only_delays(
 async def test_a_lock_that_stays_stops_sales_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("storage.sqlite.BUSY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("storage.engines.sqlite.BUSY_TIMEOUT_SECONDS", 0.1)
     async with running_in(tmp_path) as service, trading(service) as trade:
         balance = await service.balance(trade.person)
         with locked(tmp_path):
@@ -215,8 +217,8 @@ async def test_a_lock_that_stays_stops_sales_and_nothing_else(
 async def on_postgres(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     """Run a daemon that loses patience with its database soon."""
     # A busy server takes a second for a statement, and does not hang.
-    monkeypatch.setattr("storage.postgres.UNIT_SECONDS", 3.0)
-    monkeypatch.setattr("storage.postgres_servers.ROUND_SECONDS", 3.0)
+    monkeypatch.setattr("storage.engines.postgres.UNIT_SECONDS", 3.0)
+    monkeypatch.setattr("storage.engines.postgres_servers.ROUND_SECONDS", 3.0)
     async with running(settings_for(url)) as service:
         yield service
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.waiting import until_true
-from support.worker_market import Job, WorkerMarket, worker_market
-from support.worker_process import WorkerAgent, require_sandbox, worker_agent
+from support.base.waiting import until_true
+from support.workers.market import Job, WorkerMarket, worker_market
+from support.workers.process import WorkerAgent, require_sandbox, worker_agent
 
 SEED = int(os.environ.get("PROXYD_CRASH_SEED", "0"))
 SEEDS = int(os.environ.get("PROXYD_CRASH_KILLS", "2"))

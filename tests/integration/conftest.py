@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import threads
-from support.buyer import Buyer, selling
-from support.threads import WebTarget
-from support.tls import Certificate, make_certificate
+from support.clients.buyer import Buyer, selling
+from support.targets import threads
+from support.targets.threads import WebTarget
+from support.targets.tls import Certificate, make_certificate
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support import postgres
-from support.app_story import app_of, devices_of, offering, put_up
-from support.mesh import nodes
-from support.service import Service
-from support.waiting import until
-from support.worker_process import WorkerAgent
+from support.base.waiting import until
+from support.daemons.mesh import nodes
+from support.daemons.service import Service
+from support.database import postgres
+from support.workers.app_story import app_of, devices_of, offering, put_up
+from support.workers.process import WorkerAgent
 
 from proxyd.ops.listening import bound_port
 

@@ -8,10 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from support.buyer import Buyer
-from support.proxied_browser import Browser, browsing
-from support.targets import pattern
-from support.threads import WebTarget
+from support.clients.buyer import Buyer
+from support.clients.proxied_browser import Browser, browsing
+from support.targets.targets import pattern
+from support.targets.threads import WebTarget
 
 DATA_BYTES = 300_000
 DATA = f"/bytes/{DATA_BYTES}"

@@ -11,11 +11,11 @@ import pytest
 import socks
 from aiohttp_socks import ProxyConnector
 from python_socks.sync import Proxy
-from support.buyer import Buyer, output_of, program, run
-from support.process import ROOT
-from support.targets import pattern
-from support.threads import WebTarget
-from support.tls import Certificate
+from support.clients.buyer import Buyer, output_of, program, run
+from support.daemons.process import ROOT
+from support.targets.targets import pattern
+from support.targets.threads import WebTarget
+from support.targets.tls import Certificate
 
 SIZE = 3_000_001
 CLIENTS = ROOT / "tests" / "clients"

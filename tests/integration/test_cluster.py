@@ -17,13 +17,15 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support import postgres, process, threads
-from support.aside import run_aside
-from support.downloads import completed, downloading, received
-from support.forwarder import Forwarder
-from support.process import Member, Process, running, serving
-from support.story import INSTANT_BYTES
-from support.waiting import PATIENCE_SECONDS, until_true
+from support.base.aside import run_aside
+from support.base.waiting import PATIENCE_SECONDS, until_true
+from support.clients.downloads import completed, downloading, received
+from support.clients.story import INSTANT_BYTES
+from support.daemons import process
+from support.daemons.process import Member, Process, running, serving
+from support.database import postgres
+from support.database.forwarder import Forwarder
+from support.targets import threads
 
 MB = 1_000_000
 GB = 1_000 * MB

@@ -3,10 +3,11 @@
 import signal
 import socket
 
-from support import process, threads
-from support.downloads import completed, downloading, received
-from support.process import Process
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.clients.downloads import completed, downloading, received
+from support.daemons import process
+from support.daemons.process import Process
+from support.targets import threads
 
 
 async def test_killed_in_mid_transfer(store_url: str) -> None:

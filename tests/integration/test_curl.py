@@ -5,11 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.buyer import Buyer, run
-from support.ports import closed_port
-from support.targets import pattern
-from support.threads import WebTarget
-from support.tls import Certificate
+from support.base.ports import closed_port
+from support.clients.buyer import Buyer, run
+from support.targets.targets import pattern
+from support.targets.threads import WebTarget
+from support.targets.tls import Certificate
 
 SIZE = 3_000_001
 

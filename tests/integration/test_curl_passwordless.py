@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import process, threads
-from support.process import Process
-from support.targets import pattern
-from support.threads import WebTarget
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons import process
+from support.daemons.process import Process
+from support.targets import threads
+from support.targets.targets import pattern
+from support.targets.threads import WebTarget
 
 SIZE = 300_001
 

@@ -5,11 +5,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from support import process, threads
-from support.process import DOWNLOAD_BYTES as SIZE
-from support.process import Process, begin
-from support.targets import pattern
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons import process
+from support.daemons.process import DOWNLOAD_BYTES as SIZE
+from support.daemons.process import Process, begin
+from support.targets import threads
+from support.targets.targets import pattern
 
 
 def rest(connection: socket.socket) -> bytes:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import postgres, process
-from support.process import Member, Process, running, serving
-from support.service import running as running_in_here
-from support.service import settings_for
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons import process
+from support.daemons.process import Member, Process, running, serving
+from support.daemons.service import running as running_in_here
+from support.daemons.service import settings_for
+from support.database import postgres
 
-from market import event_feed
+from market.notify import feed as event_feed
 
 TOGETHER = 40
 STREAMS = 1_000

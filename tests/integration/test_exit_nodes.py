@@ -9,12 +9,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support import postgres, process
-from support.exit_process import ExitAgent
-from support.process import Process
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons import process
+from support.daemons.process import Process
+from support.database import postgres
+from support.exits.process import ExitAgent
 
-from proxyd.exits.certificate import own_certificate
+from proxyd.exits.attached.certificate import own_certificate
 
 DOOR = re.compile(r"exits on \S+:(\d+)")
 

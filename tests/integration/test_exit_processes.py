@@ -11,13 +11,14 @@ from typing import Any
 
 import psutil
 import pytest
-from support import process, threads
-from support.downloads import Download, downloading
-from support.exit_process import ExitAgents, exit_agents
-from support.exit_wire import wired
-from support.keyed import Tally
-from support.process import PROCESSES, Process
-from support.waiting import PATIENCE_SECONDS, until_true
+from support.base.waiting import PATIENCE_SECONDS, until_true
+from support.clients.downloads import Download, downloading
+from support.daemons import process
+from support.daemons.process import PROCESSES, Process
+from support.exits.process import ExitAgents, exit_agents
+from support.exits.wire import wired
+from support.targets import threads
+from support.targets.keyed import Tally
 
 NUMBER = 3
 # 40 clients leave a process without one once in three million runs.

@@ -1,8 +1,8 @@
 """A bought session carries bytes, and counts each one."""
 
-from support import targets
-from support.service import Service
-from support.socks import tunnel
+from support.clients.socks import tunnel
+from support.daemons.service import Service
+from support.targets import targets
 
 
 async def test_a_bought_session_relays_and_counts(service: Service) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.once import made_once
-from support.process import READY, ROOT, environment
-from support.waiting import until_true
+from support.base.once import made_once
+from support.base.waiting import until_true
+from support.daemons.process import READY, ROOT, environment
 
 from proxyd.compiled import finder, manifest
 

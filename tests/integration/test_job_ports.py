@@ -13,15 +13,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.exit_device import EXITS
-from support.service import Person, Service, running_in
-from support.story import worker_token
-from support.waiting import until
-from support.worker_market import WorkerMarket
-from support.worker_process import WorkerAgent, require_sandbox
+from support.base.waiting import until
+from support.clients.story import worker_token
+from support.daemons.service import Person, Service, running_in
+from support.exits.device import EXITS
+from support.workers.market import WorkerMarket
+from support.workers.process import WorkerAgent, require_sandbox
 
-from proxyctl.worker.record import Lend
-from proxyd.exits.tunnels import DeviceTunnels, TunnelError
+from proxyctl.worker.base.record import Lend
+from proxyd.exits.dialling.tunnels import DeviceTunnels, TunnelError
 
 SECONDS = 60.0  # 200 streams at once, on a machine that does much else
 WEB, HELLO, SILENT, OTHER = 8001, 8002, 8003, 8004

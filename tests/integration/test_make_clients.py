@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.process import ROOT
+from support.daemons.process import ROOT
 
 PROGRAMS = (
     *("bwrap", "busybox", "chromium", "curl", "docker-registry", "dockerd", "git", "newuidmap"),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support.app_story import app_of, devices_of, offering, put_up
-from support.browser import CHROMIUM, browsing
-from support.service import Service
-from support.waiting import until
+from support.base.waiting import until
+from support.console.browser import CHROMIUM, browsing
+from support.daemons.service import Service
+from support.workers.app_story import app_of, devices_of, offering, put_up
 
 NOTEBOOK = Path("/usr/bin/jupyter-notebook")
 COMMAND = [

@@ -4,13 +4,13 @@ import asyncio
 import re
 import signal
 
-from support.mailbox import Mailbox, smtp, until_no_email_waits
-from support.ports import closed_port
-from support.process import Process
-from support.waiting import until
+from support.base.ports import closed_port
+from support.base.waiting import until
+from support.daemons.process import Process
+from support.targets.mailbox import Mailbox, smtp, until_no_email_waits
 
-from storage.open import open_store
-from storage.store import Store, Transaction
+from storage.engines.open import open_store
+from storage.engines.store import Store, Transaction
 
 ADA = {"username": "ada", "email": "ada@example.com", "password": "a first password"}
 LINK = re.compile(r"/(verify|reset)\?token=([\w-]+)")

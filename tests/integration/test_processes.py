@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from support import process, threads
-from support.downloads import Download, completed, downloading, received
-from support.process import PROCESSES, Process, begin
-from support.story import INSTANT_BYTES
-from support.supervisor import supervising
-from support.tls import make_certificate
-from support.waiting import PATIENCE_SECONDS, until_true
+from support.base.waiting import PATIENCE_SECONDS, until_true
+from support.clients.downloads import Download, completed, downloading, received
+from support.clients.story import INSTANT_BYTES
+from support.daemons import process
+from support.daemons.process import PROCESSES, Process, begin
+from support.daemons.supervisor import supervising
+from support.targets import threads
+from support.targets.tls import make_certificate
 
 MB = 1_000_000
 GB = 1_000 * MB

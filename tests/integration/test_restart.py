@@ -14,9 +14,10 @@ from typing import Self
 
 import pytest
 import socks
-from support import process, threads
-from support.supervisor import Supervisor, supervising
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons import process
+from support.daemons.supervisor import Supervisor, supervising
+from support.targets import threads
 
 PER_SECOND = 200
 CLIENTS = 40

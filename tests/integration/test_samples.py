@@ -6,14 +6,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.service import running_in
-from support.story import worker_token
-from support.waiting import until
-from support.worker_market import WorkerMarket
-from support.worker_process import WorkerAgent, require_sandbox
+from support.base.waiting import until
+from support.clients.story import worker_token
+from support.daemons.service import running_in
+from support.workers.market import WorkerMarket
+from support.workers.process import WorkerAgent, require_sandbox
 
-from market import benchmarks, dispatch, sample_tasks
-from proxyctl.worker.record import Lend
+from market.devices import benchmarks
+from market.dispatch import dispatch, sample_tasks
+from proxyctl.worker.base.record import Lend
 
 
 async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(

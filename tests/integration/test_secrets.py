@@ -10,10 +10,11 @@ from typing import Any
 import asyncpg
 import psutil
 import pytest
-from support import process, threads
-from support.mailbox import Mailbox, smtp
-from support.process import Fresh, Process
-from support.waiting import until
+from support.base.waiting import until
+from support.daemons import process
+from support.daemons.process import Fresh, Process
+from support.targets import threads
+from support.targets.mailbox import Mailbox, smtp
 
 PASSWORDS = ("a first password", "a second password")
 MAIL_PASSWORD = "a password for mail"

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from dnslib import QTYPE, RCODE, RR, DNSRecord
 from dnslib.server import BaseResolver, DNSLogger, DNSServer
-from support.datagrams import Associated, associated, unwrapped, wrapped
-from support.process import Process, assert_audit, funded, serving
-from support.service import Service
-from support.targets import pattern
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.clients.datagrams import Associated, associated, unwrapped, wrapped
+from support.daemons.process import Process, assert_audit, funded, serving
+from support.daemons.service import Service
+from support.targets.targets import pattern
 
 SIZE = 1_000_001
 

@@ -5,9 +5,9 @@ import signal
 from typing import Any
 
 from standardwebhooks.webhooks import Webhook
-from support.process import Process
-from support.receiver import receiving
-from support.waiting import until
+from support.base.waiting import until
+from support.daemons.process import Process
+from support.targets.receiver import receiving
 
 EVA = {"username": "eva", "email": "eva@example.com", "password": "a first password"}
 EVENTS = 12

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.service import Person, Service
-from support.story import worker_token
-from support.waiting import until
-from support.worker_market import WorkerMarket
-from support.worker_process import WorkerAgent, require_sandbox
+from support.base.waiting import until
+from support.clients.story import worker_token
+from support.daemons.service import Person, Service
+from support.workers.market import WorkerMarket
+from support.workers.process import WorkerAgent, require_sandbox
 
-from proxyctl.worker.record import Lend
+from proxyctl.worker.base.record import Lend
 
 SCRIPT = """
 import os, pathlib

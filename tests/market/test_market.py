@@ -1,10 +1,10 @@
 """The marketplace that the daemon and these tests build by the same code."""
 
 from msgspec.structs import replace
-from support.market import RULES, Market
+from support.market.market import RULES, Market
 
-from market.bounds import Bounds
-from storage.store import Store
+from market.accounts.bounds import Bounds
+from storage.engines.store import Store
 
 
 async def test_other_bounds_reach_every_service_that_has_some(market: Market) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from support import patroni, process
-from support.patroni import URL, Cluster
-from support.process import Process, serving
+from support.daemons import process
+from support.daemons.process import Process, serving
+from support.outages import patroni
+from support.outages.patroni import URL, Cluster
 
 DAEMONS = 3
 NODE_TIMEOUT_SECONDS = 30

@@ -13,12 +13,13 @@ from time import monotonic
 
 import asyncpg
 import pytest
-from support import process, targets
-from support.outage_load import Load, Seen
-from support.patroni import CLIENTS, TTL_SECONDS, URL, Cluster, Machine
-from support.process import Process
-from support.socks import tunnel
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.socks import tunnel
+from support.daemons import process
+from support.daemons.process import Process
+from support.outages.outage_load import Load, Seen
+from support.outages.patroni import CLIENTS, TTL_SECONDS, URL, Cluster, Machine
+from support.targets import targets
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -4,13 +4,13 @@ import socket
 from typing import Any, cast
 
 import pytest
-from support.waiting import until
+from support.base.waiting import until
 
 from proxyd import app_port
 from proxyd.app_port import AppPort, JobStreams
-from proxyd.exits.tunnels import BUSY, TunnelError
+from proxyd.exits.dialling.tunnels import BUSY, TunnelError
 from proxyd.tasks import Tasks
-from storage.errors import UnavailableError
+from storage.engines.errors import UnavailableError
 
 
 class Server:

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.service import Service, running_in
-from support.two_processes import daemon_of, two_processes
-from support.waiting import until
+from support.base.waiting import until
+from support.daemons.service import Service, running_in
+from support.daemons.two_processes import daemon_of, two_processes
 
 from proxyd.daemon import NODE_TASK, Daemon, Stop
-from storage.errors import UnavailableError
+from storage.engines.errors import UnavailableError
 
 Leave = Callable[[], Awaitable[None]]
 

@@ -5,8 +5,8 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from support.market import Market
-from support.waiting import until
+from support.base.waiting import until
+from support.market.market import Market
 
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.direct import DirectExit

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 from msgspec import structs
-from support.metering import grant_of
+from support.market.metering import grant_of
 
 from proxyd import connection, handshake
 from proxyd.access import Access, Ending

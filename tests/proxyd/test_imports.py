@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import process
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons import process
 
 SERVERS = {"aiohttp", "prometheus_client", "pycares", "aiodns", "swagger_ui"}
 DRIVERS = {"aiosqlite", "asyncpg", "sqlite3"}

@@ -1,12 +1,12 @@
 """Who watches a session sees what the API says of it, while bytes go through the proxy."""
 
-from support.service import Service
-from support.story import buy, reached, used
-from support.targets import echo
-from support.waiting import until
+from support.base.waiting import until
+from support.clients.story import buy, reached, used
+from support.daemons.service import Service
+from support.targets.targets import echo
 
-from market.event_feed import Wanted
-from market.live_usage import UsageFrame
+from market.notify.feed import Wanted
+from market.notify.live_usage import UsageFrame
 from proxyd.live_uses import LiveSessions
 
 QUOTA = 10**9

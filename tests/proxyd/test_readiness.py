@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from proxyd.readiness import Readiness
-from storage.errors import Cause, ConstraintError, UnavailableError
-from storage.health import Health
+from storage.engines.errors import Cause, ConstraintError, UnavailableError
+from storage.engines.health import Health
 
 if TYPE_CHECKING:
     from proxyd.gateway import Gateway
-    from storage.store import Store
+    from storage.engines.store import Store
 
 
 class Place:

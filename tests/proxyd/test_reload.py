@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.process import ROOT
-from support.service import TEST_SETTINGS, Service
+from support.daemons.process import ROOT
+from support.daemons.service import TEST_SETTINGS, Service
 
 from config.load import load
 from config.settings import LimitSettings, reloadable

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from support.service import settings_for
+from support.daemons.service import settings_for
 
 from config.settings import Settings
 from proxyd import slices

@@ -5,7 +5,7 @@ import signal
 from collections.abc import AsyncIterator
 
 import pytest
-from support.waiting import until
+from support.base.waiting import until
 
 from proxyd.tasks import Tasks
 

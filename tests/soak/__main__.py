@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from support import process
-from support.process import ROOT, Process
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons import process
+from support.daemons.process import ROOT, Process
 
 from proxyd.loop.pipes import IDLE_MAX_PIPES
 from soak.load import DEVICES, Load

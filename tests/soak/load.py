@@ -11,11 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
-from support import targets
-from support.datagrams import associated, peer
-from support.process import Process
-from support.socks import GREETING, Client, tunnel
-from support.targets import Target
+from support.clients.datagrams import associated, peer
+from support.clients.socks import GREETING, Client, tunnel
+from support.daemons.process import Process
+from support.targets import targets
+from support.targets.targets import Target
 
 SHORT_BYTES = 500
 BULK_BYTES = 20_000_000

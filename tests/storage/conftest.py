@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.node_folder import NodeFolder
+from storage.engines.node_folder import NodeFolder
 
 
 @pytest.fixture

@@ -11,47 +11,53 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import grown, postgres
-from support.clock import Clock
-from support.exits import SomeAttached, exit_device
-from support.jobs import device_of
-from support.market import Market
-from support.plans import watched
-from support.work import posted
+from support.base.clock import Clock
+from support.database import grown, postgres
+from support.database.plans import watched
+from support.market.exits import SomeAttached, exit_device
+from support.market.jobs import device_of
+from support.market.market import Market
+from support.market.work import posted
 
-from market.artifacts import CHECKPOINT, OUTPUT, ArtifactTerms, NewArtifact, checkpoint_of
-from market.attempt_reports import Named
-from market.audit import audit_ledger
-from market.bounds import Bounds
-from market.claims import claim
-from market.copies import Copying
-from market.errors import MarketError
-from market.exit_payouts import claw_back
-from market.exit_wishes import ExitWishes
-from market.keys import KeyChange, NewKey
-from market.leases import Usage
-from market.money import GB, MICRO
-from market.postings import NewJob
-from market.reviews import disputes
-from market.scopes import Scope
-from market.specs import NewSpec, understand
-from market.spending import SpendLimits
-from market.states import JobStatus, SessionStatus
-from market.usage_range import UTC, Step, range_of
+from market.accounts.bounds import Bounds
+from market.accounts.keys import KeyChange, NewKey
+from market.accounts.scopes import Scope
+from market.accounts.spending import SpendLimits
+from market.bandwidth.leases import Usage
+from market.bandwidth.usage_range import UTC, Step, range_of
+from market.base.errors import MarketError
+from market.base.states import JobStatus, SessionStatus
+from market.dispatch.claims import claim
+from market.exits.payouts import claw_back
+from market.exits.wishes import ExitWishes
+from market.files.artifacts import CHECKPOINT, OUTPUT, ArtifactTerms, NewArtifact, checkpoint_of
+from market.jobs.attempt_reports import Named
+from market.jobs.copies import Copying
+from market.jobs.postings import NewJob
+from market.jobs.reviews import disputes
+from market.jobs.specs import NewSpec, understand
+from market.money.audit import audit_ledger
+from market.money.money import GB, MICRO
 from proxyctl.protocol.jobspec import Payload
-from storage import bandwidth, idempotency, ledger, logs, nodes, users, webhooks
-from storage import claims as claim_queries
-from storage import devices as device_queries
-from storage import events as event_queries
-from storage import exits as exit_queries
-from storage import jobs as job_queries
-from storage import keys as key_queries
-from storage import usage as usage_queries
+from storage.accounts import keys as key_queries
+from storage.accounts import users
+from storage.bandwidth import nodes
+from storage.bandwidth import sessions as bandwidth
+from storage.bandwidth import usage as usage_queries
 from storage.blobs.local import LocalBlobs
-from storage.claims import GivenRow, PairRow
-from storage.events import EventRow
-from storage.open import open_store
-from storage.store import Transaction
+from storage.devices import devices as device_queries
+from storage.dispatch import claims as claim_queries
+from storage.dispatch.claims import GivenRow, PairRow
+from storage.engines.open import open_store
+from storage.engines.store import Transaction
+from storage.events import events as event_queries
+from storage.events import idempotency
+from storage.events.events import EventRow
+from storage.exits import exits as exit_queries
+from storage.files import logs
+from storage.jobs import jobs as job_queries
+from storage.money import ledger
+from storage.notify import webhooks
 
 SMALL, LARGE = 5_000, 50_000
 # What is looked at may differ by the depth of an index, and by where on its pages a row stands.

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import machine as machines
-from support.installed import EMAIL, PASSWORD, Service
-from support.machine import Machine
+from support.machines import machine as machines
+from support.machines.installed import EMAIL, PASSWORD, Service
+from support.machines.machine import Machine
 
 
 @pytest.fixture(scope="session")

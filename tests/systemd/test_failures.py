@@ -3,10 +3,10 @@
 import socket
 
 import pytest
-from support import threads
-from support.installed import EMAIL, PASSWORD, SECRETS, Service, block
-from support.process import begin
-from support.waiting import until_true
+from support.base.waiting import until_true
+from support.daemons.process import begin
+from support.machines.installed import EMAIL, PASSWORD, SECRETS, Service, block
+from support.targets import threads
 
 
 def test_a_killed_process_is_started_again_and_the_books_agree(

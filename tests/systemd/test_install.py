@@ -7,13 +7,20 @@ import socket
 import subprocess
 from typing import Any
 
-from support import targets, threads
-from support.installed import DATABASE, EMAIL, MAIL_PASSWORD, PASSWORD, SIGNING_KEY, Service
-from support.machine import PAGE
-from support.nameserver import NameServer
-from support.socks import tunnel
-from support.targets import pattern
-from support.waiting import until, until_true
+from support.base.waiting import until, until_true
+from support.clients.socks import tunnel
+from support.machines.installed import (
+    DATABASE,
+    EMAIL,
+    MAIL_PASSWORD,
+    PASSWORD,
+    SIGNING_KEY,
+    Service,
+)
+from support.machines.machine import PAGE
+from support.targets import targets, threads
+from support.targets.nameserver import NameServer
+from support.targets.targets import pattern
 
 SIZE = 3_000_001
 HOLD = f"""

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from support import targets, threads
-from support.installed import EMAIL, PASSWORD, Service, block
-from support.process import DOWNLOAD_BYTES, begin
-from support.socks import tunnel
-from support.waiting import until, until_true
+from support.base.waiting import until, until_true
+from support.clients.socks import tunnel
+from support.daemons.process import DOWNLOAD_BYTES, begin
+from support.machines.installed import EMAIL, PASSWORD, Service, block
+from support.targets import targets, threads
 
 PER_SECOND = 300
 LATE_SECONDS_MAX = 60

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.process import ROOT
+from support.daemons.process import ROOT
 
 from proxyd.ops.activation import SEVERAL, SINGLE
 

@@ -1,7 +1,7 @@
 """An upgrade, a backup and its restoring, by the commands of the page for operators."""
 
-from support.installed import AS_SERVICE, EMAIL, PASSWORD, Service, block
-from support.machine import FROM_WHEELS
+from support.machines.installed import AS_SERVICE, EMAIL, PASSWORD, Service, block
+from support.machines.machine import FROM_WHEELS
 
 
 def test_an_upgrade_serves_the_new_version(running: Service, token: str) -> None:

@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import guest
+from support.machines import guest
 
 # The first process of the machine is root there, as an agent may be.
 PROGRAM = """
 import json
 from dataclasses import replace
 from pathlib import Path
-from proxyctl.worker.executors.base import WORK, Bounds, Launch, Task
-from proxyctl.worker.executors.bwrap import BwrapExecutor
+from proxyctl.worker.executors.base.base import WORK, Bounds, Launch, Task
+from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
 from proxyctl.worker.executors.limits.choose import choose
-from support import launching
-from support.bombs import BOMBS
-from support.waiting import until_true
-import support.waiting
-support.waiting.PATIENCE_SECONDS = 120
+from support.workers import launching
+from support.workers.bombs import BOMBS
+from support.base.waiting import until_true
+import support.base.waiting
+support.base.waiting.PATIENCE_SECONDS = 120
 
 limits, findings = choose()
 print(json.dumps({"limits": limits and limits.name, "findings": [str(each) for each in findings]}))

@@ -3,7 +3,7 @@
 import asyncio
 
 from api.reverse.known_apps import KnownApps
-from market.apps import App
+from market.deploys.apps import App
 
 
 class Store:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 from msgspec.structs import replace
-from support.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
-from support.waiting import until
+from support.base.waiting import until
+from support.workers.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
 
-from api.limits import Limits
+from api.http.limits import Limits
 from api.reverse import kept as kept_module
 from api.reverse import upstream
 from api.reverse.server import LAST_OPEN_SECONDS, OPEN_SECONDS

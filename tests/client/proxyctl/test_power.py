@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from proxyctl.exit.limits import DeviceLimits
-from proxyctl.exit.restraints import reason_to_rest
+from proxyctl.exit.agent.restraints import reason_to_rest
+from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.power import (
     Power,
     linux_power,

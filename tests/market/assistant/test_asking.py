@@ -4,13 +4,13 @@ import asyncio
 import logging
 
 import pytest
-from support.model import ScriptedModel
-from support.waiting import until
+from support.base.waiting import until
+from support.market.model import ScriptedModel
 
 from market.assistant import asking as module
 from market.assistant.asking import Asking, CircuitBreaker, model_slots
 from market.assistant.model import ModelError, ModelText, Question, Schema, Turn
-from market.slots import Slots
+from market.base.slots import Slots
 
 QUESTION = Question("m", "i", (Turn("user", "u"),), schema=Schema("s", {}))
 DOWN = ModelError("it is down")

@@ -3,18 +3,18 @@
 import json
 
 import pytest
-from support.books import caller_of
-from support.exits import SomeAttached, exit_device
-from support.market import Market
-from support.model import ScriptedModel
+from support.market.books import caller_of
+from support.market.exits import SomeAttached, exit_device
+from support.market.market import Market
+from support.market.model import ScriptedModel
 
 from market.assistant import asking as asking_module
 from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder
 from market.assistant.chat import Chat, Message
 from market.assistant.model import ModelError, Turn
-from market.money import GB
-from market.postings import NewJob
+from market.jobs.postings import NewJob
+from market.money.money import GB
 
 DOWN = ModelError("it is down", is_final=True)
 

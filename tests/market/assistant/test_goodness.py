@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.books import available, caller_of
-from support.clock import Clock
-from support.events import said
-from support.market import Market
-from support.model import ScriptedModel
-from support.pictures import cropped, jpeg, natural, png, with_chunk
-from support.upstream import VERDICT
+from support.base.clock import Clock
+from support.market.books import available, caller_of
+from support.market.events import said
+from support.market.market import Market
+from support.market.model import ScriptedModel
+from support.market.pictures import cropped, jpeg, natural, png, with_chunk
+from support.targets.upstream import VERDICT
 
-from market import ledger
 from market.assistant import asking as asking_module
 from market.assistant.asking import Asking, model_slots
 from market.assistant.goodness import Finding, Goodness, RewardTerms, Submission
 from market.assistant.model import ModelError
 from market.assistant.phrases import phrase
-from market.audit import audit_ledger
-from market.ledger import Movement, Transfer, TransferKind
-from market.money import MICRO, Currency
+from market.money import ledger
+from market.money.audit import audit_ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import MICRO, Currency
 from market.photos import picture
 from market.photos.photo import Photo
-from storage.store import Store, Transaction
+from storage.engines.store import Store, Transaction
 
 DAY = 86_400
 TERMS = RewardTerms(

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageOps
 from PIL.PngImagePlugin import PngInfo
-from support import pictures
-from support.pictures import jpeg, natural, png
+from support.market import pictures
+from support.market.pictures import jpeg, natural, png
 
-from market.errors import Code, MarketError
+from market.base.errors import Code, MarketError
 from market.photos import containers
 from market.photos import decoding as module
 from market.photos.decoding import PhotoLimits, Photos

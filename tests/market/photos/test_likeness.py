@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from PIL import Image, ImageOps
-from support.pictures import cropped, framed, jpeg, natural, scene
+from support.market.pictures import cropped, framed, jpeg, natural, scene
 
 from market.photos import picture as pictures
 from market.photos.likeness import (

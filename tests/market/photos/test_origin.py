@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 from PIL import Image
-from support.pictures import jpeg, natural, png, with_chunk, with_segment
+from support.market.pictures import jpeg, natural, png, with_chunk, with_segment
 
 from market.photos.containers import inspect
 from market.photos.origin import is_declared_generated

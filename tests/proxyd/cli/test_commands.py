@@ -15,20 +15,20 @@ from tempfile import TemporaryFile
 from typing import TypeVar
 
 import pytest
-from support import process
-from support.clock import Clock
-from support.jobs import on, specified
-from support.market import Market
-from support.service import running_in
+from support.base.clock import Clock
+from support.daemons import process
+from support.daemons.service import running_in
+from support.market.jobs import on, specified
+from support.market.market import Market
 
-from market import accounts
-from market.context import Context
-from market.errors import MarketError
-from market.ids import Identifiers
-from market.money import Currency
+from market.accounts import accounts
+from market.base.errors import MarketError
+from market.base.ids import Identifiers
+from market.events.context import Context
+from market.money.money import Currency
 from proxyd import __version__
 from proxyd.compiled import finder
-from storage.open import open_store
+from storage.engines.open import open_store
 
 PASSWORD = "tell-nobody"
 EMAIL = "ada@example.com"

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from support import process
+from support.daemons import process
 
 PACKAGE = "deferred_package"
 BEGIN = """

@@ -16,17 +16,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from support.pictures import jpeg, natural
-from support.ports import free_port
-from support.service import settings_for
-from support.upstream import judges
-from support.upstream import upstream as served_model
-from support.waiting import until_true
-from support.worker_process import require_sandbox
+from support.base.ports import free_port
+from support.base.waiting import until_true
+from support.daemons.service import settings_for
+from support.market.pictures import jpeg, natural
+from support.targets.upstream import judges
+from support.targets.upstream import upstream as served_model
+from support.workers.process import require_sandbox
 
 from proxyd.cli import demo
-from storage.errors import CannotOpenError
-from storage.open import open_store
+from storage.engines.errors import CannotOpenError
+from storage.engines.open import open_store
 
 ROOT = Path(__file__).parents[3]
 NOBODY = 65534

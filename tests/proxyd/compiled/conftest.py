@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.once import made_once
-from support.small import Checkout, needs_compiler
+from support.base.once import made_once
+from support.machines.small import Checkout, needs_compiler
 
 
 @pytest.fixture(scope="session")

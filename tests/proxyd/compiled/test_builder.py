@@ -9,8 +9,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from support.process import ROOT
-from support.small import CONSTANTS, NAMES, SMALL, Checkout, needs_compiler
+from support.daemons.process import ROOT
+from support.machines.small import CONSTANTS, NAMES, SMALL, Checkout, needs_compiler
 
 from proxyd.compiled.builder import COST, Builder, reason
 from proxyd.compiled.toolchain import Toolchain

@@ -6,7 +6,7 @@ import shutil
 from importlib import import_module
 
 import pytest
-from support.small import CONSTANTS, SMALL, Checkout
+from support.machines.small import CONSTANTS, SMALL, Checkout
 
 from proxyd.compiled import finder, manifest
 from proxyd.compiled.hot import HOT

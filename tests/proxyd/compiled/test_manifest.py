@@ -1,7 +1,7 @@
 """A manifest that says nothing sensible is no reason to fail."""
 
 import pytest
-from support.small import Checkout
+from support.machines.small import Checkout
 
 from proxyd.compiled.manifest import MANIFEST_MAX_BYTES, TITLE, Entry, Manifest, UnusableError, read
 

@@ -1,7 +1,7 @@
 """What the resolver relies on in aiodns without a promise is as it was read."""
 
 import pycares
-from support.releases import assert_compared, assert_has
+from support.base.releases import assert_compared, assert_has
 
 from proxyd.egress.aiodns_compat import COMPARED_VERSION, PrivateResolver
 

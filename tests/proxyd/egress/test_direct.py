@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
-from support.epoll import Full
-from support.targets import echo
-from support.waiting import until
+from support.base.waiting import until
+from support.exits.epoll import Full
+from support.targets.targets import echo
 
 from proxyctl.protocol.policy import Policy
 from proxyd.egress import direct

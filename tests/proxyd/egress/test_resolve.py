@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from dnslib import RCODE
-from support.nameserver import NameServer, nameserver
-from support.waiting import until
+from support.base.waiting import until
+from support.targets.nameserver import NameServer, nameserver
 
 from proxyd.egress import resolve
 from proxyd.egress.dns_cache import NEGATIVE_SECONDS

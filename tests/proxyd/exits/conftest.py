@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.exit_device import Port
+from support.exits.device import Port
 
 
 @pytest.fixture

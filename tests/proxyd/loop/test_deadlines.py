@@ -2,7 +2,7 @@
 
 import asyncio
 
-from support.waiting import until
+from support.base.waiting import until
 
 from proxyd.loop.deadlines import Deadlines
 

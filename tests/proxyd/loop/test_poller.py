@@ -5,7 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
-from support.waiting import until
+from support.base.waiting import until
 
 from proxyd.loop.poller import GONE, HUNG_UP, READS, WRITABLE, Poller
 

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from support.market import Market
-from support.metering import Node, node_of
+from support.market.market import Market
+from support.market.metering import Node, node_of
 
 from proxyd.metering.meter import Meter, solo_meter
 

@@ -2,15 +2,15 @@
 
 import pytest
 from msgspec import structs
-from support.market import Market
-from support.metering import HERE, THERE, admitted, bought_and_used, node_of, shown
-from support.statements import counted
-from support.waiting import until
+from support.base.waiting import until
+from support.database.statements import counted
+from support.market.market import Market
+from support.market.metering import HERE, THERE, admitted, bought_and_used, node_of, shown
 
-from market.credentials import new_credentials
-from market.leases import Grant
-from market.money import GB
-from market.wants import Wants
+from market.bandwidth.credentials import new_credentials
+from market.bandwidth.leases import Grant
+from market.exits.wants import Wants
+from market.money.money import GB
 from proxyd.metering import single_flight
 from proxyd.metering.meter import Meter
 from proxyd.metering.session import LiveSession

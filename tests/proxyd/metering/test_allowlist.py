@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from support.waiting import until
+from support.base.waiting import until
 
-from market.leases import Grant
-from market.states import SessionStatus
+from market.bandwidth.leases import Grant
+from market.base.states import SessionStatus
 from proxyd.metering.allowlist import Allowlist
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Entry, Sessions

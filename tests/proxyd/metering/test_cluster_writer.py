@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.market import Market
-from support.metering import (
+from support.base.waiting import until
+from support.market.market import Market
+from support.market.metering import (
     HERE,
     Node,
     Stalled,
@@ -17,19 +18,18 @@ from support.metering import (
     use,
     written,
 )
-from support.waiting import until
 
 from api.server import SHUTDOWN_SECONDS
-from market import lease_transactions
-from market.leases import RECALL_SECONDS, Grant, Leases, Usage
-from market.money import GB
-from market.notices import Notice, Topic
-from market.states import SessionStatus
+from market.bandwidth import lease_transactions
+from market.bandwidth.leases import RECALL_SECONDS, Grant, Leases, Usage
+from market.bandwidth.notices import Notice, Topic
+from market.base.states import SessionStatus
+from market.money.money import GB
 from proxyd.metering.cluster_writer import CUT_SECONDS
 from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
-from storage.bandwidth import find, leased_elsewhere
-from storage.store import Transaction
+from storage.bandwidth.sessions import find, leased_elsewhere
+from storage.engines.store import Transaction
 
 
 async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.metering import Stalled, session_of, use
+from support.market.metering import Stalled, session_of, use
 
-from market.leases import Usage
-from market.states import SessionStatus
+from market.bandwidth.leases import Usage
+from market.base.states import SessionStatus
 from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.session import LiveSession
 

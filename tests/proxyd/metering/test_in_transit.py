@@ -1,8 +1,8 @@
 """Of the sinks that may hold bytes, those are asked that moved, and a few of the others."""
 
-from support.metering import Stalled, session_of, use
+from support.market.metering import Stalled, session_of, use
 
-from market.money import GB
+from market.money.money import GB
 from proxyd.metering.in_transit import STALLED_ASKED
 
 

@@ -1,11 +1,11 @@
 """A part of a session: it asks in time, gives up what it can spare, and stops when time is over."""
 
 import pytest
-from support.metering import use
+from support.market.metering import use
 
-from market.lease_book import SLICE_FIRST_BYTES
-from market.leases import Grant
-from market.states import SessionStatus
+from market.bandwidth.lease_book import SLICE_FIRST_BYTES
+from market.bandwidth.leases import Grant
+from market.base.states import SessionStatus
 from proxyd.metering.lease_slices import LOW_BYTES, SLICE_MOST_BYTES, Fence, LeaseSlice
 from proxyd.metering.session import LiveSession
 

@@ -1,13 +1,13 @@
 """The meter over a store: what is not sure to be leased is given back."""
 
 import pytest
-from support.market import Market
-from support.metering import Node, admitted
+from support.market.market import Market
+from support.market.metering import Node, admitted
 
-from market.money import GB
+from market.money.money import GB
 from proxyd.wire.events import Refusal
-from storage.bandwidth import find
-from storage.errors import UnavailableError
+from storage.bandwidth.sessions import find
+from storage.engines.errors import UnavailableError
 
 
 async def test_the_meter_gives_back_what_it_is_not_sure_to_have(

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection
 
 import pytest
-from support import nodes
-from support.market import Market
+from support.market import nodes
+from support.market.market import Market
 
-from market.ids import Identifiers
+from market.base.ids import Identifiers
 from proxyd.loop.clock import ObservedTime
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.meter import cluster_meter

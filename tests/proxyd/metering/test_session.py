@@ -1,9 +1,9 @@
 """A session's budget: what is certain of its counts, and the invariants that are asserted."""
 
 import pytest
-from support.metering import Stalled, session_of, use
+from support.market.metering import Stalled, session_of, use
 
-from market.states import SessionStatus
+from market.base.states import SessionStatus
 from proxyd.metering.session import LiveSession
 
 # --- the invariants ------------------------------------------------------------------------------

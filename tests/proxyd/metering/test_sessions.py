@@ -3,15 +3,11 @@
 import asyncio
 
 import pytest
-from support.market import Market
-from support.metering import (
-    admitted,
-    session_of,
-    use,
-)
+from support.market.market import Market
+from support.market.metering import admitted, session_of, use
 
-from market.money import GB
-from market.states import SessionStatus
+from market.base.states import SessionStatus
+from market.money.money import GB
 from proxyd.metering.meter import solo_meter
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Sessions

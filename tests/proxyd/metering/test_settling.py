@@ -3,18 +3,16 @@
 import asyncio
 
 import pytest
-from support.market import Market
-from support.metering import (
-    admitted,
-)
-from support.waiting import until
+from support.base.waiting import until
+from support.market.market import Market
+from support.market.metering import admitted
 
-from market.states import SessionStatus
+from market.base.states import SessionStatus
 from proxyd.metering.meter import solo_meter
 from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
-from storage.bandwidth import find
-from storage.errors import UnavailableError
+from storage.bandwidth.sessions import find
+from storage.engines.errors import UnavailableError
 
 
 async def test_a_session_that_cannot_be_settled_holds_up_no_other(

@@ -3,18 +3,18 @@
 from contextlib import suppress
 
 import pytest
-from support.market import Market
-from support.metering import Node, bought_and_used, node_of
+from support.market.market import Market
+from support.market.metering import Node, bought_and_used, node_of
 
-from market.lease_book import Tally
-from market.usage import Sum
-from market.usage_range import UTC, Step, range_of
+from market.bandwidth.lease_book import Tally
+from market.bandwidth.usage import Sum
+from market.bandwidth.usage_range import UTC, Step, range_of
 from proxyd.access import ENDING_OF_REFUSAL
 from proxyd.metering import tallies as module
 from proxyd.metering.meter import Meter, solo_meter
 from proxyd.metering.tallies import Tallies
 from proxyd.wire.events import Refusal
-from storage.errors import UnavailableError
+from storage.engines.errors import UnavailableError
 
 
 @pytest.fixture(params=["alone", "among others"])

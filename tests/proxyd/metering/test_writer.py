@@ -1,17 +1,17 @@
 """Counts are written down, of what moved and of nothing else."""
 
 import pytest
-from support.exits import exit_device
-from support.market import Market
-from support.metering import Stalled, bought_and_used, node_of, use, written
+from support.market.exits import exit_device
+from support.market.market import Market
+from support.market.metering import Stalled, bought_and_used, node_of, use, written
 
-from market.leases import Ask, LeaseReply, Leases, Tally, Usage
-from market.notices import Notice, Topic
-from market.states import SessionStatus
+from market.bandwidth.leases import Ask, LeaseReply, Leases, Tally, Usage
+from market.bandwidth.notices import Notice, Topic
+from market.base.states import SessionStatus
 from proxyd.metering.meter import Meter
 from proxyd.metering.session import LiveSession
-from storage.errors import UnavailableError
-from storage.store import Transaction
+from storage.engines.errors import UnavailableError
+from storage.engines.store import Transaction
 
 
 @pytest.mark.parametrize("among_nodes", [False, True])

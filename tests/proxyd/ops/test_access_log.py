@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import targets
-from support.service import running_in
-from support.socks import Client, tunnel
-from support.waiting import until, until_true
+from support.base.waiting import until, until_true
+from support.clients.socks import Client, tunnel
+from support.daemons.service import running_in
+from support.targets import targets
 
 from proxyd.ops import access_log
 from proxyd.ops.access_log import Access, AccessLog, CannotRecordError

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.process import ROOT
+from support.daemons.process import ROOT
 
 from proxyd.ops import activation
 from proxyd.ops.listening import CannotListenError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support import process
+from support.daemons import process
 
 EVERY_ADDRESS = {"PROXYD_API__HOST": "0.0.0.0", "PROXYD_API__TRUSTED_PROXIES": '["0.0.0.0/0"]'}
 MORE_THAN_CORES = {"PROXYD_PROXY__PROCESSES": str(len(os.sched_getaffinity(0)) + 1)}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from support.ports import free_port
-from support.service import settings_for
+from support.base.ports import free_port
+from support.daemons.service import settings_for
 
 from proxyd.listeners import Listeners
 from proxyd.ops.listening import (

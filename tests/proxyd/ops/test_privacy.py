@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import process
+from support.daemons import process
 
 from config.settings import AuthSettings, Settings, StorageSettings
 from proxyd.ops.privacy import Readers, readers

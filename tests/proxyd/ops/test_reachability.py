@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.process import ROOT, environment
-from support.supervisor import supervising
+from support.daemons.process import ROOT, environment
+from support.daemons.supervisor import supervising
 
 from config.settings import ProxySettings, Settings
 from proxyd.ops import reachability

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.descriptors import none_left
+from support.base.descriptors import none_left
 
 from proxyd.ops.sd_notify import service_manager
 

@@ -4,7 +4,7 @@ import pytest
 
 from proxyd.counters import Latency
 from proxyd.ops.timed_store import TimedStore
-from storage.store import Store, Transaction
+from storage.engines.store import Store, Transaction
 
 
 async def number(tx: Transaction) -> int:

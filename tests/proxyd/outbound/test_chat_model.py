@@ -6,8 +6,8 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from support import upstream as stand_in
-from support.upstream import Upstream, completion
+from support.targets import upstream as stand_in
+from support.targets.upstream import Upstream, completion
 
 from market.assistant.model import ModelError, ModelText, Question, Schema, Turn
 from proxyd.outbound import chat_model as module

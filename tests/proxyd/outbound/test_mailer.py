@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.clock import Clock
-from support.mailbox import Mailbox, emails_waiting, smtp, until_no_email_waits
-from support.ports import closed_port
-from support.waiting import until
+from support.base.clock import Clock
+from support.base.ports import closed_port
+from support.base.waiting import until
+from support.targets.mailbox import Mailbox, emails_waiting, smtp, until_no_email_waits
 
-from market.context import Context
-from market.ids import Identifiers
-from market.mail import Message, encoded, mail_share, password_reset, verification
-from market.outbox import FIRST_PAUSE_SECONDS, Outbox
-from market.sealing import Sealing
+from market.accounts.mail import Message, encoded, mail_share, password_reset, verification
+from market.accounts.outbox import FIRST_PAUSE_SECONDS, Outbox
+from market.base.ids import Identifiers
+from market.base.sealing import Sealing
+from market.events.context import Context
 from proxyd.loop import cancellation
 from proxyd.outbound import mailer
 from proxyd.outbound import smtp as smtp_client
@@ -28,10 +28,10 @@ from proxyd.outbound.mailer import (
     Transport,
 )
 from proxyd.outbound.smtp import SmtpServer, SmtpTransport
-from storage import outbox as queries
-from storage.errors import UnavailableError
-from storage.open import open_store
-from storage.store import Store
+from storage.accounts import outbox as queries
+from storage.engines.errors import UnavailableError
+from storage.engines.open import open_store
+from storage.engines.store import Store
 
 EMAIL = verification("ada@example.com", "https://app.example.com", "a-secret")
 DAY = 86_400

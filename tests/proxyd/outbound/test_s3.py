@@ -19,19 +19,19 @@ from typing import Any
 
 import aiohttp
 import pytest
-from support.outward import to_nowhere_near
-from support.ports import closed_port, free_port
-from support.service import Service, running_in
-from support.story import worker_token
-from support.waiting import until
+from support.base.ports import closed_port, free_port
+from support.base.waiting import until
+from support.clients.story import worker_token
+from support.daemons.service import Service, running_in
+from support.workers.outward import to_nowhere_near
 
-from proxyctl.worker.executors.base import INPUTS, WORK
+from proxyctl.worker.base.link import Link
+from proxyctl.worker.base.record import Lend
+from proxyctl.worker.base.states import State
+from proxyctl.worker.executors.base.base import INPUTS, WORK
 from proxyctl.worker.files.transfers import FileTransfers
 from proxyctl.worker.files.web import Web
-from proxyctl.worker.journal import Entry
-from proxyctl.worker.link import Link
-from proxyctl.worker.record import Lend
-from proxyctl.worker.states import State
+from proxyctl.worker.task.journal import Entry
 from proxyd.loop import clock
 from proxyd.outbound import s3
 from proxyd.outbound.s3 import S3Blobs

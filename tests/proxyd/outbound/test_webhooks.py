@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
-from support.market import Market
-from support.ports import closed_port
-from support.tls import make_certificate
-from support.waiting import PATIENCE_SECONDS
+from support.base.ports import closed_port
+from support.base.waiting import PATIENCE_SECONDS
+from support.market.market import Market
+from support.targets.tls import make_certificate
 
-from market import event_log
-from market.events import DeployFinished
-from market.networks import Address
-from market.webhooks import Attempt, Outcome, Secret
+from market.base.networks import Address
+from market.events import recording as event_log
+from market.events.catalogue import DeployFinished
+from market.notify.webhooks import Attempt, Outcome, Secret
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver, LookupTimedOutError, NameNotFoundError
@@ -31,9 +31,9 @@ from proxyd.outbound import webhooks as outbound
 from proxyd.outbound.host_pace import HostPace
 from proxyd.outbound.posting import retry_after
 from proxyd.outbound.webhooks import ATTEMPTS_PER_ENDPOINT, WebhookSender
-from storage import webhooks as webhook_queries
-from storage.store import Transaction
-from storage.webhooks import DeliveryRow, DueRow
+from storage.engines.store import Transaction
+from storage.notify import webhooks as webhook_queries
+from storage.notify.webhooks import DeliveryRow, DueRow
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 ROW = DeliveryRow("d", "w", "u", "e", "test.ping", "pending", 0, 0, 0, None, None, None, 0)

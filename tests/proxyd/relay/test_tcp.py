@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
-from support.metering import grant_of
-from support.targets import pattern
-from support.waiting import until
+from support.base.waiting import until
+from support.market.metering import grant_of
+from support.targets.targets import pattern
 
-from market.states import SessionStatus
+from market.base.states import SessionStatus
 from proxyd.limits import raise_descriptors
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.pace import Pace

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.owner import BOUND, Owner
+from support.clients.owner import BOUND, Owner
 
 from proxyd.wire.detect import detect
 from proxyd.wire.events import Authenticate, Connect, Failure, Identify, Refusal, Violation

@@ -13,8 +13,8 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser
 from aiohttp.http_exceptions import BadHttpMethod, InvalidURLError
-from support.conversations import Conversation, Conversations
-from support.owner import Owner
+from support.clients.conversations import Conversation, Conversations
+from support.clients.owner import Owner
 
 from proxyd.wire.events import Associate, Authenticate, Connect, Identify, Violation
 from proxyd.wire.http import HEAD_MAX_BYTES, Http

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.owner import BOUND, Owner
+from support.clients.owner import BOUND, Owner
 
 from proxyd.wire.events import (
     Authenticate,

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.mounts import fill, small_disk
-from support.waiting import until
+from support.base.mounts import fill, small_disk
+from support.base.waiting import until
 
 from storage.blobs import local
 from storage.blobs.base import (

@@ -37,7 +37,7 @@ from proxyctl.words import short_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from proxyctl.worker.beneath import Folder
+    from proxyctl.worker.base.beneath import Folder
 
 MEMBERS_MAX: Final = 100_000  # files, links, and folders, also those that only a path names
 DEPTH_MAX: Final = 100  # components of a path; a program that walks a tree may do so recursively

@@ -25,9 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.executors import seccomp
-from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.libc import (
+from proxyctl.worker.base.libc import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
     CLONE_NEWUSER,
@@ -36,7 +34,9 @@ from proxyctl.worker.libc import (
     checked,
     prctl,
 )
-from proxyctl.worker.processes import give_way
+from proxyctl.worker.executors.base.base import TaskError
+from proxyctl.worker.executors.bwrap import seccomp
+from proxyctl.worker.task.processes import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

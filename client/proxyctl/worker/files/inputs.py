@@ -22,18 +22,18 @@ from proxyctl.files import FileError
 from proxyctl.protocol.jobspec import SpecError, check_path
 from proxyctl.protocol.jobspec.checks import check_apart
 from proxyctl.words import short_line
-from proxyctl.worker.beneath import Folder
-from proxyctl.worker.executors.base import INPUTS, TaskError
+from proxyctl.worker.base.beneath import Folder
+from proxyctl.worker.base.link import LinkError, RefusedError
+from proxyctl.worker.base.scratch import remove_tree
+from proxyctl.worker.executors.base.base import INPUTS, TaskError
+from proxyctl.worker.executors.base.ownership import uid_of
 from proxyctl.worker.executors.limits.disk import TooMuchError, measure
-from proxyctl.worker.executors.ownership import uid_of
 from proxyctl.worker.files.archives import DEPTH_MAX, ArchiveError, UnpackOptions
 from proxyctl.worker.files.inspection import inspect
 from proxyctl.worker.files.room import NoRoomError, failure_of, takes_more
 from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.web import FetchError, require_address
-from proxyctl.worker.link import LinkError, RefusedError
-from proxyctl.worker.patience import INPUT
-from proxyctl.worker.scratch import remove_tree
+from proxyctl.worker.task.patience import INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.files.room import Room
     from proxyctl.worker.files.web import Web
-    from proxyctl.worker.patience import Patience
+    from proxyctl.worker.task.patience import Patience
 
 _logger = logging.getLogger("worker")
 

@@ -24,7 +24,7 @@ from proxyctl.worker.files.archives import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from proxyctl.worker.beneath import Folder
+    from proxyctl.worker.base.beneath import Folder
 
 # Rights that files and folders may have: no writing by other users, no change of the user.
 _RIGHTS: Final = 0o755

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.words import plain_line
-from proxyctl.worker import names
+from proxyctl.worker.base import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

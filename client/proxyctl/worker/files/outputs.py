@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.protocol.jobspec import LEFT_OUT, SpecError, check_file_name, check_path
 from proxyctl.words import short_line
-from proxyctl.worker.beneath import FOLDER_FLAGS, Folder
+from proxyctl.worker.base.beneath import FOLDER_FLAGS, Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

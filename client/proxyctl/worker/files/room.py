@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.executors.limits import disk
 
 if TYPE_CHECKING:

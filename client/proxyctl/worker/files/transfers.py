@@ -15,10 +15,12 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from proxyctl.files import FileError
 from proxyctl.protocol.jobspec import LEFT_OUT, LEFT_OUT_MAX_BYTES, Output
-from proxyctl.worker.beneath import Folder
-from proxyctl.worker.executors.base import WORK, TaskError
+from proxyctl.worker.base.beneath import Folder
+from proxyctl.worker.base.link import LinkError, RefusedError
+from proxyctl.worker.base.scratch import remove_tree
+from proxyctl.worker.executors.base.base import WORK, TaskError
+from proxyctl.worker.executors.base.ownership import uid_of
 from proxyctl.worker.executors.limits.disk import TooMuchError
-from proxyctl.worker.executors.ownership import uid_of
 from proxyctl.worker.files.archives import OF_THE_BYTES, ArchiveError, UnpackOptions
 from proxyctl.worker.files.inputs import Inputs, WrongFileError, fetch_file
 from proxyctl.worker.files.notes import Notes
@@ -34,19 +36,17 @@ from proxyctl.worker.files.room import NoRoomError, Room, failure_of
 from proxyctl.worker.files.unpacking import unpack_confined
 from proxyctl.worker.files.uploads import Uploader
 from proxyctl.worker.files.web import FetchError, Web
-from proxyctl.worker.link import LinkError, RefusedError
-from proxyctl.worker.patience import INPUT
-from proxyctl.worker.scratch import remove_tree
-from proxyctl.worker.tasks import disk_bytes_of, payload_of_work
+from proxyctl.worker.task.patience import INPUT
+from proxyctl.worker.task.tasks import disk_bytes_of, payload_of_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from proxyctl.worker.journal import Entry
-    from proxyctl.worker.link import Link
-    from proxyctl.worker.patience import Patience
-    from proxyctl.worker.record import Lend
+    from proxyctl.worker.base.link import Link
+    from proxyctl.worker.base.record import Lend
+    from proxyctl.worker.task.journal import Entry
+    from proxyctl.worker.task.patience import Patience
 
 _logger = logging.getLogger("worker")
 

@@ -17,7 +17,7 @@ import traceback
 from dataclasses import asdict
 from typing import Any, Final
 
-from proxyctl.worker.beneath import Folder
+from proxyctl.worker.base.beneath import Folder
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, unpack
 from proxyctl.worker.files.confinement import Bounds, ConfinementError, confine
 

@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxyctl.files import FileError
 from proxyctl.words import plain_line, short_line
-from proxyctl.worker.beneath import Folder
-from proxyctl.worker.executors.base import Finding, TaskError
-from proxyctl.worker.executors.bwrap import remedy_for_namespaces
-from proxyctl.worker.executors.ownership import FIRST_UID
+from proxyctl.worker.base.beneath import Folder
+from proxyctl.worker.base.programs import python
+from proxyctl.worker.base.scratch import remove_tree
+from proxyctl.worker.executors.base.base import Finding, TaskError
+from proxyctl.worker.executors.base.ownership import FIRST_UID
+from proxyctl.worker.executors.bwrap.bwrap import remedy_for_namespaces
 from proxyctl.worker.files import unpacker
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.inspection import inspect
 from proxyctl.worker.files.room import NoRoomError, takes_more
-from proxyctl.worker.programs import python
-from proxyctl.worker.scratch import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,15 +14,15 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from proxyctl.words import plain_line
+from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.files.outputs import NotTakenError
 from proxyctl.worker.files.web import FetchError
-from proxyctl.worker.link import LinkError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from proxyctl.worker.base.link import Link
     from proxyctl.worker.files.web import Web
-    from proxyctl.worker.link import Link
 
 READ_BYTES: Final = 1 << 20
 FINISH_SECONDS: Final = 300.0  # the marketplace hashes 5 GiB again if it was restarted meanwhile

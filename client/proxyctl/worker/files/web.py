@@ -15,16 +15,16 @@ from urllib.parse import urljoin, urlsplit
 from proxyctl import __version__
 from proxyctl.api import api_address, refusal_of
 from proxyctl.words import plain_line
-from proxyctl.worker.link import LinkError, RefusedError
-from proxyctl.worker.outward import ForbiddenError, anywhere, is_loopback
-from proxyctl.worker.watch import HEAD_SECONDS, Pace, Watch, encrypted
+from proxyctl.worker.base.link import LinkError, RefusedError
+from proxyctl.worker.base.watch import HEAD_SECONDS, Pace, Watch, encrypted
+from proxyctl.worker.network.outward import ForbiddenError, anywhere, is_loopback
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping
     from urllib.parse import SplitResult
 
-    from proxyctl.worker.outward import Dial, Outward
+    from proxyctl.worker.network.outward import Dial, Outward
 
 PIECE_BYTES: Final = 256 << 10
 REDIRECTIONS_MAX: Final = 5

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxyctl.exit.carrier import PORTS_SAID_MAX
+from proxyctl.exit.carrying.carrier import PORTS_SAID_MAX
 from proxyctl.protocol import frames
 from proxyctl.protocol.frames import (
     CANDIDATES_MAX,

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import engines
-from support.once import made_once
+from support.base.once import made_once
+from support.workers import engines
 
-from proxyctl.worker.executors.containers import Containers
+from proxyctl.worker.executors.containers.containers import Containers
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.executors.outer import user_limits
+from proxyctl.worker.executors.base.base import TaskError
+from proxyctl.worker.executors.base.outer import user_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from proxyctl.worker.executors.base import Bounds, Ending, Finding
+    from proxyctl.worker.executors.base.base import Bounds, Ending, Finding
 
 GROUP: Final = "proxyctl-jobs"  # the folder of all jobs, in each hierarchy of control groups
 MEMORY_MIN_BYTES: Final = 16 << 20  # an interpreter and the sandbox itself need as much

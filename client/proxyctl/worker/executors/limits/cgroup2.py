@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.executors.base import Ending, Finding, TaskError
+from proxyctl.worker.executors.base.base import Ending, Finding, TaskError
+from proxyctl.worker.executors.base.signals import send
 from proxyctl.worker.executors.limits.base import (
     GROUP,
     NO_SCOPE,
@@ -24,10 +25,9 @@ from proxyctl.worker.executors.limits.base import (
     require_sane,
     write,
 )
-from proxyctl.worker.executors.signals import send
 
 if TYPE_CHECKING:
-    from proxyctl.worker.executors.base import Bounds
+    from proxyctl.worker.executors.base.base import Bounds
 
 NEEDED: Final = ("memory", "pids", "cpu")
 _AGENT: Final = "proxyctl-agent"  # a group with members has no groups below it that are bounded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.executors.base import Finding, TaskError
+from proxyctl.worker.executors.base.base import Finding, TaskError
 from proxyctl.worker.executors.limits.base import NO_SCOPE
 from proxyctl.worker.executors.limits.cgroup1 import Cgroup1
 from proxyctl.worker.executors.limits.cgroup2 import Cgroup2

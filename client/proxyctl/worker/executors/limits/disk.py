@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.beneath import FOLDER_FLAGS, make_accessible
+from proxyctl.worker.base.beneath import FOLDER_FLAGS, make_accessible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.executors.base import Ending, Finding, TaskError
+from proxyctl.worker.executors.base.base import Ending, Finding, TaskError
 from proxyctl.worker.executors.limits.base import (
     Admission,
     mounts,
@@ -25,7 +25,7 @@ from proxyctl.worker.executors.limits.base import (
 )
 
 if TYPE_CHECKING:
-    from proxyctl.worker.executors.base import Bounds
+    from proxyctl.worker.executors.base.base import Bounds
 
 UNBOUNDED: Final = 1 << 62  # what control groups say where there is no bound is more than this
 # From then on processes are counted for each sandbox of a user, and no longer for the user alone.

@@ -12,7 +12,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from proxyctl.worker.executors.base import Bounds, Ending, Finding, TaskError
+from proxyctl.worker.executors.base.base import Bounds, Ending, Finding, TaskError
 from proxyctl.worker.executors.limits.base import (
     NO_SCOPE,
     WEIGHT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxyctl.worker.executors.base import Bounds, Ending, Finding
+from proxyctl.worker.executors.base.base import Bounds, Ending, Finding
 from proxyctl.worker.executors.limits.base import Admission, name_of
 
 

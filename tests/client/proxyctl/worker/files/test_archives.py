@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.archives import KINDS, NAMES, Member, archive_of, members_of
+from support.workers.archives import KINDS, NAMES, Member, archive_of, members_of
 
-from proxyctl.worker.beneath import Folder
+from proxyctl.worker.base.beneath import Folder
+from proxyctl.worker.base.scratch import remove_tree
 from proxyctl.worker.files import archives
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions, unpack
-from proxyctl.worker.scratch import remove_tree
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pythons import CLIENT, NEWEST, OLDEST, pythons
+from support.base.pythons import CLIENT, NEWEST, OLDEST, pythons
 
 from proxyctl.worker.files.confinement import MEMORY_BYTES
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.trees import make_deep
+from support.base.trees import make_deep
 
-from proxyctl.worker.beneath import Folder
+from proxyctl.worker.base.beneath import Folder
+from proxyctl.worker.base.scratch import remove_tree
 from proxyctl.worker.files import inspection
 from proxyctl.worker.files.archives import ArchiveError
 from proxyctl.worker.files.inspection import inspect
-from proxyctl.worker.scratch import remove_tree
 
 
 def inspected(folder: Path, max_bytes: int = 1_000, owner: tuple[int, int] | None = None) -> int:

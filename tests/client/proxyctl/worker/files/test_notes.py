@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from proxyctl.worker import names
+from proxyctl.worker.base import names
 from proxyctl.worker.files.notes import LINES_MAX, NOTES_MAX, Notes
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxyctl.protocol.jobspec import Output
-from proxyctl.worker import beneath
+from proxyctl.worker.base import beneath
 from proxyctl.worker.files import outputs
 from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError, matches
 

@@ -16,28 +16,28 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.archives import Member, tarred
-from support.mounts import small_disk
-from support.outward import to_loopback, to_nowhere_near
-from support.ports import closed_port
-from support.service import Person, Service
-from support.story import worker_token
-from support.threads import WebTarget
-from support.waiting import until
+from support.base.mounts import small_disk
+from support.base.ports import closed_port
+from support.base.waiting import until
+from support.clients.story import worker_token
+from support.daemons.service import Person, Service
+from support.targets.threads import WebTarget
+from support.workers.archives import Member, tarred
+from support.workers.outward import to_loopback, to_nowhere_near
 
-from proxyctl.worker import names
-from proxyctl.worker.executors.base import INPUTS, WORK, TaskError
+from proxyctl.worker.base import names
+from proxyctl.worker.base.link import Link, LinkError, RefusedError
+from proxyctl.worker.base.record import Lend
+from proxyctl.worker.base.states import State
+from proxyctl.worker.executors.base.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.files import inputs, outputs, transfers, web
 from proxyctl.worker.files.inputs import Inputs
 from proxyctl.worker.files.room import Room, failure_of
 from proxyctl.worker.files.transfers import Checkpoints, FileTransfers, _opened
 from proxyctl.worker.files.web import Web
-from proxyctl.worker.journal import Entry
-from proxyctl.worker.link import Link, LinkError, RefusedError
-from proxyctl.worker.patience import Patience
-from proxyctl.worker.record import Lend
-from proxyctl.worker.states import State
+from proxyctl.worker.task.journal import Entry
+from proxyctl.worker.task.patience import Patience
 
 JOB = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
 

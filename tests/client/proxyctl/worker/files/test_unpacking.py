@@ -17,19 +17,19 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.archives import Member, tarred
-from support.mounts import small_disk
-from support.pythons import CLIENT, NEWEST, OLDEST, pythons
-from support.waiting import until
+from support.base.mounts import small_disk
+from support.base.pythons import CLIENT, NEWEST, OLDEST, pythons
+from support.base.waiting import until
+from support.workers.archives import Member, tarred
 
-from proxyctl.worker.executors.base import TaskError
-from proxyctl.worker.executors.family import children, is_alive
+from proxyctl.worker.base.programs import python
+from proxyctl.worker.executors.base.base import TaskError
+from proxyctl.worker.executors.base.family import children, is_alive
 from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.files import unpacking
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.room import NoRoomError, Room
 from proxyctl.worker.files.unpacking import check, unpack_confined
-from proxyctl.worker.programs import python
 
 UID = 1_900_000_007
 OPTIONS = UnpackOptions(max_bytes=1 << 20)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import battery
+from support.workers import battery
 
-from proxyctl.worker.executors.base import Bounds, TaskError
+from proxyctl.worker.executors.base.base import Bounds, TaskError
 from proxyctl.worker.executors.limits.cgroup1 import Cgroup1, find_parents
 
 BOUNDS = Bounds(cores=0.5, memory_bytes=64 << 20, disk_bytes=1 << 20, processes=20, seconds=60)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxyctl.worker.executors.base import Bounds, TaskError
+from proxyctl.worker.executors.base.base import Bounds, TaskError
 from proxyctl.worker.executors.limits.base import GROUP
 from proxyctl.worker.executors.limits.cgroup2 import Cgroup2
 

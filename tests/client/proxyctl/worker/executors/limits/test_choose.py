@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxyctl.worker.executors.base import TaskError
+from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.executors.limits import choose as module
 from proxyctl.worker.executors.limits.cgroup1 import Cgroup1
 from proxyctl.worker.executors.limits.choose import choose

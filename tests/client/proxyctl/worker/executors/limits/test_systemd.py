@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from proxyctl.worker.executors.base import Bounds, TaskError
+from proxyctl.worker.executors.base.base import Bounds, TaskError
 from proxyctl.worker.executors.limits.systemd import SystemdScopes
 
 BOUNDS = Bounds(cores=1.5, memory_bytes=64 << 20, disk_bytes=1 << 20, processes=20, seconds=60)

@@ -1,0 +1,1 @@
+"""Routes of accounts, API keys, referrals and device logins."""

@@ -1,0 +1,1 @@
+"""Routes of deploys and apps."""

@@ -1,0 +1,1 @@
+"""Routes of worker devices: tokens, work, benchmarks and reputations."""

@@ -1,0 +1,1 @@
+"""Routes of files and logs, and downloads."""

@@ -1,0 +1,1 @@
+"""HTTP: limits, errors, and the values of requests."""

@@ -1,0 +1,122 @@
+"""The private parts of aiohttp's server that the API relies on, each behind a name of our own.
+
+aiohttp offers no public way to refuse a head that does not end, to bound the requests that wait
+behind one, or to know when a request is being served. Nothing else in this room reads a name of
+aiohttp that begins with an underscore. `tests/api/http/test_aiohttp_compat.py` checks each of them,
+and fails on any other release than this one until somebody has compared `web_protocol.py`,
+`web_server.py`, and `web_response.py`, whose `StreamResponse` our `Response` is.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp.http_parser import RawRequestMessage
+    from aiohttp.streams import StreamReader
+
+COMPARED_VERSION = "3.14.5"
+
+
+class PrivateServer(web.Server):
+    """What a server keeps for its connections."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it serves on."""
+        return self._loop
+
+    @property
+    def protocol_settings(self) -> dict[str, Any]:
+        """The keyword arguments for each new connection."""
+        return self._kwargs
+
+
+class PrivateProtocol(RequestHandler):
+    """What a connection keeps about the requests that it has parsed."""
+
+    __slots__ = ()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it is served on."""
+        return self._loop
+
+    @property
+    def serving(self) -> "asyncio.Task[None] | None":
+        """The task that serves its requests, one after the other."""
+        return self._task_handler
+
+    @property
+    def parsed(self) -> int:
+        """How many heads of requests were parsed on it, refused ones included."""
+        return self._request_count
+
+    @property
+    def queued(self) -> int:
+        """How many parsed requests are not being served yet."""
+        return len(self._messages)
+
+    @property
+    def newest_body(self) -> "StreamReader":
+        """The body of the request that was queued last; there must be one."""
+        return self._messages[-1][1]
+
+    @property
+    def reads_no_more(self) -> bool:
+        """Whether what comes is thrown away, because it will be closed after an answer."""
+        return self._close
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether what comes is HTTP no more, and goes to whoever has set a parser for it."""
+        return self._payload_parser is not None
+
+    def bound_queue(self, most: int) -> None:
+        """Stop to read while `most` requests are queued, until none is."""
+        self._max_msg_queue_size = most
+        self._msg_queue_resume_size = 0
+
+    def refuse(self, error: Exception) -> None:
+        """Queue a request that is answered by `handle_error`, and read no more."""
+        self._request_count += 1
+        self._messages.append((_ErrInfo(status=400, exc=error, message=""), EMPTY_PAYLOAD))
+        self._close = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def refuse_newest(
+        self, count: int, problem_of: "Callable[[RawRequestMessage], Exception | None]"
+    ) -> None:
+        """Have `handle_error` answer those of the newest requests that have a problem.
+
+        Its answer must close the connection: what comes behind such a request is nobody's.
+
+        Args:
+            count: how many requests are looked at, from the end of the queue.
+            problem_of: returns why the head of a request is refused; None where it is not.
+        """
+        for index in range(len(self._messages) - count, len(self._messages)):
+            message, _ = self._messages[index]
+            problem = None if isinstance(message, _ErrInfo) else problem_of(message)
+            if problem is not None:
+                refused = _ErrInfo(status=400, exc=problem, message="")
+                self._messages[index] = (refused, EMPTY_PAYLOAD)
+
+    def request_begins(self) -> None:
+        """Called before a request is answered; for subclasses."""
+
+    def request_ended(self) -> None:
+        """Called when a request was answered, or could not be; for subclasses."""
+
+    async def _handle_request(self, *parts: Any) -> tuple[web.StreamResponse, bool]:  # noqa: ANN401
+        self.request_begins()
+        try:
+            return await super()._handle_request(*parts)
+        finally:
+            self.request_ended()

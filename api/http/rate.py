@@ -1,0 +1,121 @@
+"""How often a caller may call: a token bucket each, filled at a steady rate."""
+
+from asyncio import sleep
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NoReturn
+
+from api.http.errors import Transport, TransportError
+from api.http.limits import Limits
+from market.base.networks import enclosing
+
+CALLERS_MAX = 100_000
+BURST_SECONDS = 2.0
+HEALTH_SHARE = 4  # probes are frequent, and all come from one address
+# A caller that is refused more often than it may call waits for each further refusal: an answer
+# costs us more than a request costs the client, and so a connection gets four a second.
+INSISTENCE_SECONDS = 0.25
+
+
+class RateLimit:
+    """Lets each caller call so many times a second, and twice as many in a burst.
+
+    A network takes from the buckets of those around it too, which hold their share.
+
+    Args:
+        per_second: the rate; 0 for no limit.
+        now: a steady clock, in seconds.
+    """
+
+    def __init__(self, per_second: float, now: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._now = now
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, caller: str) -> bool:
+        """Take one token from a caller's bucket; False when it is empty."""
+        if not self._per_second:
+            return True
+        buckets, now = self._buckets, self._now()
+        networks = enclosing(caller)
+        allowed = True
+        for name, share in networks:
+            rate = self._per_second * share
+            most = rate * BURST_SECONDS
+            tokens, since = buckets.get(name, (most, now))
+            tokens += (now - since) * rate
+            tokens = min(tokens, most)
+            allowed = allowed and tokens >= 1
+            buckets[name] = (tokens, now)
+            buckets.move_to_end(name)
+        if allowed:
+            for name, _ in networks:
+                buckets[name] = (buckets[name][0] - 1, now)
+        while len(buckets) > CALLERS_MAX:
+            buckets.popitem(last=False)
+        return allowed
+
+
+class Rates:
+    """The rates of the API: of each login, device and network, and of all of a user's together.
+
+    Args:
+        limits: the rates.
+        now: a steady clock, in seconds.
+    """
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self._callers = RateLimit(limits.requests_per_second, now)
+        self._users = RateLimit(_of_user(limits), now)
+        self._health = RateLimit(limits.requests_per_second * HEALTH_SHARE, now)
+        self._refusals = RateLimit(limits.requests_per_second, now)
+
+    async def count(self, caller: str, user_id: str = "") -> None:
+        """Count a request.
+
+        Args:
+            caller: a login, a device, or a network without either.
+            user_id: the user of the login or device; all of a user's have a rate together, too.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
+        insistent = self.exceeds(caller, user_id)
+        if insistent is not None:
+            await self.refuse(insistent)
+
+    def exceeds(self, caller: str, user_id: str = "") -> str | None:
+        """Count a request as `count` does; return whose rate it exceeds, None for nobody's.
+
+        For what answers most requests: those it lets pass cost no coroutine. A caller may be "": a
+        connection that was reset before it was accepted has no address any more.
+        """
+        if not self._callers.allows(caller):
+            return caller
+        return None if not user_id or self._users.allows(user_id) else user_id
+
+    async def count_health(self, network: str) -> None:
+        """Count a health probe; it has a rate of its own, beside that of the network.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
+        if not self._health.allows(network):
+            await self.refuse(network)
+
+    async def refuse(self, caller: str) -> NoReturn:
+        """Refuse a request of a caller that exceeds its rate, and one that insists a little later.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
+        if not self._refusals.allows(caller):
+            await sleep(INSISTENCE_SECONDS)
+        raise TransportError(Transport.TOO_MANY_REQUESTS)
+
+
+def _of_user(limits: Limits) -> int:
+    """Return the rate of all callers of one user: no less than one of them has alone."""
+    if not limits.requests_per_second or not limits.requests_per_second_of_user:
+        return 0
+    return max(limits.requests_per_second, limits.requests_per_second_of_user)

@@ -1,0 +1,1 @@
+"""Routes of jobs, attempts and reviews."""

@@ -1,0 +1,122 @@
+"""Routes of wallets: balances and transactions."""
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from api.http.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKind
+from api.routing.codec import money
+from api.routing.listing import Page, Timestamp, timestamp
+from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from market.accounts.scopes import Scope
+from market.accounts.wallet import Change, Wallet
+from market.exits.consents import Exits
+from market.jobs.reviews import Reviews
+
+
+class WalletReply(Reply, kw_only=True):
+    """What the caller can spend, in credits and in USD, and what is held of each for open work.
+
+    `credit_in_review` is the part of `credit_held` that the caller's devices have earned and that
+    buyers may still dispute. `usd_pending` is what the caller's exits have earned of sessions that
+    have ended, and will be paid out, the oldest part at `usd_payable_at`.
+    """
+
+    credit_balance: float
+    usd_balance: float
+    credit_held: float
+    usd_held: float
+    usd_pending: float
+    credit_in_review: float
+    usd_payable_at: Timestamp | UnsetType = UNSET
+
+
+class TransactionItem(Struct):
+    """One change of what the caller can spend; an `amount` below zero left the wallet.
+
+    A price is held when something is bought (`hold`); the part that was not used comes back
+    (`release`). A `reward` is for a photo of a good deed, a `refund` for what an exit falsified or
+    a device did badly.
+    `reference` names what it was for.
+    """
+
+    id: str
+    created_at: Timestamp
+    kind: TransactionKind
+    currency: Currency
+    amount: float
+    reference: str
+
+
+class TransactionsReply(Reply, kw_only=True):
+    """Transactions, newest first; `next_cursor` is there when there are more."""
+
+    transactions: list[TransactionItem]
+    next_cursor: str | UnsetType = UNSET
+
+
+class WalletRoutes:
+    """The routes of wallets."""
+
+    def __init__(self, wallet: Wallet, exits: Exits, reviews: Reviews) -> None:
+        self._wallet = wallet
+        self._reviews = reviews
+        self._exits = exits
+
+    def table(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                "/api/wallet",
+                "What is in my wallet",
+                self.balances,
+                WalletReply,
+                auth=Auth.JWT,
+                scope=Scope.WALLET_READ,
+            ),
+            Route(
+                "GET",
+                "/api/wallet/transactions",
+                "List what moved in my wallet",
+                self.transactions,
+                TransactionsReply,
+                auth=Auth.JWT,
+                scope=Scope.WALLET_READ,
+                query=Page,
+            ),
+        ]
+
+    async def balances(self, call: Call[Nothing, Any]) -> WalletReply:
+        """Return what the caller can spend, and what is held."""
+        user = call.caller.profile
+        payable_at = await self._exits.payable_at(call.user_id)
+        return WalletReply(
+            credit_balance=money(user.credit_available),
+            usd_balance=money(user.usd_available),
+            credit_held=money(user.credit_held),
+            usd_held=money(user.usd_held),
+            usd_pending=money(await self._exits.pending(call.user_id)),
+            credit_in_review=money(await self._reviews.earned_in_review(call.user_id)),
+            usd_payable_at=UNSET if payable_at is None else timestamp(payable_at),
+        )
+
+    async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:
+        """List what moved in the caller's wallet."""
+        query = call.query
+        rows = await self._wallet.page(call.user_id, before=query.before, limit=query.fetch_limit)
+        part, cursor = query.cut(rows)
+        return TransactionsReply(
+            transactions=[_item(change) for change in part], next_cursor=cursor
+        )
+
+
+def _item(change: Change) -> TransactionItem:
+    return TransactionItem(
+        id=change.id,
+        created_at=timestamp(change.created_at),
+        kind=TRANSACTION_KINDS[change.kind],
+        currency=CURRENCIES[change.currency],
+        amount=money(change.amount),
+        reference=change.reference,
+    )

@@ -1,0 +1,77 @@
+"""The metrics, and the clients that may read them."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address, ip_network
+
+from market.base.networks import plain
+
+PATH = "/metrics"
+# Headers by which web servers name their clients.
+FORWARDED = frozenset(
+    {
+        "Forwarded",
+        "Via",
+        "X-Forwarded-For",
+        "X-Forwarded-Host",
+        "X-Forwarded-Proto",
+        "X-Real-IP",
+        "True-Client-IP",
+        "CF-Connecting-IP",
+    }
+)
+_HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<name>[^\[\]:@]+))(?::\d{1,5})?", re.ASCII)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def is_forwarded(headers: Mapping[str, str]) -> bool:
+    """Say whether a web server that passes a request on says so in a header."""
+    return any(name in headers for name in FORWARDED)
+
+
+def is_this_machine(host: str) -> bool:
+    """Say whether the header Host names this machine, and no service on the internet."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match["v6"] or match["name"]
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
+
+
+class Exposition:
+    """The metrics, for this machine and a list of networks.
+
+    Args:
+        render: returns the metrics as text, in the format of `CONTENT_TYPE`.
+        allow: networks that may read them, too.
+    """
+
+    def __init__(self, render: Callable[[], bytes], allow: Iterable[str] = ()) -> None:
+        self.render = render
+        self._allow = tuple(ip_network(text) for text in allow)
+
+    def permits(self, client: str, host: str, *, forwarded: bool) -> bool:
+        """Say whether a client may read them.
+
+        Args:
+            client: its address.
+            host: the header Host. A program on this machine asks for this machine; a web server on
+                it may pass on what its clients ask for. One that changes Host, and adds no header,
+                cannot be told from such a program.
+            forwarded: whether a proxy has passed the request on without a client that is believed:
+                then the address is the proxy's, and no reader is allowed.
+        """
+        try:
+            address = plain(ip_address(client))
+        except ValueError:
+            return False
+        if forwarded:
+            return False
+        if address.is_loopback:
+            return is_this_machine(host)
+        return any(
+            address.version == network.version and address in network for network in self._allow
+        )

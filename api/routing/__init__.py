@@ -1,0 +1,1 @@
+"""Routes: their declaration, callers, JSON, lists, streams and pages."""

@@ -1,0 +1,161 @@
+"""Who calls: checks the session or worker token of a request, and counts it by its owner."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+from aiohttp.hdrs import AUTHORIZATION
+
+from api.http.rate import Rates
+from api.routing.cookies import Cookies
+from api.routing.routes import Auth, Route
+from market.accounts.accounts import Caller
+from market.accounts.keys import is_key
+from market.accounts.scopes import Grant
+from market.base.errors import Code, MarketError
+from storage.devices.devices import DeviceRow
+
+WORKER_TOKEN = "X-Worker-Token"  # noqa: S105 - the name of a header
+
+NO_AUTHORIZATION = (
+    "There is no Authorization header; send Authorization: Bearer and the token that logging in "
+    "returns."
+)
+NOT_BEARER = "The Authorization header is not the word Bearer, a space and a session token."
+NOT_A_WORKER = (
+    "This path is for people: it wants a session token behind Authorization: Bearer, not a worker "
+    "token."
+)
+NO_KEYS = "No API key does for this path; log in, and send the session token."
+NO_SCOPE = "This path wants an API key with the scope {scope}; this one is for {scopes}."
+NO_DEVICE = "There is no X-Worker-Token header; send one with the token of this device."
+NOT_A_PERSON = (
+    "This path is for worker devices: it wants a worker token in the header X-Worker-Token, not a "
+    "session token."
+)
+
+Authenticate = Callable[[str], Awaitable[Caller]]
+AuthenticateKey = Callable[[str, str], Awaitable[Caller]]
+AuthenticateWorker = Callable[[str], Awaitable[DeviceRow]]
+
+
+class Callers:
+    """Identifies callers, and holds each to its rate.
+
+    Args:
+        authenticate: returns the login of a session token, or raises `MarketError`.
+        authenticate_key: the same for an API key, and the address that it is shown from.
+        authenticate_worker: the same for the tokens of worker devices.
+        rates: how often each may call; it may be replaced.
+        cookies: reads the login of a browser; None where only headers count.
+    """
+
+    def __init__(
+        self,
+        authenticate: Authenticate,
+        authenticate_key: AuthenticateKey,
+        authenticate_worker: AuthenticateWorker,
+        rates: Rates,
+        cookies: Cookies | None = None,
+    ) -> None:
+        self._cookies = cookies
+        self._authenticate = authenticate
+        self._authenticate_key = authenticate_key
+        self._authenticate_worker = authenticate_worker
+        self.rates = rates
+
+    async def identify(
+        self, request: web.BaseRequest, route: Route, client: str, address: str = ""
+    ) -> tuple[Caller | None, DeviceRow | None]:
+        """Return the login or the device that calls a route; neither where it needs none.
+
+        A caller that shows no valid token is counted by `client`, its network; `address` is the
+        exact one, which an API key may be bound to.
+
+        Raises:
+            MarketError: `unauthorized`, `scope_missing`, `key_address`, `worker_unauthorized`.
+            TransportError: `too_many_requests`.
+        """
+        if route.is_health:
+            await self.rates.count_health(client)
+            return None, None
+        login, worker = None, None
+        identity, user_id = client, ""
+        try:
+            auth = route.auth
+            if auth is Auth.OPTIONAL_EITHER or auth is Auth.OPTIONAL_JWT:
+                auth = self._required(auth, request.headers)
+            if auth is Auth.JWT:
+                login = await self._login(request, address)
+                identity, user_id = login.session_id, login.profile.user_id
+            elif auth is Auth.WORKER:
+                worker = await self._authenticate_worker(_worker_token(request))
+                identity, user_id = worker.id, worker.user_id
+            if login is not None and login.key is not None:
+                _require_scope(login.key, route)
+        finally:
+            insistent = self.rates.exceeds(identity, user_id)
+            if insistent is not None:
+                await self.rates.refuse(insistent)
+        return login, worker
+
+    async def is_device(self, request: web.BaseRequest) -> bool:
+        """Say whether the worker token of a request is valid."""
+        try:
+            await self._authenticate_worker(_worker_token(request))
+        except MarketError:
+            return False
+        return True
+
+    async def _login(self, request: web.BaseRequest, address: str) -> Caller:
+        token = self._kept(request.headers) or _bearer(request)
+        if is_key(token):
+            return await self._authenticate_key(token, address)
+        return await self._authenticate(token)
+
+    def _required(self, auth: Auth, headers: Mapping[str, str]) -> Auth:
+        """Return what a caller shows where tokens are optional: one that is sent must be valid."""
+        if auth is Auth.OPTIONAL_EITHER and WORKER_TOKEN in headers:
+            return Auth.WORKER
+        is_shown = AUTHORIZATION in headers or self._kept(headers) is not None
+        return Auth.JWT if is_shown else Auth.NONE
+
+    def _kept(self, headers: Mapping[str, str]) -> str | None:
+        """Return the token in a cookie that counts; a header goes before it."""
+        if self._cookies is None or AUTHORIZATION in headers:
+            return None
+        return self._cookies.token(headers)
+
+
+def _require_scope(key: Grant, route: Route) -> None:
+    """Refuse a key that is not for a route.
+
+    Raises:
+        MarketError: `scope_missing`.
+    """
+    if route.scope is None:
+        raise MarketError(Code.SCOPE_MISSING, NO_KEYS)
+    if route.scope not in key.scopes:
+        scopes = ", ".join(sorted(key.scopes))
+        raise MarketError(
+            Code.SCOPE_MISSING, NO_SCOPE.format(scope=route.scope.value, scopes=scopes)
+        )
+
+
+def _bearer(request: web.BaseRequest) -> str:
+    header = request.headers.get(AUTHORIZATION)
+    if header is None and WORKER_TOKEN in request.headers:
+        raise MarketError(Code.UNAUTHORIZED, NOT_A_WORKER)
+    if header is None:
+        raise MarketError(Code.UNAUTHORIZED, NO_AUTHORIZATION)
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise MarketError(Code.UNAUTHORIZED, NOT_BEARER)
+    return token.strip()
+
+
+def _worker_token(request: web.BaseRequest) -> str:
+    header = request.headers.get(WORKER_TOKEN)
+    if header is None:
+        is_person = AUTHORIZATION in request.headers
+        raise MarketError(Code.WORKER_UNAUTHORIZED, NOT_A_PERSON if is_person else NO_DEVICE)
+    return header

@@ -1,0 +1,121 @@
+"""JSON in and out: typed requests, exact numbers, and errors that name the field."""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+
+from api.http import validation_messages
+from market.base.errors import Code, MarketError
+from market.money.money import BYTE_DIGITS, MICRO, MICRO_DIGITS, scaled
+
+_Body = TypeVar("_Body", bound=msgspec.Struct)
+
+NUL = rb"\u0000"
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_WHOLE = re.compile(r"-?[0-9]+")
+
+
+class Money(int):
+    """An amount in micro-units; in JSON a number in the unit itself."""
+
+    __slots__ = ()
+
+
+class Size(int):
+    """A size in bytes; in JSON a number of GB (10^9 bytes)."""
+
+    __slots__ = ()
+
+
+class File(bytes):
+    """The content of a file; a field of a multipart form, never of JSON."""
+
+    __slots__ = ()
+
+
+_DIGITS: dict[type[int], int] = {Money: MICRO_DIGITS, Size: BYTE_DIGITS}
+
+
+class Decoder(Generic[_Body]):
+    """Reads JSON bodies of one type."""
+
+    def __init__(self, kind: type[_Body]) -> None:
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind, dec_hook=_number, float_hook=_decimal)
+
+    def decode(self, body: bytes) -> _Body:
+        """Return the body as its type.
+
+        Raises:
+            MarketError: `invalid_field`, naming the field where there is one to blame.
+        """
+        try:
+            text = body.decode()  # also of what is ignored: a body that is no UTF-8 is no JSON
+            # The search is dear, and next to no body has it.
+            if NUL in body and _NUL.search(text):
+                raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise validation_messages.of_value(error, self._kind, from_text=False) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise validation_messages.of_syntax(error, body) from error
+
+
+def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:
+    """Return query parameters, or the fields of a form, as their type.
+
+    Raises as `Decoder.decode`.
+    """
+    for name, value in query.items():
+        if isinstance(value, str) and "\0" in value:
+            message = f"The parameter {name} contains the character U+0000."
+            raise MarketError(Code.INVALID_FIELD, message, field=name)
+    for field in _whole_numbers(kind):
+        number = query.get(field)
+        if isinstance(number, str) and not _WHOLE.fullmatch(number):
+            mistyped = msgspec.ValidationError(f"Expected `int`, got `str` - at `$.{field}`")
+            raise validation_messages.of_value(mistyped, kind, from_text=True)
+    try:
+        return msgspec.convert(query, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise validation_messages.of_value(error, kind, from_text=True) from error
+
+
+@cache
+def _whole_numbers(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields of whole numbers; in text, msgspec would also accept 1e2 for one."""
+    return tuple(
+        field.name
+        for field in msgspec.structs.fields(kind)
+        if int in (field.type, *get_args(field.type))
+    )
+
+
+def money(amount: int) -> float:
+    """Return micro-units as the number that JSON shows."""
+    return amount / MICRO
+
+
+def _decimal(text: str) -> Decimal:
+    """Return a number exactly; NaN when its exponent is beyond what `Decimal` can hold."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("NaN")
+
+
+def _number(kind: type[Any], value: object) -> object:
+    """Return an amount or a size; msgspec adds the field's name to what it raises."""
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+        raise ValueError(f"Expected a number, got {validation_messages.json_name(value)}")  # noqa: TRY004
+    if isinstance(value, Decimal) and value.is_nan():
+        raise ValueError("Expected a number with an exponent of fewer digits")
+    counted = scaled(value, _DIGITS[kind])
+    if counted == 0 and value != 0:
+        least = Decimal((0, (1,), -_DIGITS[kind]))
+        raise ValueError(f"Expected {'0, or ' if kind is Money else ''}at least {least:f}")
+    return kind(counted)

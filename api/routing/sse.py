@@ -1,0 +1,133 @@
+"""Server-sent events (WHATWG HTML, section 9.2): a response that arrives piece by piece."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Literal
+
+import msgspec
+from aiohttp import hdrs, web
+from msgspec import Struct
+
+from api.routing import lasting
+from api.routing.lasting import GoesOn
+from api.routing.routes import Event
+
+CONTENT_TYPE = "text/event-stream"
+WRITE_SECONDS = 30.0  # for one event; a client that has not read it by then is gone
+BYE = "bye"
+
+_logger = logging.getLogger("api")
+_encoder = msgspec.json.Encoder()
+
+
+class ByeEvent(Struct):
+    """The stream ends. After `draining` come again at once; after `logged_out` log in first.
+
+    `logged_out` is also for an API key that was revoked or has expired.
+    """
+
+    reason: Literal["draining", "logged_out"]
+
+
+async def send(
+    request: web.BaseRequest,
+    events: AsyncGenerator[Event, None],
+    headers: dict[str, str],
+) -> web.StreamResponse:
+    """Send events until there are no more, or the client leaves or stops reading.
+
+    An error before the first event is raised, so that it is answered like any other; after that
+    the status has been sent, and an error can only break the response off. HEAD is answered with
+    the status and the headers of GET (RFC 9110, section 9.3.2), and the events are closed.
+    """
+    response = web.StreamResponse(
+        headers={
+            **headers,
+            "Content-Type": CONTENT_TYPE,
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+        }
+    )
+    async with aclosing(events):
+        first = await anext(events)
+        if request.method == hdrs.METH_HEAD:
+            await events.aclose()
+            await response.prepare(request)
+            return response
+        await response.prepare(request)
+        try:
+            await _write(response, encoded(first))
+            async for event in events:
+                await _write(response, encoded(event))
+            await response.write_eof()
+        except ConnectionError:
+            _logger.debug("the client left in the middle of an event stream")
+            _break_off(request, response)
+        except Exception:
+            _logger.exception("%s %s: the event stream broke off", request.method, request.path)
+            _break_off(request, response)
+    return response
+
+
+async def while_current(
+    events: AsyncGenerator[Event, None], goes_on: GoesOn
+) -> AsyncGenerator[Event, None]:
+    """Yield events until there are no more, or their reader may read no longer.
+
+    Args:
+        events: the events; they are closed at the end.
+        goes_on: says whether the login or key of the reader goes on; called every
+            `lasting.CHECK_SECONDS`, however fast or slow the events come.
+    """
+    clock = asyncio.get_running_loop().time
+    check_at = clock() + lasting.CHECK_SECONDS
+    coming: asyncio.Task[Event] | None = None
+    async with aclosing(events):
+        try:
+            while True:
+                coming = coming or asyncio.create_task(_next(events))
+                await asyncio.wait({coming}, timeout=max(check_at - clock(), 0))
+                if clock() >= check_at:
+                    if not await goes_on():
+                        yield Event(BYE, ByeEvent("logged_out"))
+                        return
+                    check_at = clock() + lasting.CHECK_SECONDS
+                if coming.done():
+                    event, coming = coming.result(), None
+                    yield event
+        except StopAsyncIteration:
+            return
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.wait({coming})
+
+
+async def _next(events: AsyncGenerator[Event, None]) -> Event:
+    return await anext(events)
+
+
+def encoded(event: Event) -> bytes:
+    """Return an event as it is sent; JSON has no line breaks of its own."""
+    if event.data is None:
+        return b"id: " + event.id.encode() + b"\n\n" if event.id else b":\n\n"
+    name = b"event: " + event.name.encode() + b"\n"
+    if event.id:
+        name += b"id: " + event.id.encode() + b"\n"
+    return name + b"data: " + _encoder.encode(event.data) + b"\n\n"
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    try:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await response.write(data)
+    except TimeoutError as error:
+        raise ConnectionResetError("the client does not read") from error
+
+
+def _break_off(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    response.force_close()
+    if request.transport is not None:
+        request.transport.abort()

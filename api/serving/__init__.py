@@ -1,0 +1,1 @@
+"""Connections: bounds on them, the bodies of requests, and replies that wait."""

@@ -1,0 +1,1 @@
+"""Connections to a daemon: control, TLS, and connections that bring one ticket."""

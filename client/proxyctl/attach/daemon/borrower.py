@@ -1,0 +1,87 @@
+"""Another daemon of the same service, of which this exit was told by its own one.
+
+It is to carry for that, or may attach to it when its own one is gone.
+
+What the daemon names is judged like a target: it cannot make the exit connect to the home that it
+stands in. Only the address at which the daemon itself was reached needs no judge, because the exit
+talks to it anyway.
+"""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from proxyctl.attach.network.lan import public_name
+from proxyctl.attach.relay.dial import connect
+from proxyctl.protocol.addresses import Address, plain
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from proxyctl.attach.network.lan import Guard
+
+# One packet may be lost, and be sent again after a second. A buyer waits meanwhile, whom the daemon
+# can serve in another way as soon as it hears of it.
+CONNECT_SECONDS: Final = 1.5
+
+
+class Borrower:
+    """Where another daemon takes connections of exits.
+
+    Args:
+        host: an address, or a name.
+        port: its port.
+        home: where the exit's own daemon was reached; None if it was not reached yet.
+        guard: judges every address before it is dialled.
+        loop: the event loop.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        home: Address | None,
+        guard: Guard,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._home = None if home is None else plain(home)
+        self._guard = guard
+        self._loop = loop
+
+    async def connect(self, seconds: float | None = None) -> socket.socket:
+        """Return a socket that is connected to it.
+
+        Args:
+            seconds: how long that may take; None for as long as a buyer waits.
+
+        Raises:
+            OSError: there is none, or none is permitted.
+        """
+        until = self._loop.time() + (CONNECT_SECONDS if seconds is None else seconds)
+        for address in await self._addresses():
+            if self._permits(address):
+                return await connect(address, self._port, max(0.0, until - self._loop.time()))
+        raise PermissionError("none of its addresses may be dialled")
+
+    def _permits(self, address: Address) -> bool:
+        """Judge as things stand now: the device may be carried elsewhere."""
+        if address == self._home:
+            return 0 < self._port < 1 << 16
+        return self._guard.permits(address, self._port)
+
+    async def _addresses(self) -> list[Address]:
+        try:
+            return [plain(ip_address(self._host))]
+        except ValueError:
+            name = public_name(self._host)
+        if name is None:
+            raise PermissionError("its name means nothing in public")
+        try:
+            rows = await self._loop.getaddrinfo(name, self._port, type=socket.SOCK_STREAM)
+        except UnicodeError:
+            raise PermissionError("its name cannot be looked up") from None
+        return [plain(ip_address(row[4][0])) for row in rows if "%" not in str(row[4][0])]

@@ -1,0 +1,1 @@
+"""Dials and relays: bytes between a daemon and a target."""

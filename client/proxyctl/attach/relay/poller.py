@@ -1,0 +1,212 @@
+"""Readiness of many sockets by one epoll(7), which hangs in the event loop; Linux alone has it.
+
+The loop's own `add_reader` and transports make and drop objects for every change of interest, which
+is most of what a short connection costs. Here a socket is registered once, and leaves the kernel's
+set by being closed.
+
+epoll is edge-triggered: an event is reported once. A watcher that stops reading early must remember
+that data is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from proxyctl.attach.relay.dial import new_socket
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from proxyctl.protocol.addresses import Address
+
+# What is left is reported in the next turn of the loop, after other work. The list of the kernel's
+# answer, 12 bytes for each event, fits into what Python has in its own pool (512 bytes).
+EVENTS_PER_TURN: Final = 42
+# A stream that is served for a while costs half of one that is served a little and often, since its
+# ends stay awake; and everything else waits no longer than this behind it.
+SLICE_SECONDS: Final = 0.002
+
+WRITABLE: Final = select.EPOLLOUT
+FAILED: Final = select.EPOLLERR
+GONE: Final = select.EPOLLHUP | FAILED
+HUNG_UP: Final = select.EPOLLRDHUP | GONE
+URGENT: Final = select.EPOLLPRI
+READS: Final = select.EPOLLIN | URGENT | HUNG_UP
+
+_ALL: Final = select.EPOLLIN | URGENT | select.EPOLLRDHUP | WRITABLE | select.EPOLLET
+
+_logger = logging.getLogger("exit")
+
+
+class Watcher(Protocol):
+    """Acts on the events of one socket."""
+
+    def ready(self, events: int) -> None:
+        """Act on events: `WRITABLE`, and some of `READS`: `HUNG_UP`, `GONE`, `FAILED` say more."""
+
+    def fail(self) -> None:
+        """Let go of the socket: `ready` has raised what it should not."""
+
+
+class Mover(Protocol):
+    """Has bulk to move."""
+
+    def turn(self) -> None:
+        """Move some of it."""
+
+    def fail(self) -> None:
+        """Let go of the sockets: `turn` has raised what it should not."""
+
+
+class Poller:
+    """Reports events of sockets to their watchers, and gives movers their turns.
+
+    Args:
+        loop: the event loop.
+
+    Raises:
+        OSError: there is no epoll, or no descriptor for it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._epoll = select.epoll()
+        self._watchers: dict[int, Watcher] = {}
+        # A socket that gets the number of one that was closed in the same turn does not hear what
+        # was meant for its predecessor.
+        self._new: set[int] = set()
+        self._moving: deque[Mover] = deque()
+        self._is_scheduled = False
+        loop.add_reader(self._epoll.fileno(), self._dispatch)
+
+    def close(self) -> None:
+        """Report nothing any more."""
+        if not self._epoll.closed:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+        self._watchers.clear()
+        self._moving.clear()
+
+    def watch(self, fd: int, watcher: Watcher) -> None:
+        """Report events of a socket. What it is ready for now is reported in the next turn.
+
+        Raises:
+            OSError: the system watches no more.
+        """
+        try:
+            self._epoll.modify(fd, _ALL)
+        except FileNotFoundError:
+            self._epoll.register(fd, _ALL)
+        self._heard_by(watcher, fd)
+
+    def replace(self, fd: int, watcher: Watcher) -> None:
+        """Report further events of a socket that is watched to another watcher."""
+        assert fd in self._watchers  # noqa: S101 - else its events would be lost
+        self._watchers[fd] = watcher
+
+    def forget(self, fd: int) -> None:
+        """Report nothing of a socket any more; it is closed next, or watched by another."""
+        self._watchers.pop(fd, None)
+
+    def release(self, fd: int) -> None:
+        """Let go of a socket that stays open: somebody else watches it from here on."""
+        if self._watchers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def move(self, mover: Mover) -> None:
+        """Give a mover a turn soon; it must not be waiting for one already."""
+        self._moving.append(mover)
+        self._schedule()
+
+    async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
+        """Return a socket that is connected to an address.
+
+        Raises:
+            OSError: there is none; TimeoutError after so many seconds.
+        """
+        sock = new_socket(address)
+        fd = sock.fileno()
+        try:
+            number = sock.connect_ex((str(address), port))
+            if number == errno.EINPROGRESS:
+                waiting = _Connecting(self._loop.create_future())
+                self._epoll.register(fd, _ALL)  # it is new: `watch` would look for it first
+                self._heard_by(waiting, fd)
+                timer = self._loop.call_later(seconds, waiting.expire)
+                try:
+                    await waiting.done
+                finally:
+                    timer.cancel()
+                    self.forget(fd)
+                number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if number:
+                raise OSError(number, os.strerror(number))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _heard_by(self, watcher: Watcher, fd: int) -> None:
+        self._watchers[fd] = watcher
+        self._new.add(fd)
+
+    def _dispatch(self) -> None:
+        self._new.clear()
+        for fd, events in self._epoll.poll(0, EVENTS_PER_TURN):
+            watcher = self._watchers.get(fd)
+            if watcher is None or fd in self._new:
+                continue
+            try:
+                watcher.ready(events)
+            except Exception:
+                _logger.exception("a connection failed; it is cut")
+                watcher.fail()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._slice)
+
+    def _slice(self) -> None:
+        """Give turns for a while."""
+        self._is_scheduled = False
+        moving = self._moving
+        until = time.monotonic() + SLICE_SECONDS
+        for _ in range(len(moving)):
+            mover = moving.popleft()
+            try:
+                mover.turn()
+            except Exception:
+                _logger.exception("a connection failed; it is cut")
+                mover.fail()
+            if time.monotonic() > until:
+                break
+        if moving:
+            self._schedule()
+
+
+class _Connecting:
+    """A socket that is connected or refused when it becomes ready."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+
+    def ready(self, _events: int) -> None:
+        """See `Watcher.ready`."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self) -> None:
+        """See `Watcher.fail`."""
+
+    def expire(self) -> None:
+        """Wait no longer."""
+        if not self.done.done():
+            self.done.set_exception(TimeoutError())

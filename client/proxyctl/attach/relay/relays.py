@@ -1,0 +1,138 @@
+"""How an exit carries connections here: by epoll and splice where there is Linux, else by asyncio.
+
+Both do the same; what is asked of them is `Relays`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Protocol
+
+from proxyctl.attach.relay.relay import AsyncioRelays, ignore
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable
+
+    from proxyctl.protocol.addresses import Address
+
+# Set to `asyncio`, this variable of the environment has connections carried as they are where there
+# is no Linux: for tests, and for whoever finds that something is wrong with the other way.
+CHOICE: Final = "PROXYCTL_RELAY"
+
+
+class Meter(Protocol):
+    """Is told of every byte."""
+
+    def count(self, size: int) -> float:
+        """Count bytes; return for how many seconds to read no more of them."""
+
+    def most(self) -> int:
+        """Return how many bytes to read at once at most, so that limits are met closely."""
+
+
+class Work(Protocol):
+    """A work connection that waits, or whose dial is under way."""
+
+    is_lost: bool
+
+    def close(self) -> None:
+        """Close it; without effect if it is lost."""
+
+    def reset(self) -> None:
+        """Close it so that the other side sees a reset; without effect if it is lost."""
+
+
+class AnyRelay(Protocol):
+    """Two connections, joined."""
+
+    @property
+    def moved_at(self) -> float:
+        """When a byte was moved last, or when it began; of the loop's time."""
+
+    def tend(self) -> None:
+        """Reset both sockets if one broke and no event told of it. To be called now and then."""
+
+    def abort(self) -> None:
+        """Reset both sockets, at once."""
+
+
+class Relays(Protocol):
+    """Makes relays, and what they need."""
+
+    async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
+        """Return a socket that is connected to an address.
+
+        Raises:
+            OSError: there is none; TimeoutError after so many seconds.
+        """
+
+    async def park(
+        self,
+        sock: socket.socket,
+        hello: bytes,
+        lost: Callable[[], None],
+        ready: Callable[[Work], None] = ignore,
+    ) -> Work:
+        """Have a socket wait as a work connection.
+
+        Args:
+            sock: it is owned from here on, whatever happens.
+            hello: is sent on it.
+            lost: called once when the other side has ended it, before `join`; and perhaps later.
+            ready: called with what this returns, before the other side can have the hello.
+
+        Raises:
+            OSError: it broke.
+        """
+
+    async def join(
+        self,
+        work: Work,
+        target: socket.socket,
+        *,
+        meter: Meter,
+        said: Callable[[bytes], None],
+        over: Callable[[AnyRelay], None],
+        began: Callable[[AnyRelay], None],
+    ) -> None:
+        """Relay between a work connection and a target. Of a lost one the target is reset.
+
+        Args:
+            work: what `park` has returned.
+            target: it is owned from here on, unless an error is raised.
+            meter: is told of every byte, both ways.
+            said: called once, with the beginning of what comes from the daemon's side.
+            over: called once, when the relay has ended.
+            began: called with the relay before it moves a byte.
+
+        Raises:
+            OSError: the target broke.
+        """
+
+    async def hand_over(self, work: Work, protocol: asyncio.Protocol) -> None:
+        """Let a protocol of asyncio have a work connection from here on, as if it were a new one.
+
+        Raises:
+            OSError: it is lost.
+        """
+
+    def cut(self) -> None:
+        """Close what has ended already, and whose last bytes are still on their way."""
+
+    def close(self) -> None:
+        """Let go of what all relays share; there are none left."""
+
+
+def make_relays(loop: asyncio.AbstractEventLoop) -> Relays:
+    """Return what is best on this machine."""
+    if os.environ.get(CHOICE) == "asyncio":
+        return AsyncioRelays(loop)
+    try:
+        # Not on top: it needs what other systems' Pythons do not have.
+        from proxyctl.attach.relay.relay_linux import EpollRelays  # noqa: PLC0415 - see above
+
+        return EpollRelays(loop)
+    except (ImportError, AttributeError, OSError, NotImplementedError):
+        return AsyncioRelays(loop)

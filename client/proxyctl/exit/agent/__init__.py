@@ -1,0 +1,1 @@
+"""The agent: its rounds, its daemons and its restraints."""

@@ -1,0 +1,1 @@
+"""Names, records and limits, which all parts of an exit use."""

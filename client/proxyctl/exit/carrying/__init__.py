@@ -1,0 +1,1 @@
+"""Work connections: the pool, the carrier, and datagrams."""

@@ -1,0 +1,683 @@
+"""Carries strangers' connections, as far as the owner, the daemon and the guard let it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from proxyctl.attach.daemon.borrower import Borrower
+from proxyctl.attach.network.pace import Pace
+from proxyctl.attach.network.sniff import name_in
+from proxyctl.attach.relay.dial import Dialer, DialError, outcome_of
+from proxyctl.exit.base.denied import Denied
+from proxyctl.exit.base.limits import lesser
+from proxyctl.exit.carrying.datagrams import DatagramRelay
+from proxyctl.exit.carrying.pool import Pool, Room
+from proxyctl.protocol.addresses import plain
+from proxyctl.protocol.frames import (
+    CALL,
+    SECURE_TICKETS,
+    Associate,
+    Call,
+    Capacity,
+    Deny,
+    Dial,
+    Dialled,
+    Encrypt,
+    For,
+    Frame,
+    FrameError,
+    Lend,
+    Lent,
+    Limits,
+    Outcome,
+    Over,
+    Park,
+    Ping,
+    Pong,
+    Return,
+    Seen,
+    Tickets,
+    Welcome,
+    decode_whole,
+    encode,
+)
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from proxyctl.attach.daemon.secure import SecureDoor
+    from proxyctl.attach.network.lan import Guard
+    from proxyctl.attach.relay.relays import AnyRelay, Relays, Work
+    from proxyctl.exit.base.journal import Journal, Target
+    from proxyctl.exit.base.limits import DeviceLimits
+    from proxyctl.protocol.addresses import Address
+
+# Nobody needs a connection that has been silent for so long. The daemon's own bound is 300 s by
+# default, and an operator may raise it; so this one only frees what the daemon has forgotten.
+IDLE_SECONDS: Final = 1_800.0
+# After a dial that failed the daemon closes the work connection, once it has read why.
+FAILED_DIAL_SECONDS: Final = 10.0
+CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
+# A buyer's datagrams take two sockets, and memory for what waits: together a few megabytes.
+ASSOCIATIONS_MAX: Final = 8
+# The daemon closes a relay and gives the next order in one moment, by two connections: the order
+# may come first. It waits for the relay's place; the relay's end takes a round trip at most.
+PLACE_SECONDS: Final = 1.0
+PORTS_SAID_MAX: Final = 256  # to the daemon: its frames are short; more ports are judged here alone
+HELD_MAX: Final = 64  # orders that wait for a place; a daemon that knows the limit sends few
+PACE_BURST_SECONDS: Final = 0.25  # short enough that a video call beside it goes on
+READ_MAX_BYTES: Final = 1024 * 1024  # as much as a pipe takes
+READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is not worth a call
+CONNECT_SECONDS: Final = 10.0  # to the daemon
+CALLS_MAX: Final = 4  # under way: one for each family, and those of an attachment before
+BORROWERS_MAX: Final = 64  # daemons that one exit is lent to at once: more than a service has
+
+_HOME: Final = 0  # the number of the attachment that is nobody's loan
+
+_NO_LIMITS: Final = Limits(0, 0, 0, ())
+
+
+# More than 12 fields: what it was given, and what is under way.
+class Carrier:
+    """Dials, relays and counts. It outlives attachments, and so do relays that are under way.
+
+    Args:
+        guard: judges where connections may go.
+        limits: the owner's.
+        journal: counts bytes and remembers targets.
+        counted: called after bytes were counted, when a limit of bytes is reached.
+        relays: how connections are carried here.
+        loop: the event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        guard: Guard,
+        limits: DeviceLimits,
+        journal: Journal,
+        counted: Callable[[], None],
+        relays: Relays,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.paused = ""
+        self._guard = guard
+        self._own = limits
+        self._asked = _NO_LIMITS
+        self._journal = journal
+        self._counted = counted
+        self._loop = loop
+        self._sockets = relays
+        self._dialer = Dialer(guard, relays.connect, loop)
+        self._pace = Pace(limits.bytes_per_second, PACE_BURST_SECONDS, loop.time)
+        self._room = Room(limits.dials_per_second, loop.time)
+        self._attachment: _Attachment | None = None
+        self._door: tuple[Address, int] | None = None
+        self._denied = Denied()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._borrowers: dict[int, _Attachment] = {}
+        # By the number of the loan, and of the work connection.
+        self._dials: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._held: dict[tuple[int, int], _Held] = {}  # orders that wait for a place
+        # With the order that each is the end of, where the daemon has the end reported.
+        self._relays: dict[AnyRelay, tuple[_Attachment, int]] = {}
+        self._associations: set[DatagramRelay] = set()  # of these, and some that begin
+        self._all_over: asyncio.Future[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many are carried or dialled."""
+        return len(self._relays) + len(self._dials)
+
+    @property
+    def capacity(self) -> Capacity:
+        """The limits of this device that the daemon has to know."""
+        own = self._own
+        is_any_port = self._guard.has_opened or len(own.ports) > PORTS_SAID_MAX
+        return Capacity(
+            own.connections,
+            ASSOCIATIONS_MAX,
+            () if is_any_port else own.ports,
+            own.dials_per_second,
+        )
+
+    @property
+    def parked(self) -> int:
+        """How many work connections wait."""
+        return sum(len(pool) for each in self._attachments() for pool, _ in each.pools())
+
+    def attach(
+        self,
+        welcome: Welcome,
+        address: Address,
+        port: int,
+        send: Callable[[Frame], None],
+        secure: SecureDoor,
+    ) -> None:
+        """Work for a daemon that let this exit in, at the address that was reached."""
+        self.detach()
+        self._guard.surroundings.refresh()  # a device that attaches anew may be elsewhere
+        self._guard.surroundings.attached_from(welcome.address)
+        pool, secure_pool = (
+            Pool(
+                welcome.attachment,
+                lambda: self._sockets.connect(address, port, CONNECT_SECONDS),
+                room=self._room,
+                lost=partial(self._work_is_lost, _HOME),
+                relays=relays,
+                loop=self._loop,
+            )
+            for relays in (self._sockets, secure)
+        )
+        self._attachment = _Attachment(_HOME, pool, address, welcome.address, send, self._loop)
+        self._attachment.secure = secure_pool
+        self._door = plain(address), port
+        self._limit(welcome.limits)
+
+    def detach(self) -> None:
+        """Give up what needs a control connection; relays go on."""
+        for key in tuple(self._held):
+            self._drop(key)
+        for task in (*self._dials.values(), *self._calls):
+            task.cancel()
+        for each in self._attachments():
+            each.close()
+        self._borrowers.clear()
+        self._attachment = None
+
+    def receive(self, frame: Frame) -> None:
+        """Do what a frame of the daemon says, if it is about carrying."""
+        attachment = self._attachment
+        if attachment is None:
+            return
+        if isinstance(frame, Limits):
+            self._limit(frame)
+        elif isinstance(frame, Lend):
+            attachment.send(Lent(frame.number, self._lend(frame, attachment)))
+        elif isinstance(frame, Return):
+            self._return(frame.number)
+        elif isinstance(frame, For):
+            self._receive_for(frame)
+        elif isinstance(frame, Deny):
+            self._denied.learn(frame)
+        elif isinstance(frame, Seen):
+            self._guard.surroundings.learn_public(frame.address)
+        elif isinstance(frame, Call):
+            self._begin_call(frame)
+        else:
+            self._obey(frame, attachment)
+
+    def pause(self, reason: str) -> None:
+        """Take no connections from now on for this reason; take some again if it is empty."""
+        self.paused = reason
+        self._begin_held()
+        for each in self._attachments():
+            for pool, wanted in each.pools():
+                pool.park(0 if reason else wanted)
+                if reason:
+                    pool.close()
+
+    def cut(self) -> None:
+        """Reset everything that is carried, at once."""
+        for task in tuple(self._dials.values()):
+            task.cancel()
+        for relay in tuple(self._relays):
+            relay.abort()
+        self._sockets.cut()
+
+    async def closed(self) -> None:
+        """Wait until everything that was cut is gone."""
+        tasks = (*self._dials.values(), *self._calls)
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._relays:
+            self._all_over = self._loop.create_future()
+            await asyncio.wait({self._all_over}, timeout=CLOSED_SECONDS)
+
+    def tend(self) -> None:
+        """Reset relays that are broken, or through which nothing has gone for long."""
+        before = self._loop.time() - IDLE_SECONDS
+        for relay in tuple(self._relays):
+            if relay.moved_at < before:
+                relay.abort()
+            else:
+                relay.tend()
+
+    def used_up(self) -> str:
+        """Return which limit of bytes is reached, in words; empty if none is."""
+        daily = self._daily()
+        if daily and self._journal.bytes_today >= daily:
+            return "the limit of bytes for today is reached"
+        if self._own.bytes_per_month and (
+            self._journal.bytes_this_month >= self._own.bytes_per_month
+        ):
+            return "the limit of bytes for this month is reached"
+        return ""
+
+    def count(self, size: int) -> float:
+        """Count bytes of a relay; return for how many seconds to read no more of them."""
+        self._journal.add_bytes(size)
+        if self.used_up():
+            self._counted()
+        return self._pace.take(size)
+
+    @property
+    def held(self) -> str:
+        """Why the daemon asks nothing of this exit now, as far as it has said; or empty."""
+        return self._asked.paused if self._attachment is not None else ""
+
+    def most(self) -> int:
+        """Return how many bytes of a relay to read at once at most."""
+        most = READ_MAX_BYTES
+        if self._pace.per_second:
+            most = int(self._pace.per_second * PACE_BURST_SECONDS)
+        daily, monthly = self._daily(), self._own.bytes_per_month
+        if daily:
+            most = min(most, daily - self._journal.bytes_today)
+        if monthly:
+            most = min(most, monthly - self._journal.bytes_this_month)
+        return max(most, READ_LEAST_BYTES)
+
+    def _daily(self) -> int:
+        return lesser(self._own.bytes_per_day, self._asked.bytes_per_day)
+
+    def _limit(self, limits: Limits) -> None:
+        self._asked = limits
+        self._pace.change(lesser(self._own.bytes_per_second, limits.bytes_per_second))
+
+    # --- for whom ---------------------------------------------------------------------------------
+
+    def _attachments(self) -> list[_Attachment]:
+        own = [] if self._attachment is None else [self._attachment]
+        return [*own, *self._borrowers.values()]
+
+    def _obey(self, frame: Frame, attachment: _Attachment) -> None:
+        """Do what the daemon says, or a borrower."""
+        if isinstance(frame, Tickets):
+            pool = attachment.pool_of(frame.first)
+            if pool is not None:
+                pool.add_tickets(frame.first, frame.tickets)
+        elif isinstance(frame, Encrypt):
+            attachment.wanted_secure = frame.connections
+            if attachment.secure is not None:
+                attachment.secure.park(0 if self.paused else frame.connections)
+        elif isinstance(frame, Park):
+            attachment.wanted = frame.connections
+            attachment.pool.park(0 if self.paused else frame.connections)
+        elif isinstance(frame, (Dial, Associate)):
+            self._start(frame, attachment)
+
+    def _lend(self, frame: Lend, home: _Attachment) -> str:
+        """Begin to carry for a borrower; return why not, in a word, or nothing."""
+        number = frame.number
+        if number == _HOME or number in self._borrowers:
+            raise FrameError("a loan with a number that it cannot have")
+        if len(self._borrowers) >= BORROWERS_MAX:
+            return "too_many"
+        borrower = Borrower(frame.host, frame.port, home.address, self._guard, self._loop)
+        pool = Pool(
+            frame.attachment,
+            borrower.connect,
+            room=self._room,
+            lost=partial(self._work_is_lost, number),
+            failed=partial(self._unreachable, number),
+            relays=self._sockets,
+            loop=self._loop,
+        )
+        self._borrowers[number] = home.lend(number, pool)
+        return ""
+
+    def _receive_for(self, frame: For) -> None:
+        """Do what a borrower says."""
+        borrower = self._borrowers.get(frame.number)
+        if borrower is None:  # it was given up just now
+            return
+        said = decode_whole(frame.frame)
+        if isinstance(said, Ping):
+            borrower.send(Pong(said.payload))
+        elif said is not None:
+            self._obey(said, borrower)
+
+    def _unreachable(self, number: int) -> bool:
+        """A borrower was not reached: leave it to the daemon, which can stand in at once."""
+        if self._attachment is not None and number in self._borrowers:
+            self._attachment.send(Lent(number, "unreachable"))
+            self._return(number)
+        return False
+
+    def _return(self, number: int) -> None:
+        borrower = self._borrowers.pop(number, None)
+        if borrower is None:
+            return
+        borrower.close()
+        for key in tuple(self._held):
+            if key[0] == number:
+                self._drop(key)
+        for (loan, _), task in tuple(self._dials.items()):
+            if loan == number:
+                task.cancel()
+
+    # --- dials ------------------------------------------------------------------------------------
+
+    def _permits_port(self, address: Address | None, port: int) -> bool:
+        """The owner's ports and the daemon's; where the owner tries an exit out, the daemon's.
+
+        No order leads to the service itself, which takes the address of a connection for the one of
+        the device. The service has itself called by `Call`.
+        """
+        if self._asked.ports and port not in self._asked.ports:
+            return False
+        if address is None:
+            return port in self._own.ports or self._guard.has_opened
+        if (address, port) == self._door or self._denied.has(address, port):
+            return False
+        return port in self._own.ports or self._guard.is_opened(address)
+
+    def _begin_call(self, frame: Call) -> None:
+        """Have the daemon see from where a connection of this device comes."""
+        if len(self._calls) >= CALLS_MAX or not self._permits_call(
+            plain(frame.address), frame.port
+        ):
+            return
+        task = self._loop.create_task(self._call(frame))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    def _permits_call(self, address: Address, port: int) -> bool:
+        """Say whether a call may go to an address: the daemon's, or one outside of the home.
+
+        A family whose public address is not known is no reason against it: the call finds that out.
+        """
+        if self._door is None or port != self._door[1]:
+            return False
+        return address == self._door[0] or self._guard.is_far(address, port)
+
+    async def _call(self, frame: Call) -> None:
+        with suppress(OSError):  # a daemon that is not called sees no address, and tells none
+            sock = await self._sockets.connect(frame.address, frame.port, CONNECT_SECONDS)
+            with sock:
+                await self._loop.sock_sendall(sock, CALL + frame.number)
+                closed = self._loop.create_task(self._loop.sock_recv(sock, 1))
+                try:  # the daemon closes it
+                    await asyncio.wait({closed}, timeout=CONNECT_SECONDS)
+                finally:
+                    closed.cancel()
+                    with suppress(OSError, asyncio.CancelledError):
+                        await closed
+
+    def _start(self, frame: Dial | Associate, attachment: _Attachment) -> None:
+        pool = attachment.pool_of(frame.number)
+        work = pool.take(frame.number) if pool is not None else None
+        if work is None:
+            attachment.fail(frame.number, Outcome.FAILED)
+            return
+        objection = self._objection(frame)
+        if objection is None:
+            self._begin(frame, work, attachment)
+        elif objection is Outcome.AT_LIMIT and len(self._held) < HELD_MAX:
+            key = attachment.loan, frame.number
+            timer = self._loop.call_later(PLACE_SECONDS, self._refuse_held, key)
+            self._held[key] = _Held(frame, work, attachment, timer)
+        else:
+            attachment.refuse(frame.number, work, objection)
+
+    def _objection(self, frame: Dial | Associate) -> Outcome | None:
+        """Return why an order cannot be obeyed now; None if it can."""
+        most = lesser(self._own.connections, self._asked.connections)
+        if self.paused:
+            return Outcome.PAUSED
+        if isinstance(frame, Associate) and not self._own.udp:
+            return Outcome.NOT_ALLOWED
+        if most and self.connections >= most:
+            return Outcome.AT_LIMIT
+        if isinstance(frame, Associate) and len(self._associations) >= ASSOCIATIONS_MAX:
+            return Outcome.AT_LIMIT
+        return None
+
+    def _begin(self, frame: Dial | Associate, work: Work, attachment: _Attachment) -> None:
+        """Obey an order."""
+        task = self._loop.create_task(
+            self._associate(frame, work, attachment)
+            if isinstance(frame, Associate)
+            else self._dial(frame, work, attachment)
+        )
+        key = attachment.loan, frame.number
+        self._dials[key] = task
+        task.add_done_callback(partial(self._dialled, key, work, attachment))
+
+    def _begin_held(self) -> None:
+        """Obey orders that wait for a place, the first come first, until all places are taken."""
+        for key, held in tuple(self._held.items()):
+            objection = self._objection(held.frame)
+            if objection is Outcome.AT_LIMIT:
+                continue
+            del self._held[key]
+            held.timer.cancel()
+            if objection is None:
+                self._begin(held.frame, held.work, held.attachment)
+            else:
+                held.attachment.refuse(held.frame.number, held.work, objection)
+
+    def _refuse_held(self, key: tuple[int, int]) -> None:
+        """No place has come free for an order in its time."""
+        held = self._held.pop(key)
+        held.attachment.refuse(held.frame.number, held.work, Outcome.AT_LIMIT)
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        """Forget an order that waits for a place: the daemon has given it up."""
+        held = self._held.pop(key)
+        held.timer.cancel()
+        held.work.reset()
+
+    async def _dial(self, frame: Dial, work: Work, attachment: _Attachment) -> None:
+        began = self._loop.time()
+        try:
+            sock = await self._dialer.dial(
+                frame.host, frame.port, lambda address: self._permits_port(address, frame.port)
+            )
+        except DialError as error:
+            micros = self._micros_since(began)
+            attachment.refuse(frame.number, work, error.outcome, micros)
+            return
+        except asyncio.CancelledError:
+            work.reset()
+            raise
+        micros = self._micros_since(began)
+        try:
+            seen = attachment.seen_address(sock)
+            host = frame.host if isinstance(frame.host, str) else sock.getpeername()[0]
+            noted = self._journal.add_target(host, frame.port)
+            await self._join(work, sock, noted, attachment, frame.number)
+        except BaseException as error:
+            sock.close()
+            work.reset()
+            if isinstance(error, OSError):  # the target has reset it since it connected
+                attachment.fail(frame.number, outcome_of(error), micros)
+                return
+            raise
+        if not work.is_lost:
+            attachment.send(Dialled(frame.number, Outcome.CONNECTED, micros, *seen))
+
+    async def _associate(self, frame: Associate, work: Work, attachment: _Attachment) -> None:
+        relay = DatagramRelay(
+            permits=lambda address, port: (
+                self._permits_port(address, port) and self._guard.permits(address, port)
+            ),
+            look_up=self._dialer.look_up,
+            meter=self,
+            noted=self._note_target,
+            over=self._association_is_over,
+            loop=self._loop,
+        )
+        if len(self._associations) >= ASSOCIATIONS_MAX:  # orders of one moment
+            attachment.refuse(frame.number, work, Outcome.AT_LIMIT)
+            return
+        self._associations.add(relay)
+        try:
+            await relay.open()
+            await self._sockets.hand_over(work, relay.work)
+        except BaseException as error:
+            relay.abort()
+            work.reset()
+            if isinstance(error, OSError):
+                attachment.fail(frame.number, outcome_of(error))
+                return
+            raise
+        if relay in self._associations:  # it may have ended already
+            self._relays[relay] = attachment, frame.number
+            attachment.send(Dialled(frame.number, Outcome.CONNECTED, 0, None, 0))
+
+    def _association_is_over(self, relay: DatagramRelay) -> None:
+        self._associations.discard(relay)
+        self._over(relay)
+
+    def _note_target(self, host: str, port: int) -> None:
+        self._journal.add_target(host, port)
+
+    def _dialled(
+        self,
+        key: tuple[int, int],
+        work: Work,
+        attachment: _Attachment,
+        task: asyncio.Task[None],
+    ) -> None:
+        if self._dials.get(key) is task:
+            del self._dials[key]
+        if task.cancelled() or work.is_lost:  # it may have ended without an answer
+            attachment.over(key[1])
+        self._begin_held()
+        if not task.cancelled():
+            task.result()
+
+    async def _join(
+        self,
+        work: Work,
+        target: socket.socket,
+        noted: Target,
+        attachment: _Attachment,
+        number: int,
+    ) -> None:
+        def began(relay: AnyRelay) -> None:
+            self._relays[relay] = attachment, number
+
+        def said(data: bytes) -> None:
+            noted.host = name_in(data) or noted.host
+
+        await self._sockets.join(work, target, meter=self, said=said, over=self._over, began=began)
+
+    def _over(self, relay: AnyRelay) -> None:
+        if relay in self._relays:
+            attachment, number = self._relays.pop(relay)
+            attachment.over(number)
+        self._begin_held()
+        if not self._relays and self._all_over is not None and not self._all_over.done():
+            self._all_over.set_result(None)
+
+    def _work_is_lost(self, loan: int, number: int) -> None:
+        if (loan, number) in self._held:
+            self._drop((loan, number))
+        task = self._dials.get((loan, number))
+        if task is not None:
+            task.cancel()
+
+    def _micros_since(self, began: float) -> int:
+        return int((self._loop.time() - began) * 1_000_000)
+
+
+class _Held(NamedTuple):
+    """An order that waits for a place."""
+
+    frame: Dial | Associate
+    work: Work
+    attachment: _Attachment
+    timer: asyncio.TimerHandle
+
+
+class _Attachment:
+    """What is there as long as a control connection is, or a loan.
+
+    `secure` has the work connections that wait under TLS; there are none for borrowers.
+
+    Args:
+        loan: the number of the loan; `_HOME` for the daemon itself.
+        pool: the work connections that wait.
+        address: where the daemon was reached.
+        public: where the daemon sees this exit's connections come from.
+        send: sends a frame.
+        loop: the event loop.
+    """
+
+    def __init__(
+        self,
+        loan: int,
+        pool: Pool,
+        address: Address,
+        public: str,
+        send: Callable[[Frame], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.loan = loan
+        self.pool = pool
+        self.address = address
+        self.send = send
+        self.wanted = self.wanted_secure = 0
+        self.secure: Pool | None = None
+        self._public = public
+        self._loop = loop
+        self._leaving: set[Work] = set()
+
+    def pools(self) -> list[tuple[Pool, int]]:
+        """Return all pools, with how many connections shall wait in each."""
+        secure = [] if self.secure is None else [(self.secure, self.wanted_secure)]
+        return [(self.pool, self.wanted), *secure]
+
+    def pool_of(self, number: int) -> Pool | None:
+        """Return where the connection with this ticket's number waits."""
+        return self.pool if number < SECURE_TICKETS else self.secure
+
+    def lend(self, number: int, pool: Pool) -> _Attachment:
+        """Return what is there for a borrower, which is spoken to through the daemon."""
+
+        def send(frame: Frame) -> None:
+            self.send(For(number, encode(frame)))
+
+        return _Attachment(number, pool, self.address, self._public, send, self._loop)
+
+    def refuse(self, number: int, work: Work, outcome: Outcome, micros: int = 0) -> None:
+        """Report an order that failed, and leave its work connection to the daemon to close."""
+        self.fail(number, outcome, micros)
+        self._leaving.add(work)
+        self._loop.call_later(FAILED_DIAL_SECONDS, self._close, work)
+
+    def close(self) -> None:
+        """Close everything that waits."""
+        for pool, _ in self.pools():
+            pool.close()
+        for work in tuple(self._leaving):
+            self._close(work)
+
+    def _close(self, work: Work) -> None:
+        self._leaving.discard(work)
+        work.close()
+
+    def fail(self, number: int, outcome: Outcome, micros: int = 0) -> None:
+        """Report a dial that failed."""
+        self.send(Dialled(number, outcome, micros, None, 0))
+
+    def over(self, number: int) -> None:
+        """Report that a connection is over; to the daemon alone, whose loans have no such frame."""
+        if self.loan == _HOME:
+            self.send(Over(number))
+
+    def seen_address(self, sock: socket.socket) -> tuple[Address | None, int]:
+        """Return the address and port that the target sees, unless a router changes them."""
+        host, port = sock.getsockname()[:2]
+        address = plain(ip_address(host.partition("%")[0]))
+        if address.is_global or str(address) == self._public:
+            return address, port
+        return None, 0

@@ -1,0 +1,244 @@
+"""Work connections ahead of need: as many as the daemon asks for wait, each behind its preface.
+
+The number of new connections in a second is bounded, because carriers and routers at home take a
+burst for an attack, and so is the number of those that wait, whatever is asked for. Both bounds
+(`Room`) are for all pools together: where the exit is lent, each borrower has one of its own.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from proxyctl.attach.network.pace import Pace
+from proxyctl.protocol.frames import TICKETS_MAX, Preface
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from proxyctl.attach.daemon.secure import SecureDoor
+    from proxyctl.attach.relay.relays import Relays, Work
+
+PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
+SURPLUS_MAX: Final = 8  # so many more than asked for may wait: the daemon may ask for fewer
+TICKETS_KEPT: Final = 4 * TICKETS_MAX
+RETRY_SECONDS: Final = 1.0  # after the first that failed; doubled with each further one
+RETRY_MAX_SECONDS: Final = 30.0
+
+# A mapping of the router's that died is noticed after a minute and a half, and replaced.
+KEEPALIVE_IDLE_SECONDS: Final = 60
+KEEPALIVE_INTERVAL_SECONDS: Final = 10
+KEEPALIVE_PROBES: Final = 3
+
+
+class Room:
+    """How many work connections all pools may open in a second, and have open and waiting.
+
+    Args:
+        per_second: how many may be opened in a second.
+        now: a clock that never goes back, in seconds.
+    """
+
+    def __init__(self, per_second: int, now: Callable[[], float]) -> None:
+        self._pace = Pace(per_second, 1.0, now)
+        self._taken = 0
+        self._waiting: dict[Pool, None] = {}  # those that would open more, the first come first
+
+    def take(self, pool: Pool) -> bool:
+        """Take a place for one; where there is none, the pool is called when there is one again."""
+        if self._taken >= PARKED_MAX:
+            self._waiting[pool] = None
+            return False
+        self._taken += 1
+        return True
+
+    def give(self) -> None:
+        """Give a place back."""
+        self._taken -= 1
+        while self._waiting and self._taken < PARKED_MAX:  # the first may want no more by now
+            pool = next(iter(self._waiting))
+            del self._waiting[pool]
+            pool.fill()
+
+    def pause(self) -> float:
+        """Count one that is opened; return for how many seconds to open no more."""
+        return self._pace.take(1)
+
+    def forget(self, pool: Pool) -> None:
+        """Call a pool no more."""
+        self._waiting.pop(pool, None)
+
+
+class Pool:
+    """The work connections of one attachment that wait for a dial.
+
+    Args:
+        attachment: its number, which the daemon gave.
+        connect: returns a socket that is connected to the daemon, or raises OSError.
+        room: the bounds that all pools share.
+        lost: called with the number of one that was taken, when its socket is gone.
+        relays: has sockets wait; or a `SecureDoor`, which has them wait under TLS.
+        failed: called when the daemon was not reached; returns whether to try again later.
+        loop: the event loop.
+    """
+
+    def __init__(
+        self,
+        attachment: int,
+        connect: Callable[[], Awaitable[socket.socket]],
+        *,
+        room: Room,
+        lost: Callable[[int], None],
+        relays: Relays | SecureDoor,
+        failed: Callable[[], bool] = lambda: True,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._attachment = attachment
+        self._connect = connect
+        self._room = room
+        self._lost = lost
+        self._relays = relays
+        self._failed = failed
+        self._loop = loop
+        self._tickets: deque[tuple[int, bytes]] = deque(maxlen=TICKETS_KEPT)
+        self._wanted = 0
+        self._parked: dict[int, Work] = {}
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._entered: set[int] = set()  # numbers in `_opening` that were added to `_parked`
+        self._failures = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._parked)
+
+    def add_tickets(self, first: int, tickets: tuple[bytes, ...]) -> None:
+        """Take leave for some more; of more than are kept the oldest are forgotten."""
+        self._tickets.extend(enumerate(tickets, first))
+        self.fill()
+
+    def park(self, connections: int) -> None:
+        """Have so many wait from now on."""
+        self._wanted = min(connections, PARKED_MAX)
+        for number in tuple(self._parked)[: max(0, len(self) - self._wanted - SURPLUS_MAX)]:
+            self._unpark(number).close()
+        self.fill()
+
+    def take(self, number: int) -> Work | None:
+        """Take one out for a dial, if it is still there; another one is opened for it."""
+        work = self._unpark(number) if number in self._parked else None
+        self.fill()
+        return work
+
+    def close(self) -> None:
+        """Close all that wait, and open no more."""
+        self._wanted = 0
+        self._room.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for number, task in tuple(self._opening.items()):
+            if number not in self._entered:  # one that has entered may be a relay by now
+                task.cancel()
+        for number in tuple(self._parked):
+            self._unpark(number).reset()
+
+    def fill(self) -> None:
+        """Open as many as are wanted, as far as there is room."""
+        if self._timer is not None:
+            return
+        while self._tickets and self._coming() < self._wanted:
+            if not self._room.take(self):
+                return
+            number, ticket = self._tickets.popleft()
+            if number in self._parked or number in self._opening:  # a daemon that counts wrongly
+                self._room.give()
+                continue
+            task = self._loop.create_task(self._open(number, ticket))
+            self._opening[number] = task
+            task.add_done_callback(partial(self._opened, number))
+            seconds = self._room.pause()
+            if seconds:
+                self._wait(seconds)
+                return
+
+    def _coming(self) -> int:
+        """Return how many wait or are about to: one that has entered is counted once."""
+        return len(self._parked) + len(self._opening) - len(self._entered)
+
+    def _wait(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self.fill()
+
+    def _opened(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._opening[number]
+        if number in self._entered:
+            self._entered.discard(number)
+        else:
+            self._room.give()
+        if not task.cancelled():
+            task.result()
+            self.fill()
+
+    async def _open(self, number: int, ticket: bytes) -> None:
+        """Open one; `_enter` is called when it waits."""
+        try:
+            sock = await self._connect()
+        except OSError:
+            if not self._failed():
+                return
+            self._tickets.appendleft((number, ticket))  # nobody has seen it
+            self._wait(min(RETRY_MAX_SECONDS, RETRY_SECONDS * 2 ** min(self._failures, 10)))
+            self._failures += 1
+            return
+        self._failures = 0
+        preface = Preface(self._attachment, number, ticket).encode()
+        try:
+            keep_alive(sock)
+            await self._relays.park(
+                sock, preface, partial(self._gone, number), partial(self._enter, number)
+            )
+        except OSError:
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+
+    def _enter(self, number: int, work: Work) -> None:
+        """Add one before the daemon has its ticket: an order may be the answer."""
+        self._parked[number] = work
+        self._entered.add(number)
+
+    def _gone(self, number: int) -> None:
+        if number not in self._parked:
+            self._lost(number)
+        else:
+            self._unpark(number)
+            self.fill()
+
+    def _unpark(self, number: int) -> Work:
+        work = self._parked.pop(number)
+        self._room.give()
+        return work
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the system find out that the other side is gone, where it can be told how soon."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
+        ("TCP_KEEPALIVE", KEEPALIVE_IDLE_SECONDS),  # macOS calls it so
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+    ):
+        if hasattr(socket, name):
+            with suppress(OSError):  # a name that Python knows and this system does not
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

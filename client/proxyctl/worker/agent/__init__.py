@@ -1,0 +1,1 @@
+"""The agent: orders of the daemon, and the rules of the owner."""

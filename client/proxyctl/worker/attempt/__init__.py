@@ -1,0 +1,1 @@
+"""One attempt at a job: its processes, supervisor, logs and sandbox."""

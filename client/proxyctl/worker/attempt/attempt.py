@@ -1,0 +1,687 @@
+"""One attempt on this device, from the moment when it was given to the end of its report.
+
+A thread goes from state to state, and another one sends the logs. Every step can be done again,
+after the agent was killed in the middle of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from proxyctl import files
+from proxyctl.worker.attempt.endings import failed, report_of
+from proxyctl.worker.attempt.pump import Pump
+from proxyctl.worker.attempt.sandboxes import fetch_image
+from proxyctl.worker.attempt.supervisor import claim
+from proxyctl.worker.base import names
+from proxyctl.worker.base.beneath import Folder
+from proxyctl.worker.base.link import LinkError, RefusedError
+from proxyctl.worker.base.retries import Retries
+from proxyctl.worker.base.scratch import remove_tree
+from proxyctl.worker.base.states import TOLD, State
+from proxyctl.worker.executors.base.base import INPUTS, WORK, TaskError
+from proxyctl.worker.executors.base.none import NoExecutor
+from proxyctl.worker.files.room import used_bytes
+from proxyctl.worker.network.ports import Served
+from proxyctl.worker.task.journal import Stop
+from proxyctl.worker.task.patience import Patience, seconds_of
+from proxyctl.worker.task.processes import Identity, boot_id, boot_seconds
+from proxyctl.worker.task.tasks import payload_of_work, task_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from proxyctl.protocol.jobspec.payload import Payload
+    from proxyctl.worker.attempt.pump import LogSender
+    from proxyctl.worker.attempt.supervisors import Supervisors
+    from proxyctl.worker.base.link import Link
+    from proxyctl.worker.base.record import Consent
+    from proxyctl.worker.executors.base.base import Executor, Task
+    from proxyctl.worker.network.ports import Ports
+    from proxyctl.worker.task.journal import Entry, Journal, Report
+
+_logger = logging.getLogger("worker")
+
+# Of one stream, on disk: four times what the daemon keeps of its beginning and its end together.
+LOG_MAX_BYTES: Final = 64 << 20
+# Of a log that is on its way when the job has ended: a slot is not held for all that it printed.
+LOG_SECONDS: Final = 30.0
+# For sending outputs, without the waits between tries. The marketplace takes an attempt back unpaid
+# six hours after its time (`market.jobs.overdue`), so no buyer has more outputs than a line can
+# send.
+_DELIVERY_SECONDS: Final = 4 * 3_600.0
+# Of grace for cancelled work. The buyer does not pay for that time.
+CANCELLED_GRACE_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
+_START_SECONDS: Final = 30.0  # for a supervisor to say that it has begun
+_END_SECONDS: Final = 10.0  # for a supervisor to say that its job has ended, once that was killed
+_JOURNAL_SECONDS: Final = 5.0  # until something is written again for which the disk had no room
+_MISTAKES_MAX: Final = 3  # of one step, before the attempt is given up
+
+
+class Closable(Protocol):
+    """Something that goes on until it is closed."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Transfers(Protocol):
+    """Brings the files of attempts from the marketplace, and back there.
+
+    All of it raises `TaskError` where the job or its files are to blame, `LinkError` where it may
+    be tried again, and `RefusedError` where that is in vain.
+    """
+
+    def fetch(self, entry: Entry, folder: Path, patience: Patience) -> None:
+        """Bring the inputs, and the checkpoint of an attempt before; not all once it is over."""
+
+    def upload(
+        self, entry: Entry, folder: Path, is_stopped: Callable[[], bool], seconds: float
+    ) -> dict[str, Any] | None:
+        """Bring the outputs back within a time; return the report of those that were not taken."""
+
+    def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
+        """Begin to send checkpoints of a job that runs; None if it has none."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What attempts share.
+
+    Attributes:
+        consent: of the owner.
+        link: with the marketplace.
+        journal: of all attempts.
+        supervisors: that wait.
+        executor_for: returns the one for a payload; raises TaskError where there is none.
+        log_sender: makes the one of an attempt, which has this folder.
+        transfers: of files.
+        ports: of jobs that listen on some.
+        ended: is called at the very end of an attempt, with its identifier.
+        revoked: is called when the daemon does not know this device any more.
+    """
+
+    consent: Consent
+    link: Link
+    journal: Journal
+    supervisors: Supervisors
+    executor_for: Callable[[Payload], Executor]
+    log_sender: Callable[[Entry, Path], LogSender]
+    transfers: Transfers
+    ports: Ports
+    ended: Callable[[str], None]
+    revoked: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class _Sending:
+    """The senders beside a job that runs: of its log, and of its checkpoints if it has any."""
+
+    log: Pump
+    checkpoints: Closable | None
+
+    def close(self) -> None:
+        """End both."""
+        if self.checkpoints is not None:
+            self.checkpoints.close()
+        self.log.close()
+
+
+class Attempt:  # one field more than 12 for what goes on beside it, and the table of its steps
+    """One attempt.
+
+    Args:
+        entry: of the journal.
+        tools: that all attempts share.
+        is_adopted: an agent before this one has taken it.
+    """
+
+    def __init__(self, entry: Entry, tools: Tools, *, is_adopted: bool = False) -> None:
+        self.entry = entry
+        self._tools = tools
+        self._folder = tools.journal.folder_of(entry)
+        self._is_adopted = is_adopted
+        self._rung = threading.Event()
+        self._lock = threading.Lock()
+        self._stop = entry.stop
+        self._is_leaving = False
+        self._retries = Retries()
+        self._patience: Patience | None = None  # from the first step of its preparation
+        self._delivered_s = 0.0  # spent on sending outputs
+        self._sending: _Sending | None = None
+        self._ready: threading.Event | None = None  # set when it is; None until somebody looks
+        self._thread = threading.Thread(target=self._run, name=entry.attempt_id, daemon=True)
+
+    @property
+    def attempt_id(self) -> str:
+        """Its name on this device."""
+        return self.entry.attempt_id
+
+    @property
+    def cancelled_grace_s(self) -> float:
+        """How long it may go on when the marketplace does not want it any more."""
+        try:
+            return min(payload_of_work(self.entry.work).grace_s, CANCELLED_GRACE_SECONDS)
+        except TaskError:  # so it will not run
+            return 0.0
+
+    def start(self) -> None:
+        """Go on from where it is."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Look at what the supervisor has to say."""
+        self._rung.set()
+        sending = self._sending  # the attempt's own thread may let go of it just now
+        if sending is not None:
+            sending.log.ring()
+
+    def stop(self, stop: Stop) -> None:
+        """End it before its own end. That nobody wants its result any more is never overruled."""
+        with self._lock:
+            before = self._stop
+            is_late = self.entry.state is State.DONE
+            if is_late or (before is not None and (not before.kind or stop.kind)):
+                return
+            self._stop = stop
+        _logger.info("job %s: to be stopped: %s", self.attempt_id, stop.reason)
+        self._rung.set()
+
+    def leave(self) -> None:
+        """Let it be: the threads end, the job goes on, and the next agent adopts it."""
+        self._is_leaving = True
+        self.ring()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its threads; say whether they have ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def said(self) -> dict[str, Any] | None:
+        """Return what the daemon is told of it with every `sync`; None once it has the report."""
+        entry = self.entry
+        if entry.state is State.DONE:
+            return None
+        return {"job_id": entry.job_id, "attempt": entry.attempt, "state": TOLD[entry.state]}
+
+    # What follows runs in the thread of the attempt.
+
+    def _run(self) -> None:
+        mistakes = 0
+        while not self._is_leaving:
+            state = self.entry.state
+            try:
+                self._STEPS[state](self)
+            except (files.FileError, TaskError, OSError) as error:
+                # A full disk, or an engine that does not answer: nobody knows what runs there.
+                _logger.warning("job %s: %s; tried again", self.attempt_id, error)
+                self._rest(_JOURNAL_SECONDS)
+                continue
+            except Exception:
+                # Whatever it was, no job may run on unseen, and its buyer must hear of its end.
+                _logger.exception("job %s: %s did not succeed", self.attempt_id, state.value)
+                mistakes += 1
+                self._rest(mistakes * _LOOK_SECONDS)
+                if mistakes >= _MISTAKES_MAX and self._give_up():
+                    mistakes = 0
+                continue
+            mistakes = 0
+            if state is State.DONE:
+                break
+        self._end_sending()
+
+    def _taken(self) -> None:
+        if not self._is_over_early():
+            self._move(State.PREPARING)
+
+    def _prepare(self) -> None:
+        if self._is_over_early():
+            return
+        if self._patience is None:
+            self._patience = Patience(self._seconds_left(), self._is_wanted_no_more)
+        patience = self._patience
+        try:
+            is_ready = self._make_ready(patience)
+        except TaskError as error:
+            self._fail_early(patience.failure() or error)
+            return
+        except LinkError as error:
+            self._wait_for_link(error)
+            return
+        except RefusedError as error:
+            if not self._heed(error, "its inputs cannot be had"):
+                reason = f"the marketplace does not give its inputs: {error}"
+                self._move(State.REPORTING, report=failed("input", reason))
+            return
+        failure = patience.failure()
+        if is_ready:
+            self._move(State.STARTING)
+            self._is_adopted = False
+            self._tools.supervisors.give(self._folder)
+        elif failure is not None:
+            self._fail_early(failure)
+
+    def _make_ready(self, patience: Patience) -> bool:
+        """Lay out what the supervisor needs; say whether all of it is there."""
+        folder = self._folder
+        payload = payload_of_work(self.entry.work)
+        task = task_of(self.entry, payload, folder, self._tools.consent)
+        executor = self._tools.executor_for(payload)
+        if self._is_adopted:
+            executor.stop(self.attempt_id, 0)
+            executor.clean(self.attempt_id)
+            self._begin_anew()
+        for name in (WORK, INPUTS):
+            (folder / name).mkdir(mode=0o700, exist_ok=True)
+        if payload.script:
+            _write_script(folder / INPUTS, payload.script)
+        self._tools.transfers.fetch(self.entry, folder, patience)
+        if patience.is_over():  # the fetch has ended before all is there
+            return False
+        task = self._with_image(executor, self._beside_inputs(task), patience)
+        if patience.is_over():
+            return False
+        launch = executor.prepare(task)
+        files.write(
+            folder / names.LAUNCH,
+            {
+                "launch": launch.as_fields(),
+                "seconds": task.bounds.seconds,
+                "grace_s": payload.grace_s,
+                "log_bytes": LOG_MAX_BYTES,
+            },
+        )
+        return True
+
+    def _beside_inputs(self, task: Task) -> Task:
+        """Return a task that may write what its inputs have left of its bytes on the disk."""
+        most = task.bounds.disk_bytes
+        left = max(1, most - used_bytes(self._folder / INPUTS, most))  # 0 would be no bound
+        return replace(task, bounds=replace(task.bounds, disk_bytes=left))
+
+    def _with_image(self, executor: Executor, task: Task, patience: Patience) -> Task:
+        """Return a task that names the image that is here, by the digest that was resolved."""
+        image = fetch_image(executor, task.image, patience)
+        if image is None:
+            return task
+        files.write(self._folder / names.IMAGE, {"digest": image.digest})
+        return replace(task, image=image.name)
+
+    def _start(self) -> None:
+        """Wait until the supervisor has begun; after a crash, find out whether one will."""
+        if (self._is_adopted or self._stop is not None) and claim(str(self._folder), None):
+            # No supervisor has it, and none will.
+            self._move(State.STOPPING, stop=self._stop or Stop("the agent was killed", "host"))
+            return
+        for _ in range(int(_START_SECONDS / _LOOK_SECONDS)):
+            running, ended = self._read(names.RUNNING), self._read(names.ENDED)
+            if running is not None and ended is None:
+                self._move(State.RUNNING)  # before it can reach anybody
+                self._attach(Identity.of_fields(running))
+                return
+            is_lost = self._is_of_another_boot() or (
+                self._supervisor() is not None and not self._is_supervised()
+            )
+            if ended is not None or is_lost:
+                self._move(State.ENDED)
+                return
+            has_ended = self._tools.supervisors.has_ended(self._folder)
+            if has_ended and not (self._folder / names.BEGUN).exists():
+                # It was killed before it had read what it was given.
+                self._tools.supervisors.give(self._folder)
+            self._wait()
+            if self._is_leaving:
+                return
+        self.stop(Stop("no supervisor has begun with it", "host"))
+
+    def _look(self) -> None:
+        """See to it while it runs."""
+        self._begin_sending()
+        if self._is_adopted:
+            self._is_adopted = False
+            running = self._read(names.RUNNING)
+            if running is not None and self._is_supervised():
+                self._attach(Identity.of_fields(running))
+                _logger.info("job %s: runs on, and is adopted", self.attempt_id)
+        self._tell_start()
+        self._serve_ports()
+        self._tell_ready()
+        if not self._is_unended():
+            self._move(State.ENDED)
+        elif self._stop is not None:
+            self._move(State.STOPPING, stop=self._stop)
+        else:
+            self._wait()
+
+    def _end(self) -> None:
+        """End what runs, by the executor first, and by the kernel if that is not enough."""
+        stop = self.entry.stop
+        self._executor().stop(self.attempt_id, 0 if stop is None else stop.grace_s)
+        supervisor = self._supervisor()
+        waited = 0.0
+        while supervisor is not None and self._is_unended() and not self._is_leaving:
+            if waited >= _END_SECONDS:
+                supervisor.send(signal.SIGTERM)  # the second one has it kill all it knows of
+            self._wait()
+            waited += _LOOK_SECONDS
+        if not self._is_leaving:
+            self._move(State.ENDED)
+
+    def _ended(self) -> None:
+        self._end_sending()
+        executor = self._executor()
+        ended = self._read(names.ENDED)
+        executor.stop(self.attempt_id, 0)  # whatever becomes of its supervisor, nothing runs on
+        if self._is_unwanted():
+            self._move(State.DONE)
+            return
+        # Not one that came when the job had ended already: its result is whole, and is paid.
+        stop = self.entry.stop
+        if ended is None and self._is_of_another_boot():
+            stop = Stop("the device was restarted", "host")
+        seconds = int(self.entry.work["timeout_s"])
+        ending = executor.ended(self.attempt_id)
+        report = report_of(ended, ending, stop, self._folder, seconds)
+        self._move(State.UPLOADING, report=report)
+
+    def _upload(self) -> None:
+        report = self.entry.report
+        assert report is not None  # noqa: S101 - it is written with this state
+        if self._is_unwanted():
+            self._move(State.DONE)
+            return
+        try:
+            report = self._send_log(report)
+            if report.verb == "complete":
+                left_out = self._send_outputs()
+                if left_out is not None:
+                    fields = {**report.fields, "outputs_left_out": left_out}
+                    report = replace(report, fields=fields)
+        except TaskError as error:
+            report = failed(error.kind, error.message)
+        except LinkError as error:
+            self._wait_for_link(error)
+            return
+        except RefusedError as error:
+            if self._heed(error, "its results are not taken"):
+                return
+            report = failed("host", f"its results are not taken: {error}")
+        if not self._is_leaving:
+            self._move(State.REPORTING, report=report)
+
+    def _send_outputs(self) -> dict[str, Any] | None:
+        """Bring the outputs back, as far as the time for that goes."""
+        began = time.monotonic()
+        try:
+            return self._tools.transfers.upload(
+                self.entry,
+                self._folder,
+                self._is_wanted_no_more,
+                _DELIVERY_SECONDS - self._delivered_s,
+            )
+        finally:
+            self._delivered_s += time.monotonic() - began
+
+    def _send_log(self, report: Report) -> Report:
+        """Send the rest of the log, for a bounded time; return a report of as much as was sent."""
+        sender = self._tools.log_sender(self.entry, self._folder)
+        deadline = time.monotonic() + LOG_SECONDS
+        while sender.send() and not self._is_leaving:
+            if time.monotonic() > deadline:
+                _logger.info("job %s: the rest of its log is not sent", self.attempt_id)
+                return replace(report, fields={**report.fields, "log_bytes": sender.sent})
+        return report
+
+    def _report(self) -> None:
+        """Tell the daemon, without end: what a job was paid for is not thrown away."""
+        report = self.entry.report
+        assert report is not None  # noqa: S101 - it is written with this state
+        if self._is_unwanted():
+            self._move(State.DONE)
+            return
+        try:
+            self._post(report.verb, report.fields)
+        except LinkError as error:
+            self._wait_for_link(error)
+            return
+        except RefusedError as error:
+            if error.code == "log_incomplete" and self.entry.state is State.REPORTING:
+                self._move_back(report)
+                return
+            if not self._heed(error, "the report is not taken"):
+                self._move(State.DONE)
+            return
+        _logger.info("job %s: %s", self.attempt_id, _words_of(report))
+        self._move(State.DONE)
+
+    def _done(self) -> None:
+        self._executor().clean(self.attempt_id)
+        self._tools.journal.forget(self.entry)
+        self._tools.ended(self.attempt_id)
+
+    _STEPS: ClassVar[dict[State, Callable[[Attempt], None]]] = {
+        State.TAKEN: _taken,
+        State.PREPARING: _prepare,
+        State.STARTING: _start,
+        State.RUNNING: _look,
+        State.STOPPING: _end,
+        State.ENDED: _ended,
+        State.UPLOADING: _upload,
+        State.REPORTING: _report,
+        State.DONE: _done,
+    }
+
+    # Smaller steps of those above.
+
+    def _is_over_early(self) -> bool:
+        """Report an end before the beginning, if there is one."""
+        stop = self._stop
+        if stop is None:
+            return False
+        if stop.kind:
+            self._move(State.REPORTING, report=failed(stop.kind, stop.reason))
+        else:
+            self._move(State.DONE)
+        return True
+
+    def _fail_early(self, error: TaskError) -> None:
+        """Report that it cannot be run here, unless its end is decided already."""
+        if self._stop is None and not self._is_leaving:
+            self._move(State.REPORTING, report=failed(error.kind, error.message))
+
+    def _seconds_left(self) -> float:
+        """Return how long it may still prepare; the time of agents before this one counts.
+
+        After a restart of the machine the time begins anew, because the length of the pause is not
+        known: if the daemon ends the attempt, that is the device's own fault.
+        """
+        entry, seconds = self.entry, seconds_of(self.entry.work)
+        if entry.taken_at is None or self._is_of_another_boot():
+            return seconds
+        return seconds - (boot_seconds() - entry.taken_at)
+
+    def _attach(self, program: Identity) -> None:
+        try:
+            self._executor().attach(self._task(), program.pid)
+        except TaskError as error:
+            if program.is_alive():  # else it has just ended, which is no fault of anybody's
+                self.stop(Stop(error.message, error.kind))
+
+    def _tell_start(self) -> None:
+        if self.entry.is_start_known:
+            return
+        try:
+            image = self._read(names.IMAGE)
+            self._post("started", {} if image is None else {"image_digest": image["digest"]})
+        except LinkError:
+            return  # it is told again after the next look
+        except RefusedError as error:
+            self._heed(error, "its start is not taken")
+        self.entry = self._tools.journal.note(self.entry, is_start_known=True)
+
+    def _serve_ports(self) -> None:
+        """Have it found out whether it is ready, and its users let in, if it listens on ports."""
+        if self._ready is not None:
+            return
+        ready = threading.Event()
+        payload = payload_of_work(self.entry.work)
+        if payload.ports:
+            self._tools.ports.serve(
+                Served(
+                    attempt_id=self.attempt_id,
+                    ports=tuple(each.port for each in payload.ports),
+                    ready=None if self.entry.is_ready_known else payload.ready,
+                    connect=partial(self._executor().connect, self.attempt_id),
+                    became_ready=partial(self._became_ready, ready),
+                )
+            )
+        self._ready = ready
+
+    def _became_ready(self, ready: threading.Event) -> None:
+        ready.set()
+        self._rung.set()
+
+    def _tell_ready(self) -> None:
+        if self._ready is None or not self._ready.is_set() or self.entry.is_ready_known:
+            return
+        try:
+            self._post("ready", {})
+        except LinkError:
+            return  # it is told again after the next look
+        except RefusedError as error:
+            self._heed(error, "that it is ready is not taken")
+        self.entry = self._tools.journal.note(self.entry, is_ready_known=True)
+
+    def _post(self, verb: str, fields: dict[str, Any]) -> None:
+        entry = self.entry
+        path = f"/api/worker/jobs/{entry.job_id}/{verb}"
+        self._tools.link.post(path, {"attempt": entry.attempt, **fields})
+        self._retries.succeeded()
+
+    def _heed(self, error: RefusedError, words: str) -> bool:
+        """Act on a refusal; say whether that decides what becomes of the attempt."""
+        if error.is_revoked:
+            self._tools.revoked()
+            return True
+        if error.is_gone:
+            self.stop(Stop("the marketplace has given it to somebody else, or ended it"))
+            return True
+        _logger.warning("job %s: %s: %s", self.attempt_id, words, error)
+        return False
+
+    def _wait_for_link(self, error: LinkError) -> None:
+        seconds = self._retries.failed(error.after)
+        _logger.info("job %s: %s; tried again in %.0f s", self.attempt_id, error, seconds)
+        self._rest(seconds)
+
+    def _move(self, state: State, **changes: object) -> None:
+        self.entry = self._tools.journal.move(self.entry, state, **changes)
+
+    def _move_back(self, report: Report) -> None:
+        """Send what the daemon misses of the logs, and report again."""
+        self.entry = replace(self.entry, state=State.UPLOADING, report=report)
+        self._rest(_LOOK_SECONDS)
+
+    def _give_up(self) -> bool:
+        """Report a failure instead; say whether that is written down. What is over stays over."""
+        if self.entry.state is State.DONE:
+            return False
+        with suppress(Exception):
+            self._executor().stop(self.attempt_id, 0)
+        report = failed("host", "the agent of this device has failed")
+        with suppress(files.FileError):  # the disk is full; it is tried again
+            self.entry = self._tools.journal.note(self.entry, state=State.REPORTING, report=report)
+            return True
+        return False
+
+    def _begin_sending(self) -> None:
+        if self._sending is None:
+            sender = self._tools.log_sender(self.entry, self._folder)
+            checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._folder)
+            log = Pump(self.attempt_id, sender, lambda error: self._heed(error, "its log"))
+            self._sending = _Sending(log, checkpoints)
+
+    def _end_sending(self) -> None:
+        if self._ready is not None:
+            self._tools.ports.forget(self.attempt_id)
+            self._ready = None
+        if self._sending is not None:
+            self._sending.close()
+            self._sending = None
+
+    def _wait(self) -> None:
+        self._rest(_LOOK_SECONDS)
+
+    def _rest(self, seconds: float) -> None:
+        if self._rung.wait(seconds):
+            self._rung.clear()
+
+    def _is_wanted_no_more(self) -> bool:
+        return self._is_leaving or self._is_unwanted()
+
+    def _is_unwanted(self) -> bool:
+        """Say whether the daemon does not want to hear of it any more."""
+        stop = self._stop
+        return stop is not None and not stop.kind
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self._folder / name
+        # An empty one tells of a process that a loss of power has ended.
+        return None if files.is_empty(path) else files.read(path)
+
+    def _is_of_another_boot(self) -> bool:
+        return self.entry.boot != boot_id()
+
+    def _begin_anew(self) -> None:
+        """Leave no trace of a start that the journal has lost together with the power."""
+        if not self._is_of_another_boot():
+            return
+        for name in (names.BEGUN, names.RUNNING, names.ENDED, *names.LOGS.values()):
+            files.remove(self._folder / name)
+        remove_tree(self._folder / WORK)
+        self.entry = self._tools.journal.note(self.entry, boot=boot_id(), taken_at=boot_seconds())
+
+    def _supervisor(self) -> Identity | None:
+        begun = self._read(names.BEGUN)
+        return Identity.of_fields(begun) if begun else None
+
+    def _is_supervised(self) -> bool:
+        supervisor = self._supervisor()
+        return supervisor is not None and supervisor.is_alive()
+
+    def _is_unended(self) -> bool:
+        return self._read(names.ENDED) is None and self._is_supervised()
+
+    def _executor(self) -> Executor:
+        try:
+            return self._tools.executor_for(payload_of_work(self.entry.work))
+        except TaskError as error:
+            return NoExecutor(error.message)
+
+    def _task(self) -> Task:
+        payload = payload_of_work(self.entry.work)
+        return task_of(self.entry, payload, self._folder, self._tools.consent)
+
+
+def _write_script(inputs: Path, text: str) -> None:
+    with Folder.at(inputs) as folder:
+        folder.remove(names.SCRIPT)
+        with os.fdopen(folder.create(names.SCRIPT), "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o444)  # each user that the job may be can read it
+
+
+def _words_of(report: Report) -> str:
+    if report.verb == "complete":
+        return "completed"
+    return f"failed ({report.fields.get('kind')}): {report.fields.get('reason')}"

@@ -1,0 +1,79 @@
+"""Sends the logs of one attempt while it runs, in a thread of its own.
+
+A stop must not wait for a daemon that is slow to take a log.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, Protocol
+
+from proxyctl.worker.base.link import LinkError, RefusedError
+from proxyctl.worker.base.retries import Retries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
+
+
+class LogSender(Protocol):
+    """Sends the logs of an attempt, from where the daemon has them."""
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """How many bytes of each stream the daemon has, as far as is known."""
+
+    def send(self) -> bool:
+        """Send some of what is there; say whether more is there.
+
+        Raises:
+            LinkError: it may be tried again.
+            RefusedError: it is in vain.
+        """
+
+
+class Pump:
+    """Calls a sender whenever there may be more.
+
+    Args:
+        name: of the thread.
+        sender: of the logs.
+        refused: is told why the daemon takes no more.
+    """
+
+    def __init__(
+        self, name: str, sender: LogSender, refused: Callable[[RefusedError], object]
+    ) -> None:
+        self._sender = sender
+        self._refused = refused
+        self._rung = threading.Event()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name=f"log {name}", daemon=True)
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Look whether there is more."""
+        self._rung.set()
+
+    def close(self) -> None:
+        """End the thread, after the request that is under way."""
+        self._is_closing = True
+        self._rung.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        retries = Retries()
+        while not self._is_closing:
+            try:
+                has_more = self._sender.send()
+            except LinkError as error:
+                self._rung.wait(retries.failed(error.after))
+            except RefusedError as error:
+                self._refused(error)
+                return
+            else:
+                retries.succeeded()
+                if not has_more:
+                    self._rung.wait(_LOOK_SECONDS)
+            self._rung.clear()

@@ -1,0 +1,172 @@
+"""The executors of this device: which there are, which can be used, and which one a job gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from proxyctl.worker.base.record import GIGABYTE, WITHOUT_IMAGES
+from proxyctl.worker.executors.base.base import TaskError
+from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
+from proxyctl.worker.executors.containers.containers import Containers
+from proxyctl.worker.executors.containers.docker import Docker
+from proxyctl.worker.executors.containers.gvisor import Gvisor
+from proxyctl.worker.executors.containers.podman import Podman
+from proxyctl.worker.executors.kubernetes import kubernetes
+from proxyctl.worker.executors.kubernetes.kubernetes import Kubernetes
+from proxyctl.worker.executors.limits.base import scope_of
+from proxyctl.worker.executors.limits.choose import choose
+from proxyctl.worker.executors.limits.unbounded import Unbounded
+from proxyctl.worker.executors.slurm import slurm
+from proxyctl.worker.executors.slurm.slurm import Slurm
+from proxyctl.worker.executors.slurm.slurm_calls import SlurmError
+from proxyctl.worker.images.images import Images, Limits
+from proxyctl.worker.sensors import host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from proxyctl.protocol.jobspec.payload import Payload
+    from proxyctl.worker.base.record import Lend, Sandbox
+    from proxyctl.worker.executors.base.base import Executor, Finding
+    from proxyctl.worker.executors.bwrap.bwrap import JobNetwork
+    from proxyctl.worker.executors.containers.engine import Engine
+    from proxyctl.worker.images.images import Image
+    from proxyctl.worker.network.outward import Dial
+    from proxyctl.worker.task.patience import Patience
+
+BWRAP: Final = "bwrap"
+_ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
+    "podman": lambda _: Podman(),
+    "docker": Docker,
+    "gvisor": lambda _: Gvisor(),
+}
+# Whole clusters, each of which is one device; nobody's is used because it happens to be there.
+CLUSTERS: Final = (Slurm.name, Kubernetes.name)
+_RUN_BOTH: Final = (Kubernetes.name,)  # what has an image, and what has none
+ALL: Final = (BWRAP, *_ENGINES, *CLUSTERS)
+
+
+def usable(
+    sandbox: Sandbox,
+    lend: Lend,
+    folder: Path,
+    network: JobNetwork | None = None,
+    dial: Dial | None = None,
+) -> tuple[dict[str, Executor], dict[str, list[Finding]]]:
+    """Return the executors that can be used, and what every one of them needs.
+
+    An agent that fetches images needs one engine: those after the first that works are not tried.
+
+    Args:
+        sandbox: what the owner wants.
+        lend: the same.
+        folder: of the agent.
+        network: gives jobs a way out; None if the owner does not want that.
+        dial: connects to registries; None if no image will be fetched.
+
+    Raises:
+        TaskError: the owner wants something that may not be.
+    """
+    scope = scope_of(folder)
+    findings: dict[str, list[Finding]] = {}
+    executors: dict[str, Executor] = {}
+    wants_engines = sandbox.executor != "auto" or lend.jobs != WITHOUT_IMAGES
+    for name in ALL if wants_engines else (BWRAP,):
+        if sandbox.executor != name and (sandbox.executor != "auto" or name in CLUSTERS):
+            continue
+        executor: Executor
+        if name == BWRAP:
+            limits, findings[name] = choose(sandbox.limits, scope=scope)
+            if limits is None:
+                # The rest is to be seen all the same.
+                rest = BwrapExecutor(Unbounded(), network, scope=scope).check()
+                findings[name] = rest + [
+                    replace(each, needed=f"{each.needed} (one way to hold limits is enough)")
+                    for each in findings[name]
+                ]
+                continue
+            executor = BwrapExecutor(limits, network, scope=scope)
+        elif name in CLUSTERS:
+            executor = _cluster(name, folder, sandbox)
+        else:
+            engine = _ENGINES[name](folder)
+            images = None
+            if dial is not None:
+                # gVisor runs what podman has.
+                store = Podman() if name == "gvisor" else engine
+                images = Images(store, folder, _image_limits(sandbox), dial)
+            executor = Containers(
+                engine,
+                folder=folder,
+                has_gpus=bool(lend.gpus),
+                images=images,
+                network=network,
+            )
+        findings[name] = executor.check()
+        if all(each.is_met for each in findings[name]):
+            executors[name] = executor
+            if name != BWRAP and dial is not None:
+                break
+    return executors, findings
+
+
+def _cluster(name: str, folder: Path, sandbox: Sandbox) -> Executor:
+    if name == Kubernetes.name:
+        return Kubernetes(folder, sandbox)
+    return Slurm(folder, limits=sandbox.limits)
+
+
+def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
+    """Return the cores and the bytes of memory of what jobs run on.
+
+    Args:
+        sandbox: what the owner wants.
+        folder: of the agent.
+
+    Raises:
+        TaskError: nobody knows.
+    """
+    if sandbox.executor not in CLUSTERS:
+        return host.cores(), host.memory_bytes()
+    if sandbox.executor == Kubernetes.name:
+        return kubernetes.capacity(sandbox, folder)
+    try:
+        return slurm.capacity()
+    except SlurmError as error:
+        raise TaskError("host", f"Slurm: {error}") from None
+
+
+def fetch_image(executor: Executor, name: str, patience: Patience) -> Image | None:
+    """Return the image that a job runs, fetched if need be; None if it runs none.
+
+    Raises:
+        TaskError: it cannot be had.
+    """
+    if not isinstance(executor, Containers) or executor.images is None or not name:
+        return None
+    return executor.images.ensure(name, patience)
+
+
+def _image_limits(sandbox: Sandbox) -> Limits:
+    return Limits(
+        allowed=sandbox.images,
+        registries=sandbox.registries,
+        bytes_per_day=int(sandbox.pull_gb_per_day * GIGABYTE),
+        cache_bytes=int(sandbox.cache_gb * GIGABYTE),
+        image_bytes=int(sandbox.cache_gb * GIGABYTE),
+    )
+
+
+def executor_for(executors: Mapping[str, Executor], payload: Payload) -> Executor:
+    """Return the executor for a payload: an engine for an image, bubblewrap for what has none.
+
+    Raises:
+        TaskError: there is none for it here.
+    """
+    for name, executor in executors.items():
+        if name in _RUN_BOTH or (name in _ENGINES) == bool(payload.image):
+            return executor
+    wanted = f"the image {payload.image}" if payload.image else "a job without an image"
+    raise TaskError("refused", f"nothing on this device can run {wanted}")

@@ -1,0 +1,600 @@
+"""Starts the program of one attempt, and sees it to its end, whatever becomes of the agent.
+
+A process of its own. One waits in advance, with everything imported; the agent names it the folder
+of an attempt on its standard input. The program gets pipes, never a file: what it is given as a
+file it could open anew and rewrite. What it prints is appended to the attempt's logs here, and how
+it ended is written to `ended.json`, whole or not at all.
+
+A program whose supervisor is killed is killed by the kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import math
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from proxyctl.worker.base import names
+from proxyctl.worker.base.libc import CLONE_NEWNS, LIBC, PR_SET_PDEATHSIG, checked, prctl
+from proxyctl.worker.executors.base.base import GATE, PLACES, STATUS, WORK, Launch
+from proxyctl.worker.executors.base.family import ask, family
+from proxyctl.worker.executors.limits.disk import DiskWatch
+from proxyctl.worker.task.processes import Identity, give_way
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MS_NOSUID: Final = 2
+_MS_NODEV: Final = 4
+_MS_BIND: Final = 4096
+_MS_REC: Final = 16384
+_MS_PRIVATE: Final = 1 << 18
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_READ_BYTES: Final = 1 << 18  # four times what a pipe holds unless it was made larger
+_READS_A_TURN: Final = 8  # of one stream, before the other has its turn
+_PIPE_BYTES: Final = 1 << 20  # what an ordinary user may ask for
+_RING_SECONDS: Final = 0.005  # a job that prints byte by byte rings 200 times a second at most
+# Timers stand still while the machine sleeps, and the time limit does not: so it is looked at.
+_TURN_SECONDS: Final = 5.0
+_DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was killed
+_AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
+# For the room of a job that was killed to come back: a moment by the kernel, some seconds by an
+# engine, which ends a container only when its client is gone.
+_BACK_SECONDS: Final = 2.0
+_BACK_FROM_ENGINE_SECONDS: Final = 8.0
+_HIGH: Final = 100  # descriptors from here on are our own between fork and exec
+_BALLAST_BYTES: Final = 256 << 10  # how it ended, and what the agent writes down of that
+_STATUS_MAX_BYTES: Final = 4096  # a few short lines
+_NICE: Final = 19
+_OOM_SCORE: Final = 500  # of 1000: the kernel ends jobs before anything of the owner's
+_COULD_NOT_START: Final = 127
+
+
+class Supervisor:
+    """One attempt, from the start of its program to its end.
+
+    Args:
+        folder: of the attempt.
+        work: that the job writes to; beneath that folder, unless it is elsewhere.
+    """
+
+    def __init__(self, folder: str, work: str = "") -> None:
+        self._folder = folder
+        self._work = work or f"{folder}/{WORK}"
+        self._name = os.path.basename(folder)  # noqa: PTH119 - spares the supervisor pathlib
+        self._logs: dict[int, _Log] = {}
+        self._poll = select.poll()
+        self._bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._ring_at = 0.0  # monotonic; when the agent was told last
+        self._is_ring_due = False
+        self._pid = 0
+        self._terms = 0  # how often the end was asked for
+        self._is_asked = False  # by a signal from outside
+        self._kill_at: float | None = None
+        self._is_asked_inside = False
+        self._is_timed_out = False
+        self._disk = _Disk(os.path.dirname(folder))  # noqa: PTH120 - as above
+
+    def run(self) -> None:
+        """Start the program unless somebody has had this attempt before; return when it is over."""
+        if not claim(self._folder, Identity.of(os.getpid())):
+            return
+        started = _now()
+        try:
+            task = _read(self._path(names.LAUNCH))
+            launch = Launch.of_fields(task["launch"])
+            self._is_asked_inside = launch.is_asked_inside
+            self._reserve()
+            self._start(launch, int(task["log_bytes"]))
+            self._disk.watch(self._work, launch.disk_bytes)
+        except (OSError, ValueError, KeyError) as error:
+            self._end({"failed": f"the sandbox could not be started: {_words(error)}"})
+            return
+        identity = Identity.of(self._pid)
+        if identity is not None:  # else it has ended already, which is seen below
+            write(self._path(names.RUNNING), identity.as_fields(), is_durable=False)
+        self._ring()
+        status, usage = self._watch(started + float(task["seconds"]), float(task["grace_s"]))
+        self._kill(signal.SIGKILL)
+        self._drain()
+        self._disk.judge(_BACK_SECONDS if self._is_asked_inside else _BACK_FROM_ENGINE_SECONDS)
+        if self._disk.is_full or status != 0:
+            self._disk.look()  # whether it has failed for want of room, and has filled it itself
+        for log in self._logs.values():
+            log.close()
+        self._end(
+            {
+                "status": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+                "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+                "timed_out": self._is_timed_out,
+                "asked": self._is_asked,
+                "unstarted": launch.status is not None and self._is_unstarted(),
+                "disk_full": self._disk.is_full,
+                "disk_over": self._disk.over,
+                "seconds": _now() - started,
+                "cpu_seconds": usage.ru_utime + usage.ru_stime,
+                "max_memory_bytes": usage.ru_maxrss * 1024,
+                "log_bytes": {log.stream: log.size for log in self._logs.values()},
+                "log_kept": {log.stream: log.kept for log in self._logs.values()},
+            }
+        )
+        self._sweep(launch.sweep_seconds)
+
+    def _start(self, launch: Launch, log_bytes: int) -> None:
+        writing: list[int] = []
+        for stream, name in names.LOGS.items():
+            reader, writer = os.pipe()
+            with suppress(OSError):  # the machine's bound on pipes is used up
+                fcntl.fcntl(writer, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE_BYTES)
+            os.set_blocking(reader, False)
+            self._logs[reader] = _Log(stream, self._path(name), log_bytes)
+            self._poll.register(reader, select.POLLIN)
+            writing.append(writer)
+        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._asked)
+        self._poll.register(wake, select.POLLIN)
+        self._wake = wake
+        failure, fails = os.pipe2(os.O_CLOEXEC)
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become(launch, self._folder, writing, fails, parent)
+        os.close(fails)
+        for writer in writing:
+            os.close(writer)
+        with os.fdopen(failure, "rb") as file:
+            words = file.read().decode("utf-8", "replace")
+        if words:
+            os.waitpid(self._pid, 0)
+            raise ValueError(words)
+
+    def _watch(self, deadline: float, grace: float) -> tuple[int, resource.struct_rusage]:
+        while True:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == self._pid:
+                return status, usage
+            if pid:  # whose own parent has ended; an engine waits for its end to be seen
+                continue
+            now = _now()
+            if now >= deadline and not self._is_timed_out:
+                self._is_timed_out = True
+                self._terms = max(self._terms, 1)
+            if self._disk.is_over(now):
+                self._terms = 2
+            if self._terms and self._kill_at is None:
+                self._kill_at = now + grace
+                self._ask_to_end()
+            if self._kill_at is not None and (now >= self._kill_at or self._terms > 1):
+                self._kill(signal.SIGKILL)
+            until = min(now + _TURN_SECONDS, self._disk.look_at)
+            if not self._is_timed_out:
+                until = min(until, deadline)
+            if self._kill_at is not None:
+                until = min(until, max(self._kill_at, now + _AGAIN_SECONDS))
+            self._turn(until - now)
+
+    def _turn(self, seconds: float) -> None:
+        if self._is_ring_due:
+            seconds = min(seconds, max(0.0, self._ring_at + _RING_SECONDS - time.monotonic()))
+        for descriptor, _ in self._poll.poll(max(0.0, seconds) * 1000):
+            if descriptor == self._wake:
+                with suppress(BlockingIOError):
+                    os.read(self._wake, 4096)
+            else:
+                self._take(descriptor)
+        if self._is_ring_due and time.monotonic() >= self._ring_at + _RING_SECONDS:
+            self._ring()
+
+    def _take(self, descriptor: int) -> None:
+        log = self._logs[descriptor]
+        for _ in range(_READS_A_TURN):
+            try:
+                data = os.read(descriptor, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._poll.unregister(descriptor)
+                log.is_over = True
+                return
+            try:
+                log.append(data)
+            except OSError:
+                self._disk.fill()
+                self._terms = 2
+                self._give_way()
+            self._is_ring_due = True
+
+    def _is_unstarted(self) -> bool:
+        """Say whether the sandbox has ended by itself without having started anything."""
+        with suppress(OSError), open(self._path(STATUS), "rb") as file:  # noqa: PTH123 - see above
+            return b"exit-code" not in file.read(_STATUS_MAX_BYTES)
+        return False
+
+    def _ask_to_end(self) -> None:
+        if self._is_asked_inside:
+            ask(self._pid)
+        else:
+            self._kill(signal.SIGTERM)
+
+    def _kill(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, number)
+
+    def _sweep(self, seconds: float) -> None:
+        """Kill what has outlived the program; all of it has this process as its parent now.
+
+        What an executor has left behind to clean up, if the agent does not, ends by itself first.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid:
+                continue
+            if time.monotonic() >= deadline:
+                for child in _children():
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(int(child), signal.SIGKILL)
+            time.sleep(_AGAIN_SECONDS)
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not all(log.is_over for log in self._logs.values()):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._turn(left)
+
+    def _reserve(self) -> None:
+        path = self._path(names.BALLAST)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _BALLAST_BYTES)
+        finally:
+            os.close(descriptor)
+
+    def _give_way(self) -> None:
+        """Make room for what has to be written down of the end, and keep no more of the logs."""
+        for log in self._logs.values():
+            log.stop()
+        with suppress(OSError):
+            os.unlink(self._path(names.BALLAST))  # noqa: PTH108 - see above
+
+    def _end(self, fields: dict[str, Any]) -> None:
+        self._give_way()
+        write(self._path(names.ENDED), fields)
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake the agent, if there is one; it looks by itself now and then, too."""
+        self._is_ring_due = False
+        self._ring_at = time.monotonic()
+        with suppress(OSError):
+            self._bell.sendto(self._name.encode(), names.BELL)
+
+    def _asked(self, *_: object) -> None:
+        self._is_asked = True
+        self._terms += 1
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+
+class _Disk:
+    """The files of the job on the disk: in its folder, and its logs.
+
+    Args:
+        attempts: the folder of all attempts. While one supervisor ends its job because the disk is
+            short, the others wait: the room that comes back is that job's, and may be enough.
+
+    Attributes:
+        is_full: the disk has no room for the job, by no fault of its own as far as is known.
+        over: why the job must end: it has written more than it may.
+        look_at: when the folder is to be added up next, as `_now` tells time.
+    """
+
+    def __init__(self, attempts: str) -> None:
+        self.is_full = False
+        self.over = ""
+        self.look_at = math.inf
+        self._watch: DiskWatch | None = None
+        self._attempts = attempts
+        self._turn: int | None = None  # a descriptor with the lock
+        self._short: DiskWatch | None = None  # to be judged, once the job has ended
+
+    def watch(self, folder: str, max_bytes: int) -> None:
+        """Add the folder up from now on, if there is a bound."""
+        if max_bytes:
+            self._watch = DiskWatch(
+                folder, max_bytes, processes=lambda: family(map(int, _children()))
+            )
+            self.look_at = _now() + self._watch.pause_seconds
+
+    def fill(self) -> None:
+        """Note that there is no room; whether this job has taken it is looked at at once."""
+        self.is_full = True
+        if self._watch is not None:
+            self.look_at = 0.0
+
+    def look(self) -> None:
+        """Add up once more, now."""
+        self.look_at = 0.0
+        self.is_over(_now())
+
+    def is_over(self, now: float) -> bool:
+        """Say whether the job must end; add up if it is time for that."""
+        watch = self._watch
+        if watch is not None and now >= self.look_at:
+            words = watch.look()
+            if words and watch.is_short and self._turn is None:
+                if not self._has_turn() and not watch.is_half_gone():
+                    self.look_at = _now() + _AGAIN_SECONDS
+                    return False
+                words = watch.look()  # another job's end may have made room
+            self.look_at = _now() + watch.pause_seconds
+            if words:
+                self.is_full, self.over = watch.is_short, words
+                self._short = watch if watch.is_short else None
+                self._watch, self.look_at = None, math.inf
+            if not watch.is_short:
+                self._end_turn()
+        return bool(self.over)
+
+    def judge(self, seconds: float) -> None:
+        """Find out whether the job itself had made the disk short, when its program has ended.
+
+        Args:
+            seconds: for its room to come back.
+        """
+        deadline = _now() + seconds
+        while self._short is not None:
+            words = self._short.judge()
+            if words:
+                self.is_full, self.over = False, words
+            if words or _now() >= deadline:
+                break
+            time.sleep(_AGAIN_SECONDS)
+        self._end_turn()
+
+    def _has_turn(self) -> bool:
+        """Take the lock of the one job that is ended for want of room; say whether it is free."""
+        try:
+            self._turn = os.open(self._attempts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._end_turn()
+            return False
+        except OSError:  # a file system without locks
+            pass
+        return True
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            os.close(self._turn)
+            self._turn = None
+
+
+class _Log:
+    """What one stream of a program has printed, the first `most` bytes of it kept."""
+
+    def __init__(self, stream: str, path: str, most: int) -> None:
+        self.stream = stream
+        self.size = self.kept = 0
+        self.is_over = False
+        self._most = most
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def append(self, data: bytes) -> None:
+        self.size += len(data)
+        view = memoryview(data)[: max(0, self._most - self.kept)]
+        while view:
+            count = os.write(self._file, view)
+            self.kept += count
+            view = view[count:]
+
+    def stop(self) -> None:
+        self._most = self.kept
+
+    def close(self) -> None:
+        with suppress(OSError):  # what cannot be kept now is found missing by the daemon
+            os.fsync(self._file)
+        os.close(self._file)
+
+
+def claim(folder: str, identity: Identity | None) -> bool:
+    """Make the one file that says who has an attempt; say whether nobody had it before.
+
+    Args:
+        folder: of the attempt.
+        identity: of its supervisor; None for an agent that has found no trace of one after it was
+            started anew, and has to know that none will come.
+    """
+    path = f"{folder}/{names.BEGUN}"
+    fresh = f"{path}.{os.getpid()}"
+    write(fresh, {} if identity is None else identity.as_fields(), is_durable=False)
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(fresh)  # noqa: PTH108 - see above
+    return True
+
+
+def write(path: str, fields: Mapping[str, Any], *, is_durable: bool = True) -> None:
+    """Replace a file, and return when it outlives a loss of power.
+
+    What is not durable tells of a process, which does not outlive that either; afterwards such a
+    file may be missing, or empty.
+    """
+    fresh = f"{path}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(fresh, flags, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+        if is_durable:
+            file.flush()
+            os.fsync(descriptor)
+    os.rename(fresh, path)  # noqa: PTH104 - see above
+
+
+def main() -> None:
+    """Wait for the folder of an attempt, and supervise that."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return  # the agent has ended
+    folder = os.fsdecode(line[:-1])
+    os.umask(0o077)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    log = os.open(f"{folder}/{names.SUPERVISOR_LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for standard, own in enumerate((nothing, log, log)):
+        os.dup2(own, standard)
+    os.close(nothing)
+    os.close(log)
+    supervise(folder)
+
+
+def supervise(folder: str, work: str = "") -> None:
+    """See the attempt in a folder to its end, in this process; see `Supervisor`."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    Supervisor(folder, work).run()
+
+
+def _become(
+    launch: Launch, folder: str, writing: list[int], fails: int, parent: int
+) -> None:  # pragma: no cover - a process of its own
+    """Become the program, in the child; what hinders that is written to `fails`."""
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(_COULD_NOT_START)
+        sources = {0: os.open(os.devnull, os.O_RDONLY), 1: writing[0], 2: writing[1]}
+        for number, content in launch.files.items():
+            sources[number] = _memory_file(content)
+        if launch.gate is not None:
+            sources[launch.gate] = os.open(f"{folder}/{GATE}", os.O_RDWR)
+        if launch.status is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            sources[launch.status] = os.open(f"{folder}/{STATUS}", flags, 0o600)
+        fails = _arrange(sources, fails)
+        for path in launch.cgroups:
+            with open(path, "w", encoding="ascii") as file:  # noqa: PTH123 - see above
+                file.write("0")
+        for limit, soft, hard in launch.rlimits:
+            resource.setrlimit(limit, (soft, hard))
+        give_way(_OOM_SCORE, _NICE)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        step_down(launch)
+        os.chdir(launch.cwd)
+        os.execve(launch.argv[0], launch.argv, dict(launch.env))  # noqa: S606 - no shell is wanted
+    except BaseException as error:  # noqa: BLE001 - nothing of this process may go on
+        with suppress(OSError):
+            os.write(fails, _words(error).encode())
+    os._exit(_COULD_NOT_START)
+
+
+def _arrange(sources: Mapping[int, int], fails: int) -> int:
+    """Put descriptors where the program has them, and close all others; return the new `fails`."""
+    fails = fcntl.fcntl(fails, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    high = {
+        number: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+        for number, source in sources.items()
+    }
+    for number, source in high.items():
+        if not 0 <= number < _HIGH:
+            raise ValueError(f"descriptor {number} is out of range")
+        os.dup2(source, number)
+    for number in range(_HIGH):
+        if number not in sources:
+            with suppress(OSError):
+                os.close(number)
+    return fails  # all others are closed by exec
+
+
+def step_down(launch: Launch) -> None:
+    """Become the user that the program is to be, who has its places where it can reach them.
+
+    Raises:
+        OSError: the kernel does not allow that.
+    """
+    if launch.places:
+        _lay(launch.places)
+    if launch.user is not None:
+        os.setgroups([])
+        os.setresgid(launch.user, launch.user, launch.user)
+        os.setresuid(launch.user, launch.user, launch.user)
+
+
+def _lay(places: Sequence[tuple[str, str]]) -> None:
+    """Mount folders where the program's user can reach them, and no other user sees them."""
+    checked(LIBC.unshare(CLONE_NEWNS))
+    _mount("none", "/", _MS_REC | _MS_PRIVATE)  # so that no mount of here is seen elsewhere
+    _mount("none", PLACES, _MS_NOSUID | _MS_NODEV, kind="tmpfs", options="mode=0755,size=64k")
+    for folder, name in places:
+        place = f"{PLACES}/{name}"
+        os.mkdir(place)  # noqa: PTH102 - see above
+        _mount(folder, place, _MS_BIND)
+
+
+def _mount(source: str, target: str, flags: int, *, kind: str = "none", options: str = "") -> None:
+    words = (os.fsencode(source), os.fsencode(target), kind.encode())
+    checked(LIBC.mount(*words, ctypes.c_ulong(flags), options.encode()), target)
+
+
+def _memory_file(content: bytes) -> int:
+    descriptor = os.memfd_create("launch")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _children() -> list[str]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:  # noqa: PTH123 - see above
+            return file.read().split()
+    except FileNotFoundError:  # a kernel that was built without it
+        return []
+
+
+def _read(path: str) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see above
+        fields = json.load(file)
+    assert isinstance(fields, dict)  # noqa: S101 - the agent has written it
+    return fields
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno is not None:
+        name = errno.errorcode.get(error.errno, "")
+        return f"{error.strerror} ({name}): {error.filename or ''}".rstrip(": ")
+    return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+
+
+def _now() -> float:
+    """Seconds that go on while the machine sleeps, whatever its calendar does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+if __name__ == "__main__":
+    main()

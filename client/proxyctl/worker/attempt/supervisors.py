@@ -1,0 +1,121 @@
+"""The supervisors of attempts, as the agent starts them: one waits in advance.
+
+The next one is started when the agent has nothing urgent to do: an interpreter that starts takes
+the processor for as long as a job that is small would have needed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import proxyctl
+from proxyctl import files
+from proxyctl.worker.base import names
+from proxyctl.worker.task.processes import Identity
+
+# Neither the environment nor the packages of whoever runs the agent have a say in it.
+_PROGRAM: Final = """\
+import sys
+sys.path.insert(0, {root!r})
+from proxyctl.worker.attempt.supervisor import main
+main()
+"""
+
+
+class Supervisors:
+    """Starts supervisors; they outlive the agent, except for the one that waits.
+
+    Args:
+        folder: of the agent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._started: dict[Path, subprocess.Popen[bytes]] = {}  # by the folder of the attempt
+        self._waiting: subprocess.Popen[bytes] | None = self._start()
+
+    def give(self, folder: Path) -> None:
+        """Have the attempt in a folder started.
+
+        Raises:
+            OSError: no supervisor can be started.
+        """
+        line = os.fsencode(folder) + b"\n"
+        with self._lock:
+            supervisor, self._waiting = self._waiting, None
+            # None waits if two jobs come at once, or if somebody has killed it while it waited.
+            if supervisor is None or supervisor.poll() is not None:
+                supervisor = self._start()
+            self._started[folder] = supervisor
+            _tell(supervisor, line)
+
+    def has_ended(self, folder: Path) -> bool:
+        """Say whether the supervisor that was given the attempt in a folder runs no more."""
+        with self._lock:
+            supervisor = self._started.get(folder)
+            return supervisor is None or supervisor.poll() is not None
+
+    def replenish(self) -> None:
+        """Have one wait again; if it cannot be started, the next attempt finds out why."""
+        with self._lock, suppress(OSError):
+            if self._waiting is None:
+                self._waiting = self._start()
+
+    def reap(self) -> int:
+        """Take note of those that have ended, for the kernel to forget; return how many run."""
+        with self._lock:
+            self._started = {
+                folder: each for folder, each in self._started.items() if each.poll() is None
+            }
+            return len(self._started)
+
+    def close(self) -> None:
+        """End the one that waits; those that were given an attempt stay."""
+        with self._lock:
+            if self._waiting is not None:
+                _tell(self._waiting, b"")
+                self._waiting.wait()
+                self._waiting = None
+            for each in self._started.values():
+                each.poll()
+                each.returncode = each.returncode or 0  # it is no longer ours to wait for
+            self._started = {}
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        root = str(Path(proxyctl.__file__).parent.parent)
+        return subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-I", "-S", "-c", _PROGRAM.format(root=root)],
+            stdin=subprocess.PIPE,
+            cwd=self._folder,
+            env={},
+            start_new_session=True,
+            bufsize=0,
+        )
+
+
+def is_running(folder: Path) -> bool:
+    """Say whether the attempt in a folder runs, in the care of its supervisor.
+
+    Raises:
+        FileError: that cannot be read.
+    """
+    path = folder / names.BEGUN
+    # An empty one tells of a supervisor that a loss of power has ended.
+    begun = None if files.is_empty(path) else files.read(path)
+    if not begun or files.read(folder / names.ENDED) is not None:
+        return False
+    return Identity.of_fields(begun).is_alive()
+
+
+def _tell(supervisor: subprocess.Popen[bytes], line: bytes) -> None:
+    assert supervisor.stdin is not None  # noqa: S101 - it was asked for
+    with supervisor.stdin as file:
+        if line:
+            file.write(line)

@@ -1,0 +1,1 @@
+"""Names, records, states, locks and folders, which all parts of a worker use."""

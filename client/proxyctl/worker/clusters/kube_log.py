@@ -1,0 +1,148 @@
+"""The log of a pod, shown as it grows, each byte once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from proxyctl.worker.executors.kubernetes import kube_objects as objects
+from proxyctl.worker.executors.kubernetes.kube_api import KubeError, Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+MISSING: Final = b"\n[some of the log is missing here: the node has thrown it away]\n"
+
+_READ_BYTES: Final = 1 << 18
+_AGAIN_SECONDS: Final = 1.0  # before a log that broke off is read again
+# Of the beginning of a log and of its end, by which they are known again.
+_KNOWN_BYTES: Final = 4096
+# A node keeps ten megabytes of a log unless its owner says otherwise; more is not read at once.
+_WHOLE_MAX_BYTES: Final = 256 << 20
+
+
+class Source(Protocol):
+    """Where a log is read; see `KubeApi`."""
+
+    def lines(
+        self, path: str, query: Mapping[str, str], size: int, opened: Opened
+    ) -> Iterator[bytes]:
+        """Yield what it says."""
+
+
+class LogFollower:
+    """Shows what a pod prints, by a thread of its own.
+
+    A log that breaks off is read again from its beginning, and what was shown is passed over. The
+    node throws the beginning of a long log away: then what was shown last is looked for in what is
+    left. Where that is gone, too, a line says that something is missing.
+
+    Args:
+        source: of the log.
+        path: of the log there.
+        descriptor: where it is shown.
+        ring: is called when the log has come to an end, or broken off.
+
+    Attributes:
+        has_begun: it is being read.
+    """
+
+    def __init__(
+        self, source: Source, path: str, descriptor: int, ring: Callable[[], None]
+    ) -> None:
+        self.has_begun = False
+        self._source = source
+        self._path = path
+        self._descriptor = descriptor
+        self._ring = ring
+        self._head = b""  # of the log on the node
+        self._count = 0  # bytes of the log on the node that were shown, or shall not be
+        self._tail = b""  # of what was shown
+        self._opened = Opened()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+
+    def begin(self) -> None:
+        """Read from now on, until `finish`."""
+        self.has_begun = True
+        self._thread.start()
+
+    def finish(self, seconds: float) -> None:
+        """Show what is left of a log whose container has ended; give up after so many seconds."""
+        self._is_over.set()
+        if self.has_begun:
+            self._thread.join(_AGAIN_SECONDS)  # the end of the log is mostly on its way
+            self._opened.end()
+            self._thread.join(seconds)
+            if self._thread.is_alive():
+                return
+        deadline = time.monotonic() + seconds
+        while not self._has_read_all() and time.monotonic() < deadline:
+            time.sleep(_AGAIN_SECONDS)
+
+    def _has_read_all(self) -> bool:
+        try:
+            self._read({})
+        except KubeError as error:
+            return 400 <= error.status < 500  # there is no log any more, or there never was one
+        return True
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            with suppress(KubeError):  # tried again
+                self._read({"follow": "true"})
+            self._ring()
+            self._is_over.wait(_AGAIN_SECONDS)
+
+    def _read(self, query: Mapping[str, str]) -> None:
+        """Show what is new.
+
+        Raises:
+            KubeError: the log breaks off, or cannot be had.
+        """
+        passed = 0
+        for data in self._lines(query):
+            known = self._head[passed : passed + len(data)]
+            if not data.startswith(known):
+                self._find_again()
+                return
+            skipped = min(len(data), max(0, self._count - passed))
+            passed += len(data)
+            self._take(data[skipped:])
+        if passed < self._count:
+            self._find_again()
+
+    def _find_again(self) -> None:
+        """Go on in a log whose beginning is not the one of before.
+
+        Raises:
+            KubeError: the log breaks off, or cannot be had.
+        """
+        data = b"".join(self._lines({"limitBytes": str(_WHOLE_MAX_BYTES)}))
+        at = data.find(self._tail)
+        rest = data if at < 0 else data[at + len(self._tail) :]
+        if at < 0:
+            self._show(MISSING)
+        self._head, self._count = data[:_KNOWN_BYTES], len(data)
+        self._show(rest)
+        self._tail = (self._tail + rest)[-_KNOWN_BYTES:]
+
+    def _lines(self, query: Mapping[str, str]) -> Iterator[bytes]:
+        wanted = {"container": objects.CONTAINER, **query}
+        return self._source.lines(self._path, wanted, _READ_BYTES, self._opened)
+
+    def _take(self, data: bytes) -> None:
+        """Show what comes next in the log of the node."""
+        self._show(data)
+        if len(self._head) < _KNOWN_BYTES:
+            self._head = (self._head + data)[:_KNOWN_BYTES]
+        self._count += len(data)
+        self._tail = (self._tail + data[-_KNOWN_BYTES:])[-_KNOWN_BYTES:]
+
+    def _show(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]

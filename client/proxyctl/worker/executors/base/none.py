@@ -1,0 +1,73 @@
+"""In the place of an executor that an attempt was begun with, and that is on this device no more.
+
+Its owner has removed the engine, or lends it no longer. Of such an attempt only its supervisor can
+still be reached; were it tried again until the engine comes back, it would keep its slot for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxyctl.worker.executors.base.base import Ending, TaskError
+
+if TYPE_CHECKING:
+    import socket
+
+    from proxyctl.worker.executors.base.base import Finding, Launch, Task
+
+
+class NoExecutor:
+    """Finds nothing and leaves nothing behind; what runs is ended by its supervisor.
+
+    Should the engine come back with something that still runs, the next agent ends that, since no
+    entry of the journal names it.
+
+    Args:
+        words: what is missing.
+    """
+
+    name = "none"
+
+    def __init__(self, words: str) -> None:
+        self._words = f"what the job was begun with is not on this device any more: {words}"
+
+    def check(self) -> list[Finding]:
+        """Return nothing: nobody asks what it needs."""
+        return []
+
+    def prepare(self, task: Task) -> Launch:  # noqa: ARG002 - for none
+        """Refuse."""
+        raise TaskError("host", self._words)
+
+    def attach(self, task: Task, pid: int) -> None:  # noqa: ARG002 - of none
+        """Refuse: nothing holds the attempt to its limits."""
+        raise TaskError("host", self._words)
+
+    def can_reach_ports(self) -> bool:
+        """Return False."""
+        return False
+
+    def connect(self, attempt_id: str, port: int) -> socket.socket:  # noqa: ARG002 - to none
+        """Refuse."""
+        raise TaskError("host", self._words)
+
+    def stop(self, attempt_id: str, grace_s: float) -> None:
+        """Do nothing; the supervisor is asked next."""
+
+    def running(self) -> set[str]:
+        """Return nothing."""
+        return set()
+
+    def left(self) -> set[str]:
+        """Return nothing."""
+        return set()
+
+    def ended(self, attempt_id: str) -> Ending:  # noqa: ARG002 - the same of all
+        """Say that it went away: what the program printed or returned may be anything."""
+        return Ending(lost=self._words)
+
+    def clean(self, attempt_id: str) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

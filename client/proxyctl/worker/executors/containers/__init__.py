@@ -1,0 +1,1 @@
+"""Containers: docker, podman and gVisor."""

@@ -1,0 +1,1 @@
+"""Jobs in a Kubernetes cluster."""

@@ -1,0 +1,1 @@
+"""Images of containers, and their registries."""

@@ -1,0 +1,1 @@
+"""Connections of a worker: outward, tunnels into jobs, and their ports."""

@@ -1,0 +1,471 @@
+"""The way into jobs that listen on ports: the daemon asks, and the device connects and dials back.
+
+Theory of operation
+-------------------
+As long as an attempt with ports runs, a control connection is kept with the port where devices
+attach (`protocol/frames.py`), of each daemon of the service (`doors.py`). On it that asks for one
+stream after the other, each into a port of an attempt. What it asks is compared with what runs here
+and with what the buyer has declared: so it reaches those ports, on the loopback of that sandbox,
+and nothing else of this device or its network. The socket into the job and a connection to the
+daemon under TLS are then relayed as an exit relays (`attach/relay/relay.py`): half closes, resets
+and slow readers go through.
+
+Streams outlive a lost control connection, and end with their attempt and with the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import urlsplit
+
+from proxyctl import __version__
+from proxyctl.attach.daemon.borrower import Borrower
+from proxyctl.attach.daemon.control import (
+    ATTACH_SECONDS,
+    AttachError,
+    keep_alive,
+    open_control,
+    secure_door,
+)
+from proxyctl.attach.relay.dial import connect as dial
+from proxyctl.attach.relay.relay import AsyncioRelays
+from proxyctl.protocol.frames import (
+    VERSION,
+    Dialled,
+    Drain,
+    Frame,
+    FrameError,
+    Open,
+    Outcome,
+    Preface,
+    Sorry,
+    Tunnel,
+    Tunnelled,
+)
+from proxyctl.words import plain_line
+from proxyctl.worker.executors.base.base import TaskError
+from proxyctl.worker.network.doors import REFUSED_SECONDS, Door, Doors, doors_of
+from proxyctl.worker.network.probe import connected
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable
+    from concurrent.futures import ThreadPoolExecutor
+    from typing import Any
+
+    from proxyctl.attach.daemon.control import ControlConnection
+    from proxyctl.attach.daemon.secure import SecureDoor, SecureTransport
+    from proxyctl.attach.network.lan import Guard
+    from proxyctl.attach.relay.relay import End
+    from proxyctl.attach.relay.relays import AnyRelay
+    from proxyctl.worker.base.retries import Retries
+    from proxyctl.worker.network.ports import Served
+    from proxyctl.worker.task.allowance import Allowance
+
+_logger = logging.getLogger("worker")
+
+# At once; each has two descriptors, of which most systems give a program 1,024, and two buffers.
+STREAMS_PER_ATTEMPT: Final = 256
+STREAMS_MAX: Final = 384
+# Handshakes with the daemon at once, which takes so many from one network.
+DIALS_AT_ONCE: Final = 16
+CONNECT_SECONDS: Final = 10.0  # into the sandbox, and as long again to the daemon
+IDLE_SECONDS: Final = 3600.0  # without a byte either way
+_TEND_SECONDS: Final = 30.0  # between looks at streams that are idle, or broke without a word
+_DRAIN_GRACE_SECONDS: Final = 5.0  # behind the time that a daemon takes to stop
+_DRAIN_MOST_SECONDS: Final = 3600.0
+_CLOSE_SECONDS: Final = 2.0  # for streams that are cut to let go of their sockets
+_MISMATCH: Final = "the port for devices shows another certificate than the marketplace has named"
+
+
+class JobTunnel:
+    """Lets the daemon's users into jobs; a `WayIn`, and belongs to one event loop.
+
+    Args:
+        api: the address of the marketplace.
+        token: of this device.
+        ask: returns what the API says of a path; blocks, and raises LinkError and RefusedError.
+        guard: judges the door, if it is elsewhere than the API; None where it may not be.
+        allowance: of what may go through; closed with the tunnel.
+        pool: of threads that may block.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        token: str,
+        ask: Callable[[str], dict[str, Any]],
+        guard: Guard | None,
+        allowance: Allowance,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._api_host = urlsplit(api).hostname or ""
+        self._token = token
+        self._ask = ask
+        self._guard = guard
+        self._allowance = allowance
+        self._pool = pool
+        self._relays = AsyncioRelays(self._loop, acknowledges=True)
+        self._attempts: dict[str, _Attempt] = {}
+        self._attaching: asyncio.Task[None] | None = None
+        self._over: set[asyncio.Task[None]] = set()  # that were cancelled, until they have ended
+        self._dials = asyncio.Semaphore(DIALS_AT_ONCE)
+        self._says = ""
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open or on their way."""
+        return sum(each.streams for each in self._attempts.values())
+
+    def serve(self, served: Served) -> None:
+        """See `WayIn.serve`."""
+        self._attempts[served.attempt_id] = _Attempt(served, self._allowance, self._spent)
+        if self._attaching is None:
+            self._attaching = self._loop.create_task(self._run())
+
+    def forget(self, attempt_id: str) -> None:
+        """See `WayIn.forget`."""
+        attempt = self._attempts.pop(attempt_id, None)
+        if attempt is not None:
+            attempt.cut()
+        if not self._attempts and self._attaching is not None:
+            task, self._attaching = self._attaching, None
+            task.cancel()
+            self._over.add(task)
+            task.add_done_callback(self._over.discard)
+
+    async def close(self) -> None:
+        """See `WayIn.close`."""
+        attempts = list(self._attempts.values())
+        for attempt_id in list(self._attempts):
+            self.forget(attempt_id)
+        tasks = {*self._over, *(each for attempt in attempts for each in attempt.opening)}
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+        await asyncio.sleep(0)  # sockets are closed in the next turn
+        self._allowance.close()
+
+    # --- attached --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        tending = self._loop.create_task(self._tend_forever())
+        try:
+            await Doors(self._doors, self._hold, self._say).keep()
+        finally:
+            tending.cancel()
+            with suppress(asyncio.CancelledError):
+                await tending
+
+    async def _hold(self, door: Door, retries: Retries) -> float:
+        return await _Attachment(self, retries).hold(door, self._way_to(door))
+
+    async def _doors(self) -> list[Door]:
+        path = "/api/worker/tunnel"
+        return doors_of(await self._loop.run_in_executor(self._pool, self._ask, path))
+
+    def _way_to(self, door: Door) -> Callable[[], Awaitable[socket.socket]] | None:
+        """Return how to connect to the door; None for as anybody does.
+
+        The API is where its owner has agreed to. Anything else that it names is judged like what a
+        stranger names, or it could make this device knock at doors of the owner's network.
+        """
+        if door.host == self._api_host:
+            return None
+
+        async def judged() -> socket.socket:
+            if self._guard is None:
+                raise PermissionError("it is not where the marketplace is")
+            self._guard.surroundings.refresh()
+            rows = await self._loop.getaddrinfo(self._api_host, None)
+            home = ip_address(str(rows[0][4][0]).partition("%")[0])
+            there = Borrower(door.host, door.port, home, self._guard, self._loop)
+            return await there.connect(ATTACH_SECONDS)
+
+        return judged
+
+    async def _tend_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_TEND_SECONDS)
+            before = self._loop.time() - IDLE_SECONDS
+            for attempt in self._attempts.values():
+                attempt.tend(before)
+
+    def _say(self, words: str) -> None:
+        if words != self._says:
+            self._says = words
+            _logger.info("%s", plain_line(words))
+
+    # --- what an attachment uses -----------------------------------------------------------------
+
+    def hello(self) -> Tunnel:
+        """Return what is said first."""
+        return Tunnel(VERSION, self._token, __version__)
+
+    def attached(self, host: str) -> None:
+        """The daemon has taken this device in."""
+        self._say(f"ports of jobs can be reached through {host}")
+
+    def open(self, attachment: _Attachment, order: Open) -> None:
+        """Begin with a stream that the daemon asks for, or say why not."""
+        attempt = self._attempts.get(f"{order.job_id}-{order.attempt}")
+        if attempt is None:
+            outcome = Outcome.NOT_ALLOWED
+        elif order.port not in attempt.served.ports:
+            outcome = Outcome.REFUSED
+        elif not self._allowance.left():
+            outcome = Outcome.PAUSED
+        elif attempt.streams >= STREAMS_PER_ATTEMPT or self.streams >= STREAMS_MAX:
+            outcome = Outcome.AT_LIMIT
+        else:
+            task = self._loop.create_task(self._carry(attachment, order, attempt))
+            attempt.opening.add(task)
+
+            def done(task: asyncio.Task[None]) -> None:
+                attempt.opening.discard(task)
+                if task.cancelled():  # the attempt has ended; perhaps before its first step
+                    attachment.answer(order, Outcome.NOT_ALLOWED)
+
+            task.add_done_callback(done)
+            return
+        attachment.answer(order, outcome)
+
+    def _spent(self) -> None:
+        """Cut everything: as much has gone through as may in a day."""
+        self._say("as much has gone through ports of jobs as may in a day; nobody is let in")
+        for attempt in self._attempts.values():
+            attempt.cut_streams()
+
+    async def _carry(self, attachment: _Attachment, order: Open, attempt: _Attempt) -> None:
+        try:
+            served = attempt.served
+            target = await connected(served.connect, order.port, self._pool, CONNECT_SECONDS)
+        except (OSError, TaskError) as error:
+            attachment.answer(order, _outcome_of(error))
+            return
+        try:
+            async with self._dials:
+                work = await attachment.dial()
+                await self._join(attachment, order, attempt, work, target)
+        except OSError as error:
+            target.close()
+            _logger.info("job %s: a connection is lost: %s", served.attempt_id, error)
+            attachment.answer(order, Outcome.FAILED)
+        except BaseException:
+            target.close()
+            raise
+
+    async def _join(
+        self,
+        attachment: _Attachment,
+        order: Open,
+        attempt: _Attempt,
+        work: End,
+        target: socket.socket,
+    ) -> None:
+        preface = attachment.preface_of(order).encode()
+
+        def began(relay: AnyRelay) -> None:
+            # Not before: what the daemon's user says comes right behind it, and has its way now.
+            attempt.relays.add(relay)
+            if not self._allowance.left():  # it was on its way while the rest of the day went
+                attachment.answer(order, Outcome.PAUSED)
+                relay.abort()
+                return
+            cast("SecureTransport", work.transport).write_before(preface)
+
+        try:
+            await self._relays.join(
+                work,
+                target,
+                meter=attempt,
+                said=lambda _: None,
+                over=attempt.relays.discard,
+                began=began,
+            )
+        except BaseException:
+            work.reset()
+            raise
+
+
+class _Attempt:
+    """The streams into one attempt; counts their bytes.
+
+    Args:
+        served: the attempt.
+        allowance: of all attempts.
+        spent: called when nothing may go through any more.
+    """
+
+    def __init__(self, served: Served, allowance: Allowance, spent: Callable[[], None]) -> None:
+        self.served = served
+        self._allowance = allowance
+        self._spent = spent
+        self.opening: set[asyncio.Task[None]] = set()
+        self.relays: set[AnyRelay] = set()
+        self.moved = 0
+
+    @property
+    def streams(self) -> int:
+        """How many are open or on their way."""
+        return len(self.opening) + len(self.relays)
+
+    def count(self, size: int) -> float:
+        """See `Meter.count`."""
+        self.moved += size
+        seconds = self._allowance.take(size)
+        if not self._allowance.left():
+            self._spent()
+        return seconds
+
+    def most(self) -> int:
+        """See `Meter.most`."""
+        return self._allowance.left()
+
+    def tend(self, before: float) -> None:
+        """Cut what is broken, or has been idle since some time of the loop."""
+        for relay in tuple(self.relays):
+            if relay.moved_at < before:
+                relay.abort()
+            else:
+                relay.tend()
+
+    def cut(self) -> None:
+        """End all of them at once."""
+        for task in tuple(self.opening):
+            task.cancel()
+        self.cut_streams()
+        if self.moved:
+            _logger.info("job %s: %d bytes through its ports", self.served.attempt_id, self.moved)
+
+    def cut_streams(self) -> None:
+        """End those that are open."""
+        for relay in tuple(self.relays):
+            relay.abort()
+
+
+class _Attachment:
+    """One control connection, as long as it lasts."""
+
+    def __init__(self, tunnel: JobTunnel, retries: Retries) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tunnel = tunnel
+        self._retries = retries
+        self._control: ControlConnection | None = None
+        self._welcomed: asyncio.Future[Tunnelled] = self._loop.create_future()
+        self._sorry: Sorry | None = None
+        self._leaving: asyncio.TimerHandle | None = None
+        self._door: SecureDoor | None = None
+        self._endpoint = ("", 0)
+
+    async def hold(self, door: Door, way: Callable[[], Awaitable[socket.socket]] | None) -> float:
+        """Attach, and stay; return for how many seconds not to come again.
+
+        Raises:
+            AttachError: there was no connection, or it was lost.
+        """
+        self._door = secure_door(door.host, door.certificate)
+        control = await open_control(
+            door.host,
+            door.port,
+            self._tunnel.hello(),
+            pin=door.certificate,
+            receive=self._receive,
+            connect=way,
+            mismatch=_MISMATCH,
+        )
+        try:
+            waiting: set[asyncio.Future[Any]] = {self._welcomed, control.closed}
+            await asyncio.wait(waiting, timeout=ATTACH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if self._welcomed.done():
+                self._retries.succeeded()
+                self._tunnel.attached(door.host)
+                await keep_alive(control, self._welcomed.result().heartbeat_seconds)
+            else:
+                control.close("the daemon did not answer")
+            words = await control.closed
+            if self._sorry is not None:
+                return self._refused(self._sorry)
+            raise AttachError(words)
+        finally:
+            self._control = None
+            if self._leaving is not None:
+                self._leaving.cancel()
+            control.close("nobody has to be let in any more")
+
+    def answer(self, order: Open, outcome: Outcome) -> None:
+        """Say why there is no stream."""
+        if self._control is not None:
+            self._control.send(Dialled(order.number, outcome, 0, None, 0))
+
+    def preface_of(self, order: Open) -> Preface:
+        """Return what the work connection for an order begins with."""
+        return Preface(self._welcomed.result().attachment, order.number, order.ticket)
+
+    async def dial(self) -> End:
+        """Open a work connection, on which nothing is said yet.
+
+        Raises:
+            OSError: there is none.
+        """
+        assert self._door is not None  # noqa: S101 - orders come over a connection through it
+        host, port = self._endpoint
+        sock = await dial(ip_address(host), port, CONNECT_SECONDS)
+        return await self._door.park(sock, b"", lambda: None)
+
+    def _receive(self, control: ControlConnection, frame: Frame) -> None:
+        if isinstance(frame, Sorry):
+            self._sorry = frame
+            control.close("the daemon refuses this device")
+        elif isinstance(frame, Tunnelled):
+            if self._welcomed.done():
+                raise FrameError("a second welcome")
+            self._endpoint = control.endpoint
+            self._control = control  # orders may come before `hold` goes on
+            self._welcomed.set_result(frame)
+        elif isinstance(frame, Drain):
+            self._drain(control, frame.seconds)
+        elif isinstance(frame, Open) and self._welcomed.done():
+            self._tunnel.open(self, frame)
+
+    def _drain(self, control: ControlConnection, seconds: int) -> None:
+        """Leave a daemon that stops when it has stopped; what is open goes on until then."""
+        if self._leaving is None:
+            delay = min(seconds, _DRAIN_MOST_SECONDS) + _DRAIN_GRACE_SECONDS
+            words = "the daemon is stopping"
+            self._leaving = self._loop.call_later(delay, control.close, words)
+
+    def _refused(self, sorry: Sorry) -> float:
+        words = plain_line(sorry.words)
+        _logger.info("ports of jobs cannot be reached: %s", words)
+        if not sorry.retry_seconds:
+            return REFUSED_SECONDS
+        return self._retries.failed(min(sorry.retry_seconds, REFUSED_SECONDS))
+
+
+def job_tunnel(
+    api: str,
+    token: str,
+    ask: Callable[[str], dict[str, Any]],
+    guard: Guard | None,
+    allowance: Allowance,
+) -> Callable[[ThreadPoolExecutor], JobTunnel]:
+    """Return what makes the way in, once there is a loop; see `JobTunnel`."""
+    return partial(JobTunnel, api, token, ask, guard, allowance)
+
+
+def _outcome_of(error: OSError | TaskError) -> Outcome:
+    """Return what the daemon is told of a job that was not connected to."""
+    if isinstance(error, TaskError):
+        return Outcome.REFUSED
+    if isinstance(error, TimeoutError):
+        return Outcome.TIMED_OUT
+    if error.errno == errno.ESRCH:
+        return Outcome.NOT_ALLOWED
+    return Outcome.REFUSED if error.errno == errno.ECONNREFUSED else Outcome.FAILED

@@ -1,0 +1,1 @@
+"""The task of an attempt: its limits, its processes, and the time to prepare."""

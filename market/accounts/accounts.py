@@ -1,0 +1,609 @@
+"""Accounts of people: registering, logging in, and what they own."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from market.accounts.letters import Letters
+from market.accounts.mail import password_changed
+from market.accounts.passwords import Passwords
+from market.accounts.proofs import Proof, Proofs, keep
+from market.accounts.referrals import Rewards, parse_code, refer
+from market.accounts.scopes import Grant
+from market.accounts.tokens import Claims, Tokens
+from market.base.errors import Code, MarketError
+from market.base.networks import site
+from market.base.throttle import Throttle
+from market.base.user_fields import (
+    PASSWORD_MAX_CHARACTERS,
+    check_email,
+    check_password,
+    check_username,
+    email_key,
+    username_key,
+)
+from market.events.catalogue import LoginNewNetwork, PasswordChanged, WalletDeposited
+from market.events.catalogue import amount as shown
+from market.events.context import Context
+from market.events.idempotency import Receipt
+from market.events.recording import Recording, record
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import Currency
+from storage.accounts import keys as key_queries
+from storage.accounts import users as queries
+from storage.accounts.users import LoginRow, LoginSessionRow, UserRow
+from storage.engines.store import Transaction
+from storage.money import ledger as ledger_queries
+
+LOGIN_MAX_SECONDS = 30 * 86_400
+LOGIN_WINDOW_SECONDS = 15 * 60
+HOUR_SECONDS = 3_600
+KNOWN_MAX = 10_000
+# Networks of a user that are known. Who moves about more than that is told again.
+NETWORKS_MAX = 50
+LOGINS_MAX = 100  # that are listed; older ones are ended with "all others"
+ENDED = "The login session has ended; log in again."
+TAKEN = frozenset({Code.EMAIL_TAKEN, Code.USERNAME_TAKEN, Code.IDEMPOTENCY_KEY_REUSED})
+WRONG = frozenset({Code.INVALID_CREDENTIALS, Code.WRONG_PASSWORD})
+
+
+class Login(Struct, frozen=True):
+    """A login that succeeded: the token to show from now on, and whose it is."""
+
+    token: str
+    profile: LoginRow
+
+
+class Caller(Struct, frozen=True):
+    """Whoever shows a valid session token, and the login session it belongs to.
+
+    With an API key in the token's place, `session_id` is the key's identifier, and `key` says what
+    it is for.
+    """
+
+    profile: LoginRow
+    session_id: str
+    key: Grant | None = None
+
+
+class _Known(Struct, frozen=True):
+    """A caller as of one version of the store, until the login session ends (UTC seconds)."""
+
+    version: bytes
+    expires_at: int
+    caller: Caller
+
+
+class LoginLimits(Struct, frozen=True):
+    """How often somebody may fail within a quarter of an hour, and register in an hour.
+
+    Failing is showing a wrong password or a wrong secret, or asking for a name that is taken. 0
+    switches a limit off.
+    """
+
+    failures_per_email: int = 10
+    failures_per_client: int = 100
+    registrations_per_client: int = 30
+
+
+class _Throttles:
+    """How often each e-mail address, client and user has tried of late.
+
+    `failures_by_user` counts wrong passwords of callers who are logged in: they must not be locked
+    out by others who fail at their e-mail address.
+    """
+
+    def __init__(self, limits: LoginLimits, now: Callable[[], int]) -> None:
+        self.failures_by_email = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
+        self.failures_by_client = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
+        self.failures_by_user = Throttle(limits.failures_per_email, LOGIN_WINDOW_SECONDS, now)
+        self.refusals = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, now)
+        self.registrations = Throttle(limits.registrations_per_client, HOUR_SECONDS, now)
+
+
+class Accounts:
+    """Registers people, lets them in, and knows who is calling.
+
+    Args:
+        context: the store, identifiers and the time.
+        passwords: hashes and verifies.
+        tokens: signs and verifies.
+        limits: how often somebody may try.
+        rewards: what a referral earns the newcomer and the owner of the code.
+        proofs: makes the e-mail that asks a newcomer to confirm their address.
+        letters: e-mails to users.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        passwords: Passwords,
+        tokens: Tokens,
+        limits: LoginLimits,
+        rewards: Rewards,
+        proofs: Proofs,
+        letters: Letters,
+    ) -> None:
+        self._context = context
+        self._rewards = rewards
+        self._proofs = proofs
+        self._letters = letters
+        self._store = context.store
+        self._passwords = passwords
+        self._tokens = tokens
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self._known: dict[str, _Known] = {}  # by token
+        self._throttles = _Throttles(limits, context.now)
+
+    async def register(
+        self,
+        *,
+        username: str,
+        email: str,
+        password: str,
+        ref: str = "",
+        client: str = "",
+        user_agent: str = "",
+        receipt: Receipt[tuple[Login, bool]] | None = None,
+    ) -> tuple[Login, bool]:
+        """Open an account and log its owner in; say too whether the referral code was applied.
+
+        With it goes the e-mail that asks them to confirm their address.
+
+        Args:
+            username: how others see them.
+            email: how they log in.
+            password: what they prove it with.
+            ref: a referral code; a wrong one does not stop the registration.
+            client: the network that they are counted by.
+            user_agent: the program that they use, in a few words.
+            receipt: keeps the reply, if this is to be done once.
+
+        Raises:
+            MarketError: `invalid_field`, `email_taken`, `username_taken`, `too_busy`,
+                `too_many_attempts`, `idempotency_key_reused`.
+            Replayed: this was answered before.
+        """
+        _check_user(username, email, password)
+        self._throttles.registrations.take(client)
+        try:
+            with self._throttles.refusals.attempt(client, TAKEN):
+                # Looked up before anything is hashed: hashing is dear, and asking is free.
+                await self._refuse_taken(username, email, receipt)
+                user = await prepared_user(
+                    self._passwords,
+                    user_id=self._identifiers.new(),
+                    username=username,
+                    email=email,
+                    password=password,
+                    now=self._now(),
+                    client=client,
+                )
+                return await self._add(user, ref, receipt, _Origin(client, user_agent))
+        except Exception:
+            self._throttles.registrations.take_back(client)
+            raise
+
+    async def login(
+        self, *, email: str, password: str, client: str = "", user_agent: str = ""
+    ) -> Login:
+        """Log a user in; `client` is the network that their failures are counted by.
+
+        An unknown e-mail address is answered like a wrong password, and takes as long.
+
+        Raises:
+            MarketError: `invalid_credentials`, `too_busy`, `too_many_attempts`.
+        """
+        key = email_key(email)
+        with (
+            self._throttles.failures_by_email.attempt(key, WRONG),
+            self._throttles.failures_by_client.attempt(client, WRONG),
+        ):
+            user = await self._store.read(queries.find_by_email, key)
+            encoded = user.password_hash if user is not None else None
+            right = await self._passwords.verify(
+                password[: PASSWORD_MAX_CHARACTERS + 1], encoded, client=client
+            )
+            if user is None or not right:
+                raise MarketError(Code.INVALID_CREDENTIALS)
+            login = await self._logged_in(user, _Origin(client, user_agent))
+        self._throttles.failures_by_email.forget(key)
+        return login
+
+    async def logout(self, caller: Caller) -> None:
+        """End the caller's login session; its tokens are void at once."""
+        await self._store.write(queries.end_login, caller.session_id, self._now())
+
+    async def logins(self, caller: Caller) -> list[LoginSessionRow]:
+        """Return the caller's login sessions that are valid, newest first, a hundred at most."""
+        return await self._store.read(
+            queries.logins, caller.profile.user_id, now=self._now(), limit=LOGINS_MAX
+        )
+
+    async def end_login(self, caller: Caller, session_id: str) -> None:
+        """End a login session of the caller; its tokens are void at once.
+
+        Raises:
+            MarketError: `login_not_found`.
+        """
+        user_id, now = caller.profile.user_id, self._now()
+        if not await self._store.write(queries.end_login_of, session_id, user_id=user_id, now=now):
+            raise MarketError(Code.LOGIN_NOT_FOUND)
+
+    async def end_other_logins(self, caller: Caller) -> None:
+        """End every login session of the caller but the one that asks."""
+        await self._store.write(
+            queries.end_logins, caller.profile.user_id, but=caller.session_id, now=self._now()
+        )
+
+    async def refresh(self, caller: Caller) -> str:
+        """Return a new token of the same login session; the old one lives out its time.
+
+        A token is void once its session has ended, thirty days after the login.
+        """
+        claims = Claims(caller.profile.user_id, caller.session_id, self._now())
+        return self._tokens.sign(claims, token_id=self._identifiers.new())
+
+    async def change_password(
+        self, caller: Caller, *, old: str, new: str, client: str = ""
+    ) -> None:
+        """Replace the caller's password; every other login session of theirs ends.
+
+        Raises:
+            MarketError: `wrong_password`, `invalid_field`, `too_busy`, `too_many_attempts`;
+                `unauthorized`, when this login session was ended meanwhile.
+        """
+        check_password(new, field="new_password")
+        user_id = caller.profile.user_id
+        with self._throttles.failures_by_user.attempt(user_id, WRONG):
+            user = await self._store.read(queries.find, user_id)
+            if user is None:
+                raise MarketError(Code.UNAUTHORIZED)
+            if not await self._passwords.verify(old, user.password_hash, client=client):
+                raise MarketError(Code.WRONG_PASSWORD, field="old_password")
+            encoded = await self._passwords.hash(new, client=client)
+            new_password = NewPassword(encoded, caller.session_id)
+            await self._store.write(
+                _change_password, self._context, self._letters, user, new_password
+            )
+        self._letters.wake()
+
+    def forgive(self, email: str) -> None:
+        """Forget the failed logins at an address whose owner has proved who they are."""
+        self._throttles.failures_by_email.forget(email_key(email))
+
+    async def authenticate(self, token: str) -> Caller:
+        """Return whose token this is, as of now.
+
+        Raises:
+            MarketError: `unauthorized`.
+        """
+        now, version = self._now(), self._store.version()
+        claims = self._tokens.verify(token, now=now)
+        known = self._known.get(token)
+        if known is not None and known.version == version and now < known.expires_at:
+            return known.caller
+        login = await self._store.read(
+            queries.profile_by_login, session_id=claims.session_id, user_id=claims.user_id, now=now
+        )
+        if login is None:
+            raise MarketError(Code.UNAUTHORIZED, ENDED)
+        profile, expires_at = login
+        caller = Caller(profile, claims.session_id)
+        if version is not None:  # without one, a cached caller could not be told from a stale one
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[token] = _Known(version, expires_at, caller)
+        return caller
+
+    async def is_current(self, caller: Caller) -> bool:
+        """Say whether the login, or key, of a caller who was let in has neither ended nor expired.
+
+        Raises:
+            StoreError: it cannot be said now.
+        """
+        now = self._now()
+        if caller.key is not None:
+            key = await self._store.read(key_queries.find_live, caller.key.key_id, now)
+            return key is not None
+        login = await self._store.read(
+            queries.profile_by_login,
+            session_id=caller.session_id,
+            user_id=caller.profile.user_id,
+            now=now,
+        )
+        return login is not None
+
+    async def _refuse_taken(
+        self, username: str, email: str, receipt: Receipt[tuple[Login, bool]] | None
+    ) -> None:
+        """Refuse a name or an address that is taken; replay the request that took the address."""
+        refusal = await self._store.read(_refusal, username, email)
+        if refusal is Code.EMAIL_TAKEN and receipt is not None:
+            await self._store.read(_replay, email, receipt)
+        if refusal is not None:
+            raise MarketError(refusal, field="email" if refusal is Code.EMAIL_TAKEN else "username")
+
+    async def _add(
+        self,
+        user: UserRow,
+        ref: str,
+        receipt: Receipt[tuple[Login, bool]] | None,
+        origin: "_Origin",
+    ) -> tuple[Login, bool]:
+        """Store a user who is logged in, and say whether the referral code was applied."""
+        claims = Claims(user.id, self._identifiers.new(), user.created_at)
+        token = self._tokens.sign(claims, token_id=self._identifiers.new())
+        proof = self._proofs.of_address(user.id, user.email)
+        new = _Registration(
+            user, claims, token, ref, self._rewards, self._identifiers.new(), proof, receipt, origin
+        )
+        try:
+            try:
+                added = await self._store.write(_register, self._context, new)
+            except _NotReferredError:
+                added = await self._store.write(_register, self._context, replace(new, ref=""))
+        except MarketError as error:
+            if error.code in TAKEN:  # by a registration at the same time, perhaps this very request
+                await self._refuse_taken(user.username, user.email, receipt)
+            raise
+        self._proofs.wake()
+        return added
+
+    async def _logged_in(self, user: UserRow, origin: "_Origin") -> Login:
+        """Begin a login session of a user whose password was verified, as long as it is theirs."""
+        claims = Claims(user.id, self._identifiers.new(), self._now())
+        profile = await self._store.write(
+            _begin_login, self._context, claims, user.password_hash, origin
+        )
+        return Login(self._tokens.sign(claims, token_id=self._identifiers.new()), profile)
+
+
+async def prepared_user(
+    passwords: Passwords,
+    *,
+    user_id: str,
+    username: str,
+    email: str,
+    password: str,
+    now: int,
+    client: str = "",
+) -> UserRow:
+    """Check what a new user gave, and hash the password.
+
+    Raises:
+        MarketError: `invalid_field` naming the field, `too_busy`.
+    """
+    _check_user(username, email, password)
+    encoded = await passwords.hash(password, client=client)
+    return UserRow(user_id, username, email, encoded, None, now)
+
+
+async def add_user(tx: Transaction, user: UserRow) -> None:
+    """Store a user with empty accounts.
+
+    Raises:
+        MarketError: `email_taken`, `username_taken`.
+    """
+    folded = email_key(user.email)
+    added = await queries.insert(
+        tx, user, username_key=username_key(user.username), email_key=folded
+    )
+    if not added:
+        if await queries.find_by_email(tx, folded) is not None:
+            raise MarketError(Code.EMAIL_TAKEN, field="email")
+        raise MarketError(Code.USERNAME_TAKEN, field="username")
+    await ledger.open_accounts(tx, user.id)
+
+
+async def deposit(
+    tx: Transaction,
+    context: Recording,
+    *,
+    email: str,
+    currency: Currency,
+    amount: int,
+    reference: str,
+    transfer_id: str,
+    now: int,
+) -> bool:
+    """Pay money into a user's wallet; False when this reference was deposited before.
+
+    Args:
+        tx: the transaction.
+        context: records it for its user.
+        email: whose wallet.
+        currency: in which currency.
+        amount: micro-units, above zero.
+        reference: names this deposit, once and for all.
+        transfer_id: the identifier of the transfer.
+        now: UTC seconds.
+
+    Raises:
+        MarketError: `user_not_found`, `invalid_field`, `amount_too_large`; `reference_reused`, when
+            the reference is another deposit's.
+    """
+    user = await queries.find_by_email(tx, email_key(email))
+    if user is None:
+        raise MarketError(Code.USER_NOT_FOUND, f"There is no user with the address {email}.")
+    if amount <= 0:
+        raise MarketError(Code.INVALID_FIELD, "A deposit must be above zero.", field=str(currency))
+    movement = Movement(ledger.deposits(currency), ledger.available(user.id, currency), amount)
+    key = f"deposit:{reference}:{currency}"
+    transfer = Transfer(
+        transfer_id, key, TransferKind.DEPOSIT, reference, currency, (movement,), now
+    )
+    if await ledger.post(tx, transfer):
+        name: Literal["usd", "credit"] = "usd" if currency is Currency.USD else "credit"
+        deposited = WalletDeposited(shown(amount), name, reference)
+        await record(tx, context, user.id, deposited, subject_id=transfer_id)
+        return True
+    if await ledger.posted(tx, key) != [movement]:
+        raise MarketError(Code.REFERENCE_REUSED)
+    return False
+
+
+async def spendable(tx: Transaction, email: str) -> dict[Currency, int]:
+    """Return what a user can spend, in micro-units by currency.
+
+    Raises:
+        MarketError: `user_not_found`.
+    """
+    user = await queries.find_by_email(tx, email_key(email))
+    if user is None:
+        raise MarketError(Code.USER_NOT_FOUND, f"There is no user with the address {email}.")
+    return {
+        currency: await ledger_queries.balance(tx, ledger.available(user.id, currency)) or 0
+        for currency in Currency
+    }
+
+
+class NewPassword(Struct, frozen=True):
+    """A password that replaces one: its hash, and the login that goes on ("" for none)."""
+
+    password_hash: str
+    keep: str = ""
+
+
+async def replace_password(
+    tx: Transaction, context: Context, letters: Letters, user_id: str, new: NewPassword
+) -> None:
+    """Replace a user's password; the caller has locked the user, and wakes the sender of e-mails.
+
+    Every login session of theirs but `new.keep` ends, and every link that was sent to replace the
+    old password is void. An event and an e-mail follow, because a thief may have done it.
+    """
+    now = context.now()
+    await queries.set_password(tx, user_id, new.password_hash)
+    await queries.end_logins(tx, user_id, but=new.keep, now=now)
+    await queries.void_mail_tokens(tx, user_id, purpose="reset", now=now)
+    await record(tx, context, user_id, PasswordChanged(by_email=not new.keep))
+    await letters.put(tx, user_id, f"password changed:{user_id}", password_changed)
+
+
+def _check_user(username: str, email: str, password: str) -> None:
+    check_username(username)
+    check_email(email)
+    check_password(password)
+
+
+async def _refusal(tx: Transaction, username: str, email: str) -> Code | None:
+    if await queries.find_by_email(tx, email_key(email)) is not None:
+        return Code.EMAIL_TAKEN
+    if await queries.is_name_taken(tx, username_key(username)):
+        return Code.USERNAME_TAKEN
+    return None
+
+
+async def _replay(tx: Transaction, email: str, receipt: Receipt[tuple[Login, bool]]) -> None:
+    user = await queries.find_by_email(tx, email_key(email))
+    if user is not None:
+        await receipt.replay(tx, user.id)
+
+
+async def _change_password(
+    tx: Transaction, context: Context, letters: Letters, verified: UserRow, new: NewPassword
+) -> None:
+    """Replace the very password that was verified, if this login session still lives."""
+    await queries.lock(tx, verified.id)
+    if not await queries.is_live(tx, new.keep, context.now()):
+        raise MarketError(Code.UNAUTHORIZED, ENDED)
+    user = await queries.find(tx, verified.id)
+    if user is None or user.password_hash != verified.password_hash:
+        raise MarketError(Code.WRONG_PASSWORD, field="old_password")
+    await replace_password(tx, context, letters, user.id, new)
+
+
+class _NotReferredError(Exception):
+    """The referral code is no good; all of it is rolled back, and done again without."""
+
+
+class _Origin(Struct, frozen=True):
+    """Where a login comes from: the network, and the program in a few words; "" if not known."""
+
+    client: str
+    user_agent: str
+
+
+class _Registration(Struct, frozen=True):
+    """A user to be stored, and everything that is stored with them."""
+
+    user: UserRow
+    claims: Claims
+    token: str
+    ref: str
+    rewards: Rewards
+    transfer_id: str
+    proof: Proof
+    receipt: Receipt[tuple[Login, bool]] | None
+    origin: _Origin
+
+
+async def _register(tx: Transaction, context: Context, new: _Registration) -> tuple[Login, bool]:
+    user = new.user
+    await add_user(tx, user)
+    if new.ref:
+        try:
+            await refer(
+                tx,
+                context,
+                user.id,
+                parse_code(new.ref),
+                rewards=new.rewards,
+                transfer_id=new.transfer_id,
+                now=user.created_at,
+                is_new=True,
+            )
+        except MarketError as error:
+            raise _NotReferredError from error
+    profile = await _begin_login(tx, context, new.claims, user.password_hash, new.origin)
+    login = Login(new.token, profile)
+    await keep(tx, new.proof)
+    if new.receipt is not None:
+        await new.receipt.keep_for(tx, user.id, (login, bool(new.ref)))
+    return login, bool(new.ref)
+
+
+async def _begin_login(
+    tx: Transaction, context: Context, claims: Claims, verified: str, origin: _Origin
+) -> LoginRow:
+    await queries.lock(tx, claims.user_id)
+    user = await queries.find(tx, claims.user_id)
+    if user is None or user.password_hash != verified:
+        raise MarketError(Code.INVALID_CREDENTIALS)
+    await queries.insert_login(
+        tx,
+        session_id=claims.session_id,
+        user_id=claims.user_id,
+        created_at=claims.issued_at,
+        expires_at=claims.issued_at + LOGIN_MAX_SECONDS,
+        network=site(origin.client) or origin.client,
+        user_agent=origin.user_agent,
+    )
+    await _note_network(tx, context, claims.user_id, origin.client)
+    profile = await queries.profile(tx, claims.user_id)
+    if profile is None:
+        raise MarketError(Code.UNAUTHORIZED)
+    return profile
+
+
+async def _note_network(tx: Transaction, context: Context, user_id: str, client: str) -> None:
+    """Tell a user, who is locked, of a login from a network that none of theirs came from before.
+
+    Addresses of the internet count by their site, as providers change them. The first network of
+    an account is no news.
+    """
+    if not client:
+        return
+    network = site(client) or client
+    digest = hashlib.sha256(f"{user_id} {network}".encode()).hexdigest()
+    is_news = await queries.note_network(
+        tx, user_id=user_id, network_hash=digest, now=context.now(), keep=NETWORKS_MAX
+    )
+    if is_news:
+        await record(tx, context, user_id, LoginNewNetwork(network))

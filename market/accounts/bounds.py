@@ -1,0 +1,58 @@
+"""How much one user or device may have open at once: what costs nothing must not grow for ever."""
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.money import ledger
+from market.money.money import Currency
+from storage.engines.store import Transaction
+
+
+class Bounds(Struct, frozen=True):  # as wide as the list of bounds
+    """What one user or one device may have open at once; 0 switches a bound off.
+
+    What is bounded is counted whenever something is added, which costs no more than the bound.
+
+    Attributes:
+        sessions: active sessions.
+        addresses: client addresses that these let in without a password.
+        jobs: waiting or running jobs, replicas of deploys included.
+        free_jobs: those of them with a price below `free_below`.
+        free_below: the price from which a job is not as good as free, in micro-credits.
+        job_bytes: what jobs take in the database while they are open, and for a day if they paid
+            nobody.
+        devices: devices whose token is not revoked.
+        device_slots: jobs that one device holds.
+        new_device_slots: the same, until the device has completed some jobs.
+        new_owner_slots: jobs that all devices of one owner hold, until these have a reputation.
+    """
+
+    sessions: int = 1_000
+    addresses: int = 256
+    jobs: int = 1_000
+    free_jobs: int = 200
+    free_below: int = 10_000
+    job_bytes: int = 4_000_000
+    devices: int = 1_000
+    device_slots: int = 16
+    new_device_slots: int = 4
+    new_owner_slots: int = 16
+
+
+async def lock_user(tx: Transaction, user_id: str) -> None:
+    """Serialise the transactions that add to what a user has open.
+
+    The lock is on an account, not on the user: a hold locks accounts last, so the order of locks
+    stays the same everywhere.
+    """
+    await tx.lock("accounts", [ledger.available(user_id, Currency.CREDIT)])
+
+
+def require(amount: int, most: int, code: Code, *, field: str | None = None) -> None:
+    """Check that an amount, including what is being added, is within a bound.
+
+    Raises:
+        MarketError: `code`; the message names the bound.
+    """
+    if most and amount > most:
+        raise MarketError(code, f"{code.meaning} The bound is {most}.", field=field)

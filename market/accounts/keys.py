@@ -1,0 +1,527 @@
+"""API keys: what programs call the API with in the place of their owner, within scopes and limits.
+
+A key is `pxd_`, 43 letters and digits of 256 random bits, and 6 of their CRC-32: secret scanners
+recognise it, and one that was mistyped is refused without a look into the database. Only its digest
+is stored; since the key is random, nobody can guess it from that.
+"""
+
+import hashlib
+import secrets
+import string
+import zlib
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+
+from msgspec import Struct
+
+from market.accounts.accounts import ENDED as LOGIN_ENDED
+from market.accounts.accounts import Caller
+from market.accounts.bounds import lock_user, require
+from market.accounts.letters import Letters
+from market.accounts.mail import Message, strong_key_created
+from market.accounts.scopes import Grant, Scope
+from market.accounts.spending import (
+    NO_LIMITS,
+    LimitsChange,
+    Spender,
+    SpendLimits,
+    beginning,
+    limits_of,
+)
+from market.base.errors import Code, MarketError
+from market.base.networks import counted_network
+from market.events.catalogue import KeyCreated, KeyExpiring, KeyRevoked, timestamp
+from market.events.context import Context
+from market.events.recording import record
+from storage.accounts import keys as queries
+from storage.accounts import users
+from storage.accounts.keys import KeyRow
+from storage.accounts.users import LoginRow
+from storage.engines.store import Transaction
+
+PREFIX = "pxd_"
+SECRET_CHARACTERS = 43  # of 62 kinds: 256 bits
+CHECK_CHARACTERS = 6  # the same of 32 bits
+SHOWN_CHARACTERS = 10  # of a key in lists: 36 bits of it, which help nobody to guess the others
+KEYS_MAX = 50  # valid ones of a user: a program each, and some
+LISTED_MAX = 500
+NAME_MAX_CHARACTERS = 100
+ADDRESSES_MAX = 20
+LIFETIME_DEFAULT_DAYS = 90
+LIFETIME_MAX_DAYS = 365
+OVERLAP_MAX_HOURS = 168
+# Ended keys stay in the list for so long.
+KEPT_SECONDS = 90 * 86_400
+# How often it is written down that a key is used, at most.
+USED_SECONDS = 3_600
+# An owner is told so long before a key expires, unless it was not meant to live for much longer.
+WARNED_SECONDS = 7 * 86_400
+TOLD_MAX = 500  # in one transaction of the sweep
+KNOWN_MAX = 10_000
+# A month is over by then, whatever the clock of another daemon says.
+SPENT_KEPT_SECONDS = 62 * 86_400
+FORGET_MAX = 5_000
+
+_ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+INVALID = "The API key is malformed, or was not issued by this service."
+REVOKED = "The API key was revoked by its owner."
+EXPIRED = "The API key has expired; its owner can make another one."
+
+
+class NewKey(Struct, frozen=True, kw_only=True):
+    """What a key is to be: without `expires_in_days` it does not expire."""
+
+    name: str
+    scopes: tuple[Scope, ...]
+    expires_in_days: int | None = LIFETIME_DEFAULT_DAYS
+    allow_ips: tuple[str, ...] = ()
+    spend_limits: SpendLimits = NO_LIMITS
+
+
+class IssuedKey(Struct, frozen=True):
+    """A key that was made: the text, which is shown once, and what is stored."""
+
+    key: str
+    row: KeyRow
+
+
+class ListedKey(Struct, frozen=True):
+    """A key as its owner sees it, with what was spent in the present period, in micro-units."""
+
+    row: KeyRow
+    status: str
+    spent_usd: int
+    spent_credit: int
+
+
+class KeyChange(Struct, frozen=True, kw_only=True):
+    """What of a key is to be another; None stays as it is."""
+
+    name: str | None = None
+    allow_ips: tuple[str, ...] | None = None
+    spend_limits: LimitsChange | None = None
+
+
+class _Known(Struct, frozen=True):
+    """A key and its owner as of one version of the store."""
+
+    version: bytes
+    row: KeyRow
+    owner: LoginRow
+
+
+class ApiKeys:
+    """Makes, lists and ends keys, and knows who calls with one."""
+
+    def __init__(self, context: Context, letters: Letters) -> None:
+        self._context = context
+        self._letters = letters
+        self._store = context.store
+        self._now = context.now
+        self._known: dict[str, _Known] = {}  # by digest
+
+    async def authenticate(self, key: str, address: str) -> Caller:
+        """Return whose key this is, as of now, and what it is for.
+
+        Args:
+            key: what the request shows.
+            address: where it comes from; "" where that is not known.
+
+        Raises:
+            MarketError: `unauthorized`, `key_address`.
+        """
+        if not is_well_formed(key):
+            raise MarketError(Code.UNAUTHORIZED, INVALID)
+        row, owner = await self._find(digest(key))
+        if row.revoked_at is not None:
+            raise MarketError(Code.UNAUTHORIZED, REVOKED)
+        now = self._now()
+        if row.expires_at is not None and row.expires_at <= now:
+            raise MarketError(Code.UNAUTHORIZED, EXPIRED)
+        if row.allow_ips and not _is_allowed(address, row.allow_ips.split()):
+            raise MarketError(Code.KEY_ADDRESS)
+        if row.last_used_at is None or row.last_used_at <= now - USED_SECONDS:
+            await self._store.write(
+                queries.note_used,
+                row.id,
+                network=counted_network(address) if address else "",
+                now=now,
+                since=now - USED_SECONDS,
+            )
+        return Caller(owner, row.id, _grant(row))
+
+    async def _find(self, key_hash: str) -> tuple[KeyRow, LoginRow]:
+        version = self._store.version()
+        known = self._known.get(key_hash)
+        if known is not None and known.version == version:
+            return known.row, known.owner
+        found = await self._store.read(_with_owner, key_hash)
+        if found is None:
+            raise MarketError(Code.UNAUTHORIZED, INVALID)
+        if version is not None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[key_hash] = _Known(version, *found)
+        return found
+
+    async def create(self, user_id: str, new: NewKey, *, login_id: str | None = None) -> IssuedKey:
+        """Make a key, unless the login that asks for it has ended since the request began.
+
+        Raises:
+            MarketError: `invalid_field`, `too_many_keys`, `unauthorized`.
+        """
+
+        async def unit(tx: Transaction) -> IssuedKey:
+            await _require_login(tx, login_id, self._now())
+            return await issue(tx, self._context, user_id, new, "login", self._letters)
+
+        issued = await self._store.write(unit)
+        self._letters.wake()
+        return issued
+
+    async def all_of(self, user_id: str) -> list[ListedKey]:
+        """Return the keys of a user, newest first; ended ones for a while."""
+        return await self._store.read(_listed, user_id, self._now())
+
+    async def one(self, user_id: str, key_id: str) -> ListedKey:
+        """Return a key of a user.
+
+        Raises:
+            MarketError: `key_not_found`.
+        """
+        for each in await self.all_of(user_id):
+            if each.row.id == key_id:
+                return each
+        raise MarketError(Code.KEY_NOT_FOUND)
+
+    async def change(self, user_id: str, key_id: str, change: KeyChange) -> ListedKey:
+        """Change a valid key; its scopes stay.
+
+        Raises:
+            MarketError: `invalid_field`, `key_not_found`.
+        """
+        await self._store.write(_change, user_id, key_id, change, self._now())
+        return await self.one(user_id, key_id)
+
+    async def revoke(self, user_id: str, key_id: str) -> None:
+        """End a key at once; one that has ended stays as it is.
+
+        Raises:
+            MarketError: `key_not_found`.
+        """
+        await self._store.write(_revoke, self._context, user_id, key_id)
+
+    async def roll(
+        self, user_id: str, key_id: str, *, overlap_hours: int, login_id: str | None = None
+    ) -> IssuedKey:
+        """Make a key like another one, which ends `overlap_hours` later.
+
+        What both spend counts for one limit. The new one lives as long as the old one was to.
+
+        Raises:
+            MarketError: `key_not_found`; `unauthorized`, if the login has ended meanwhile.
+        """
+        overlap_seconds = overlap_hours * 3_600
+
+        async def unit(tx: Transaction) -> IssuedKey:
+            await _require_login(tx, login_id, self._now())
+            return await _roll(tx, self._context, user_id, key_id, overlap_seconds=overlap_seconds)
+
+        return await self._store.write(unit)
+
+    async def warn(self) -> int:
+        """Tell owners of keys that are about to expire; return how many were told.
+
+        What was spent in days and months that are long over is forgotten.
+
+        Raises:
+            StoreError: not all were.
+        """
+        before = self._now() - SPENT_KEPT_SECONDS
+        await self._store.write(queries.forget_spent, before=before, limit=FORGET_MAX)
+        return await self._store.write(_warn, self._context)
+
+
+def is_key(token: str) -> bool:
+    """Say whether a bearer token means to be an API key."""
+    return token.startswith(PREFIX)
+
+
+def is_well_formed(key: str) -> bool:
+    """Say whether a text can be a key: its length and its check are right."""
+    if len(key) != len(PREFIX) + SECRET_CHARACTERS + CHECK_CHARACTERS or not is_key(key):
+        return False
+    return key.isascii() and key[-CHECK_CHARACTERS:] == _check(key[:-CHECK_CHARACTERS])
+
+
+def digest(key: str) -> str:
+    """Return what is stored of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def new_text() -> str:
+    """Return the text of a new key."""
+    text = PREFIX + _base62(secrets.randbits(256), SECRET_CHARACTERS)
+    return text + _check(text)
+
+
+def check(new: NewKey) -> None:
+    """Check what somebody wants of a new key.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    _check_name(new.name)
+    if not new.scopes:
+        raise MarketError(Code.INVALID_FIELD, "scopes must name one at least.", field="scopes")
+    days = new.expires_in_days
+    if days is not None and not 1 <= days <= LIFETIME_MAX_DAYS:
+        message = f"expires_in_days must be from 1 to {LIFETIME_MAX_DAYS}, or null for never."
+        raise MarketError(Code.INVALID_FIELD, message, field="expires_in_days")
+    _networks(new.allow_ips)
+
+
+async def issue(
+    tx: Transaction,
+    context: Context,
+    user_id: str,
+    new: NewKey,
+    created_by: str,
+    letters: Letters,
+) -> IssuedKey:
+    """Make a key in a transaction.
+
+    The owner gets an e-mail of one that may do everything, or that does not expire.
+
+    Args:
+        tx: the transaction.
+        context: identifiers, the time, and who is told.
+        user_id: whose key it is.
+        new: what it is to be.
+        created_by: "login", or "device" where a device asked for it.
+        letters: e-mails to users; the caller wakes their sender.
+
+    Raises:
+        MarketError: `invalid_field`, `too_many_keys`.
+    """
+    check(new)
+    now = context.now()
+    key_id = context.identifiers.new()
+    text = new_text()
+    days = new.expires_in_days
+    row = KeyRow(
+        id=key_id,
+        user_id=user_id,
+        name=new.name.strip(),
+        key_hash=digest(text),
+        prefix=text[:SHOWN_CHARACTERS],
+        scopes=" ".join(sorted(set(new.scopes))),
+        allow_ips=_networks(new.allow_ips),
+        limit_usd=new.spend_limits.usd,
+        limit_credit=new.spend_limits.credit,
+        limit_period=new.spend_limits.period,
+        purse_id=key_id,
+        created_by=created_by,
+        created_at=now,
+        expires_at=None if days is None else now + days * 86_400,
+        revoked_at=None,
+        last_used_at=None,
+        last_used_network=None,
+    )
+    await _add(tx, context, row)
+    if days is None or set(new.scopes) == set(Scope):
+
+        def write(to: str, app_url: str) -> Message:
+            return strong_key_created(to, app_url, row.name)
+
+        await letters.put(tx, user_id, f"key created:{key_id}", write)
+    return IssuedKey(text, row)
+
+
+async def end_all(tx: Transaction, context: Context, user_id: str) -> None:
+    """Revoke every key of a user, who has lost the password or had it stolen."""
+    now = context.now()
+    for row in await queries.live_of(tx, user_id, now):
+        await _end(tx, context, row, now)
+
+
+def status_of(row: KeyRow, now: int) -> str:
+    """Return "active", "expired" or "revoked"."""
+    if row.revoked_at is not None:
+        return "revoked"
+    return "expired" if row.expires_at is not None and row.expires_at <= now else "active"
+
+
+def _grant(row: KeyRow) -> Grant:
+    spender = Spender(row.id, row.user_id)
+    return Grant(row.id, row.purse_id, frozenset(row.scopes.split()), spender)
+
+
+async def _require_login(tx: Transaction, login_id: str | None, now: int) -> None:
+    """Refuse a login that has ended; none is asked for where a program of this machine makes keys.
+
+    A request whose body is slow must not leave a key behind for a thief who was logged out.
+    """
+    if login_id is not None and await users.login_began_at(tx, login_id, now) is None:
+        raise MarketError(Code.UNAUTHORIZED, LOGIN_ENDED)
+
+
+async def _with_owner(tx: Transaction, key_hash: str) -> tuple[KeyRow, LoginRow] | None:
+    row = await queries.find_by_hash(tx, key_hash)
+    owner = await users.profile(tx, row.user_id) if row is not None else None
+    return (row, owner) if row is not None and owner is not None else None
+
+
+async def _add(tx: Transaction, context: Context, row: KeyRow) -> None:
+    await lock_user(tx, row.user_id)
+    await queries.forget_ended(tx, row.user_id, before=row.created_at - KEPT_SECONDS)
+    live = await queries.count_live(tx, row.user_id, row.created_at)
+    require(live + 1, KEYS_MAX, Code.TOO_MANY_KEYS)
+    await queries.insert(tx, row)
+    expires_at = None if row.expires_at is None else timestamp(row.expires_at)
+    data = KeyCreated(row.id, row.name, row.scopes.split(), expires_at)
+    await record(tx, context, row.user_id, data, subject_id=row.id)
+
+
+async def _listed(tx: Transaction, user_id: str, now: int) -> list[ListedKey]:
+    rows = await queries.all_of(tx, user_id, now=now, limit=LISTED_MAX)
+    purses = {row.purse_id for row in rows}
+    begins = {beginning(limits_of(row).period, now) for row in rows}
+    spent = {
+        (each.purse_id, each.currency, each.period, each.begins_at): each.spent
+        for each in await queries.spends(tx, purses, begins)
+    }
+
+    def listed(row: KeyRow) -> ListedKey:
+        period = limits_of(row).period
+        place = (period, beginning(period, now))
+        return ListedKey(
+            row,
+            status_of(row, now),
+            spent.get((row.purse_id, "usd", *place), 0),
+            spent.get((row.purse_id, "credit", *place), 0),
+        )
+
+    return [listed(row) for row in rows]
+
+
+async def _change(tx: Transaction, user_id: str, key_id: str, change: KeyChange, now: int) -> None:
+    await lock_user(tx, user_id)  # the whole row is written
+    row = await _own(tx, user_id, key_id)
+    if change.name is not None:
+        _check_name(change.name)
+        row = row._replace(name=change.name.strip())
+    if change.allow_ips is not None:
+        row = row._replace(allow_ips=_networks(change.allow_ips))
+    if change.spend_limits is not None:
+        limits = change.spend_limits.of(limits_of(row))
+        row = row._replace(
+            limit_usd=limits.usd, limit_credit=limits.credit, limit_period=limits.period
+        )
+    if not await queries.change(tx, row, now=now):
+        raise MarketError(Code.KEY_NOT_FOUND)
+
+
+async def _revoke(tx: Transaction, context: Context, user_id: str, key_id: str) -> None:
+    await _end(tx, context, await _own(tx, user_id, key_id), context.now())
+
+
+async def _end(tx: Transaction, context: Context, row: KeyRow, now: int) -> bool:
+    """Revoke a key; False when it has ended already."""
+    if not await queries.revoke(tx, row.id, now):
+        return False
+    await record(tx, context, row.user_id, KeyRevoked(row.id, row.name), subject_id=row.id)
+    return True
+
+
+async def _roll(
+    tx: Transaction, context: Context, user_id: str, key_id: str, *, overlap_seconds: int
+) -> IssuedKey:
+    now = context.now()
+    await lock_user(tx, user_id)  # whoever else rolls or changes it waits
+    row = await _own(tx, user_id, key_id)
+    if overlap_seconds:
+        has_ended = not await queries.end_by(tx, key_id, expires_at=now + overlap_seconds, now=now)
+    else:
+        has_ended = not await _end(tx, context, row, now)
+    if has_ended:
+        raise MarketError(Code.KEY_NOT_FOUND)
+    lifetime = None if row.expires_at is None else row.expires_at - row.created_at
+    text = new_text()
+    successor = row._replace(
+        id=context.identifiers.new(),
+        key_hash=digest(text),
+        prefix=text[:SHOWN_CHARACTERS],
+        created_at=now,
+        expires_at=None if lifetime is None else now + lifetime,
+        last_used_at=None,
+        last_used_network=None,
+    )
+    await _add(tx, context, successor)
+    return IssuedKey(text, successor)
+
+
+async def _own(tx: Transaction, user_id: str, key_id: str) -> KeyRow:
+    row = await queries.find(tx, user_id, key_id)
+    if row is None:
+        raise MarketError(Code.KEY_NOT_FOUND)
+    return row
+
+
+async def _warn(tx: Transaction, context: Context) -> int:
+    now = context.now()
+    told = 0
+    for row in await queries.expiring(tx, now=now, before=now + WARNED_SECONDS, limit=TOLD_MAX):
+        assert row.expires_at is not None  # noqa: S101 - what the query asks for
+        if not await queries.note_expiry_told(tx, row.id):
+            continue
+        data = KeyExpiring(row.id, row.name, timestamp(row.expires_at))
+        await record(tx, context, row.user_id, data, subject_id=row.id)
+        told += 1
+    return told
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name.strip()) <= NAME_MAX_CHARACTERS or not name.isprintable():
+        message = f"name must have 1 to {NAME_MAX_CHARACTERS} characters on one line."
+        raise MarketError(Code.INVALID_FIELD, message, field="name")
+
+
+def _networks(texts: Sequence[str]) -> str:
+    """Return addresses and networks as they are stored.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if len(texts) > ADDRESSES_MAX:
+        message = f"allow_ips may have {ADDRESSES_MAX} addresses or networks."
+        raise MarketError(Code.INVALID_FIELD, message, field="allow_ips")
+    try:
+        networks = [ip_network(text.strip(), strict=False) for text in texts]
+        if any("%" in text for text in texts):  # a zone, which may have spaces in it
+            raise ValueError
+    except ValueError:
+        message = "allow_ips takes addresses, as 192.0.2.1, and networks, as 192.0.2.0/24."
+        raise MarketError(Code.INVALID_FIELD, message, field="allow_ips") from None
+    return " ".join(dict.fromkeys(str(network) for network in networks))
+
+
+def _is_allowed(address: str, networks: Sequence[str]) -> bool:
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return any((mapped or parsed) in ip_network(network) for network in networks)
+
+
+def _check(text: str) -> str:
+    return _base62(zlib.crc32(text.encode()), CHECK_CHARACTERS)
+
+
+def _base62(number: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))

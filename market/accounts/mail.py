@@ -1,0 +1,101 @@
+"""The e-mails of the marketplace."""
+
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from market.base.user_fields import email_key
+
+SHARE_MAX_CHARACTERS = 64  # so that a long domain does not make the outbox's index large
+
+
+class Message(Struct, frozen=True):
+    """An e-mail in plain text."""
+
+    to: str
+    subject: str
+    text: str
+
+    @property
+    def links(self) -> list[str]:
+        """The URLs in the text."""
+        return [word for word in self.text.split() if "://" in word]
+
+
+def encoded(message: Message) -> bytes:
+    """Return an e-mail as the payload of an outbox item."""
+    return msgspec.json.encode(message)
+
+
+def decoded(payload: bytes) -> Message:
+    """Return the e-mail in an outbox item's payload.
+
+    Raises:
+        msgspec.DecodeError: the payload is not an e-mail.
+    """
+    return msgspec.json.decode(payload, type=Message)
+
+
+def mail_share(address: str) -> str:
+    """Return the share of the outbox that an e-mail counts for: the domain's last two labels.
+
+    So a domain is one share, however many subdomains it has.
+    """
+    domain = email_key(address).rpartition("@")[2]
+    return ".".join(domain.split(".")[-2:])[-SHARE_MAX_CHARACTERS:]
+
+
+def verification(to: str, app_url: str, token: str) -> Message:
+    """Return the e-mail that asks its reader to confirm the address."""
+    link = f"{app_url}/verify?token={quote(token)}"
+    return Message(
+        to,
+        "Please confirm your e-mail address",
+        f"Welcome.\n\nOpen this link within two days to confirm your e-mail address:\n\n{link}\n\n"
+        "If you did not open an account, ignore this e-mail.\n",
+    )
+
+
+def password_reset(to: str, app_url: str, token: str) -> Message:
+    """Return the e-mail with the link to choose a new password."""
+    link = f"{app_url}/reset?token={quote(token)}"
+    return Message(
+        to,
+        "Choose a new password",
+        f"Somebody asked to replace your password.\n\nIf it was you, open this link within an hour:"
+        f"\n\n{link}\n\nIf not, ignore this e-mail; nothing has changed.\n",
+    )
+
+
+def password_changed(to: str, app_url: str) -> Message:
+    """Return the e-mail that says that the password is another one."""
+    return Message(
+        to,
+        "Your password was changed",
+        "The password of your account was changed just now, and other logins have ended.\n\n"
+        "If it was not you, choose a new one at once, which also revokes all API keys:"
+        f"\n\n{app_url}/forgot\n",
+    )
+
+
+def strong_key_created(to: str, app_url: str, name: str) -> Message:
+    """Return the e-mail about a new API key for everything, or without an end."""
+    return Message(
+        to,
+        "A strong API key was made",
+        f"An API key of your account was made that may do everything, or that never expires:\n\n"
+        f"{name}\n\nIf it was not you, revoke it and change your password:"
+        f"\n\n{app_url}/console/keys\n",
+    )
+
+
+def webhook_disabled(to: str, app_url: str, url: str, reason: str) -> Message:
+    """Return the e-mail that says that an endpoint of webhooks is sent nothing any more."""
+    return Message(
+        to,
+        "An endpoint of your webhooks was disabled",
+        f"This endpoint is not told of events any more, because {reason}:\n\n{url}\n\n"
+        "What it has missed is kept for thirty days. When it works again, enable it and have the "
+        f"missed events sent:\n\n{app_url}/console/webhooks\n",
+    )

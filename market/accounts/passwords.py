@@ -1,0 +1,124 @@
+"""Passwords: argon2id, hashed in threads of their own so that the loop goes on."""
+
+import asyncio
+import base64
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from argon2 import PasswordHasher, Type
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from market.base.slots import SlotBounds, Slots
+
+THREADS = 2  # one for a network that guesses, one for all others
+# Of one site, the widest network that is counted: one that guesses leaves a thread to others.
+THREADS_PER_NETWORK = 1
+NICENESS = 10  # the loop goes before hashing where processors are short
+WAITING_MAX = 400
+WAITING_MAX_PER_CLIENT = 20  # a whole IPv6 /48 has 16 times that, 320: never the whole queue
+# What argon2-cffi makes by default: 16 bytes of salt, 32 of hash.
+SALT_BYTES = 16
+HASH_BYTES = 32
+
+_Answer = TypeVar("_Answer")
+
+
+class Passwords:
+    """Hashes and verifies passwords, a bounded number at a time.
+
+    Args:
+        time_cost: passes of argon2id over its memory.
+        memory_kib: that memory, in KiB.
+    """
+
+    def __init__(self, *, time_cost: int, memory_kib: int) -> None:
+        self._hasher = PasswordHasher(
+            time_cost=time_cost,
+            memory_cost=memory_kib,
+            parallelism=1,
+            hash_len=HASH_BYTES,
+            salt_len=SALT_BYTES,
+            type=Type.ID,
+        )
+        self._threads = ThreadPoolExecutor(
+            THREADS, thread_name_prefix="argon2", initializer=_be_nice
+        )
+        self._slots = Slots(
+            SlotBounds(
+                total=THREADS,
+                per_caller=THREADS_PER_NETWORK,
+                is_per_site=True,
+                queue=WAITING_MAX,
+                queue_per_caller=WAITING_MAX_PER_CLIENT,
+                queue_has_running=True,
+            )
+        )
+        self._decoy = _decoy(time_cost, memory_kib)
+
+    async def hash(self, password: str, *, client: str = "") -> str:
+        """Return the encoded hash of a password, with a salt of its own.
+
+        Args:
+            password: what is hashed.
+            client: the caller's network, which may have only a part of the queue; "" for none.
+
+        Raises:
+            MarketError: `too_busy`.
+        """
+        return await self._in_thread(client, lambda: self._hasher.hash(password))
+
+    async def verify(self, password: str, encoded: str | None, *, client: str = "") -> bool:
+        """Say whether a password belongs to a hash; for None, as slowly, False.
+
+        Args:
+            password: what is verified.
+            encoded: the hash.
+            client: as for `hash`.
+
+        Raises:
+            MarketError: `too_busy`.
+        """
+        if encoded is None:
+            await self._in_thread(client, lambda: self._matches(password, self._decoy))
+            return False
+        return await self._in_thread(client, lambda: self._matches(password, encoded))
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _matches(self, password: str, encoded: str) -> bool:
+        try:
+            return self._hasher.verify(encoded, password)
+        except (VerificationError, InvalidHashError):
+            return False
+
+    async def _in_thread(self, client: str, work: Callable[[], _Answer]) -> _Answer:
+        # Without a client it is this process itself, which no bound of one caller holds back.
+        async with self._slots.slot(*((client,) if client else ())):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _be_nice() -> None:
+    """Lower the priority of the calling thread, where that is permitted."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
+def _decoy(time_cost: int, memory_kib: int) -> str:
+    """Return what `verify` compares with when there is no user: it costs as much as a real hash.
+
+    No password was hashed to make it, so that a start costs nothing: verifying computes a hash from
+    the parameters and the salt, and only then compares.
+    """
+    salt, hashed = (_unpadded(secrets.token_bytes(size)) for size in (SALT_BYTES, HASH_BYTES))
+    return f"$argon2id$v=19$m={memory_kib},t={time_cost},p=1${salt}${hashed}"
+
+
+def _unpadded(data: bytes) -> str:
+    return base64.b64encode(data).decode().rstrip("=")

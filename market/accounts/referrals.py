@@ -1,0 +1,373 @@
+"""Referrals: a code per user, and a bonus for both when another applies it.
+
+A bonus is money for an account, and accounts are free. So bonuses are bounded per day, for each
+referrer and in all; and where e-mails go out, the newcomer must have confirmed their address. A
+bonus that is not paid at once is pending, and `pay_due` pays it as soon as it may be.
+"""
+
+import logging
+import secrets
+from enum import Enum, StrEnum, auto
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.throttle import Throttle
+from market.events.catalogue import ReferralEarned, amount
+from market.events.context import Context
+from market.events.idempotency import Receipt
+from market.events.recording import NewEvent, record_all
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import Currency
+from storage.accounts import referrals as queries
+from storage.accounts.referrals import ReferralRow, TotalsRow
+from storage.engines.errors import ConstraintError
+from storage.engines.store import Transaction
+
+CODE_CHARACTERS = 8
+APPLY_SECONDS = 30 * 86_400
+# A bonus that cannot be paid within this lapses: what waits is bounded.
+PENDING_SECONDS = 30 * 86_400
+REFERRALS_MAX = 100  # that are listed
+DAY_SECONDS = 86_400
+ATTEMPTS = 5
+# A longer circle is not found. It takes as many accounts, and pays no more than a line of them.
+CHAIN_MAX = 100
+# Each payment is a transaction that every other application waits for.
+PAY_MAX_REFERRALS = 20
+# More than a person types in a quarter of an hour; each wrong code is looked up under a lock.
+FAILURES_MAX = 100
+FAILURES_SECONDS = 15 * 60
+FAILURES = frozenset(
+    {
+        Code.REFERRAL_CODE_NOT_FOUND,
+        Code.OWN_REFERRAL_CODE,
+        Code.REFERRAL_ALREADY_APPLIED,
+        Code.REFERRAL_TOO_LATE,
+        Code.REFERRAL_CIRCLE,
+    }
+)
+
+_ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
+
+_logger = logging.getLogger("referrals")
+
+
+class Rewards(Struct, frozen=True):
+    """What a referral earns, in micro-credits: the owner of the code, and the newcomer.
+
+    With `needs_verified`, it is paid once the newcomer has confirmed their address. In a UTC day,
+    a referrer is paid for `per_referrer_daily` at most, and all together are paid `total_daily`; 0
+    for no bound.
+    """
+
+    referrer: int
+    referred: int
+    needs_verified: bool = False
+    per_referrer_daily: int = 0
+    total_daily: int = 0
+
+
+class Payment(Enum):
+    """When a bonus is paid: now, with the address confirmed, or on a day that has room for it."""
+
+    NOW = auto()
+    ONCE_VERIFIED = auto()
+    LATER = auto()
+
+
+class Applied(Struct, frozen=True):
+    """A code that was applied: the caller's bonus in micro-credits, and when it is paid."""
+
+    bonus: int
+    payment: Payment
+
+
+class Standing(Struct, frozen=True):
+    """A user's code and what came of it."""
+
+    code: str
+    totals: TotalsRow
+
+
+class ReferralState(StrEnum):
+    """Whether a bonus is paid, waits until it may be, or has waited too long."""
+
+    PAID = "paid"
+    PENDING = "pending"
+    LAPSED = "lapsed"
+
+
+class Referred(Struct, frozen=True):
+    """Somebody who came by a user's code: when (UTC seconds), and the user's bonus for it.
+
+    Who it is stays theirs. `bonus` is in micro-credits, and is paid where the state says so.
+    """
+
+    created_at: int
+    state: ReferralState
+    bonus: int
+
+
+class Referrals:
+    """The referral programme.
+
+    Args:
+        context: the store, identifiers and the time.
+        rewards: what a referral earns.
+    """
+
+    def __init__(self, context: Context, rewards: Rewards) -> None:
+        self._context = context
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self.rewards = rewards
+        self._failures = Throttle(FAILURES_MAX, FAILURES_SECONDS, context.now)
+
+    async def standing(self, user_id: str) -> Standing:
+        """Return a user's code, made at the first call, and what came of it."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._store.write(_standing, user_id, _new_code())
+            except ConstraintError:
+                # Somebody else has that code.
+                continue
+        return await self._store.write(_standing, user_id, _new_code())
+
+    async def referred(self, user_id: str) -> list[Referred]:
+        """Return who came by a user's code, the latest hundred, newest first."""
+        rows = await self._store.read(queries.of_referrer, user_id, limit=REFERRALS_MAX)
+        now = self._now()
+        return [Referred(row.created_at, _state(row, now), row.referrer_bonus) for row in rows]
+
+    async def apply(
+        self, user_id: str, text: str, receipt: Receipt[Applied] | None = None
+    ) -> Applied:
+        """Apply another user's code, and return the caller's bonus.
+
+        When it is paid is a forecast: of many applications at once, the last may be paid later.
+
+        Raises:
+            MarketError: `invalid_field`, `referral_code_not_found`, `own_referral_code`,
+                `referral_already_applied`, `referral_too_late`, `referral_circle`,
+                `too_many_attempts`, `idempotency_key_reused`.
+            Replayed: this was answered before.
+        """
+        code, now = parse_code(text), self._now()
+        with self._failures.attempt(user_id, FAILURES):
+            payment = await self._store.read(_outlook, user_id, code, self.rewards, now)
+            applied = Applied(self.rewards.referred, payment)
+            application = _Application(user_id, code, applied, self._identifiers.new(), now)
+            await self._store.write(_apply, self._context, application, self.rewards, receipt)
+        return applied
+
+    async def pay_due(self) -> int:
+        """Pay bonuses that were pending and need not be any more; return how many referrals."""
+        now = self._now()
+        due = await self._store.read(_due, self.rewards, now)
+        paid = 0
+        for referral in due:
+            try:
+                paid += await self._store.write(
+                    _pay_pending,
+                    self._context,
+                    referral,
+                    self.rewards,
+                    self._identifiers.new(),
+                    now,
+                )
+            except MarketError as error:
+                _logger.warning("the referral of %s is not paid: %s", referral.user_id, error)
+        return paid
+
+
+def _state(row: ReferralRow, now: int) -> ReferralState:
+    if row.paid_at is not None:
+        return ReferralState.PAID
+    is_over = row.created_at < now - PENDING_SECONDS
+    return ReferralState.LAPSED if is_over else ReferralState.PENDING
+
+
+def parse_code(text: str) -> str:
+    """Return a code in its one spelling.
+
+    Raises:
+        MarketError: `invalid_field`, when it has another length.
+    """
+    if len(text) != CODE_CHARACTERS:
+        message = f"A referral code has {CODE_CHARACTERS} characters."
+        raise MarketError(Code.INVALID_FIELD, message, field="referral_code")
+    return text.upper()
+
+
+async def refer(
+    tx: Transaction,
+    context: Context,
+    user_id: str,
+    code: str,
+    *,
+    rewards: Rewards,
+    transfer_id: str,
+    now: int,
+    is_new: bool = False,
+) -> None:
+    """Note by whose code a user came, and pay both as soon as they may be.
+
+    Nobody has come yet by the code of a user who `is_new`, so there is no circle to look for.
+
+    Raises:
+        MarketError: `referral_code_not_found`, `own_referral_code`, `referral_already_applied`,
+            `referral_too_late`, `referral_circle`.
+    """
+    # One at a time: two who apply each other's codes at once must not both succeed.
+    await tx.lock("accounts", [ledger.rewards(Currency.CREDIT)])
+    referrer = await queries.owner_of(tx, code)
+    if referrer is None:
+        raise MarketError(Code.REFERRAL_CODE_NOT_FOUND, field="referral_code")
+    if referrer == user_id:
+        raise MarketError(Code.OWN_REFERRAL_CODE, field="referral_code")
+    if await queries.referrer_of(tx, user_id) is not None:
+        raise MarketError(Code.REFERRAL_ALREADY_APPLIED)
+    registered_at = await queries.registered_at(tx, user_id)
+    if registered_at is None or now - registered_at > APPLY_SECONDS:
+        raise MarketError(Code.REFERRAL_TOO_LATE)
+    if not is_new and await queries.is_among(tx, user_id, of=referrer, most=CHAIN_MAX):
+        raise MarketError(Code.REFERRAL_CIRCLE, field="referral_code")
+    referral = ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now, None)
+    await queries.insert(tx, referral)
+    if await _payment(tx, referral, rewards, now) is Payment.NOW:
+        await _pay(tx, context, referral, transfer_id, now)
+
+
+class _Application(Struct, frozen=True):
+    """A code that a user applies, the reply to it, and the transfer that may pay the bonus."""
+
+    user_id: str
+    code: str
+    applied: Applied
+    transfer_id: str
+    now: int
+
+
+async def _apply(
+    tx: Transaction,
+    context: Context,
+    new: _Application,
+    rewards: Rewards,
+    receipt: Receipt[Applied] | None,
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, new.applied)
+    await refer(
+        tx,
+        context,
+        new.user_id,
+        new.code,
+        rewards=rewards,
+        transfer_id=new.transfer_id,
+        now=new.now,
+    )
+
+
+async def _outlook(tx: Transaction, user_id: str, code: str, rewards: Rewards, now: int) -> Payment:
+    """Return when the bonus of an application would be paid, if it is not refused."""
+    referrer = await queries.owner_of(tx, code) or ""
+    referral = ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now, None)
+    return await _payment(tx, referral, rewards, now)
+
+
+async def _payment(tx: Transaction, referral: ReferralRow, rewards: Rewards, now: int) -> Payment:
+    """Return when a referral may be paid, as things stand."""
+    if rewards.needs_verified and not await queries.is_verified(tx, referral.user_id):
+        return Payment.ONCE_VERIFIED
+    today = now - now % DAY_SECONDS
+    if rewards.per_referrer_daily:
+        paid = await queries.count_paid_since(tx, referral.referrer_id, today)
+        if paid >= rewards.per_referrer_daily:
+            return Payment.LATER
+    bonuses = referral.referrer_bonus + referral.referred_bonus
+    return Payment.NOW if await _has_room(tx, rewards, bonuses, today) else Payment.LATER
+
+
+async def _has_room(tx: Transaction, rewards: Rewards, bonuses: int, today: int) -> bool:
+    """Say whether what all are paid in a day has room for some more."""
+    if not rewards.total_daily or not bonuses:
+        return True
+    return await queries.paid_since(tx, today) + bonuses <= rewards.total_daily
+
+
+async def _due(tx: Transaction, rewards: Rewards, now: int) -> list[ReferralRow]:
+    today = now - now % DAY_SECONDS
+    if not await _has_room(tx, rewards, rewards.referrer + rewards.referred, today):
+        return []
+    return await queries.pending(
+        tx,
+        verified=rewards.needs_verified,
+        since=now - PENDING_SECONDS,
+        today=today,
+        daily=rewards.per_referrer_daily,
+        limit=PAY_MAX_REFERRALS,
+    )
+
+
+async def _pay_pending(
+    tx: Transaction,
+    context: Context,
+    referral: ReferralRow,
+    rewards: Rewards,
+    transfer_id: str,
+    now: int,
+) -> bool:
+    await tx.lock("accounts", [ledger.rewards(Currency.CREDIT)])
+    if await _payment(tx, referral, rewards, now) is not Payment.NOW:
+        return False
+    return await _pay(tx, context, referral, transfer_id, now)
+
+
+async def _pay(
+    tx: Transaction, context: Context, referral: ReferralRow, transfer_id: str, now: int
+) -> bool:
+    """Pay both users, from the account that the caller has locked; False when they were paid."""
+    if not await queries.mark_paid(tx, referral.user_id, now):
+        return False
+    house = ledger.rewards(Currency.CREDIT)
+    referrer = ledger.available(referral.referrer_id, Currency.CREDIT)
+    referred = ledger.available(referral.user_id, Currency.CREDIT)
+    movements = (
+        Movement(house, referrer, referral.referrer_bonus),
+        Movement(house, referred, referral.referred_bonus),
+    )
+    key = f"referral:{referral.user_id}"
+    # The reference does not tell one of the two who the other is.
+    reference = str(TransferKind.REFERRAL)
+    transfer = Transfer(
+        transfer_id, key, TransferKind.REFERRAL, reference, Currency.CREDIT, movements, now
+    )
+    if not await ledger.post(tx, transfer):
+        return False
+    referrer_data = ReferralEarned(amount(referral.referrer_bonus), "referrer")
+    referred_data = ReferralEarned(amount(referral.referred_bonus), "referred")
+    events = [
+        NewEvent(user_id, data)
+        for user_id, data in (
+            (referral.referrer_id, referrer_data),
+            (referral.user_id, referred_data),
+        )
+        if data.amount_credit
+    ]
+    await record_all(tx, context, events)
+    return True
+
+
+async def _standing(tx: Transaction, user_id: str, new_code: str) -> Standing:
+    await queries.set_code(tx, user_id, new_code)
+    code = await queries.code_of(tx, user_id)
+    if code is None:
+        raise LookupError(f"the user {user_id} does not exist")
+    return Standing(code, await queries.totals(tx, user_id))
+
+
+def _new_code() -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(CODE_CHARACTERS))

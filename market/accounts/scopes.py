@@ -1,0 +1,39 @@
+"""What an API key may do: its scopes, and what is known of the one that a request shows."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from market.accounts.spending import Spender
+
+
+class Scope(StrEnum):
+    """A part of the API that a key may be for. Routes say which one they need.
+
+    Passwords, logins and keys themselves have none: no key may touch them.
+    """
+
+    ACCOUNT_READ = "account:read"
+    SESSIONS_READ = "sessions:read"
+    SESSIONS_WRITE = "sessions:write"
+    USAGE_READ = "usage:read"
+    JOBS_READ = "jobs:read"
+    JOBS_WRITE = "jobs:write"
+    DEVICES_READ = "devices:read"
+    DEVICES_WRITE = "devices:write"
+    WALLET_READ = "wallet:read"
+    WEBHOOKS_WRITE = "webhooks:write"
+    EVENTS_READ = "events:read"
+    ASSISTANT_USE = "assistant:use"
+
+
+class Grant(Struct, frozen=True):
+    """The rights of a valid key.
+
+    `purse_id` is the first key of a line that was rolled; keys of one line have it in common.
+    """
+
+    key_id: str
+    purse_id: str
+    scopes: frozenset[str]
+    spender: Spender

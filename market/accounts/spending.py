@@ -1,0 +1,158 @@
+"""Spending limits of API keys, kept where money is held.
+
+What is put aside counts, in the transaction that puts it aside: so no number of purchases at the
+same moment gets beyond a limit. What comes back unused is not given back to the limit, which says
+how much a key may commit, not what that cost in the end.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Concatenate, Literal, ParamSpec, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from market.base.errors import Code, MarketError
+from market.events.catalogue import KeyLimitReached, amount
+from market.events.context import Context
+from market.events.recording import record
+from market.money.money import Currency, as_decimal
+from storage.accounts import keys as queries
+from storage.accounts.keys import KeyRow
+from storage.engines.store import Transaction
+
+Period = Literal["day", "month", "lifetime"]
+ENDED = "The API key has ended meanwhile."
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+
+class SpendLimits(Struct, frozen=True):
+    """How much a key may spend within each period, in micro-units; None is no limit."""
+
+    usd: int | None = None
+    credit: int | None = None
+    period: Period = "month"
+
+    def of(self, currency: str) -> int | None:
+        """Return the limit in one currency."""
+        return self.usd if currency == Currency.USD else self.credit
+
+
+NO_LIMITS = SpendLimits()
+
+
+class LimitsChange(Struct, frozen=True):
+    """What of a key's limits is to be another; what is unset stays."""
+
+    usd: int | UnsetType | None = UNSET
+    credit: int | UnsetType | None = UNSET
+    period: Period | UnsetType = UNSET
+
+    def of(self, before: SpendLimits) -> SpendLimits:
+        """Return the limits after the change."""
+        return SpendLimits(
+            before.usd if isinstance(self.usd, UnsetType) else self.usd,
+            before.credit if isinstance(self.credit, UnsetType) else self.credit,
+            before.period if isinstance(self.period, UnsetType) else self.period,
+        )
+
+
+class Spender(Struct, frozen=True):
+    """A key that pays; how much it may is read when it does, as the owner says by then."""
+
+    key_id: str
+    user_id: str
+
+
+def limits_of(row: KeyRow) -> SpendLimits:
+    """Return how much may be spent with a key."""
+    period = row.limit_period
+    assert period in ("day", "month", "lifetime")  # noqa: S101 - the schema's own check
+    return SpendLimits(row.limit_usd, row.limit_credit, period)  # type: ignore[arg-type]
+
+
+def beginning(period: Period, now: int) -> int:
+    """Return when the period began that `now` is in, in UTC seconds; a lifetime began at 0."""
+    if period == "lifetime":
+        return 0
+    moment = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0)
+    if period == "month":
+        moment = moment.replace(day=1)
+    return int(moment.timestamp())
+
+
+async def spend(
+    tx: Transaction, spender: Spender | None, currency: str, micro_units: int, now: int
+) -> None:
+    """Count what a key spends; nothing where its owner does so by hand.
+
+    In the transaction of the hold, after whatever locks the user. What keys spend that succeed each
+    other counts for the purse that they share.
+
+    Raises:
+        MarketError: `spend_limit_reached`; `unauthorized` once the key has ended, which may be
+            after the request began.
+    """
+    if spender is None or not micro_units:
+        return  # what costs nothing goes on beyond a limit, too, as having fewer replicas
+    row = await queries.find_live(tx, spender.key_id, now)
+    if row is None:
+        raise MarketError(Code.UNAUTHORIZED, ENDED)
+    limits = limits_of(row)
+    # Each period's sum is kept: a limit of another period that is set later counts all of it.
+    spent = await queries.spend(
+        tx,
+        purse_id=row.purse_id,
+        currency=currency,
+        amount=micro_units,
+        day=beginning("day", now),
+        month=beginning("month", now),
+    )
+    limit = limits.of(currency)
+    if limit is not None and spent[limits.period] > limit:
+        raise MarketError(Code.SPEND_LIMIT_REACHED, _refusal(limits, currency, limit))
+
+
+async def written(
+    context: Context,
+    spender: Spender | None,
+    unit: Callable[Concatenate[Transaction, Arguments], Awaitable[Result]],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Write a unit in which a key may spend; its owner is told, once in a period, that it may not.
+
+    Raises:
+        MarketError: whatever the unit raises.
+    """
+    try:
+        return await context.store.write(unit, *args, **kwargs)  # type: ignore[arg-type]
+    except MarketError as error:
+        if spender is not None and error.code is Code.SPEND_LIMIT_REACHED:
+            await context.store.write(_tell, context, spender)
+        raise
+
+
+async def _tell(tx: Transaction, context: Context, spender: Spender) -> None:
+    row = await queries.find_live(tx, spender.key_id, context.now())
+    if row is None:
+        return
+    limits = limits_of(row)
+    begins_at = beginning(limits.period, context.now())
+    if await queries.note_limit_told(tx, spender.key_id, begins_at):
+        data = KeyLimitReached(
+            row.id,
+            row.name,
+            None if limits.usd is None else amount(limits.usd),
+            None if limits.credit is None else amount(limits.credit),
+        )
+        await record(tx, context, spender.user_id, data, subject_id=spender.key_id)
+
+
+def _refusal(limits: SpendLimits, currency: str, limit: int) -> str:
+    of = {"day": "a day (UTC)", "month": "a calendar month (UTC)", "lifetime": "its lifetime"}
+    unit = "USD" if currency == Currency.USD else "credits"
+    return (
+        f"This key may spend {as_decimal(limit)} {unit} in {of[limits.period]}, and this would be "
+        "more; its owner can raise the limit."
+    )

@@ -1,0 +1,1 @@
+"""Attempts of devices at jobs, and the renewals of their leases."""

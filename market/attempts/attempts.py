@@ -1,0 +1,171 @@
+"""Attempts: what a device says of a job that it runs, and whether that counts.
+
+Whatever a device says of an attempt counts as long as that attempt is the current one. An attempt
+that was taken back, cancelled or followed by another one writes no log, no file and earns nothing.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from market.accounts.bounds import Bounds
+from market.base.errors import Code, MarketError
+from market.base.states import JobStatus
+from storage.attempts import attempts as attempt_queries
+from storage.attempts.attempts import JobStateRow
+from storage.engines.store import Transaction
+from storage.jobs import jobs as queries
+from storage.jobs.jobs import JobRow
+
+CANCELLED = "The buyer has cancelled the job; what was done of it is paid."
+# Enough to see that a device finishes what it takes, and a day's work of a slow one.
+PROVEN_JOBS = 10
+NAMED_MAX = 256  # attempts that a device may name at once: many times its slots
+
+
+class FailureKind(StrEnum):
+    """Whose fault it is that a job was not done, as the device that could not do it says."""
+
+    JOB = "job"
+    HOST = "host"
+    IMAGE = "image"
+    INPUT = "input"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    REFUSED = "refused"
+
+
+# The device's own: the job may come back to the same owner once.
+HOST_KINDS = frozenset((FailureKind.HOST, FailureKind.REFUSED))
+# What the work itself came to. Its buyer may have said that it is not to be run again.
+WORK_KINDS = frozenset((FailureKind.JOB, FailureKind.TIMEOUT, FailureKind.OOM))
+
+
+class Action(Struct, frozen=True):
+    """What a device is to do with an attempt that it should not hold; `action` is "stop"."""
+
+    job_id: str
+    attempt: int
+    action: str
+    reason: str
+
+
+class LeftOut(Struct, frozen=True):
+    """Outputs of an attempt that were not sent: how many, their bytes, and why, a line each."""
+
+    files: int
+    bytes: int
+    reasons: list[str]
+
+
+class Ending(Struct, frozen=True):
+    """What a device says of how an attempt ended, beside the result or the reason.
+
+    `log_bytes` is how much it has written to each stream, so that nothing of it is missing.
+    """
+
+    kind: FailureKind | None = None
+    exit_code: int | None = None
+    cpu_seconds: float | None = None
+    max_memory_bytes: int | None = None
+    log_bytes: dict[str, int] | None = None
+    left_out: LeftOut | None = None
+
+
+async def require_current(
+    tx: Transaction, device_id: str, job_id: str, attempt: int | None
+) -> JobRow:
+    """Return the job that a device runs in this attempt.
+
+    The answer holds for the transaction if that has locked the job.
+
+    Args:
+        tx: the transaction.
+        device_id: which device says that it runs the job.
+        job_id: the job.
+        attempt: the number of the attempt, from 1; None for the one that runs.
+
+    Raises:
+        MarketError: `job_not_found`, when the device never had the job; `attempt_not_current`.
+    """
+    job = await queries.find(tx, job_id)
+    is_running = job is not None and job.status == JobStatus.RUNNING
+    if job is not None and is_running and job.device_id == device_id and is_of(job, attempt):
+        return job
+    if job is None or not await queries.has_attempted(tx, job_id=job_id, device_id=device_id):
+        raise MarketError(Code.JOB_NOT_FOUND)
+    cancelled = job.status == JobStatus.CANCELLED and job.device_id == device_id
+    raise MarketError(Code.ATTEMPT_NOT_CURRENT, CANCELLED if cancelled else None)
+
+
+def is_of(job: JobRow, attempt: int | None) -> bool:
+    """Say whether a job is in this attempt; None means any."""
+    return attempt is None or job.attempts == attempt
+
+
+async def slots_left(tx: Transaction, device_id: str, bounds: Bounds) -> int | None:
+    """Return how many more jobs a device may hold; None where there is no bound.
+
+    The answer holds for the transaction if that has locked the device, as every claim does. It is
+    below zero when the bounds were lowered, or for what the transaction itself has claimed.
+    """
+    if not (bounds.device_slots or bounds.new_device_slots):
+        return None
+    load = await attempt_queries.device_load(tx, device_id, completed_max=PROVEN_JOBS)
+    most = slots_of(load.completed, bounds)
+    return most - load.running if most is not None else None
+
+
+def slots_of(completed: int, bounds: Bounds) -> int | None:
+    """Return how many jobs a device may hold that has completed so many; None for no bound."""
+    most = [bounds.device_slots] if bounds.device_slots else []
+    if bounds.new_device_slots and completed < PROVEN_JOBS:
+        most.append(bounds.new_device_slots)
+    return min(most, default=None)
+
+
+async def actions_for(
+    tx: Transaction, device_id: str, named: Sequence[tuple[str, int]]
+) -> list[Action]:
+    """Return what a device is to do with the attempts that it says it holds: stop some of them.
+
+    Args:
+        tx: the transaction.
+        device_id: the device.
+        named: the job and the number of the attempt, of each.
+    """
+    [actions] = await actions_for_all(tx, [(device_id, named)])
+    return actions
+
+
+async def actions_for_all(
+    tx: Transaction, devices: Sequence[tuple[str, Collection[tuple[str, int]]]]
+) -> list[list[Action]]:
+    """Return the same for several devices, each with what it says it holds."""
+    # Whoever takes the request has a bound.
+    assert all(len(named) <= NAMED_MAX for _, named in devices)  # noqa: S101
+    job_ids = {job_id for _, named in devices for job_id, _ in named}
+    rows = await attempt_queries.states(tx, list(job_ids)) if job_ids else []
+    jobs = {row.id: row for row in rows}
+    return [_actions(jobs, device_id, named) for device_id, named in devices]
+
+
+def _actions(
+    jobs: Mapping[str, JobStateRow], device_id: str, named: Iterable[tuple[str, int]]
+) -> list[Action]:
+    actions = []
+    for job_id, attempt in named:
+        job = jobs.get(job_id)
+        is_current = job is not None and job.status == JobStatus.RUNNING
+        if job is not None and is_current and (job.device_id, job.attempts) == (device_id, attempt):
+            continue
+        is_last = job is not None and (job.device_id, job.attempts) == (device_id, attempt)
+        if job is not None and is_last and job.status == JobStatus.CANCELLED:
+            reason = CANCELLED
+        elif job is not None and is_last:  # it has said so itself, and has not heard the answer
+            reason = f"The job is over: {job.status}."
+        else:
+            reason = Code.ATTEMPT_NOT_CURRENT.meaning
+        actions.append(Action(job_id, attempt, "stop", reason))
+    return actions

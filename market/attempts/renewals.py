@@ -1,0 +1,85 @@
+"""Signs of life of attempts: kept in memory, and written down in batches.
+
+Like heartbeats they come again and again, and only the last one matters. After a crash an attempt
+has lost those of the last seconds, which is nothing against the time that it may be silent.
+"""
+
+import asyncio
+import logging
+from itertools import islice
+
+from market.events.context import Context
+from storage.attempts import attempts as queries
+from storage.attempts.attempts import RenewalRow
+from storage.engines.errors import StoreError, level_of
+
+WRITE_SECONDS = 2.0  # another daemon may judge the silence: it should not hear of them much later
+WRITE_MAX_ATTEMPTS = 1_000  # in one statement, which no other then waits long for
+
+_logger = logging.getLogger("attempts")
+
+
+class Renewals:
+    """Remembers which attempts were heard of, until that is written down.
+
+    It holds no more than the attempts that run: whoever calls `renew` has seen that the attempt is
+    the current one.
+
+    Args:
+        context: the store and the time.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._now = context.now
+        self._unwritten: dict[tuple[str, int], RenewalRow] = {}
+        self._flushing = asyncio.Lock()
+        self._store_failing = False
+
+    def renew(self, job_id: str, attempt: int) -> None:
+        """Note that a device works on an attempt, as a log that arrives shows."""
+        before = self._unwritten.get((job_id, attempt)) or RenewalRow(job_id, attempt, 0)
+        self._unwritten[job_id, attempt] = before._replace(renewed_at=self._now())
+
+    def name(self, job_id: str, attempt: int, phase: str | None, progress: float | None) -> None:
+        """Note that a device says that it holds an attempt, and how far it is."""
+        self._unwritten[job_id, attempt] = RenewalRow(
+            job_id, attempt, self._now(), is_named=True, phase=phase, progress=progress
+        )
+
+    def has_named(self, job_id: str, attempt: int) -> bool:
+        """Say whether a device has named an attempt and that is not written down yet."""
+        row = self._unwritten.get((job_id, attempt))
+        return row is not None and row.is_named
+
+    async def flush(self) -> None:
+        """Write down what was noted; one flush waits for the other.
+
+        Raises:
+            StoreError: what is not written stays for the next flush.
+        """
+        async with self._flushing:
+            while self._unwritten:
+                batch = list(islice(self._unwritten.values(), WRITE_MAX_ATTEMPTS))
+                await self._store.write(queries.renew, batch)
+                for row in batch:
+                    key = row.job_id, row.attempt
+                    if self._unwritten.get(key) is row:  # not noted again meanwhile
+                        del self._unwritten[key]
+
+    async def run(self) -> None:
+        """Write down what was noted until cancelled; the store's failures delay that."""
+        while True:
+            await asyncio.sleep(WRITE_SECONDS)
+            try:
+                await self.flush()
+            except StoreError as error:
+                if not self._store_failing:
+                    _logger.log(
+                        level_of(error, logging.ERROR),
+                        "renewals of attempts wait for the store to return: %s",
+                        error,
+                    )
+                self._store_failing = True
+            else:
+                self._store_failing = False

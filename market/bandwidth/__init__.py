@@ -1,0 +1,1 @@
+"""Sessions of traffic: their sale, the leases of nodes, and the bytes used."""

@@ -1,0 +1,325 @@
+"""Leases: who may hand out how many bytes of a session, and what is reported back.
+
+Theory of operation
+-------------------
+A sale puts the price of the whole quota on hold. From there a session's bytes become money in four
+steps:
+
+    hold      the buyer's money is set aside (`market.bandwidth.sessions`);
+    lease     some of the bytes are granted to one daemon, which alone may hand them out (`open`);
+    report    the daemon says how many of them are used, in all (`report`, `exchange`);
+    capture   the session leaves `active`: what is used is paid, the rest of the hold released, in
+              the transaction that changes the status, so once (`settle`).
+
+With each report the hour in which it is made gets what it adds (`storage.bandwidth.usage`): so the
+hours of a session add up to what it has used, and what waits for a store that is away is of the
+hour in which that is back.
+
+The database keeps `bytes_used + bytes_leased <= quota_bytes` as a constraint: no number of leases
+can pass what was sold. A report moves bytes from leased to used; nothing else adds to used.
+
+One daemon: it leases the whole remainder of a session, and needs no other lease of it.
+
+Many daemons on PostgreSQL, or processes on SQLite: each is a node, and leases a slice. It asks for
+more in time and returns what others need more; a notice says that some is wanted. A node that ends
+a session calls the slices of the others back first (`recall`): they cut their connections and
+report a last time. It waits at most `RECALL_SECONDS`; what is reported later is not billed.
+
+What a dead daemon costs: the bytes that it delivered and had not reported, up to a second of
+traffic, are not billed; the rest of its leases goes back to the sessions. The one daemon does that
+itself when it starts again (`recover`). Of a node the others do, when its process has ended or it
+was not seen for so long that it has stopped handing out bytes (`reap`). A node that stops in order
+leaves (`leave`), and loses nothing.
+
+An answer that is lost costs nothing either: reports are absolute, and a lease whose opening was not
+confirmed is closed before the session is leased again (`forgo_unsure`).
+
+The replies and the arithmetic are in `lease_book`, the transactions in `lease_transactions`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from market.bandwidth import lease_transactions
+from market.bandwidth.credentials import matches
+from market.bandwidth.lease_book import Ask, Grant, LeaseReply, LeaseState, Rejection, Tally, Usage
+from market.bandwidth.lease_transactions import hold_of
+from market.bandwidth.notices import Notice, Topic
+from market.base.states import SessionStatus
+from market.events.context import Context
+from market.money.ledger import TransferIds
+from storage.bandwidth import allowlist, nodes
+from storage.bandwidth import sessions as queries
+from storage.bandwidth.nodes import SeenRow
+from storage.engines.errors import ConstraintError, UnavailableError
+
+__all__ = [
+    "Ask",
+    "Grant",
+    "LeaseReply",
+    "LeaseState",
+    "Leases",
+    "Rejection",
+    "Tally",
+    "Usage",
+    "hold_of",
+]
+
+# Other nodes report in a quarter of a second; one that is busy may need longer, and what it reports
+# too late is given away. One that is dead delays the end of a session so long. Shorter than the API
+# gives to requests in progress when it stops, or the session would not be ended then.
+RECALL_SECONDS = 4.0
+# A fraction of what others need, so that hardly any of it is added.
+RECALL_STEP_SECONDS = 0.02
+# The rule of the schema that a node has one open lease of a session at most.
+ONE_OPEN = "bandwidth_leases_open"
+
+_logger = logging.getLogger("leases")
+
+
+class Leases:
+    """Grants bytes to the meter and writes down what it reports.
+
+    `node_id` is this daemon among several on the database, None when there is only one.
+
+    Args:
+        context: the store, identifiers and the time.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self.node_id: str | None = None
+        # By session: a lease whose opening failed, and was committed perhaps.
+        self._unsure: dict[str, str] = {}
+
+    async def find(self, username: str, password: bytes) -> str | None:
+        """Return the session that these credentials belong to; None when there is none.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        session = await self._store.read(queries.find_by_username, username)
+        if session is None or not matches(password, session.password_hash):
+            return None
+        return session.id
+
+    async def find_by_address(self, port_index: int, address: str) -> str | None:
+        """Return the active session that a client's address opens; None when there is none.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        return await self._store.read(allowlist.find_session, port_index, address)
+
+    async def prove(self, proofs: Sequence[tuple[str, str]]) -> list[int | None]:
+        """Have pending addresses open their sessions, because a client with the password came.
+
+        Args:
+            proofs: sessions, and the address that a client of each came from.
+
+        Returns:
+            For each the index of the port on which it opens its session; None when it cannot.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        return await self._store.write(lease_transactions.prove_all, proofs)
+
+    async def open(self, session_id: str) -> Grant | None:
+        """Lease bytes of a session; None when there is no such session.
+
+        The one daemon gets the rest of it, which no other may hold then; a node gets a slice.
+
+        Raises:
+            UnavailableError: the store did not answer.
+            ConstraintError: it is leased already.
+        """
+        unsure = self._unsure.get(session_id)
+        if unsure is not None:
+            await self._store.write(lease_transactions.forgo, session_id, unsure, now=self._now())
+            self._unsure.pop(session_id, None)
+        node_id = self.node_id
+        try:
+            grant = await self._open(session_id, node_id)
+        except ConstraintError as error:
+            if error.constraint != ONE_OPEN or node_id is None:
+                raise
+            _logger.warning("session %s: a forgotten lease of this node is closed", session_id)
+            await self._store.write(
+                lease_transactions.forgo_own, session_id, node_id, now=self._now()
+            )
+            grant = await self._open(session_id, node_id)
+        if self.node_id != node_id:
+            raise UnavailableError("the node was declared dead while it leased")
+        return grant
+
+    async def _open(self, session_id: str, node_id: str | None) -> Grant | None:
+        lease_id = self._identifiers.new()
+        try:
+            return await self._store.write(
+                lease_transactions.open_lease,
+                session_id,
+                lease_id=lease_id,
+                node_id=node_id,
+                now=self._now(),
+            )
+        except BaseException as error:
+            if not isinstance(error, ConstraintError):  # nothing was written
+                self._unsure[session_id] = lease_id
+            raise
+
+    async def forgo_unsure(self) -> None:
+        """Close the leases whose opening was not confirmed: nothing was handed out under them.
+
+        Raises:
+            UnavailableError: the store did not answer; they stay unsure.
+        """
+        for session_id, lease_id in tuple(self._unsure.items()):
+            await self._store.write(lease_transactions.forgo, session_id, lease_id, now=self._now())
+            if self._unsure.get(session_id) == lease_id:  # and not a later one
+                del self._unsure[session_id]
+
+    async def report(
+        self, usages: Sequence[Usage], tallies: Sequence[Tally] = ()
+    ) -> list[LeaseReply]:
+        """Write down what is used: `exchange`, with nothing asked for."""
+        return await self.exchange([Ask(usage) for usage in usages], tallies)
+
+    async def exchange(
+        self, asks: Sequence[Ask], tallies: Sequence[Tally] = ()
+    ) -> list[LeaseReply]:
+        """Report, and change how much leases grant, in a few statements however many they are.
+
+        When nothing is left to lease and other nodes hold some, a notice says that it is wanted.
+
+        Args:
+            asks: the reports, absolute, and what is asked for.
+            tallies: what became of connections since the last call; each session at most once.
+                These are added: where the answer of the store is lost, perhaps twice.
+
+        Returns:
+            A reply to each: None when the lease is no longer open, `Rejection` when its counts are
+            impossible; the others are written all the same.
+
+        Raises:
+            UnavailableError: perhaps written, perhaps not; the next reply says so.
+        """
+        return await self._store.write(
+            lease_transactions.exchange,
+            self._context,
+            asks,
+            node_id=self.node_id or "",
+            now=self._now(),
+            tallies=tallies,
+        )
+
+    async def recall(self, session_id: str, status: SessionStatus) -> None:
+        """Have other nodes cut a session and report a last time, and wait for them.
+
+        At most `RECALL_SECONDS`: what they report later is not billed.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        if self.node_id is None:
+            return
+        notice = Notice(Topic.CUT, session_id, status, self.node_id)
+        if not await self._store.write(lease_transactions.recall, notice):
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RECALL_SECONDS
+        while loop.time() < deadline:
+            await asyncio.sleep(RECALL_STEP_SECONDS)
+            if not await self._store.read(queries.leased_elsewhere, session_id, self.node_id):
+                return
+
+    async def statuses(self, session_ids: Sequence[str]) -> dict[str, SessionStatus]:
+        """Return where sessions are in their lives."""
+        statuses = await self._store.read(queries.status_of, session_ids)
+        return {session_id: SessionStatus(status) for session_id, status in statuses.items()}
+
+    async def release(self, usages: Sequence[Usage]) -> None:
+        """Write down what is used, and give the rest of each lease back to its session.
+
+        Where a report is rejected, what was written before stays.
+
+        Raises:
+            UnavailableError: perhaps written, perhaps not; release again, which is harmless.
+        """
+        if usages:
+            await self._store.write(
+                lease_transactions.release, self._context, usages, now=self._now()
+            )
+
+    async def settle(self, session_id: str, status: SessionStatus, usage: Usage | None) -> bool:
+        """Let a session leave `active`: capture what was used, release the rest of its hold.
+
+        One whose every byte is used becomes `exhausted`, whatever `status` says. Returns False when
+        it had left `active` before; then nothing changes.
+
+        Raises:
+            UnavailableError: perhaps written, perhaps not; settle again, which is harmless.
+        """
+        return await self._store.write(
+            lease_transactions.settle,
+            self._context,
+            session_id,
+            status,
+            usage,
+            node_id=self.node_id,
+            transfer_ids=TransferIds(self._identifiers.new(), self._identifiers.new()),
+            earning_id=self._identifiers.new(),
+            now=self._now(),
+        )
+
+    async def recover(self) -> int:
+        """Close the leases that the one daemon left open when it died; return how many.
+
+        Where this is the one daemon, there may have been several before: their nodes are dead, too.
+        Only what it had reported counts as used, so nothing is billed that was not delivered. A
+        session that it had used up and not settled is settled now.
+        """
+        closed = await self._store.write(
+            lease_transactions.recover, is_alone=self.node_id is None, now=self._now()
+        )
+        await self._settle_used_up()
+        return closed
+
+    async def nodes(self) -> list[SeenRow]:
+        """Return every node, as it was seen last."""
+        return await self._store.read(nodes.seen)
+
+    async def reap(self, dead: Sequence[SeenRow]) -> int:
+        """Close the leases of nodes that are dead and were not seen since, and remove them.
+
+        As in `recover`, what they had reported counts. Returns how many nodes were reaped.
+        """
+        reaped = 0
+        for node in dead:
+            reaped += await self._store.write(lease_transactions.reap, node, now=self._now())
+        if reaped:
+            await self._settle_used_up()
+        return reaped
+
+    async def leave(self) -> None:
+        """Remove this node from the database; leases that it did not release are closed."""
+        if self.node_id is not None:
+            await self._store.write(lease_transactions.leave, self.node_id, now=self._now())
+
+    async def _settle_used_up(self) -> None:
+        """Settle every session that is used up; one that cannot be is logged and left as it is."""
+        for session_id in await self._store.read(queries.used_up):
+            try:
+                await self.settle(session_id, SessionStatus.EXHAUSTED, None)
+            except UnavailableError:
+                raise
+            except Exception:
+                _logger.exception("session %s: used up and cannot be settled", session_id)
+
+    async def due_to_expire(self, limit: int) -> list[str]:
+        """Return active sessions whose time is over, at most `limit`, the oldest first."""
+        return await self._store.read(queries.due_to_expire, now=self._now(), limit=limit)

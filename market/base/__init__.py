@@ -1,0 +1,1 @@
+"""Errors, identifiers, states, slots and other parts that every domain of the marketplace uses."""

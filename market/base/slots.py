@@ -1,0 +1,197 @@
+"""Bounded concurrency: so many at once, so many of one caller, and a bounded queue for the rest.
+
+One class serves all work that a coroutine may wait for: forms in memory (`api.serving.forms`),
+calls of the language model (`market.assistant.asking`), passwords (`market.accounts.passwords`) and
+photos (`market.photos.decoding`). Two others look alike and are not:
+
+- `proxyd.loop.fair_slots` never waits. The proxy has no coroutine per connection, so a holder that
+  finds no slot is refused or tries again, and its share shrinks as others come.
+- `api.http.evictable_slots` never waits either: a new connection takes the slot of the one that was
+  active least recently.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.networks import NetworkCounts, crowded, enclosing
+
+
+class Busy(Enum):
+    """Why there is no slot."""
+
+    QUEUE_FULL = auto()
+    TIMED_OUT = auto()
+
+
+class SlotBounds(Struct, frozen=True, kw_only=True):
+    """What `Slots` holds its callers to; for all but `total` and `queue`, 0 is no bound.
+
+    A caller that is a network (see `market.base.networks`) counts for the networks around it, which
+    have their share of each bound per caller.
+
+    Attributes:
+        total: how many slots there are.
+        queue: how many callers may wait.
+        per_caller: how many slots one caller may have.
+        is_per_site: whether `per_caller` bounds the widest network around a caller, as a whole.
+        reserved: how many slots are kept from callers that are not known.
+        size_per_caller: what the sizes of one caller's slots may sum up to; a caller without a slot
+            gets one for any size.
+        queue_per_caller: how many of one caller may wait.
+        queue_has_running: whether those who have a slot count as waiting, too.
+    """
+
+    total: int
+    queue: int
+    per_caller: int = 0
+    is_per_site: bool = False
+    reserved: int = 0
+    size_per_caller: int = 0
+    queue_per_caller: int = 0
+    queue_has_running: bool = False
+
+
+class _Claim(Struct, frozen=True, eq=False):
+    """A caller's claim to a slot, from the moment it queues until the slot is given back."""
+
+    callers: tuple[str, ...]
+    size: int
+    is_known: bool
+
+
+def too_busy(reason: Busy) -> Exception:  # noqa: ARG001 - the API has one code for both
+    """Return the refusal of the API."""
+    return MarketError(Code.TOO_BUSY)
+
+
+class Slots:
+    """Slots in bounded number. Callers that have to wait are served in the order they came in.
+
+    A caller whose own bound is reached is passed over, and keeps its place in the queue.
+
+    Args:
+        bounds: the bounds.
+        refusal: makes the exception for a caller that gets no slot.
+    """
+
+    def __init__(self, bounds: SlotBounds, refusal: Callable[[Busy], Exception] = too_busy) -> None:
+        self._bounds = bounds
+        self._refusal = refusal
+        self._in_use = 0
+        self._in_use_unknown = 0
+        self._in_use_of = NetworkCounts()
+        self._sizes_of = NetworkCounts()
+        # In order of arrival. No claim in it has room: whenever a slot gets free, the claims that
+        # have room then get theirs at once. So a newcomer that has room overtakes none that has.
+        self._queue: dict[_Claim, asyncio.Future[None]] = {}
+        self._queue_of = NetworkCounts()
+
+    @asynccontextmanager
+    async def slot(
+        self, *callers: str, size: int = 0, is_known: bool = True, deadline: float | None = None
+    ) -> AsyncIterator[None]:
+        """Hold a slot within the block.
+
+        Args:
+            callers: by whom it is counted: a network, an identifier, both, or none.
+            size: what counts against `size_per_caller`, in its unit.
+            is_known: whether the reserved slots are open to this caller.
+            deadline: until when to wait, by the loop's clock; None for no limit.
+
+        Raises:
+            Exception: what `refusal` makes, when the queue is full or the deadline has passed.
+        """
+        claim = _Claim(callers, size, is_known)
+        await self._acquire(claim, deadline)
+        try:
+            yield
+        finally:
+            self._release(claim)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all slots are held, and somebody waits for one."""
+        return self._in_use >= self._bounds.total and bool(self._queue)
+
+    async def _acquire(self, claim: _Claim, deadline: float | None) -> None:
+        if self._is_queue_full(claim):
+            raise self._refusal(Busy.QUEUE_FULL)
+        if self._has_room(claim):
+            self._count(claim, 1)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue[claim] = turn
+        self._count_queue(claim, 1)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turn
+        except BaseException as error:
+            if claim in self._queue:
+                self._leave_queue(claim)
+            else:  # the slot was given in the turn of the loop in which the wait ended
+                self._release(claim)
+            if isinstance(error, TimeoutError):
+                raise self._refusal(Busy.TIMED_OUT) from error
+            raise
+
+    def _release(self, claim: _Claim) -> None:
+        self._count(claim, -1)
+        # Counts of zero, or less, would let in more than the bounds say.
+        assert self._in_use >= 0  # noqa: S101
+        for queued, turn in tuple(self._queue.items()):
+            if self._in_use >= self._bounds.total:
+                break
+            # A turn that was cancelled belongs to a caller that is about to leave the queue.
+            if not turn.cancelled() and self._has_room(queued):
+                self._leave_queue(queued)
+                self._count(queued, 1)
+                turn.set_result(None)
+
+    def _leave_queue(self, claim: _Claim) -> None:
+        del self._queue[claim]
+        self._count_queue(claim, -1)
+
+    def _is_queue_full(self, claim: _Claim) -> bool:
+        bounds, counts, length = self._bounds, [self._queue_of], len(self._queue)
+        if bounds.queue_has_running:
+            counts.append(self._in_use_of)
+            length += self._in_use
+        most = bounds.queue_per_caller
+        is_crowded = most and any(crowded(caller, most, *counts) for caller in claim.callers)
+        return bool(is_crowded) or length >= bounds.queue
+
+    def _has_room(self, claim: _Claim) -> bool:
+        bounds = self._bounds
+        if self._in_use >= bounds.total:
+            return False
+        if not claim.is_known and self._in_use_unknown >= bounds.total - bounds.reserved:
+            return False
+        return not any(self._is_crowded(caller, claim.size) for caller in claim.callers)
+
+    def _is_crowded(self, caller: str, size: int) -> bool:
+        bounds = self._bounds
+        if bounds.per_caller:
+            counted = enclosing(caller)[-1][0] if bounds.is_per_site else caller
+            if crowded(counted, bounds.per_caller, self._in_use_of):
+                return True
+        most = bounds.size_per_caller
+        if not most or not self._sizes_of[caller]:
+            return False
+        return crowded(caller, most, self._sizes_of, more=size) != ""
+
+    def _count(self, claim: _Claim, change: int) -> None:
+        self._in_use += change
+        if not claim.is_known:
+            self._in_use_unknown += change
+        for caller in claim.callers:
+            self._in_use_of.add(caller, change)
+            self._sizes_of.add(caller, change * claim.size)
+
+    def _count_queue(self, claim: _Claim, change: int) -> None:
+        for caller in claim.callers:
+            self._queue_of.add(caller, change)

@@ -1,0 +1,60 @@
+"""Sweeps: acting on everything that is due, where one failure must not hold up the rest."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from storage.engines.errors import UnavailableError
+
+# When to retry an item that failed. What fails for good needs a person: often enough to notice soon
+# that it is mended, and seldom enough to be a few lines of the log.
+PUT_OFF_SECONDS = 300
+
+
+class Sweep:
+    """Acts on what is due, a bounded number at a time.
+
+    Args:
+        failure: the log line for an item that fails, with %s for its identifier.
+        logger: where it is logged.
+    """
+
+    def __init__(self, failure: str, logger: logging.Logger) -> None:
+        self._failure = failure
+        self._logger = logger
+        # Identifiers of items that failed, and when to retry them (UTC seconds).
+        self._put_off: dict[str, int] = {}
+
+    async def run(
+        self,
+        find: Callable[[int], Awaitable[list[str]]],
+        act: Callable[[str], Awaitable[object]],
+        *,
+        most: int,
+        now: int,
+    ) -> int:
+        """Act on some items; return for how many that succeeded.
+
+        Args:
+            find: returns the identifiers of due items, as many as its argument at most.
+            act: acts on one.
+            most: how many items to act on at most.
+            now: UTC seconds.
+
+        Raises:
+            UnavailableError: the store did not answer, so that the rest would fail as well.
+        """
+        self._put_off = {item: until for item, until in self._put_off.items() if until > now}
+        # Items that are put off are still due: enough to find `most` others beside them.
+        due = await find(most + len(self._put_off))
+        successes = 0
+        for item in [item for item in due if item not in self._put_off][:most]:
+            try:
+                await act(item)
+            except UnavailableError:
+                raise
+            except Exception:
+                self._logger.exception(self._failure, item)
+                self._put_off[item] = now + PUT_OFF_SECONDS
+            else:
+                successes += 1
+        return successes

@@ -1,0 +1,106 @@
+"""Limits attempts by key, and by the networks around it, over a sliding window."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from market.base.errors import Code, MarketError
+from market.base.networks import enclosing
+
+KEYS_MAX = 100_000  # then the key with the oldest event is dropped
+
+
+class Throttle:
+    """Lets a key do something a limited number of times in any window of time.
+
+    A key that is a network counts for the networks around it, too, which have their share.
+
+    Args:
+        limit: how many times; 0 for no limit.
+        window_seconds: the length of the window.
+        now: the wall clock, in UTC seconds.
+    """
+
+    def __init__(self, limit: int, window_seconds: int, now: Callable[[], int]) -> None:
+        self._limit = limit
+        self._window_seconds = window_seconds
+        self._now = now
+        self._events: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def take(self, key: str) -> None:
+        """Count one event of a key that has not used its window up.
+
+        An event that may turn out to be none is counted first and taken back later: between a check
+        and a later count, others would pass the same check.
+
+        Raises:
+            MarketError: `too_many_attempts`, as `check`; nothing is counted then.
+        """
+        self.check(key)
+        self.count(key)
+
+    def take_back(self, key: str) -> None:
+        """Take back one event of a key, the latest."""
+        for name, _ in enclosing(key):
+            events = self._events.get(name)
+            if events:
+                events.pop()
+                if not events:
+                    del self._events[name]
+
+    @contextmanager
+    def attempt(self, key: str, failures: Collection[Code]) -> Iterator[None]:
+        """Count what is done within as one event, unless it ends without one of these refusals.
+
+        A caller that leaves in between is counted: its outcome is not known.
+
+        Raises:
+            MarketError: `too_many_attempts`, as `check`; nothing is done then.
+        """
+        self.take(key)
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, MarketError) or error.code not in failures:
+                self.take_back(key)
+            raise
+        else:
+            self.take_back(key)
+
+    def check(self, key: str) -> None:
+        """Check that a key may do it once more.
+
+        Raises:
+            MarketError: `too_many_attempts`, with the seconds until it may try again.
+        """
+        for name, share in enclosing(key):
+            events = self._recent(name)
+            if self._limit and len(events) >= self._limit * share:
+                wait = max(events[0] + self._window_seconds - self._now(), 1)
+                message = f"Too many attempts; the next is possible in {wait} s."
+                raise MarketError(Code.TOO_MANY_ATTEMPTS, message, retry_after_seconds=wait)
+
+    def count(self, key: str) -> None:
+        """Count one event of a key."""
+        if not self._limit:
+            return
+        for name, share in enclosing(key):
+            self._events.setdefault(name, deque(maxlen=self._limit * share)).append(self._now())
+            self._events.move_to_end(name)
+        while len(self._events) > KEYS_MAX:
+            self._events.popitem(last=False)
+
+    def forget(self, key: str) -> None:
+        """Forget the events of a key; the networks around it keep theirs."""
+        self._events.pop(key, None)
+
+    def _recent(self, key: str) -> deque[int]:
+        events = self._events.get(key)
+        if events is None:
+            return deque()
+        now = self._now()
+        while events and not now - self._window_seconds < events[0] <= now:
+            events.popleft()  # over, or of a time that was set back since
+        if not events:
+            del self._events[key]
+        return events

@@ -1,0 +1,74 @@
+"""The fields of a user: name, e-mail address and password; how they are checked and compared."""
+
+import unicodedata
+
+from market.base.errors import Code, MarketError
+
+USERNAME_MAX_CHARACTERS = 50
+EMAIL_MAX_CHARACTERS = 254
+PASSWORD_MIN_CHARACTERS = 8
+PASSWORD_MAX_CHARACTERS = 128
+
+# Characters that an address must quote (RFC 5322, section 3.2.3), or that separate addresses.
+_SPECIALS = frozenset('<>()[],;:\\"')
+
+
+def email_key(email: str) -> str:
+    """Return how e-mail addresses compare: without case."""
+    return unicodedata.normalize("NFC", email).casefold()
+
+
+def username_key(username: str) -> str:
+    """Return how user names compare: without case, look-alike forms folded together."""
+    return unicodedata.normalize("NFKC", username).casefold()
+
+
+def check_username(username: str) -> None:
+    """Check a new user name.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if not 1 <= len(username) <= USERNAME_MAX_CHARACTERS:
+        raise MarketError(
+            Code.INVALID_FIELD,
+            f"A user name has 1 to {USERNAME_MAX_CHARACTERS} characters.",
+            field="username",
+        )
+    if any(character.isspace() or not character.isprintable() for character in username):
+        raise MarketError(
+            Code.INVALID_FIELD, "A user name has no spaces or control characters.", field="username"
+        )
+
+
+def check_email(email: str) -> None:
+    """Check a new e-mail address.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    local, _, domain = email.rpartition("@")
+    is_plain = email.isprintable() and not any(
+        character.isspace() or character in _SPECIALS for character in email
+    )
+    has_parts = all((*local.split("."), *domain.split("."))) and "@" not in local
+    if not (is_plain and has_parts and len(email) <= EMAIL_MAX_CHARACTERS):
+        raise MarketError(
+            Code.INVALID_FIELD,
+            "This is not an e-mail address like name@example.com.",
+            field="email",
+        )
+
+
+def check_password(password: str, *, field: str = "password") -> None:
+    """Check the length of a new password, given in `field`.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if not PASSWORD_MIN_CHARACTERS <= len(password) <= PASSWORD_MAX_CHARACTERS:
+        raise MarketError(
+            Code.INVALID_FIELD,
+            f"A password has {PASSWORD_MIN_CHARACTERS} to {PASSWORD_MAX_CHARACTERS} characters.",
+            field=field,
+        )

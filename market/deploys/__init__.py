@@ -1,0 +1,1 @@
+"""Deploys: replicas, rollouts and templates, and the apps that run in them."""

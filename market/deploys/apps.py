@@ -1,0 +1,267 @@
+"""Apps: jobs and deploys that people reach in a browser, and the keys that open them.
+
+A job that declares a port of the protocol `http` is an app, and so is a deploy whose replicas do:
+a request for a deploy reaches one of them. A key opens one app. It is random and made when its
+buyer asks for it first; a new one ends what was opened by the one before.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from market.bandwidth.credentials import hash_password, matches
+from market.base.errors import Code, MarketError
+from market.base.sealing import Sealing
+from market.base.states import JobStatus
+from market.deploys.rollouts import Serving, serving
+from market.deploys.templates import template_of
+from market.events.context import Context
+from market.jobs.specs import Specs
+from proxyctl.protocol.jobspec import Port, payload_of
+from storage.deploys import apps as queries
+from storage.deploys import deploys as deploy_queries
+from storage.deploys import rollouts as rollout_queries
+from storage.deploys.apps import KeyRow
+from storage.engines.store import Transaction
+from storage.jobs import jobs as job_queries
+
+KEY_BYTES = 32
+HTTP = "http"
+# A person's work is in one replica of these, so that each visitor stays with the same.
+STAYING_TYPES = frozenset(("Jupyter",))
+_Store = Callable[[Transaction, KeyRow], Awaitable[None]]  # how a key is stored
+
+
+class App(Struct, frozen=True):
+    """What its door knows of an app: what opens it, and where it can be reached now.
+
+    `stays` says that who came to a replica is to come to it again.
+    """
+
+    id: str
+    key_hash: str
+    targets: tuple[Serving, ...] = ()
+    stays: bool = False
+    buyer_id: str = ""
+
+    def opens(self, key: str) -> bool:
+        """Say whether a key opens it, in constant time."""
+        return matches(key.encode("utf-8", "surrogateescape"), self.key_hash)
+
+
+class Opened(Struct, frozen=True):
+    """An app as its buyer is shown it: the key, and where it can be reached.
+
+    `ports` are those of the protocol `http`, at least one. `key` is None when it cannot be read any
+    more. `number` is the replica's, 0 of what is none.
+    """
+
+    id: str
+    ports: tuple[Port, ...]
+    key: str | None
+    is_ready: bool
+    number: int = 0
+
+
+class Apps:
+    """Says what opens apps, and where they are.
+
+    `on_change` is told of an app whose key is another one now.
+
+    Args:
+        context: the store, identifiers and the time.
+        sealing: encrypts keys, so that buyers are shown them again.
+        specs: what jobs run.
+    """
+
+    def __init__(self, context: Context, sealing: Sealing, specs: Specs) -> None:
+        self._store = context.store
+        self._now = context.now
+        self._sealing = sealing
+        self._specs = specs
+        self.on_change: Callable[[str], None] = lambda _: None
+
+    async def find(self, app_id: str) -> App | None:
+        """Return an app that has a key; None for one that has none, or is over."""
+        return await self._store.read(_find, app_id)
+
+    async def key_hashes(self, app_ids: Sequence[str]) -> dict[str, str]:
+        """Return the hash of the key of each of these apps that still has one."""
+
+        async def read(tx: Transaction) -> dict[str, str]:
+            apps = [await _find(tx, each) for each in app_ids]
+            return {app.id: app.key_hash for app in apps if app is not None}
+
+        return await self._store.read(read)
+
+    async def of_job(self, user_id: str, job_id: str) -> Opened:
+        """Return a job of a user's as an app.
+
+        Raises:
+            MarketError: `job_not_found`, `job_over`, `no_app`.
+        """
+        return await self._store.write(self._of_job, user_id, job_id, queries.insert)
+
+    async def of_deploy(self, user_id: str, deploy_id: str) -> list[Opened]:
+        """Return a deploy of a user's as an app, and behind it each replica that can be used.
+
+        Raises:
+            MarketError: `deploy_not_found`, `deploy_over`, `no_app`.
+        """
+
+        async def read(tx: Transaction) -> list[Opened]:
+            ports = await _ports_of_deploy(tx, user_id, deploy_id)
+            ready = await serving(tx, deploy_id)
+            apps = [await self._of_deploy(tx, deploy_id, ports, bool(ready), queries.insert)]
+            for each in ready:
+                if web := _web(each.ports):
+                    made = await self._opened(tx, _of_a_job(each.job_id), queries.insert)
+                    apps.append(Opened(each.job_id, web, made, True, each.number))
+            return apps
+
+        return await self._store.write(read)
+
+    async def new_job_key(self, user_id: str, job_id: str) -> Opened:
+        """Have another key open a job; what was opened by the one before ends.
+
+        Raises:
+            MarketError: as `of_job`.
+        """
+        opened = await self._store.write(self._of_job, user_id, job_id, queries.put)
+        self.on_change(job_id)
+        return opened
+
+    async def new_deploy_key(self, user_id: str, deploy_id: str) -> Opened:
+        """Have another key open a deploy, and not its replicas alone; as `new_job_key`.
+
+        Raises:
+            MarketError: as `of_deploy`.
+        """
+
+        async def change(tx: Transaction) -> Opened:
+            ports = await _ports_of_deploy(tx, user_id, deploy_id)
+            ready = await serving(tx, deploy_id)
+            return await self._of_deploy(tx, deploy_id, ports, bool(ready), queries.put)
+
+        opened = await self._store.write(change)
+        self.on_change(deploy_id)
+        return opened
+
+    async def sweep(self) -> int:
+        """Delete the keys of what is over; return how many.
+
+        Raises:
+            StoreError: they open nothing all the same.
+        """
+        return await self._store.write(queries.forget_over)
+
+    # --- units of work ----------------------------------------------------------------------
+
+    async def _of_job(self, tx: Transaction, user_id: str, job_id: str, store: _Store) -> Opened:
+        job = await job_queries.find(tx, job_id)
+        if job is None or job.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        spec = await self._specs.find(tx, job_id)
+        ports = _web(spec.payload.ports) if spec is not None and spec.payload is not None else ()
+        if not ports:
+            raise MarketError(Code.NO_APP)
+        if job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            raise MarketError(Code.JOB_OVER)
+        target = await _of_running_job(tx, job_id)
+        key = await self._opened(tx, _of_a_job(job_id), store)
+        return Opened(job_id, ports, key, target is not None)
+
+    async def _of_deploy(
+        self,
+        tx: Transaction,
+        deploy_id: str,
+        ports: tuple[Port, ...],
+        is_ready: bool,
+        store: _Store,
+    ) -> Opened:
+        blank = KeyRow(deploy_id, None, deploy_id, "", "", 0)
+        return Opened(deploy_id, ports, await self._opened(tx, blank, store), is_ready)
+
+    async def _opened(self, tx: Transaction, blank: KeyRow, store: _Store) -> str | None:
+        """Store a key as `store` does, and return the one that holds then."""
+        key = secrets.token_urlsafe(KEY_BYTES)
+        await store(
+            tx,
+            blank._replace(
+                key_hash=hash_password(key.encode()),
+                sealed_key=self._sealing.close(key.encode()),
+                created_at=self._now(),
+            ),
+        )
+        row = await queries.find(tx, blank.app_id)
+        assert row is not None  # noqa: S101 - it was stored just now, or was there
+        opened = self._sealing.open(row.sealed_key)
+        return None if opened is None else opened.decode()
+
+
+def _of_a_job(job_id: str) -> KeyRow:
+    return KeyRow(job_id, job_id, None, "", "", 0)
+
+
+def _web(ports: Sequence[Port]) -> tuple[Port, ...]:
+    """Return the ports that a browser can speak to."""
+    return tuple(each for each in ports if each.protocol == HTTP)
+
+
+async def _find(tx: Transaction, app_id: str) -> App | None:
+    row = await queries.find(tx, app_id)
+    if row is None:
+        return None
+    if row.job_id is not None:
+        job = await job_queries.find(tx, row.job_id)
+        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            return None
+        target = await _of_running_job(tx, row.job_id)
+        targets = () if target is None else (target,)
+        return App(app_id, row.key_hash, targets, buyer_id=job.user_id)
+    assert row.deploy_id is not None  # noqa: S101 - a constraint of the table
+    deploy = await deploy_queries.find(tx, row.deploy_id)
+    rollout = await rollout_queries.find(tx, row.deploy_id)
+    if deploy is None or rollout is None or rollout.state == "over":
+        return None
+    replicas = tuple(
+        msgspec.structs.replace(each, ports=_web(each.ports))
+        for each in await serving(tx, row.deploy_id)
+    )
+    stays = deploy.job_type in STAYING_TYPES
+    return App(app_id, row.key_hash, replicas, stays, deploy.user_id)
+
+
+async def _of_running_job(tx: Transaction, job_id: str) -> Serving | None:
+    """Return where a job can be reached; None until it runs, and is ready if it says when."""
+    row = await queries.reached(tx, job_id)
+    if row is None:
+        return None
+    payload = payload_of(msgspec.json.decode(row.payload))
+    since = row.work_started_at if payload.ready is None else row.ready_at
+    if since is None:
+        return None
+    return Serving(job_id, row.attempt, row.device_id, 0, 0, _web(payload.ports))
+
+
+async def _ports_of_deploy(tx: Transaction, user_id: str, deploy_id: str) -> tuple[Port, ...]:
+    """Return the ports that the replicas of a user's deploy are reached at.
+
+    Raises:
+        MarketError: `deploy_not_found`, `deploy_over`, `no_app`.
+    """
+    deploy = await deploy_queries.find(tx, deploy_id)
+    if deploy is None or deploy.user_id != user_id:
+        raise MarketError(Code.DEPLOY_NOT_FOUND)
+    rollout = await rollout_queries.find(tx, deploy_id)
+    if rollout is None:
+        raise MarketError(Code.NO_APP)
+    if rollout.state == "over":
+        raise MarketError(Code.DEPLOY_OVER)
+    (latest, *_) = await rollout_queries.revisions(tx, deploy_id)
+    ports = _web(template_of(latest.template).ports)
+    if not ports:
+        raise MarketError(Code.NO_APP)
+    return ports

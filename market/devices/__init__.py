@@ -1,0 +1,1 @@
+"""Devices of workers and exits: their tokens, and the benchmarks that they ran."""

@@ -1,0 +1,458 @@
+"""Worker devices: their tokens, their heartbeats, who is online.
+
+Heartbeats are the most frequent request of the service. The latest report of every device that was
+heard of is kept in memory, and every answer is made from it; `run` writes changes to the store in
+batches. After a crash a device has lost at most the reports of the last seconds.
+"""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Sequence
+from itertools import islice
+from typing import TypedDict
+
+from msgspec import Struct
+
+from market.accounts.bounds import Bounds, lock_user, require
+from market.accounts.makers import require_current
+from market.accounts.scopes import Grant
+from market.base.errors import Code, MarketError
+from market.base.gathering import Gathering
+from market.events.catalogue import DeviceCreated, DeviceOffline, DeviceOnline, DeviceRevoked
+from market.events.context import Context
+from market.events.idempotency import Receipt
+from market.events.recording import NewEvent, record, record_all
+from market.trust import trust
+from market.trust.reputation import Reputation
+from storage.devices import benchmarks as benchmark_queries
+from storage.devices import devices as queries
+from storage.devices import made_by_keys
+from storage.devices.benchmarks import BenchmarkRow
+from storage.devices.devices import DeviceRow
+from storage.engines.errors import StoreError, level_of
+from storage.engines.store import Transaction
+
+TOKEN_BYTES = 32
+TOKEN_MAX_CHARACTERS = 256
+ONLINE_SECONDS = 90
+# A heartbeat is written down that much later at most, unless the store is away.
+LATE_SECONDS = 30
+AWAY_MAX_DEVICES = 1_000
+WRITE_SECONDS = 2.0
+SHARED_WRITE_SECONDS = 1.0
+WRITE_MAX_DEVICES = 1_000
+FIND_MAX_DEVICES = 100  # looked up together: the first of them waits for the last
+NAME_MAX_CHARACTERS = 200
+# A device takes about a kilobyte. Those heard of longest ago are looked up when they come again.
+KEPT_MAX_DEVICES = 50_000
+# A request that has shown its token may still be under way when that is revoked; all of those that
+# are revoked within a minute or two, however many users do nothing else.
+REVOKED_MAX_TOKENS = 10_000
+UNKNOWN = "The worker token was not issued by this service, or was revoked; make a new one."
+
+_logger = logging.getLogger("devices")
+
+
+class Revoked(Struct, frozen=True):
+    """A device whose worker token was revoked."""
+
+    device_id: str
+    token_hash: str
+
+
+class Report(TypedDict, total=False):
+    """What a device says of itself: memory in GB, temperatures in °C, use in percent."""
+
+    hostname: str
+    gpu_name: str
+    cpu_cores: int
+    ram_gb: float
+    cpu_temp: float
+    gpu_temp: float
+    cpu_pct: float
+    ram_pct: float
+
+
+class WorkerToken(Struct, frozen=True):
+    """A new token, readable this once, and the device it belongs to."""
+
+    token: str
+    device_id: str
+
+
+class Devices:
+    """Knows the worker devices.
+
+    Args:
+        context: the store, identifiers and the time.
+        bounds: how much one user may have at once; may be replaced.
+        is_shared: whether other daemons hear of the same devices. Then the store is asked every
+            time, and only what is not written down yet is answered from memory.
+    """
+
+    def __init__(self, context: Context, bounds: Bounds, *, is_shared: bool = False) -> None:
+        self.bounds = bounds
+        self._context = context
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self._is_shared = is_shared
+        self._by_token: dict[str, DeviceRow] = {}
+        self._by_id: dict[str, str] = {}
+        self._changed: set[str] = set()
+        # Tokens that were revoked here lately, the latest last: one may be read from the store, or
+        # report, while it is being revoked.
+        self._revoked: dict[str, None] = {}
+        self._flushing = asyncio.Lock()
+        self._finding = Gathering(self._read_some, FIND_MAX_DEVICES)
+        self._store_failing = False
+
+    async def create(
+        self,
+        user_id: str,
+        *,
+        name: str,
+        device_type: str,
+        min_price_usd: int | None,
+        key: Grant | None = None,
+        login_id: str | None = None,
+        receipt: Receipt[WorkerToken] | None = None,
+    ) -> WorkerToken:
+        """Register a device, offline, and make its token.
+
+        Args:
+            user_id: whose device.
+            name: its label, and its host name until it says another.
+            device_type: desktop, mini_pc, server or phone.
+            min_price_usd: micro-USD per hour below which it is not offered work.
+            key: the API key that makes it, if no login does.
+            login_id: the login that makes it. Either may have ended since the request began.
+            receipt: keeps the reply, if this is to be done once.
+
+        Raises:
+            MarketError: `invalid_field`, `too_many_devices`, `idempotency_key_reused`,
+                `unauthorized`.
+            Replayed: this was answered before.
+        """
+        if not name.isprintable() or len(name) > NAME_MAX_CHARACTERS:
+            message = f"A name has 1 to {NAME_MAX_CHARACTERS} printable characters."
+            raise MarketError(Code.INVALID_FIELD, message, field="name")
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        device = DeviceRow(
+            id=self._identifiers.new(),
+            user_id=user_id,
+            token_hash=_hashed(token),
+            name=name,
+            hostname=name,
+            device_type=device_type,
+            min_price_usd=min_price_usd,
+            gpu_name="",
+            cpu_cores=0,
+            ram_gb=0.0,
+            cpu_temp=None,
+            gpu_temp=None,
+            cpu_pct=None,
+            ram_pct=None,
+            created_at=self._now(),
+            last_heartbeat_at=None,
+            offline_at=None,
+            revoked_at=None,
+        )
+        worker_token = WorkerToken(token, device.id)
+
+        async def unit(tx: Transaction) -> None:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await _create(
+                tx,
+                self._context,
+                device,
+                worker_token,
+                bounds=self.bounds,
+                key=key,
+                receipt=receipt,
+            )
+
+        await self._store.write(unit)
+        return worker_token
+
+    async def authenticate(self, token: str) -> DeviceRow:
+        """Return the device that shows a token, as of now.
+
+        Raises:
+            MarketError: `worker_unauthorized`.
+        """
+        if not token.isascii() or not 0 < len(token) <= TOKEN_MAX_CHARACTERS:
+            raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
+        token_hash = _hashed(token)
+        device = None if self._is_shared else self._by_token.get(token_hash)
+        if device is None:
+            device = await self._find(token_hash)
+        if device.revoked_at is not None:
+            raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
+        return device
+
+    async def _find(self, token_hash: str) -> DeviceRow:
+        device = await self._finding.ask(token_hash)
+        if device is None or device.revoked_at is not None or token_hash in self._revoked:
+            raise MarketError(Code.WORKER_UNAUTHORIZED, UNKNOWN)
+        if self._is_shared:
+            return self._latest(device)
+        device = self._by_token.setdefault(token_hash, device)
+        self._by_id[device.id] = token_hash
+        self._forget_some()
+        return device
+
+    async def _read_some(self, token_hashes: Sequence[str]) -> dict[str, DeviceRow]:
+        rows = await self._store.read(queries.find_by_tokens, token_hashes)
+        return {row.token_hash: row for row in rows}
+
+    def heartbeat(self, device: DeviceRow, report: Report) -> None:
+        """Take a device's report; what it leaves out keeps its last value.
+
+        Raises:
+            MarketError: `invalid_field`.
+        """
+        for field, text in (
+            ("hostname", report.get("hostname", "")),
+            ("gpu_name", report.get("gpu_name", "")),
+        ):
+            if not text.isprintable():
+                message = f"The {field} has control characters."
+                raise MarketError(Code.INVALID_FIELD, message, field=field)
+        latest = self._latest(device)
+        self._keep(latest._replace(last_heartbeat_at=self._now(), offline_at=None, **report))
+
+    async def offline(self, device: DeviceRow) -> None:
+        """Note that a device leaves; other daemons know it when this returns.
+
+        Raises:
+            StoreError: they will know it later.
+        """
+        self._keep(self._latest(device)._replace(offline_at=self._now()))
+        if self._is_shared:
+            await self.flush()
+
+    async def find(self, user_id: str, device_id: str) -> DeviceRow:
+        """Return a device of a user, as of now, whether it was revoked or not.
+
+        Raises:
+            MarketError: `token_not_found`.
+        """
+        row = await self._store.read(queries.find, device_id=device_id, user_id=user_id)
+        if row is None:
+            raise MarketError(Code.TOKEN_NOT_FOUND)
+        return self._latest(row)
+
+    async def page(self, user_id: str, *, before: str, limit: int) -> list[DeviceRow]:
+        """Return a user's devices that were not revoked and those that were, newest first."""
+        rows = await self._store.read(queries.page, user_id=user_id, before=before, limit=limit)
+        return [self._latest(row) for row in rows]
+
+    async def reputations(self, device_ids: Sequence[str]) -> dict[str, Reputation]:
+        """Return what is known of each of these devices."""
+        return await self._store.read(trust.of_devices, device_ids)
+
+    async def benchmarks(self, device_ids: Sequence[str]) -> dict[str, BenchmarkRow]:
+        """Return what these devices have shown that they have, of those that have."""
+        return await self._store.read(benchmark_queries.find, device_ids)
+
+    async def revoke(self, user_id: str, device_id: str) -> None:
+        """End a device's token at once; doing it again changes nothing.
+
+        Raises:
+            MarketError: `token_not_found`, when there is none or it is another user's.
+        """
+        now = self._now()
+        token_hash = await self._store.write(revoke_device, self._context, device_id, user_id, now)
+        if token_hash is None:
+            raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
+        self.note_revoked(token_hash)
+
+    def note_revoked(self, token_hash: str) -> None:
+        """Refuse a token also from memory, once a transaction has revoked it."""
+        self._revoked[token_hash] = None
+        if len(self._revoked) > REVOKED_MAX_TOKENS:
+            del self._revoked[next(iter(self._revoked))]
+        device = self._by_token.get(token_hash)
+        if device is not None and device.revoked_at is None:
+            self._by_token[token_hash] = device._replace(revoked_at=self._now())
+
+    async def revoked_among(self, device_ids: Sequence[str]) -> list[str]:
+        """Return those of some devices whose tokens were revoked, by whomever.
+
+        Raises:
+            StoreError: that cannot be said now.
+        """
+        return await self._store.read(queries.revoked_among, device_ids)
+
+    async def listening_among(self, device_ids: Sequence[str]) -> list[str]:
+        """Return those of some devices that hold an open attempt at a job with ports.
+
+        Raises:
+            StoreError: that cannot be said now.
+        """
+        return await self._store.read(queries.listening_among, device_ids)
+
+    def is_heard(self, device: DeviceRow) -> bool:
+        """Say whether a device was heard of lately and has not left since."""
+        latest = device.last_heartbeat_at
+        return (
+            device.revoked_at is None
+            and device.offline_at is None
+            and latest is not None
+            and abs(self._now() - latest) <= ONLINE_SECONDS  # the clock may be set back
+        )
+
+    async def tell_silent(self, observed_seconds: float) -> int:
+        """Tell owners of devices that are not heard of any more; return of how many.
+
+        To be called again and again.
+
+        Args:
+            observed_seconds: for how long somebody has been there to hear them.
+
+        Raises:
+            StoreError: their owners are told later.
+        """
+        if observed_seconds < ONLINE_SECONDS + LATE_SECONDS:
+            return 0
+        before = self._now() - ONLINE_SECONDS - LATE_SECONDS
+        return await self._store.write(_tell_silent, self._context, before)
+
+    async def run(self) -> None:
+        """Write reports down until cancelled; the store's failures delay that."""
+        while True:
+            await asyncio.sleep(SHARED_WRITE_SECONDS if self._is_shared else WRITE_SECONDS)
+            try:
+                await self.flush()
+            except StoreError as error:
+                if not self._store_failing:
+                    _logger.log(
+                        level_of(error, logging.ERROR),
+                        "heartbeats wait for the store to return: %s",
+                        error,
+                    )
+                self._store_failing = True
+            else:
+                self._store_failing = False
+
+    async def flush(self) -> None:
+        """Write every report that is not in the store yet; one flush waits for the other.
+
+        Raises:
+            StoreError: the reports that are not written stay for the next flush.
+        """
+        async with self._flushing:
+            while self._changed:
+                await self._write_some()
+
+    async def _write_some(self) -> None:
+        batch = [self._by_token[token] for token in islice(self._changed, WRITE_MAX_DEVICES)]
+        await self._store.write(_write, self._context, batch, self._is_shared)
+        for device in batch:
+            if self._by_token[device.token_hash] is not device:  # has reported again meanwhile
+                continue
+            self._changed.discard(device.token_hash)
+            if self._is_shared:
+                del self._by_id[self._by_token.pop(device.token_hash).id]
+        self._forget_some()
+
+    def _latest(self, row: DeviceRow) -> DeviceRow:
+        token_hash = self._by_id.get(row.id)
+        if token_hash is None:
+            return row
+        cached = self._by_token[token_hash]
+        if self._is_shared:
+            newer = queries.heard_of_at(cached) >= queries.heard_of_at(row)
+            return cached._replace(revoked_at=row.revoked_at) if newer else row
+        return cached
+
+    def _keep(self, device: DeviceRow) -> None:
+        """Have a device answered for from memory as it is now, and written down soon."""
+        token_hash = device.token_hash
+        if token_hash in self._revoked and device.revoked_at is None:
+            return
+        self._by_token.pop(token_hash, None)  # those heard of last stand last
+        self._by_token[token_hash] = device
+        self._by_id[device.id] = token_hash
+        self._changed.add(token_hash)
+        self._forget_some()
+
+    def _forget_some(self) -> None:
+        """Forget the devices heard of longest ago, over the bound, that are written down."""
+        over = len(self._by_token) - KEPT_MAX_DEVICES
+        if over <= 0:
+            return
+        written = (token for token in self._by_token if token not in self._changed)
+        for token_hash in list(islice(written, over)):
+            del self._by_id[self._by_token.pop(token_hash).id]
+
+
+async def _create(
+    tx: Transaction,
+    context: Context,
+    device: DeviceRow,
+    worker_token: WorkerToken,
+    *,
+    bounds: Bounds,
+    key: Grant | None,
+    receipt: Receipt[WorkerToken] | None,
+) -> None:
+    if receipt is not None:
+        await receipt.keep(tx, worker_token)
+    await lock_user(tx, device.user_id)
+    await queries.insert(tx, device)
+    if key is not None:
+        await made_by_keys.note_device(tx, device.id, key.purse_id)
+    data = DeviceCreated(device.id, device.name, None if key is None else key.key_id)
+    await record(tx, context, device.user_id, data, subject_id=device.id)
+    if bounds.devices:
+        in_use = await queries.count_in_use(tx, device.user_id)
+        require(in_use, bounds.devices, Code.TOO_MANY_DEVICES)
+
+
+async def revoke_device(
+    tx: Transaction, context: Context, device_id: str, user_id: str, now: int
+) -> str | None:
+    """Revoke a token, tell its owner unless it was, and return its hash; None when not theirs."""
+    await queries.lock(tx, device_id)
+    is_first = not await queries.is_revoked(tx, device_id)
+    revoked = await queries.revoke(tx, device_id=device_id, user_id=user_id, now=now)
+    if revoked is None:
+        return None
+    if is_first:
+        data = DeviceRevoked(device_id, revoked.name)
+        await record(tx, context, user_id, data, subject_id=device_id)
+    return revoked.token_hash
+
+
+async def _write(
+    tx: Transaction, context: Context, devices: Sequence[DeviceRow], only_newer: bool
+) -> None:
+    """Write reports down, and tell owners which of the devices have come, or left."""
+    await queries.write_reports(tx, devices, only_newer=only_newer)
+    device_ids, since = [device.id for device in devices], context.now() - ONLINE_SECONDS
+    news = [
+        NewEvent(row.user_id, DeviceOnline(row.id, row.name), row.id)
+        for row in await queries.mark_present(tx, device_ids, since=since)
+    ]
+    left = [device.id for device in devices if device.offline_at is not None]
+    if left:
+        news += [
+            NewEvent(row.user_id, DeviceOffline(row.id, row.name), row.id)
+            for row in await queries.mark_left(tx, left)
+        ]
+    await record_all(tx, context, news)
+
+
+async def _tell_silent(tx: Transaction, context: Context, before: int) -> int:
+    rows = await queries.mark_silent(tx, before=before, limit=AWAY_MAX_DEVICES)
+    news = [NewEvent(row.user_id, DeviceOffline(row.id, row.name), row.id) for row in rows]
+    await record_all(tx, context, news)
+    return len(rows)
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

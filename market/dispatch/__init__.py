@@ -1,0 +1,1 @@
+"""The dispatch of jobs to devices, samples, and the supply of devices."""

@@ -1,0 +1,156 @@
+"""What the owner of a device sees of its work: what it is at, its jobs, its earnings by day."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.devices.devices import Devices
+from market.dispatch.dispatch import Dispatch, Standing
+from market.events.context import Context
+from storage.devices import device_work as queries
+from storage.devices import devices as device_queries
+from storage.devices.device_work import DoneRow
+from storage.devices.devices import DeviceRow
+from storage.engines.store import Transaction
+from storage.exits import exits as exit_queries
+
+DAY_SECONDS = 86_400
+DAYS_MAX = 366
+
+
+class WorkState(StrEnum):
+    """What a device is at; the first of these that is true."""
+
+    REVOKED = "revoked"
+    NEVER_SEEN = "never_seen"
+    OFFLINE = "offline"
+    WORKING = "working"
+    NOT_ASKING = "not_asking"
+    WANTS_NONE = "wants_none"
+    WAITING = "waiting"
+
+
+class Seen(Struct, frozen=True):
+    """A device as its owner sees it: what it is at, how many jobs it runs, how jobs suit it."""
+
+    row: DeviceRow
+    state: WorkState
+    running: int
+    standing: Standing
+
+
+class EarnedDay(NamedTuple):
+    """What a device earned on a day: micro-credits by jobs, micro-USD as an exit, by such bytes.
+
+    Days are counted from 1970, in UTC.
+    """
+
+    day: int
+    earned: int
+    earned_usd: int
+    shared_bytes: int
+
+
+class DeviceWork:
+    """Tells owners of the work of their devices.
+
+    Args:
+        context: the store and the time.
+        devices: knows who is online.
+        dispatch: knows who asks for work, and what waits.
+        is_shared: whether devices may ask other daemons for work, of which nothing is known here.
+    """
+
+    def __init__(
+        self, context: Context, devices: Devices, dispatch: Dispatch, *, is_shared: bool
+    ) -> None:
+        self._store = context.store
+        self._now = context.now
+        self._devices = devices
+        self._dispatch = dispatch
+        self._is_shared = is_shared
+
+    async def states(self, rows: Sequence[DeviceRow]) -> Mapping[str, WorkState]:
+        """Return what each of these devices is at."""
+        running = await self._store.read(
+            device_queries.running_on, [row.id for row in rows if row.revoked_at is None]
+        )
+        return {row.id: self._state(row, running.get(row.id, 0)) for row in rows}
+
+    async def find(self, user_id: str, device_id: str) -> Seen:
+        """Return a device of a user.
+
+        Raises:
+            MarketError: `token_not_found`.
+        """
+        row = await self._devices.find(user_id, device_id)
+        running = (await self._store.read(device_queries.running_on, [row.id])).get(row.id, 0)
+        reputation = (await self._devices.reputations([row.id]))[row.id]
+        standing = self._dispatch.standing(row, reputation.score)
+        return Seen(row, self._state(row, running), running, standing)
+
+    async def jobs(self, user_id: str, device_id: str, *, before: str, limit: int) -> list[DoneRow]:
+        """Return the jobs that a device of a user has had, newest first.
+
+        Raises:
+            MarketError: `token_not_found`.
+        """
+        return await self._store.read(_jobs, user_id, device_id, before, limit)
+
+    async def earned(self, user_id: str, device_id: str, days: int) -> list[EarnedDay]:
+        """Return what a device of a user earned in the last days, the latest first.
+
+        Today is one of them; a day on which it earned nothing is left out.
+
+        Raises:
+            MarketError: `token_not_found`.
+        """
+        first = self._now() // DAY_SECONDS - days + 1
+        return await self._store.read(_earned, user_id, device_id, first)
+
+    def _state(self, row: DeviceRow, running: int) -> WorkState:
+        if row.revoked_at is not None:
+            return WorkState.REVOKED
+        if row.last_heartbeat_at is None and self._dispatch.is_asking(row.id) is None:
+            return WorkState.NEVER_SEEN
+        if not self._devices.is_heard(row):
+            return WorkState.OFFLINE
+        if running:
+            return WorkState.WORKING
+        is_asking = self._dispatch.is_asking(row.id)
+        if not is_asking and not self._is_shared:
+            return WorkState.NOT_ASKING
+        return WorkState.WANTS_NONE if self._dispatch.slots(row.id) == 0 else WorkState.WAITING
+
+
+async def _require(tx: Transaction, user_id: str, device_id: str) -> None:
+    if await device_queries.find(tx, device_id=device_id, user_id=user_id) is None:
+        raise MarketError(Code.TOKEN_NOT_FOUND)
+
+
+async def _jobs(
+    tx: Transaction, user_id: str, device_id: str, before: str, limit: int
+) -> list[DoneRow]:
+    await _require(tx, user_id, device_id)
+    return await queries.page(tx, device_id=device_id, before=before, limit=limit)
+
+
+async def _earned(tx: Transaction, user_id: str, device_id: str, first: int) -> list[EarnedDay]:
+    await _require(tx, user_id, device_id)
+    jobs = {
+        row.day: row.earned
+        for row in await queries.earned_by_day(tx, device_id=device_id, since=first)
+    }
+    exits = {row.day: row for row in await exit_queries.days(tx, [device_id], since=first)}
+    return [
+        EarnedDay(
+            day,
+            jobs.get(day, 0),
+            exits[day].earned if day in exits else 0,
+            exits[day].used_bytes if day in exits else 0,
+        )
+        for day in sorted({*jobs, *exits}, reverse=True)
+    ]

@@ -1,0 +1,1 @@
+"""The catalogue of events, their record, and the replies of repeated requests."""

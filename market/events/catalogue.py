@@ -1,0 +1,334 @@
+"""The catalogue of events: what may happen to a user, and what is said of it.
+
+An event says which thing it is about, and the two or three facts that everybody needs; the rest is
+asked for by the thing's identifier. None has a secret, a message of somebody else or a photo in it.
+The feed, webhooks and the document of the API all read this table.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from market.money.money import MICRO
+
+# As RFC 3339 writes it, in UTC.
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Currency = Literal["usd", "credit"]
+
+
+class EventData(Struct, frozen=True):
+    """What an event says: sizes in bytes, amounts in their currency, times as RFC 3339 in UTC."""
+
+
+class SessionCreated(EventData, frozen=True):
+    """A proxy session was bought; `cost_usd` is held for it."""
+
+    session_id: str
+    quota_bytes: int
+    cost_usd: float
+    expires_at: Timestamp
+
+
+class SessionLow(EventData, frozen=True):
+    """A tenth of a session's bytes is left, or less. It is said once of a session."""
+
+    session_id: str
+    quota_bytes: int
+    bytes_left: int
+
+
+class SessionExhausted(EventData, frozen=True):
+    """Every byte of a session is used."""
+
+    session_id: str
+    bytes_used: int
+    cost_usd: float
+
+
+class SessionEnded(EventData, frozen=True):
+    """A session was ended by its buyer; what it had not used is not paid."""
+
+    session_id: str
+    bytes_used: int
+    cost_usd: float
+
+
+class SessionExpiring(EventData, frozen=True):
+    """A session is over within a day. It is said once, of a session of more than two days."""
+
+    session_id: str
+    bytes_left: int
+    expires_at: Timestamp
+
+
+class SessionExpired(EventData, frozen=True):
+    """The time of a session is over; what it had not used is not paid."""
+
+    session_id: str
+    bytes_used: int
+    cost_usd: float
+
+
+class WalletDeposited(EventData, frozen=True):
+    """Money has come into the wallet."""
+
+    amount: float
+    currency: Currency
+    reference: str
+
+
+class JobCreated(EventData, frozen=True):
+    """A job was put up, and its price is held; replicas of a deploy name it."""
+
+    job_id: str
+    title: str
+    price_credit: float
+    deploy_id: str | None = None
+
+
+class JobAccepted(EventData, frozen=True):
+    """A device runs the job now, in this attempt."""
+
+    job_id: str
+    title: str
+    attempt: int
+    deploy_id: str | None = None
+
+
+class JobRequeued(EventData, frozen=True):
+    """An attempt did not work, for this `reason`, and the job waits for another device."""
+
+    job_id: str
+    title: str
+    attempt: int
+    reason: str
+    deploy_id: str | None = None
+
+
+class JobCompleted(EventData, frozen=True):
+    """A job is done, in this attempt; the result is asked for by its identifier."""
+
+    job_id: str
+    title: str
+    attempt: int
+    deploy_id: str | None = None
+
+
+class JobFailed(EventData, frozen=True):
+    """A job has failed for good, for this `reason`."""
+
+    job_id: str
+    title: str
+    attempt: int
+    reason: str
+    deploy_id: str | None = None
+
+
+class JobCancelled(EventData, frozen=True):
+    """A job was cancelled, by its buyer if there is no `reason`."""
+
+    job_id: str
+    title: str
+    reason: str | None = None
+    deploy_id: str | None = None
+
+
+class DeployReady(EventData, frozen=True):
+    """All replicas of a revision of a deploy can be used, of one that says what they run."""
+
+    deploy_id: str
+    revision: int
+    replicas: int
+
+
+class DeployFinished(EventData, frozen=True):
+    """A deploy is over: nothing of it runs or waits any more."""
+
+    deploy_id: str
+
+
+class DeployCancelled(EventData, frozen=True):
+    """What was left of a deploy was cancelled by its buyer."""
+
+    deploy_id: str
+
+
+class DeviceOnline(EventData, frozen=True):
+    """A worker device is heard of again, or for the first time."""
+
+    device_id: str
+    name: str
+
+
+class DeviceOffline(EventData, frozen=True):
+    """A worker device has left, or was not heard of for a while."""
+
+    device_id: str
+    name: str
+
+
+class DeviceRevoked(EventData, frozen=True):
+    """The token of a worker device was revoked."""
+
+    device_id: str
+    name: str
+
+
+class ReferralEarned(EventData, frozen=True):
+    """A referral was paid, to whoever referred or whoever was referred."""
+
+    amount_credit: float
+    role: Literal["referrer", "referred"]
+
+
+class GoodnessRewarded(EventData, frozen=True):
+    """A photo of a good deed was rewarded."""
+
+    amount_credit: float
+
+
+class KeyCreated(EventData, frozen=True):
+    """An API key was made; one without `expires_at` is for good."""
+
+    key_id: str
+    name: str
+    scopes: list[str]
+    expires_at: Timestamp | None = None
+
+
+class KeyRevoked(EventData, frozen=True):
+    """An API key was revoked, or replaced by a new one."""
+
+    key_id: str
+    name: str
+
+
+class KeyExpiring(EventData, frozen=True):
+    """An API key expires within a week. It is said once of a key."""
+
+    key_id: str
+    name: str
+    expires_at: Timestamp
+
+
+class KeyLimitReached(EventData, frozen=True):
+    """A purchase with an API key was refused: its spending limit for this time is reached."""
+
+    key_id: str
+    name: str
+    limit_usd: float | None = None
+    limit_credit: float | None = None
+
+
+class LoginNewNetwork(EventData, frozen=True):
+    """Somebody has logged in from a network that this account was not used from before."""
+
+    network: str
+
+
+class PasswordChanged(EventData, frozen=True):
+    """The password was changed with the old one, or replaced `by_email`."""
+
+    by_email: bool
+
+
+class DeviceCreated(EventData, frozen=True):
+    """A worker token was made, by a login or by an API key."""
+
+    device_id: str
+    name: str
+    key_id: str | None
+
+
+class WebhookCreated(EventData, frozen=True):
+    """An endpoint of webhooks was made, by a login or by an API key."""
+
+    webhook_id: str
+    url: str
+    key_id: str | None
+
+
+class WebhookChanged(EventData, frozen=True):
+    """An endpoint is elsewhere, wants other events, is enabled again or has another secret."""
+
+    webhook_id: str
+    url: str
+    key_id: str | None
+
+
+class WebhookDisabled(EventData, frozen=True):
+    """An endpoint of webhooks gets nothing any more, for this `reason`."""
+
+    webhook_id: str
+    url: str
+    reason: str
+
+
+class Ping(EventData, frozen=True):
+    """Nothing happened: somebody tries whether an endpoint of webhooks works."""
+
+    webhook_id: str
+
+
+CATALOGUE: dict[str, type[EventData]] = {
+    "session.created": SessionCreated,
+    "session.low": SessionLow,
+    "session.exhausted": SessionExhausted,
+    "session.ended": SessionEnded,
+    "session.expiring": SessionExpiring,
+    "session.expired": SessionExpired,
+    "wallet.deposited": WalletDeposited,
+    "job.created": JobCreated,
+    "job.accepted": JobAccepted,
+    "job.requeued": JobRequeued,
+    "job.completed": JobCompleted,
+    "job.failed": JobFailed,
+    "job.cancelled": JobCancelled,
+    "deploy.ready": DeployReady,
+    "deploy.finished": DeployFinished,
+    "deploy.cancelled": DeployCancelled,
+    "device.created": DeviceCreated,
+    "device.online": DeviceOnline,
+    "device.offline": DeviceOffline,
+    "device.revoked": DeviceRevoked,
+    "referral.earned": ReferralEarned,
+    "goodness.rewarded": GoodnessRewarded,
+    "key.created": KeyCreated,
+    "key.revoked": KeyRevoked,
+    "key.expiring": KeyExpiring,
+    "key.limit_reached": KeyLimitReached,
+    "login.new_network": LoginNewNetwork,
+    "password.changed": PasswordChanged,
+    "webhook.created": WebhookCreated,
+    "webhook.changed": WebhookChanged,
+    "webhook.disabled": WebhookDisabled,
+    "test.ping": Ping,
+}
+TYPE_OF = {kind: name for name, kind in CATALOGUE.items()}
+
+
+def _plain(value: object) -> int:
+    """Return a number of the API's own, an amount or a size in its smallest unit, as a number."""
+    if isinstance(value, int):
+        return int(value)
+    raise NotImplementedError(f"an event cannot say {type(value)}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def encoded(data: EventData) -> str:
+    """Return what an event says as JSON."""
+    return _encoder.encode(data).decode()
+
+
+def amount(micro_units: int) -> float:
+    """Return an amount in its currency, as JSON shows it."""
+    return micro_units / MICRO
+
+
+def timestamp(seconds: int) -> str:
+    """Return UTC seconds as events show them."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

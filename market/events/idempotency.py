@@ -1,0 +1,141 @@
+"""Doing something once however often it is requested: the Idempotency-Key of a request.
+
+The first reply is kept by the transaction that does the work, so that either both are there or
+neither is. It is sealed with a key of its own, because it may hold a secret.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.sealing import Sealing, derived
+from storage.engines.store import Transaction
+from storage.events import idempotency as queries
+from storage.events.idempotency import AnswerRow
+
+KEEP_SECONDS = 86_400
+KEY_MAX_CHARACTERS = 255
+# Each reply that is kept makes room for more than itself, and no request pays for a day of others.
+FORGET_MAX_ANSWERS = 20
+
+Outcome = TypeVar("Outcome")
+
+
+class Replayed(Exception):  # noqa: N818 - it is no error, the request was answered before
+    """The request was answered before; `answer` is that reply."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__("answered before")
+        self.answer = answer
+
+
+class Seal(Sealing):
+    """Seals replies, and tells requests apart.
+
+    Args:
+        secret: what the keys are derived from.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        super().__init__(secret, b"idempotency")
+        self._fingerprint_key = derived(secret, b"fingerprint")
+
+    def fingerprint(self, request: bytes) -> str:
+        """Return a keyed hash of a request: it tells requests apart, and cannot be guessed from."""
+        return hmac.digest(self._fingerprint_key, request, "sha256").hex()
+
+
+class KeyedRequest(Struct, frozen=True):
+    """A request with an Idempotency-Key.
+
+    Args:
+        user_id: who sends it; keys of others are others. "" for somebody without an account.
+        key: what the sender calls it.
+        purse_id: of the API key that is shown, "" for a login. Replies may hold secrets, so another
+            key of the user has names of its own; a key that replaces one goes on with its names.
+        request_hash: what it says, so that the same key does not answer another request.
+        seal: seals the reply.
+        now: UTC seconds.
+    """
+
+    user_id: str
+    key: str
+    request_hash: str
+    seal: Seal
+    now: int
+    purse_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """The stored name; the line break is in no key of a request."""
+        return f"{self.purse_id}\n{self.key}" if self.purse_id else self.key
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.key) <= KEY_MAX_CHARACTERS or not self.key.isprintable():
+            message = f"An Idempotency-Key has 1 to {KEY_MAX_CHARACTERS} printable characters."
+            raise MarketError(Code.INVALID_FIELD, message, field="Idempotency-Key")
+
+
+class Receipt(Struct, Generic[Outcome], frozen=True):
+    """Keeps the reply to a keyed request, inside the unit of work that the request causes.
+
+    Args:
+        request: what is done once.
+        reply: encodes the reply to what came of it.
+    """
+
+    request: KeyedRequest
+    reply: Callable[[Outcome], bytes]
+
+    async def keep(self, tx: Transaction, outcome: Outcome) -> None:
+        """Keep the reply to be given whenever the request comes again.
+
+        To be called before the work: of two at once the second waits here for the first, and is
+        not refused for what the first has used up.
+
+        Args:
+            tx: the transaction that does the work.
+            outcome: what comes of it.
+
+        Raises:
+            Replayed: the request was answered before; the transaction is rolled back.
+            MarketError: `idempotency_key_reused`, when the key was used for another request.
+        """
+        request, row = self.request, self._row(self.request.user_id, outcome)
+        if await queries.insert(tx, row):
+            await queries.delete_before(tx, request.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
+            return
+        first = await queries.find(tx, row.user_id, request.name)
+        if first is not None and first.created_at > request.now - KEEP_SECONDS:
+            self._replay(first)
+        await queries.replace(tx, row)  # of a day that is over, and not forgotten yet
+
+    async def keep_for(self, tx: Transaction, user_id: str, outcome: Outcome) -> None:
+        """Keep the reply for a user whom this transaction has made, and who has used no key yet."""
+        await queries.insert(tx, self._row(user_id, outcome))
+
+    async def replay(self, tx: Transaction, user_id: str) -> None:
+        """Raise the reply that a user got with this key before; do nothing when there is none.
+
+        For a request that would be refused now for what it has made itself.
+
+        Raises:
+            Replayed, MarketError: as `keep`.
+        """
+        first = await queries.find(tx, user_id, self.request.name)
+        if first is not None:
+            self._replay(first)
+
+    def _row(self, user_id: str, outcome: Outcome) -> AnswerRow:
+        request = self.request
+        sealed = request.seal.close(self.reply(outcome))
+        return AnswerRow(user_id, request.name, request.request_hash, sealed, request.now)
+
+    def _replay(self, first: AnswerRow) -> None:
+        answer = self.request.seal.open(first.sealed_answer)
+        if first.request_hash != self.request.request_hash or answer is None:
+            raise MarketError(Code.IDEMPOTENCY_KEY_REUSED, field="Idempotency-Key")
+        raise Replayed(answer)

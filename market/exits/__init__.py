@@ -1,0 +1,1 @@
+"""Exits: consent, wishes of buyers, canaries, earnings and payouts."""

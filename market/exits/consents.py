@@ -1,0 +1,669 @@
+"""Exits: devices that sessions leave through, by the consent of their owners, and for pay.
+
+A device becomes an exit by two keys. Its owner agrees to the terms in the account (`consent`), and
+somebody at the device agrees to the same text, whose hash the device shows when it attaches
+(`authorize`). A text that has changed is agreed to anew, by both.
+
+What an exit has carried is what the daemon has counted, and comes with the reports of leases
+(`lease_book`). Its owner's share of the price is posted every hour and when the session is settled,
+to the owner's pending account (`exit_earnings`), and paid out from there after a while
+(`exit_payouts`).
+"""
+
+import hashlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from market.base.errors import Code, MarketError
+from market.devices.devices import Devices
+from market.events.context import Context
+from market.money import ledger
+from market.money.money import GB
+from storage.bandwidth import sessions as bandwidth_queries
+from storage.devices import devices as device_queries
+from storage.devices.devices import DeviceRow
+from storage.engines.store import Transaction
+from storage.exits import exits as queries
+from storage.exits.exits import (
+    ConsentRow,
+    CountryRow,
+    DayRow,
+    EarnedDayRow,
+    ExitRow,
+    LimitsRow,
+    OriginRow,
+    StandingRow,
+    SumRow,
+)
+from storage.money import ledger as ledger_queries
+
+DAY_SECONDS = 86_400
+# A home router keeps a few thousand connections in mind, and its owner wants some of them.
+CONNECTIONS_MAX = 1_000
+RATE_MAX_BYTES = 125_000_000_000  # a terabit a second: a mistyped number, rather than a limit
+PRICE_MAX_PER_GB = 1_000_000_000_000
+EARNINGS_MAX_DAYS = 366
+ANY_COUNTRY = "any"
+# What is found of exits that lie, by its kind, in words for their owners.
+BARRED_WORDS = {
+    "content": "Pages came changed through this device.",
+    "certificate": "Through this device a site showed another certificate than its own.",
+    "junk": "Something else than the target's answer came through this device.",
+    "dns": "Names that this device looks up lead somewhere else.",
+    "silence": "Connections through this device were said to be there, and led nowhere.",
+    "unasked": "This device reported connections that nobody had asked for.",
+    "flood": "This device flooded the service.",
+}
+
+# The states of an attached exit: it carries, or could.
+_ATTACHED_STATES = frozenset({"online", "resting"})
+# A query that changes a device as an exit: it takes the transaction, the device and a value.
+_Change = Callable[..., Coroutine[Any, Any, None]]
+
+
+class Limits(Struct, frozen=True):
+    """How much a device carries at most; bytes are both ways together, and 0 is no limit.
+
+    `ports` are those of targets. It carries nothing for buyers who pay less than
+    `min_price_per_gb`, in micro-USD.
+    """
+
+    connections: int
+    bytes_per_second: int
+    bytes_per_day: int
+    ports: tuple[int, ...]
+    min_price_per_gb: int = 0
+
+
+class ExitTerms(Struct, frozen=True):
+    """What the operator offers the owners of exits, and asks of buyers.
+
+    Owners get `share_percent` of the price, `hold_seconds` after it was posted. Sessions
+    that leave through exits cost at least `price_floors` of their country, in micro-USD per GB; of
+    "any" for countries without one. None at all is sold below `session_price_floor`.
+
+    `limits` are those of a device whose owner says nothing else; no device has other ports. Without
+    `is_offered` there is no way to attach.
+    """
+
+    is_offered: bool = False
+    share_percent: int = 60
+    hold_seconds: int = 7 * DAY_SECONDS
+    price_floors: Mapping[str, int] = {}
+    session_price_floor: int = 0
+    limits: Limits = Limits(16, 0, 5 * GB, (80, 443, 8080, 8443))
+
+    def price_floor(self, countries: Sequence[str]) -> int:
+        """Return the least price per GB of a session that wants these countries; none: any."""
+        floors = self.price_floors
+        rest = floors.get(ANY_COUNTRY, 0)
+        return max((floors.get(each, rest) for each in countries), default=rest)
+
+
+NO_EXITS = ExitTerms()
+
+
+class ExitGrant(Struct, frozen=True):
+    """A device may carry connections: whose it is, for which price at least, and how much.
+
+    `bytes_today` is what it has carried since 00:00 UTC as far as it was reported; of that the
+    limit of a day is counted on. One that is `paused` stays attached and carries nothing.
+    """
+
+    device_id: str
+    user_id: str
+    min_price_per_gb: int
+    limits: Limits
+    bytes_today: int = 0
+    paused: bool = False
+
+
+class Door(Struct, frozen=True):
+    """Where exits attach, and the SHA-256 of the certificate there, in hexadecimal."""
+
+    host: str
+    port: int
+    certificate_sha256: str
+
+
+class Coverage(Struct, frozen=True):
+    """How many exits of a country, in lower case, take connections now."""
+
+    country: str
+    exits: int
+
+
+class Whereabouts(Struct, frozen=True):
+    """Where an address is, in lower case; "" and 0 for what is not known.
+
+    `opinions` are the countries that the sources name, "" where one knows none.
+    """
+
+    country: str = ""
+    state: str = ""
+    city: str = ""
+    asn: int = 0
+    kind: str = ""
+    opinions: Mapping[str, str] = {}
+
+
+class Attached(Protocol):
+    """What the marketplace asks of the exits that are attached; the daemon answers."""
+
+    def door(self) -> Door | None:
+        """Return where exits attach; None where they cannot."""
+
+    def doors(self) -> Sequence[Door]:
+        """Return where devices attach to the other daemons of this service."""
+
+    def state(self, device_id: str) -> str | None:
+        """Return why an attached device carries nothing now, "" if it does, None if it is away."""
+
+    def coverage(self) -> Sequence[Coverage]:
+        """Return how many exits take connections, by country."""
+
+    def attribution(self) -> Sequence[str]:
+        """Return whom to name wherever it is shown where exits are."""
+
+    def origins(self) -> Sequence[OriginRow]:
+        """Return where each attached device comes from."""
+
+    def locate(self, address: str) -> Whereabouts:
+        """Return where an address is."""
+
+    def remark(self, device_id: str) -> str:
+        """Return what the owner of an attached device should know; "" for nothing."""
+
+
+class NoneAttached:
+    """An `Attached` of a daemon without exits."""
+
+    def door(self) -> Door | None:
+        """See `Attached.door`."""
+        return None
+
+    def doors(self) -> Sequence[Door]:
+        """See `Attached.doors`."""
+        return ()
+
+    def state(self, device_id: str) -> str | None:  # noqa: ARG002 - nobody is there
+        """See `Attached.state`."""
+        return None
+
+    def coverage(self) -> Sequence[Coverage]:
+        """See `Attached.coverage`."""
+        return ()
+
+    def attribution(self) -> Sequence[str]:
+        """See `Attached.attribution`."""
+        return ()
+
+    def origins(self) -> Sequence[OriginRow]:
+        """See `Attached.origins`."""
+        return ()
+
+    def locate(self, address: str) -> Whereabouts:  # noqa: ARG002 - nothing is known of any
+        """See `Attached.locate`."""
+        return Whereabouts()
+
+    def remark(self, device_id: str) -> str:  # noqa: ARG002 - nobody is there
+        """See `Attached.remark`."""
+        return ""
+
+
+class MyExit(Struct, frozen=True):
+    """A device as its owner sees it: what it may, what it does, what it has earned.
+
+    `reason` says why it carries nothing, or not from where it is attached; "" when all is well.
+    """
+
+    id: str
+    row: ExitRow
+    state: str
+    reason: str
+    sums: SumRow
+
+
+class Exits:
+    """Knows which devices are exits, what they may carry, and what they have carried and earned.
+
+    `attached` is replaced by the daemon once exits can attach.
+
+    Args:
+        context: the store, identifiers and the time.
+        devices: know the tokens of devices.
+        terms: what the operator offers.
+    """
+
+    def __init__(self, context: Context, devices: Devices, terms: ExitTerms) -> None:
+        self.attached: Attached = NoneAttached()
+        self.terms = terms
+        self.text = text_of(terms)
+        self.terms_hash = hashlib.sha256(self.text.encode()).hexdigest()
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self._devices = devices
+        self._watchers: list[Callable[[str], None]] = []
+        self._told = 0  # times that those who watch were told something
+        # Where the exits that are attached come from, as the store has it; and what they might do
+        # at the last look.
+        self._recorded: dict[str, OriginRow] = {}
+        self._standings: dict[str, StandingRow] = {}
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Have `changed` called with each device that may do less, or other things, than before.
+
+        It is called when that is written down. `current` says what the device may do then.
+        """
+        self._watchers.append(changed)
+
+    def tell(self, device_id: str) -> None:
+        """Tell those who watch that a device has changed; harmless if it has not."""
+        self._told += 1
+        for changed in self._watchers:
+            changed(device_id)
+
+    async def look(self) -> int:
+        """Compare the exits that are attached with the store; return how many are to be cut.
+
+        Those that may carry nothing, or something else than at the last look, are told to those who
+        watch, whoever has decided it: another process may have, a command of the operator's or
+        another daemon. Where they come from is recorded, if that has changed.
+
+        Raises:
+            UnavailableError: the store did not answer; the next look catches up.
+        """
+        origins = {each.device_id: each for each in self.attached.origins()}
+        if not origins:
+            self._standings = {}
+            return 0
+        standings = await self._store.read(queries.standings, list(origins))
+        ended = 0
+        for each in standings:
+            is_new = self._is_new(each)
+            if is_new:
+                self.tell(each.device_id)
+            ended += is_new and bool(each.is_ended or each.is_paused)
+        self._standings = {each.device_id: each for each in standings}
+        recorded = self._recorded
+        moved = [each for each in origins.values() if recorded.get(each.device_id) != each]
+        if moved:
+            await self._store.write(queries.move, moved)
+        self._recorded = origins
+        return ended
+
+    async def consent(
+        self, user_id: str, device_id: str, terms_hash: str, limits: Limits | None = None
+    ) -> Limits:
+        """Agree that a device is an exit, under the terms with this hash; return its limits.
+
+        Agreeing again changes the limits, if there are any, and ends a pause.
+
+        Raises:
+            MarketError: `exits_not_offered`, `token_not_found`, `terms_changed`, `invalid_field`,
+                `exit_barred`.
+        """
+        if not self.terms.is_offered:
+            raise MarketError(Code.EXITS_NOT_OFFERED)
+        if terms_hash != self.terms_hash:
+            raise MarketError(Code.TERMS_CHANGED, field="terms_hash")
+        if limits is not None:
+            self._check(limits)
+        event = self._event(device_id, "given", self.terms_hash)
+        granted = await self._store.write(
+            _consent, event, user_id=user_id, limits=limits, offered=self.terms.limits
+        )
+        self.tell(device_id)
+        return granted
+
+    async def limits(self, user_id: str, device_id: str) -> Limits:
+        """Return how much a device carries at most; of one that is no exit of a user's, the usual.
+
+        Ports that are not offered any more are left out.
+        """
+        row = await self._store.read(queries.find, device_id)
+        if row is None or row.user_id != user_id:
+            return self.terms.limits
+        return _kept(limits_of(row), self.terms.limits)
+
+    async def change_limits(self, user_id: str, device_id: str, limits: Limits) -> None:
+        """Set how much a device carries at most.
+
+        Raises:
+            MarketError: `token_not_found`, `consent_needed`, `invalid_field`.
+        """
+        self._check(limits)
+        await self._change(user_id, device_id, queries.change_limits, _row(limits))
+
+    async def pause(self, user_id: str, device_id: str) -> None:
+        """Have a device carry nothing until `resume`; doing it again changes nothing.
+
+        Raises:
+            MarketError: `token_not_found`, `consent_needed`.
+        """
+        await self._change(user_id, device_id, queries.pause, self._now())
+
+    async def resume(self, user_id: str, device_id: str) -> None:
+        """Have a device carry again; doing it again changes nothing.
+
+        Raises:
+            MarketError: `token_not_found`, `consent_needed`.
+        """
+        await self._change(user_id, device_id, queries.pause, None)
+
+    async def revoke(self, user_id: str, device_id: str) -> None:
+        """Take a consent back: the device is no exit any more. Doing it again changes nothing.
+
+        Raises:
+            MarketError: `token_not_found`.
+        """
+        event = self._event(device_id, "revoked", "")
+        await self._store.write(_revoke, event, user_id=user_id)
+        self.tell(device_id)
+
+    async def authorize(self, token: str, terms_hash: str) -> ExitGrant:
+        """Return what the device with a token may do, to whose terms somebody there has agreed.
+
+        Raises:
+            MarketError: `worker_unauthorized`, `consent_needed`, `terms_changed`, `exit_paused`,
+                `exit_barred`, `exits_not_offered`.
+        """
+        device = await self._devices.authenticate(token)
+        if not self.terms.is_offered:
+            raise MarketError(Code.EXITS_NOT_OFFERED)
+        grant = await self.current(device.id)
+        if terms_hash != self.terms_hash:
+            raise MarketError(Code.TERMS_CHANGED)
+        if grant.paused:
+            raise MarketError(Code.EXIT_PAUSED)
+        return grant
+
+    async def current(self, device_id: str) -> ExitGrant:
+        """Return what a device may do that was authorized before; it may be paused.
+
+        Raises:
+            MarketError: `worker_unauthorized`, `consent_needed`, `terms_changed`, `exit_barred`.
+        """
+        while True:
+            told = self._told
+            row, today = await self._store.read(_standing, device_id, self._today())
+            if told == self._told:
+                break
+            # Somebody may have decided something else since it was read, and whoever watches may
+            # not know the device yet.
+        if row is None:
+            raise MarketError(Code.CONSENT_NEEDED)
+        if row.token_revoked_at is not None:
+            raise MarketError(Code.WORKER_UNAUTHORIZED)
+        _require_consent(row)
+        if row.terms_hash != self.terms_hash:
+            raise MarketError(Code.TERMS_CHANGED)
+        return ExitGrant(
+            device_id=row.device_id,
+            user_id=row.user_id,
+            min_price_per_gb=row.min_price_per_gb,
+            limits=limits_of(row),
+            bytes_today=today,
+            paused=row.paused_at is not None,
+        )
+
+    def price_floor(self, country: str) -> int:
+        """Return the least price of sessions that leave in a country, in micro-USD per GB.
+
+        Args:
+            country: in lower case; "" if it is not known.
+        """
+        return self.terms.price_floor((country,))
+
+    async def page(self, user_id: str, *, before: str, limit: int) -> list[MyExit]:
+        """Return a user's devices that are or were exits, newest first.
+
+        Args:
+            user_id: whose.
+            before: only devices older than this identifier; "" for the newest.
+            limit: how many at most.
+        """
+        rows, sums = await self._store.read(
+            _page, user_id, before=before, limit=limit, today=self._today()
+        )
+        return [
+            MyExit(row.device_id, row, self._state(row), self._reason(row), sums[row.device_id])
+            for row in rows
+        ]
+
+    async def states(self, device_ids: Sequence[str]) -> dict[str, str]:
+        """Return in a word what those of some devices do as exits that are or were exits."""
+        rows = await self._store.read(queries.of_devices, device_ids)
+        return {row.device_id: self._state(row) for row in rows}
+
+    def is_online(self, device: DeviceRow, exit_state: str | None) -> bool:
+        """Say whether a device sends heartbeats, or is attached as an exit.
+
+        Args:
+            device: as the store has it.
+            exit_state: its word in `states`; None of a device that never was an exit.
+        """
+        return self._devices.is_heard(device) or exit_state in _ATTACHED_STATES
+
+    async def today(self, device_ids: Sequence[str]) -> dict[str, DayRow]:
+        """Return what those of some devices that were exits today carried since 00:00 UTC."""
+        rows = await self._store.read(queries.days, device_ids, since=self._today())
+        return {row.device_id: row for row in rows}
+
+    async def earnings(self, user_id: str) -> list[EarnedDayRow]:
+        """Return what a user's exits carried and earned by day, the latest day first.
+
+        A day's bytes have earned their share when they are reported; it is posted within the hour.
+        """
+        since = self._today() - EARNINGS_MAX_DAYS + 1
+        return await self._store.read(queries.days_of_user, user_id, since=since)
+
+    async def pending(self, user_id: str) -> int:
+        """Return what a user's exits have earned and is not paid out yet, in micro-USD."""
+        return await self._store.read(ledger_queries.balance, ledger.pending(user_id)) or 0
+
+    async def payable_at(self, user_id: str) -> int | None:
+        """Return the time of the next payout of pending earnings; None without any."""
+        posted_at = await self._store.read(queries.pending_since, user_id)
+        return None if posted_at is None else posted_at + self.terms.hold_seconds
+
+    async def by_country(self, user_id: str, session_id: str) -> list[CountryRow]:
+        """Return how much of a session left in which country, as far as it was reported.
+
+        Raises:
+            MarketError: `session_not_found`, when there is none or it is another user's.
+        """
+        return await self._store.read(_by_country, user_id, session_id)
+
+    def _is_new(self, standing: StandingRow) -> bool:
+        """Say whether those who watch may not know what a device may do now."""
+        before = self._standings.get(standing.device_id)
+        if standing.is_ended or (before is not None and before != standing):
+            return True
+        # One that is away may carry what began before.
+        is_told = before is not None and bool(self.attached.state(standing.device_id))
+        return bool(standing.is_paused) and not is_told
+
+    def _check(self, limits: Limits) -> None:
+        for name, least, most in (
+            ("connections", 1, CONNECTIONS_MAX),
+            ("bytes_per_second", 0, RATE_MAX_BYTES),
+            ("bytes_per_day", 0, RATE_MAX_BYTES * DAY_SECONDS),
+        ):
+            if not least <= getattr(limits, name) <= most:
+                message = f"{name} is between {least} and {most}."
+                raise MarketError(Code.INVALID_FIELD, message, field=f"limits.{name}")
+        if not 0 <= limits.min_price_per_gb <= PRICE_MAX_PER_GB:
+            message = "This is more than anybody pays."
+            raise MarketError(Code.INVALID_FIELD, message, field="limits.min_price_per_gb")
+        offered = self.terms.limits.ports
+        if not limits.ports or not set(limits.ports) <= set(offered):
+            message = f"ports are some of {_listed(offered)}."
+            raise MarketError(Code.INVALID_FIELD, message, field="limits.ports")
+
+    async def _change(self, user_id: str, device_id: str, change: _Change, value: object) -> None:
+        await self._store.write(_of_owner, user_id, device_id, change, value)
+        self.tell(device_id)
+
+    def _event(self, device_id: str, event: str, terms_hash: str) -> ConsentRow:
+        return ConsentRow(
+            self._identifiers.new(), device_id, event, terms_hash, "", created_at=self._now()
+        )
+
+    def _today(self) -> int:
+        return self._now() // DAY_SECONDS
+
+    def _state(self, row: ExitRow) -> str:
+        """Return in a word what a device does as an exit."""
+        if row.barred_at is not None:
+            return "barred"
+        if row.revoked_at is not None or row.token_revoked_at is not None:
+            return "revoked"
+        if row.terms_hash != self.terms_hash:
+            return "terms_changed"
+        if row.paused_at is not None:
+            return "paused"
+        state = self.attached.state(row.device_id)
+        if state is None:
+            return "offline"
+        return "resting" if state else "online"
+
+    def _reason(self, row: ExitRow) -> str:
+        if row.barred_at is not None:
+            return barred_because(row)
+        attached = self.attached
+        return attached.state(row.device_id) or attached.remark(row.device_id)
+
+
+def limits_of(row: ExitRow) -> Limits:
+    """Return how much a device carries at most."""
+    return Limits(
+        row.connections,
+        row.bytes_per_second,
+        row.bytes_per_day,
+        tuple(int(port) for port in row.ports.split(",")),
+        row.min_price_per_gb,
+    )
+
+
+def barred_because(row: ExitRow) -> str:
+    """Return in a sentence or two why a device is barred, for its owner; "" when it is not."""
+    if row.barred_at is None:
+        return ""
+    words = BARRED_WORDS.get(row.barred_for, "")
+    return f"{words} {Code.EXIT_BARRED.meaning}".strip()
+
+
+def text_of(terms: ExitTerms) -> str:
+    """Return what owners agree to: a page, with the figures that the operator has set."""
+    page = Path(__file__).with_name("exit_terms.txt").read_text(encoding="utf-8")
+    days = terms.hold_seconds / DAY_SECONDS
+    return page.format(
+        ports=_listed(terms.limits.ports), share_percent=terms.share_percent, hold_days=f"{days:g}"
+    )
+
+
+def _listed(ports: Sequence[int]) -> str:
+    return ", ".join(str(port) for port in ports)
+
+
+def _row(limits: Limits) -> LimitsRow:
+    return LimitsRow(
+        limits.connections,
+        limits.bytes_per_second,
+        limits.bytes_per_day,
+        ",".join(str(port) for port in sorted(set(limits.ports))),
+        limits.min_price_per_gb,
+    )
+
+
+def _require_consent(row: ExitRow) -> None:
+    if row.barred_at is not None:
+        raise MarketError(Code.EXIT_BARRED, barred_because(row))
+    if row.revoked_at is not None:
+        raise MarketError(Code.CONSENT_NEEDED)
+
+
+async def _owned(tx: Transaction, user_id: str, device_id: str) -> None:
+    """Lock a device.
+
+    Raises:
+        MarketError: `token_not_found`, when there is none, it is another user's, or revoked.
+    """
+    await device_queries.lock(tx, device_id)
+    owner = await device_queries.owner_of(tx, device_id)
+    if owner != user_id:
+        raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
+
+
+async def _consent(
+    tx: Transaction, event: ConsentRow, *, user_id: str, limits: Limits | None, offered: Limits
+) -> Limits:
+    """Write a consent down; without limits, those of before hold, or what is offered."""
+    await _owned(tx, user_id, event.device_id)
+    if await device_queries.is_revoked(tx, event.device_id):
+        raise MarketError(Code.TOKEN_NOT_FOUND, field="token_id")
+    row = await queries.find(tx, event.device_id)
+    if row is not None and row.barred_at is not None:
+        raise MarketError(Code.EXIT_BARRED, barred_because(row))
+    granted = limits or (offered if row is None else _kept(limits_of(row), offered))
+    await queries.open_pending_account(tx, ledger.pending(user_id), user_id)
+    await queries.consent(
+        tx,
+        device_id=event.device_id,
+        user_id=user_id,
+        terms_hash=event.terms_hash,
+        limits=_row(granted),
+        now=event.created_at,
+    )
+    if row is None or row.revoked_at is not None or row.terms_hash != event.terms_hash:
+        await queries.insert_consent(tx, event)
+    return granted
+
+
+def _kept(limits: Limits, offered: Limits) -> Limits:
+    """Return limits without the ports that no device has any more."""
+    ports = tuple(port for port in limits.ports if port in offered.ports)
+    return replace(limits, ports=ports or offered.ports)
+
+
+async def _of_owner(
+    tx: Transaction, user_id: str, device_id: str, change: _Change, value: object
+) -> None:
+    await _owned(tx, user_id, device_id)
+    row = await queries.find(tx, device_id)
+    if row is None:
+        raise MarketError(Code.CONSENT_NEEDED)
+    _require_consent(row)
+    await change(tx, device_id, value)
+
+
+async def _revoke(tx: Transaction, event: ConsentRow, *, user_id: str) -> None:
+    await _owned(tx, user_id, event.device_id)
+    if await queries.revoke(tx, event.device_id, event.created_at):
+        await queries.insert_consent(tx, event)
+
+
+async def _standing(tx: Transaction, device_id: str, today: int) -> tuple[ExitRow | None, int]:
+    days = await queries.days(tx, [device_id], since=today)
+    return await queries.find(tx, device_id), sum(day.used_bytes for day in days)
+
+
+async def _page(
+    tx: Transaction, user_id: str, *, before: str, limit: int, today: int
+) -> tuple[list[ExitRow], dict[str, SumRow]]:
+    rows = await queries.of_user(tx, user_id, before=before, limit=limit)
+    sums = await queries.sums(tx, [row.device_id for row in rows], day=today)
+    return rows, {each.device_id: each for each in sums}
+
+
+async def _by_country(tx: Transaction, user_id: str, session_id: str) -> list[CountryRow]:
+    session = await bandwidth_queries.find(tx, session_id)
+    if session is None or session.user_id != user_id:
+        raise MarketError(Code.SESSION_NOT_FOUND)
+    return await queries.by_country(tx, session_id)

@@ -1,0 +1,162 @@
+"""The earnings of exits: posted every hour while sessions go on, the rest when they are settled.
+
+The house posts them to owners' pending accounts out of what it owes exits (`ledger.exit_payable`).
+The buyer's money is held meanwhile, and pays the house back when the session is settled. The row of
+each earning says how many bytes it is for, so that the next one is for those behind them.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from market.base.states import SessionStatus
+from market.events.context import Context
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import Currency
+from storage.bandwidth import sessions as bandwidth_queries
+from storage.engines.errors import UnavailableError
+from storage.engines.store import Transaction
+from storage.exits import exits as queries
+from storage.exits.exits import ActiveRow, EarnedRow, EarningRow
+
+ADVANCE_SECONDS = 3_600
+# A tenth of a cent. Less waits for more, or for the end of the session, so that no more rows are
+# written for good than a thousand a dollar.
+ADVANCE_LEAST = 1_000
+# Together they bound a transaction.
+ADVANCED_MAX_SESSIONS = 100
+ADVANCED_MAX_EARNINGS = 1_000
+
+_logger = logging.getLogger("exits")
+
+
+class ExitAdvances:
+    """Posts what exits have earned of sessions that go on.
+
+    Args:
+        context: the store, identifiers and the time.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self._hour = -1  # in which all was posted last, counted from 1970
+
+    async def advance_due(self) -> int:
+        """Post everything, once an hour of the clock; return how many earnings.
+
+        Raises:
+            UnavailableError: the store did not answer; the next call begins again.
+        """
+        hour = self._now() // ADVANCE_SECONDS
+        if hour == self._hour:
+            return 0
+        posted = await self.advance()
+        self._hour = hour
+        return posted
+
+    async def advance(self) -> int:
+        """Post what exits have earned since the last time; return how many earnings.
+
+        A session that cannot be posted for is logged, and does not hold up the others.
+
+        Raises:
+            UnavailableError: the store did not answer; what was posted stays.
+        """
+        posted, after = 0, ActiveRow(-1, "")
+        while True:
+            sessions = await self._store.read(
+                queries.sessions_to_advance, after=after, limit=ADVANCED_MAX_SESSIONS
+            )
+            if not sessions:
+                return posted
+            posted += await self._advance_some([each.id for each in sessions])
+            after = sessions[-1]
+
+    async def _advance_some(self, session_ids: Sequence[str]) -> int:
+        """Post for some sessions at once, and one by one if that fails."""
+        try:
+            return await self._advance(session_ids)
+        except UnavailableError:
+            raise
+        except Exception:
+            if len(session_ids) == 1:
+                _logger.exception("session %s: its exits cannot be posted for", session_ids[0])
+                return 0
+        posted = 0
+        for session_id in session_ids:
+            posted += await self._advance_some([session_id])
+        return posted
+
+    async def _advance(self, session_ids: Sequence[str]) -> int:
+        total = 0
+        while True:
+            posted = await self._store.write(
+                _advance, session_ids, self._identifiers.new(), now=self._now()
+            )
+            total += posted
+            if posted < ADVANCED_MAX_EARNINGS:
+                return total
+
+
+def unposted(row: EarnedRow) -> EarningRow:
+    """Return an earning of what a device has earned of a session and is not posted."""
+    return EarningRow(
+        row.session_id,
+        row.device_id,
+        row.postings,
+        row.user_id,
+        row.used_bytes - row.posted_bytes,
+        row.amount - row.posted,
+        row.is_barred,
+    )
+
+
+def movements(earnings: Sequence[EarningRow]) -> list[Movement]:
+    """Return what earnings move: to each owner what the exits got that are not barred."""
+    shares: Counter[str] = Counter()
+    for each in earnings:
+        if not each.is_barred:
+            shares[ledger.pending(each.user_id)] += each.amount
+    return [
+        Movement(ledger.exit_payable(), account, amount)
+        for account, amount in sorted(shares.items())
+    ]
+
+
+async def record(
+    tx: Transaction, earnings: Sequence[EarningRow], reference: str, transfer_id: str, now: int
+) -> None:
+    """Write earnings down, and post them to the pending accounts of their owners.
+
+    Whoever calls it has locked their sessions and devices.
+
+    Raises:
+        LookupError: they were posted before; somebody has changed the earnings by hand.
+    """
+    earnings = [each for each in earnings if each.amount]
+    if not earnings:
+        return
+    await queries.insert_earnings(tx, earnings, now)
+    first = min(earnings)
+    # Each earning is recorded once, so the first of them names this transfer.
+    key = f"exit:{first.session_id}:{first.device_id}:{first.number}:earning"
+    kind, moved = TransferKind.EXIT_EARNING, movements(earnings)
+    if not moved:
+        return
+    transfer = Transfer(transfer_id, key, kind, reference, Currency.USD, moved, now)
+    if not await ledger.post(tx, transfer):
+        raise LookupError(f"{key} was posted before")
+
+
+async def _advance(
+    tx: Transaction, session_ids: Sequence[str], transfer_id: str, *, now: int
+) -> int:
+    await bandwidth_queries.lock(tx, session_ids)
+    statuses = await bandwidth_queries.status_of(tx, session_ids)
+    active = [each for each in session_ids if statuses.get(each) == SessionStatus.ACTIVE]
+    rows = await queries.to_advance(tx, active, least=ADVANCE_LEAST, limit=ADVANCED_MAX_EARNINGS)
+    await record(tx, [unposted(row) for row in rows], "exits", transfer_id, now)
+    return len(rows)

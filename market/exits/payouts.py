@@ -1,0 +1,212 @@
+"""The earnings of exits: paid out after a while, or reversed because an exit has cheated.
+
+Each earning, of a session and a device, leaves its owner's pending account once: a guarded update
+marks its row as paid or as reversed, in the transaction that posts the transfer.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.states import SessionStatus
+from market.base.sweeping import Sweep
+from market.events.context import Context
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferKind
+from market.money.money import Currency, earned
+from storage.bandwidth import sessions as bandwidth_queries
+from storage.devices import devices as device_queries
+from storage.engines.store import Transaction
+from storage.exits import exits as queries
+from storage.exits.exits import ConsentRow, DueRow, ReversedRow
+
+PAID_MAX_OWNERS = 100
+# Owners to be paid are looked for among so many earnings at a time.
+DUE_MAX_EARNINGS = 10_000
+# Bounds a transaction; each earning is reversed by a transfer of its own.
+REVERSED_MAX_EARNINGS = 200
+REASON_MAX_CHARACTERS = 500
+
+_FROM_THE_OLDEST = DueRow(-1, "")
+_logger = logging.getLogger("exits")
+
+
+class ClawedBack(Struct, frozen=True):
+    """What was taken back from an exit: earnings, their sum, and what buyers were refunded."""
+
+    earnings: int
+    amount: int
+    refunded: int
+
+
+class ExitPayouts:
+    """Pays the owners of exits.
+
+    Args:
+        context: the store, identifiers and the time.
+        hold_seconds: how long earnings stay pending.
+    """
+
+    def __init__(self, context: Context, hold_seconds: int) -> None:
+        self._store = context.store
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self._hold_seconds = hold_seconds
+        # Owners who could not be paid, and when each is tried again.
+        self._paying = Sweep("exits: earnings of user %s cannot be paid out", _logger)
+        self._after = _FROM_THE_OLDEST
+
+    async def pay_due(self) -> int:
+        """Pay out what has been pending for long enough; return to how many owners.
+
+        Raises:
+            UnavailableError: the store did not answer; the others wait for it.
+        """
+        now = self._now()
+        moment = now - self._hold_seconds
+
+        async def find(limit: int) -> list[str]:
+            return await self._owners(moment, limit)
+
+        async def pay(user_id: str) -> None:
+            transfer_id = self._identifiers.new()
+            await self._store.write(_pay, user_id, transfer_id, moment=moment, now=now)
+
+        return await self._paying.run(find, pay, most=PAID_MAX_OWNERS, now=now)
+
+    async def _owners(self, moment: int, limit: int) -> list[str]:
+        """Return owners with earnings that were posted at `moment` or before.
+
+        It looks at a bounded number of earnings. If these are of fewer owners than are asked for,
+        the next time it looks at those behind them, and after the last at the oldest again: so a
+        few owners who cannot be paid never hide the others, however much they have earned.
+        """
+        due = await self._store.read(
+            queries.due_to_pay, moment=moment, after=self._after, limit=DUE_MAX_EARNINGS
+        )
+        owners = list(dict.fromkeys(row.user_id for row in due))
+        if len(due) < DUE_MAX_EARNINGS:
+            self._after = _FROM_THE_OLDEST
+        elif len(owners) <= limit:
+            self._after = due[-1]
+        return owners[:limit]
+
+
+async def claw_back(context: Context, device_id: str, reason: str) -> ClawedBack:
+    """Bar an exit that has cheated, and reverse what it has earned and was not paid.
+
+    The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
+    pending account, the rest from the house. Sessions that are not settled cost their buyers
+    nothing for what it carried; what was posted of them and is pending goes back to the house. What
+    was paid out before stays paid.
+
+    Raises:
+        MarketError: `token_not_found`, when it has never been an exit; `invalid_field`, when the
+            reason is too long.
+    """
+    if not 0 < len(reason) <= REASON_MAX_CHARACTERS:
+        message = f"A reason has 1 to {REASON_MAX_CHARACTERS} characters."
+        raise MarketError(Code.INVALID_FIELD, message, field="reason")
+    now = context.now()
+    event = ConsentRow(context.identifiers.new(), device_id, "barred", "", reason, now)
+    await context.store.write(_bar, event)
+    total = ClawedBack(0, 0, 0)
+    while True:
+        transfer_ids = [context.identifiers.new() for _ in range(REVERSED_MAX_EARNINGS)]
+        part = await context.store.write(_reverse, device_id, transfer_ids, now=now)
+        if part is None:
+            return total
+        total = ClawedBack(
+            total.earnings + part.earnings,
+            total.amount + part.amount,
+            total.refunded + part.refunded,
+        )
+
+
+async def claw_back_of_owner(context: Context, device_id: str, reason: str) -> list[ClawedBack]:
+    """Bar every exit of the owner of a device that has cheated: `claw_back` of each.
+
+    Raises:
+        MarketError: as `claw_back`.
+    """
+    found = await context.store.read(queries.of_owner_of, device_id)
+    # One that has never been an exit is refused there.
+    return [await claw_back(context, each, reason) for each in found or [device_id]]
+
+
+async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, now: int) -> None:
+    paid = await queries.pay(tx, user_id, moment=moment, now=now)
+    if not paid:
+        return
+    first = min(paid)
+    amount = sum(row.amount for row in paid)
+    movement = Movement(ledger.pending(user_id), ledger.available(user_id, Currency.USD), amount)
+    # Each earning is paid once, so the first of them names this payout.
+    key = _key(first.session_id, first.device_id, first.number, "payout")
+    await _post(
+        tx, Transfer(transfer_id, key, TransferKind.PAYOUT, "exits", Currency.USD, (movement,), now)
+    )
+
+
+def _key(session_id: str, device_id: str, number: int, what: str) -> str:
+    """Return the business key of what resolves an earning."""
+    return f"exit:{session_id}:{device_id}:{number}:{what}"
+
+
+async def _bar(tx: Transaction, event: ConsentRow) -> None:
+    await device_queries.lock(tx, event.device_id)
+    if await queries.find(tx, event.device_id) is None:
+        raise MarketError(Code.TOKEN_NOT_FOUND, "There is no such exit.", field="token_id")
+    await queries.bar(tx, event.device_id, event.created_at)
+    await queries.insert_consent(tx, event)
+
+
+async def _reverse(
+    tx: Transaction, device_id: str, transfer_ids: Sequence[str], *, now: int
+) -> ClawedBack | None:
+    """Reverse some earnings; None when none is pending. Those are left out that are just paid."""
+    pending = await queries.pending_of(tx, device_id, limit=len(transfer_ids))
+    if not pending:
+        return None
+    # None of these sessions is settled meanwhile: that decides who gets the money.
+    await bandwidth_queries.lock(tx, sorted({row.session_id for row in pending}))
+    rows = await queries.reverse(tx, device_id, pending, now=now)
+    transfers, refunded = [], 0
+    for transfer_id, row in zip(transfer_ids, rows, strict=False):
+        price = 0
+        if row.status != SessionStatus.ACTIVE:
+            price = earned(row.used_bytes, row.price_per_gb)
+        transfers.append(_reversal(transfer_id, device_id, row, price, now))
+        refunded += price
+    await ledger.lock(tx, [each for transfer in transfers for each in transfer.movements])
+    for transfer in transfers:
+        await _post(tx, transfer)
+    return ClawedBack(len(rows), sum(row.amount for row in rows), refunded)
+
+
+def _reversal(transfer_id: str, device_id: str, row: ReversedRow, price: int, now: int) -> Transfer:
+    """Return what takes an earning back, and gives the buyer who has paid for it the price."""
+    pending, house = ledger.pending(row.user_id), ledger.revenue(Currency.USD)
+    if row.status == SessionStatus.ACTIVE:  # its buyer has not paid, and will not
+        kind = TransferKind.REVERSAL
+        movements: tuple[Movement, ...] = (Movement(pending, ledger.exit_payable(), row.amount),)
+    else:
+        kind = TransferKind.REFUND
+        buyer = ledger.available(row.buyer_id, Currency.USD)
+        # By way of the house, so that the buyer's wallet has one entry.
+        movements = (Movement(pending, house, row.amount), Movement(house, buyer, price))
+    key = _key(row.session_id, device_id, row.number, "clawback")
+    reference = f"bandwidth:{row.session_id}"
+    return Transfer(transfer_id, key, kind, reference, Currency.USD, movements, now)
+
+
+async def _post(tx: Transaction, transfer: Transfer) -> None:
+    """Post what is posted once because its earnings are resolved once.
+
+    Raises:
+        LookupError: it was posted before; somebody has changed the earnings by hand.
+    """
+    if not await ledger.post(tx, transfer):
+        raise LookupError(f"{transfer.business_key} was posted before")

@@ -1,0 +1,1 @@
+"""Inputs, outputs and logs of jobs."""

@@ -1,0 +1,732 @@
+"""Logs: what attempts write while they run, taken by offset, kept for a while, read live.
+
+A device sends bytes with the offset at which they stand, and every answer says how much is here.
+What is here already is passed over, and behind a gap nothing is taken: so a device that always goes
+on from the answer heals a lost answer, a lost request, and a daemon that was killed or has lost its
+power, without a case for any of them.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from msgspec import Struct
+
+from market.attempts.attempts import require_current
+from market.base.errors import Code, MarketError
+from market.base.states import JobStatus
+from market.base.sweeping import Sweep
+from market.events.context import Context
+from market.files.log_pace import Pace
+from market.files.log_readers import STREAMS, Reader, Readers
+from market.files.log_text import text_of
+from storage.blobs.base import BlobError
+from storage.devices.devices import DeviceRow
+from storage.engines.store import Transaction
+from storage.files import logs as queries
+from storage.files.log_files import Attempt, Extent, LogFiles, Part
+from storage.files.logs import LogRow, StateRow
+from storage.jobs.jobs import JobRow
+
+MIB = 1024 * 1024
+CHUNK_MAX_BYTES = MIB  # of one request: what is lost with a connection is sent again
+# Of one write to a file: fewer turns of a thread, and little in memory for each who sends.
+WRITE_BYTES = 256 * 1024
+# Files wait for disks, not for processors; the proxy goes on meanwhile.
+THREADS = 4
+# How long an attempt that was taken back may still write; and the load of one that writes a lot.
+CHECK_SECONDS = 1.0
+# Each takes about a kilobyte. One that is dropped is looked up when its device sends again.
+OPEN_MAX = 10_000
+SENDERS_MAX = 4  # of one stream that wait for each other: an agent has one
+# A disk without room may have some later, but not soon.
+FULL_SECONDS = 60
+# More than any log has: a log without room for more has everything that was ever announced.
+FULL = 2**62
+CUT_LINE = b"\n[%d bytes of this log are not kept]\n"
+READ_BYTES = 64 * 1024  # of one event: a page of text
+# Of the events of all readers together, about; for each byte there are four in memory, and a client
+# that stands still keeps its event. Where many read, each gets less at once.
+READ_TOTAL_BYTES = 8 * 1024 * 1024
+READ_LEAST_BYTES = 4 * 1024
+# A reader who hears nothing looks whether the attempt is over; and the connection has something to
+# carry, long before proxies on the way (60 s is usual) take it for dead.
+LOOK_SECONDS = 5.0
+# A login may be ended meanwhile; whoever still has one comes again and goes on.
+FOLLOW_SECONDS = 6 * 3_600.0
+SWEEP_MAX_LOGS = 200
+
+_logger = logging.getLogger("jobs")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class LogTerms(Struct, frozen=True):
+    """What is kept of logs, and how fast they may come.
+
+    Attributes:
+        folder: where their files lie; several daemons on one database share it.
+        keep_bytes: how much of the beginning, and of the end, of a stream is kept.
+        bytes_per_second: how fast an attempt may write for long; 0 for no limit.
+        keep_seconds: how long a log is kept once its attempt is over.
+        bytes_per_user: what the logs of a user may take once their attempts are over; beyond it
+            the oldest go first. 0 for no limit.
+        reserve_bytes: how much of the disk is left to others.
+    """
+
+    folder: Path = Path("var/work/logs")
+    keep_bytes: int = 8 * MIB
+    bytes_per_second: int = MIB
+    keep_seconds: int = 30 * 86_400
+    bytes_per_user: int = 1_000_000_000
+    reserve_bytes: int = 0
+
+
+class Appended(Struct, frozen=True):
+    """What is here of a stream, in bytes; when its device should go on; whether there is no room.
+
+    A log without room takes no more bytes. Its device need not send them.
+    """
+
+    offset: int
+    wait_seconds: float
+    is_full: bool
+
+
+class Position(Struct, frozen=True):
+    """How far a reader is: in which attempt, and how far in each of its streams."""
+
+    attempt: int
+    out: int = 0
+    err: int = 0
+
+    def at(self, stream: str) -> int:
+        """Return how far it is in a stream."""
+        return self.out if stream == "out" else self.err
+
+    def moved(self, stream: str, offset: int) -> "Position":
+        """Return the position further on in a stream."""
+        if stream == "out":
+            return Position(self.attempt, offset, self.err)
+        return Position(self.attempt, self.out, offset)
+
+
+class Began(Struct, frozen=True):
+    """An attempt: what follows is of it."""
+
+    position: Position
+
+
+class Wrote(Struct, frozen=True):
+    """Bytes of a stream that stand at `offset`, and the same as text; the reader is behind them."""
+
+    position: Position
+    stream: str
+    offset: int
+    data: bytes
+    text: str
+
+
+class Cut(Struct, frozen=True):
+    """Bytes of a stream that are not kept: from `offset` up to where the reader is behind them."""
+
+    position: Position
+    stream: str
+    offset: int
+
+
+class Idle(Struct, frozen=True):
+    """Nothing for a while; the reader is still there, if the connection is."""
+
+
+class Over(Struct, frozen=True):
+    """The end: there is no further attempt, or none was asked for; `status` is the job's."""
+
+    position: Position
+    status: str
+
+
+Event = Began | Wrote | Cut | Idle | Over
+
+
+class LogPart(Struct, frozen=True):
+    """Bytes of a stream of an attempt, of `size` so far; `is_over` says that no more will come."""
+
+    attempt: int
+    offset: int
+    data: bytes
+    size: int
+    is_over: bool
+
+
+class Totals(Struct):
+    """What was taken since the start: bytes, and those that there was no room for."""
+
+    stored_bytes: int = 0
+    refused_bytes: int = 0
+
+
+class _OpenLog:
+    """The log of the current attempt at a job, whose device sends it here."""
+
+    def __init__(self, attempt: Attempt, device_id: str, pace: Pace) -> None:
+        self.attempt = attempt
+        self.device_id = device_id
+        self.pace = pace
+        self.checked_at = 0.0
+        self.is_full = False
+        self.sizes: dict[str, int] = {}
+        self._locks = {stream: asyncio.Lock() for stream in STREAMS}
+        self._senders = dict.fromkeys(STREAMS, 0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody sends."""
+        return not any(self._senders.values())
+
+    @asynccontextmanager
+    async def sending(self, stream: str) -> AsyncIterator[None]:
+        """Have one sender of a stream within the block at a time.
+
+        Raises:
+            MarketError: `too_busy`, when too many wait.
+        """
+        if self._senders[stream] >= SENDERS_MAX:
+            raise MarketError(Code.TOO_BUSY)
+        self._senders[stream] += 1
+        try:
+            async with self._locks[stream]:
+                yield
+        finally:
+            self._senders[stream] -= 1
+
+
+class Logs:
+    """The logs of all attempts.
+
+    Args:
+        context: the store and the time.
+        terms: what is kept, and how fast it may come.
+        seconds: a clock that cannot be set, in seconds.
+        is_shared: whether other daemons work on the same store and the same folder.
+
+    Attributes:
+        readers: those who read live.
+        renewed: told of an attempt (job, number) that sends its log: a sign of life.
+        totals: what was taken.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        terms: LogTerms,
+        seconds: Callable[[], float],
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        self.readers = Readers(context.store, is_shared=is_shared)
+        self.renewed: Callable[[str, int], None] | None = None
+        self.totals = Totals()
+        self._store = context.store
+        self._now = context.now
+        self._terms = terms
+        self._seconds = seconds
+        self._is_shared = is_shared
+        self._files = LogFiles(
+            terms.folder,
+            keep_bytes=terms.keep_bytes,
+            reserve_bytes=terms.reserve_bytes,
+            is_shared=is_shared,
+        )
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="logs")
+        self._open: OrderedDict[str, _OpenLog] = OrderedDict()
+        self._ending = Sweep("what the log %s takes cannot be counted", _logger)
+        self._removing = Sweep("the log %s cannot be removed", _logger)
+
+    # --- devices ----------------------------------------------------------------------------
+
+    async def append(
+        self,
+        device: DeviceRow,
+        attempt: Attempt,
+        stream: str,
+        offset: int,
+        pieces: AsyncIterator[bytes],
+    ) -> Appended:
+        """Take bytes of a stream that stand at an offset; what came before they broke off is kept.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`, `too_busy`; and whatever `pieces`
+                raises.
+        """
+        log = await self._current(device, attempt)
+        async with log.sending(stream):
+            await log.pace.hold()
+            size = await self._size(log, stream)
+            if offset > size:
+                return Appended(size, log.pace.wait_seconds(), log.is_full)
+            writer = _Writer(self, log, stream, size)
+            try:
+                await writer.take(pieces, size - offset)
+            finally:
+                await writer.close()
+            wait_seconds = FULL_SECONDS if log.is_full else log.pace.wait_seconds()
+            return Appended(writer.size, wait_seconds, log.is_full)
+
+    async def stored(self, job_id: str, number: int) -> dict[str, int]:
+        """Return how much of each stream of an attempt is here, for good when this returns.
+
+        A log without room has `FULL` of each.
+        """
+        attempt, log = Attempt(job_id, number), self._open.get(job_id)
+        if log is not None and log.attempt == attempt and log.is_full:
+            return dict.fromkeys(STREAMS, FULL)
+        try:
+            await self._in_thread(self._files.sync, attempt)
+            return {
+                stream: (await self._in_thread(self._files.extent, attempt, stream)).size
+                for stream in STREAMS
+            }
+        except OSError as error:
+            _logger.error("job %s: its log may be lost: %s", job_id, error)
+            return dict.fromkeys(STREAMS, FULL)
+
+    def changed(self, job_id: str) -> None:
+        """Hear that an attempt at a job has begun or is over; to be called once it is committed."""
+        self._ask_again(job_id)
+        self.readers.changed(job_id)
+
+    def job_waits(self, job_id: str) -> None:
+        """See `market.jobs.waking.Listener`: an attempt was given up, if there was one."""
+        self.jobs_gone((job_id,))
+
+    def jobs_gone(self, job_ids: Sequence[str]) -> None:
+        """See `market.jobs.waking.Listener`: jobs were claimed, or are over.
+
+        Other daemons hear of that by themselves.
+        """
+        for job_id in job_ids:
+            self._ask_again(job_id)
+            self.readers.changed_here(job_id)
+
+    def _ask_again(self, job_id: str) -> None:
+        log = self._open.get(job_id)
+        if log is not None:
+            log.checked_at = -CHECK_SECONDS
+
+    def device_wakes(self, device_id: str) -> None:
+        """See `market.jobs.waking.Listener`: which job it was is said elsewhere."""
+
+    def may_have_missed(self) -> None:
+        """See `market.jobs.waking.Listener`."""
+        self.readers.catch_up()
+
+    async def _current(self, device: DeviceRow, attempt: Attempt) -> _OpenLog:
+        """Return the log of an attempt, which must be the current one; it is asked now and then."""
+        log, now = self._open.get(attempt.job_id), self._seconds()
+        is_known = log is not None and (log.attempt, log.device_id) == (attempt, device.id)
+        if log is not None and is_known and now - log.checked_at < CHECK_SECONDS:
+            return log
+        if log is not None and is_known:
+            await self._store.read(require_current, device.id, attempt.job_id, attempt.number)
+        else:
+            is_new = await self._store.write(_begin, device.id, attempt, self._now())
+            log = self._opened(device.id, attempt, is_new=is_new)
+        self._open.move_to_end(attempt.job_id)
+        self._forget_some()
+        log.checked_at = now
+        if self.renewed is not None:
+            self.renewed(attempt.job_id, attempt.number)
+        return log
+
+    def begun(self, device_id: str, attempt: Attempt, *, is_new: bool) -> None:
+        """Hear that `note_begin` was committed for an attempt: what it writes waits for nothing."""
+        log = self._opened(device_id, attempt, is_new=is_new)
+        log.checked_at = self._seconds()
+        self._open.move_to_end(attempt.job_id)
+        self._forget_some()
+
+    def _opened(self, device_id: str, attempt: Attempt, *, is_new: bool) -> _OpenLog:
+        """Return the log of an attempt, which another request may have opened before."""
+        log = self._open.get(attempt.job_id)
+        if log is None or (log.attempt, log.device_id) != (attempt, device_id):
+            log = _OpenLog(attempt, device_id, Pace(self._terms.bytes_per_second, self._seconds))
+            self._open[attempt.job_id] = log
+            if is_new:  # no byte of it was ever written
+                log.sizes = dict.fromkeys(STREAMS, 0)
+        return log
+
+    def _forget_some(self) -> None:
+        over = len(self._open) - OPEN_MAX
+        if over > 0:
+            idle = (job_id for job_id, log in self._open.items() if log.is_idle)
+            for job_id in [job_id for _, job_id in zip(range(over), idle, strict=False)]:
+                del self._open[job_id]
+
+    async def _size(self, log: _OpenLog, stream: str) -> int:
+        """Return how much of a stream is here; another daemon may have taken some of it."""
+        size = None if self._is_shared and not log.is_full else log.sizes.get(stream)
+        if size is None:
+            try:
+                size = await self._in_thread(self._files.recover, log.attempt, stream)
+            except OSError as error:
+                self._give_up(log, error)
+                size = 0
+            log.sizes[stream] = size
+        return size
+
+    async def _write(self, log: _OpenLog, stream: str, offset: int, data: bytes) -> None:
+        """Write what stands at the end of a stream, or count it where there is no room."""
+        if not log.is_full:
+            try:
+                await self._in_thread(self._files.write, log.attempt, stream, offset, data)
+            except OSError as error:
+                self._give_up(log, error)
+        log.sizes[stream] = offset + len(data)
+        log.pace.take(len(data))
+        if log.is_full:
+            self.totals.refused_bytes += len(data)
+        else:
+            self.totals.stored_bytes += len(data)
+            self.readers.written(log.attempt.job_id, stream)
+
+    def _give_up(self, log: _OpenLog, error: OSError) -> None:
+        """Take no more of a log: the job goes on without."""
+        log.is_full = True
+        _logger.error("job %s: no more of its log is kept: %s", log.attempt.job_id, error)
+
+    # --- readers ----------------------------------------------------------------------------
+
+    async def read(
+        self, user_id: str, job_id: str, number: int | None, stream: str, offset: int, limit: int
+    ) -> LogPart:
+        """Return bytes of a log from an offset on: from the next that are kept if it was cut.
+
+        Args:
+            user_id: the buyer.
+            job_id: the job.
+            number: of the attempt; None for the latest one.
+            stream: which.
+            offset: from where.
+            limit: how many at most.
+
+        Raises:
+            MarketError: `job_not_found`, `invalid_field`, for an attempt that there was not.
+        """
+        state = await self._state(user_id, job_id)
+        number = _attempt_of(state, number)
+        part = await self._in_thread(
+            self._files.read, Attempt(job_id, number), stream, offset, limit
+        )
+        return LogPart(number, part.offset, part.data, part.size, _is_over(state, number))
+
+    async def content(
+        self, user_id: str, job_id: str, number: int | None, stream: str
+    ) -> tuple[int, "LogContent"]:
+        """Return the number of an attempt, and its log so far as a file; raises as `read`."""
+        state = await self._state(user_id, job_id)
+        attempt = Attempt(job_id, _attempt_of(state, number))
+        extent = await self._in_thread(self._files.extent, attempt, stream)
+
+        async def read(offset: int, size: int) -> Part:
+            return await self._in_thread(self._files.read, attempt, stream, offset, size)
+
+        return attempt.number, LogContent(extent, read)
+
+    async def follow(
+        self, user_id: str, job_id: str, *, position: Position | None, number: int | None
+    ) -> AsyncGenerator[Event, None]:
+        """Yield a log from a position on, and what comes, until the job or the attempt is over.
+
+        Args:
+            user_id: the buyer.
+            job_id: the job.
+            position: where a reader was before; None from the beginning of an attempt.
+            number: of the attempt to read alone; None for the latest and all that follow.
+
+        Raises:
+            MarketError: `job_not_found`, `invalid_field`, `too_busy`.
+        """
+        state = await self._state(user_id, job_id)
+        for each in (number, position.attempt if position else None):
+            _attempt_of(state, each)
+        with self.readers.reading(job_id, user_id) as reader:
+            place = position or Position(number or state.attempts)
+            yield Began(place) if position is None and place.attempt else Idle()
+            until = self._seconds() + FOLLOW_SECONDS
+            while not reader.has_ended and self._seconds() < until:
+                if reader.is_stale:
+                    reader.is_stale = False
+                    state = await self._state(user_id, job_id)
+                is_over = _is_over(state, place.attempt)
+                if is_over:  # another daemon may have told of the end before the last bytes
+                    reader.wake(STREAMS)
+                async for event in self._unread(reader, job_id, place, is_over=is_over):
+                    place = event.position
+                    yield event
+                if is_over and number is None and state.attempts > place.attempt:
+                    place = Position(place.attempt + 1)
+                    reader.wake(STREAMS)
+                    yield Began(place)
+                elif is_over and (number is not None or state.status not in _OPEN):
+                    yield Over(place, state.status)
+                    return
+                elif not await reader.wait(LOOK_SECONDS):
+                    reader.look()
+                    yield Idle()
+
+    async def _unread(
+        self, reader: Reader, job_id: str, place: Position, *, is_over: bool
+    ) -> AsyncGenerator[Wrote | Cut, None]:
+        """Yield what is there and the reader has not had; the streams take turns."""
+        attempt = Attempt(job_id, place.attempt)
+        streams, reader.streams = reader.streams, set()
+        waiting = [stream for stream in STREAMS if place.attempt and stream in streams]
+        while waiting:
+            stream = waiting.pop(0)
+            offset = place.at(stream)
+            most = min(READ_BYTES, max(READ_LEAST_BYTES, READ_TOTAL_BYTES // len(self.readers)))
+            part = await self._in_thread(self._files.read, attempt, stream, offset, most)
+            if part.data and part.offset > offset:
+                place = place.moved(stream, part.offset)
+                yield Cut(place, stream, offset)
+            end = part.offset + len(part.data)
+            is_last = is_over if end >= part.size else len(part.data) < most  # a cut follows
+            # Where there is more, an event ends with a line, unless that is longer than an event.
+            lines = part.data.rfind(b"\n") + 1 if end < part.size and not is_last else 0
+            text, taken = text_of(part.data[: lines or None], is_last=is_last)
+            if not taken and lines:
+                text, taken = text_of(part.data, is_last=is_last)
+            if taken:
+                place = place.moved(stream, part.offset + taken)
+                yield Wrote(place, stream, part.offset, part.data[:taken], text)
+                waiting.append(stream)
+
+    async def _state(self, user_id: str, job_id: str) -> StateRow:
+        state = await self._store.read(queries.state, job_id)
+        if state is None or state.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        return state
+
+    # --- keeping ----------------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        """Remove logs that are too old, or too many of one user; return how many.
+
+        To be called again and again.
+
+        Raises:
+            UnavailableError: the store did not answer.
+        """
+        now = self._now()
+        rows: dict[str, LogRow] = {}
+        users: set[str] = set()
+
+        async def ended(limit: int) -> list[str]:
+            return _named(rows, await self._store.read(queries.newly_ended, limit=limit))
+
+        async def mark(name: str) -> None:
+            row = rows[name]
+            kept = await self._in_thread(self._files.kept_bytes, _attempt_in(row))
+            await self._store.write(queries.mark_ended, row._replace(kept_bytes=kept), now)
+            users.add(row.user_id)
+
+        async def old(limit: int) -> list[LogRow]:
+            moment = now - self._terms.keep_seconds
+            return await self._store.read(queries.ended_before, moment, limit=limit)
+
+        await self._ending.run(ended, mark, most=SWEEP_MAX_LOGS, now=now)
+        removed = await self._remove(old, now)
+        for user_id in users if self._terms.bytes_per_user else ():
+            removed += await self._keep_to_bound(user_id, now)
+        return removed
+
+    async def _keep_to_bound(self, user_id: str, now: int) -> int:
+        """Remove the oldest logs of a user who has too many; return how many."""
+        over = await self._store.read(queries.kept_bytes, user_id) - self._terms.bytes_per_user
+
+        async def oldest(limit: int) -> list[LogRow]:
+            rows = await self._store.read(queries.oldest_of_user, user_id, limit=limit)
+            before = accumulate((row.kept_bytes for row in rows), initial=0)
+            return [row for row, size in zip(rows, before, strict=False) if size < over]
+
+        return 0 if over <= 0 else await self._remove(oldest, now)
+
+    async def _remove(self, find: Callable[[int], Awaitable[list[LogRow]]], now: int) -> int:
+        """Remove logs; return how many. One that cannot be removed holds up no other."""
+        rows: dict[str, LogRow] = {}
+
+        async def due(limit: int) -> list[str]:
+            return _named(rows, await find(limit))
+
+        async def remove(name: str) -> None:
+            await self._in_thread(self._files.remove, _attempt_in(rows[name]))
+            await self._store.write(queries.delete, [rows[name]])
+
+        return await self._removing.run(due, remove, most=SWEEP_MAX_LOGS, now=now)
+
+    def close(self) -> None:
+        """Let what is being written be written, and close."""
+        self.readers.end()
+        self._threads.shutdown()
+
+    async def _in_thread(
+        self,
+        function: Callable[_Arguments, _Result],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+
+class LogContent:
+    """What is kept of a stream as one file; a line says how much was cut out, where it was.
+
+    Args:
+        extent: what is kept.
+        read: returns bytes of the stream by their offset and number.
+
+    Attributes:
+        size_bytes: of the file.
+        version: another one for every other content: of a log that is cut, the size may stay.
+    """
+
+    def __init__(
+        self, extent: Extent, read: Callable[[int, int], Coroutine[Any, Any, Part]]
+    ) -> None:
+        self._read = read
+        self.version = extent.size
+        # Where a part begins in the file, and what it is: bytes of the stream, or a line.
+        self._parts: list[tuple[int, tuple[int, int] | bytes]] = []
+        self.size_bytes = offset = 0
+        for start, end in extent.kept:
+            if start > offset:
+                self._add(CUT_LINE % (start - offset))
+            self._add((start, end))
+            offset = end
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Return some bytes of the file; fewer than `size` only at its end.
+
+        Raises:
+            BlobError: they were cut out since, or cannot be read.
+        """
+        pieces = []
+        while size and offset < self.size_bytes:
+            index = bisect_right(self._parts, offset, key=lambda each: each[0]) - 1
+            begin, part = self._parts[index]
+            at = offset - begin
+            if isinstance(part, bytes):
+                piece = part[at : at + size]
+            else:
+                start, end = part
+                piece = await self._bytes(start + at, min(size, end - start - at))
+            pieces.append(piece)
+            offset, size = offset + len(piece), size - len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Nothing is open between two reads."""
+
+    def _add(self, part: tuple[int, int] | bytes) -> None:
+        self._parts.append((self.size_bytes, part))
+        self.size_bytes += len(part) if isinstance(part, bytes) else part[1] - part[0]
+
+    async def _bytes(self, offset: int, size: int) -> bytes:
+        try:
+            part = await self._read(offset, size)
+        except OSError as error:
+            raise BlobError(str(error)) from error
+        if part.offset != offset or len(part.data) != size:
+            raise BlobError("the middle of the log was cut out meanwhile")
+        return part.data
+
+
+class _Writer:
+    """Collects what comes of a stream into pieces that are worth a write."""
+
+    def __init__(self, logs: Logs, log: _OpenLog, stream: str, size: int) -> None:
+        self.size = size
+        self._logs = logs
+        self._log = log
+        self._stream = stream
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+
+    async def take(self, pieces: AsyncIterator[bytes], skip: int) -> None:
+        """Write pieces, but for the first `skip` bytes of them, which are there."""
+        async for piece in pieces:
+            new = piece[skip:] if skip else piece
+            skip = max(0, skip - len(piece))
+            if new:
+                self._pieces.append(new)
+                self._waiting += len(new)
+            if self._waiting >= WRITE_BYTES:
+                await self._write()
+
+    async def close(self) -> None:
+        """Write what is left: of a chunk that broke off, too."""
+        if self._waiting:
+            await self._write()
+
+    async def _write(self) -> None:
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces, self._waiting = [], 0
+        await self._logs._write(self._log, self._stream, self.size, data)
+        self.size += len(data)
+
+
+_OPEN = (JobStatus.WAITING, JobStatus.RUNNING)
+
+
+async def note_begin(tx: Transaction, job: JobRow, now: int) -> bool:
+    """Note that the log of a job's attempt begins; return False if it had begun before."""
+    return await queries.insert(tx, LogRow(job.id, job.attempts, job.user_id), now)
+
+
+async def _begin(tx: Transaction, device_id: str, attempt: Attempt, now: int) -> bool:
+    """Do the same for an attempt that must be the current one."""
+    job = await require_current(tx, device_id, attempt.job_id, attempt.number)
+    return await note_begin(tx, job, now)
+
+
+def _attempt_of(state: StateRow, number: int | None) -> int:
+    if number is None:
+        return state.attempts
+    if number > state.attempts:
+        message = f"There were {state.attempts} attempts at this job."
+        raise MarketError(Code.INVALID_FIELD, message, field="attempt")
+    return number
+
+
+def _is_over(state: StateRow, number: int) -> bool:
+    """Say whether nothing will come of an attempt any more."""
+    if number == 0:  # there was none yet
+        return state.attempts > 0 or state.status not in _OPEN
+    return state.status != JobStatus.RUNNING or state.attempts != number
+
+
+def _named(rows: dict[str, LogRow], more: Sequence[LogRow]) -> list[str]:
+    """Add rows by the names of their logs, and return the names."""
+    names = [f"{row.job_id}-{row.attempt}" for row in more]
+    rows.update(zip(names, more, strict=True))
+    return names
+
+
+def _attempt_in(row: LogRow) -> Attempt:
+    return Attempt(row.job_id, row.attempt)

@@ -1,0 +1,1 @@
+"""Jobs: their posting, pay, review and end, their copies, and their needs."""

@@ -1,0 +1,230 @@
+"""What devices say while they run jobs: work has begun, is ready, goes on."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from market.attempts.attempts import NAMED_MAX, Action, actions_for, require_current
+from market.attempts.renewals import Renewals
+from market.base.errors import Code, MarketError
+from market.devices.devices import Devices, Report
+from market.events.context import Context
+from market.files.logs import Logs, note_begin
+from market.jobs.jobs import Jobs
+from market.trust import trust
+from market.trust.reputation import Reputation
+from storage.attempts import attempts as queries
+from storage.attempts.attempts import AttemptRow, HeldRow
+from storage.devices import benchmarks as benchmark_queries
+from storage.devices.benchmarks import BenchmarkRow
+from storage.devices.devices import DeviceRow
+from storage.engines.store import Transaction
+from storage.files.log_files import Attempt
+from storage.jobs import jobs as job_queries
+from storage.jobs.jobs import JobRow
+
+ATTEMPTS_MAX = 1_000  # of a job that are shown; owners and their chances bound them far below
+# A device that was just given a job may say what it holds before it has heard of that.
+UNNAMED_SECONDS = 60
+# After that no list of attempts is on its way any more that was made before work began.
+TRANSIT_SECONDS = 30
+UNNAMED_MAX = 10_000  # attempts that are remembered as not named; the oldest are forgotten
+FORGOTTEN = "the device does not know of the job any more"
+
+
+class Named(Struct, frozen=True):
+    """An attempt that a device says it holds: what it does with it, and the share that is done."""
+
+    job_id: str
+    attempt: int
+    phase: str | None = None
+    progress: float | None = None
+
+
+class _Unnamed(Struct):
+    """An attempt that a device has left out: since when, by observed time.
+
+    `is_begun`: it was left out after its work had begun.
+    """
+
+    since: float
+    is_begun: bool = False
+
+
+class Past(Struct, frozen=True):
+    """An attempt, with what is known of its device now, and what that has shown that it has."""
+
+    row: AttemptRow
+    reputation: Reputation
+    benchmark: BenchmarkRow | None
+
+
+class AttemptReports:
+    """Takes what devices say of the attempts that they hold.
+
+    Args:
+        context: the store and the time.
+        devices: hear that a device is alive.
+        jobs: take back what a device has forgotten.
+        renewals: remember signs of life.
+        logs: hear that one begins.
+        observed_seconds: for how many seconds this daemon has been there to hear devices, by a
+            clock that cannot be set.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        devices: Devices,
+        jobs: Jobs,
+        renewals: Renewals,
+        logs: Logs,
+        observed_seconds: Callable[[], float],
+    ) -> None:
+        self._store = context.store
+        self._now = context.now
+        self._devices = devices
+        self._jobs = jobs
+        self._renewals = renewals
+        self._logs = logs
+        self._observed_seconds = observed_seconds
+        self._unnamed: dict[tuple[str, int], _Unnamed] = {}
+
+    async def started(
+        self, device: DeviceRow, job_id: str, attempt: int | None, image_digest: str | None = None
+    ) -> None:
+        """Note that work has begun: from here on a job that is cancelled pays for it.
+
+        Doing it again changes nothing.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`.
+        """
+        number, is_new = await self._store.write(
+            _start, device.id, job_id, attempt, image_digest, now=self._now()
+        )
+        self._jobs.changed(job_id)
+        self._logs.begun(device.id, Attempt(job_id, number), is_new=is_new)
+
+    async def ready(self, device: DeviceRow, job_id: str, attempt: int | None) -> None:
+        """Note that what a job serves can be used; raises as `started`."""
+        await self._store.write(_begin, device.id, job_id, attempt, is_ready=True, now=self._now())
+        self._jobs.changed(job_id)
+
+    async def sync(
+        self, device: DeviceRow, report: Report, named: Sequence[Named] | None
+    ) -> list[Action]:
+        """Take a heartbeat that names every attempt which the device holds; return what to stop.
+
+        The lease of each is renewed. What the store says that the device holds, and it does not
+        name, is taken back: at once if it was named before, or its work had begun when this list
+        was made; else after a while. A job without a payload, which anybody may run by hand, is
+        taken back only if it was named before.
+
+        Args:
+            device: which reports.
+            report: as in a heartbeat.
+            named: what it holds; None when it does not say.
+
+        Raises:
+            MarketError: `invalid_field`.
+        """
+        if named is None:
+            self._devices.heartbeat(device, report)
+            return []
+        if len(named) > NAMED_MAX:
+            message = f"A device holds at most {NAMED_MAX} attempts."
+            raise MarketError(Code.INVALID_FIELD, message, field="attempts")
+        self._devices.heartbeat(device, report)
+        keys = [(each.job_id, each.attempt) for each in named]
+        held, actions = await self._store.read(_held, device.id, keys)
+        names = {(each.job_id, each.attempt): each for each in named}
+        for row in held:
+            name = names.get((row.job_id, row.attempt))
+            if name is not None:
+                self._unnamed.pop((row.job_id, row.attempt), None)
+                self._renewals.name(row.job_id, row.attempt, name.phase, name.progress)
+            elif self._is_forgotten(row):
+                self._unnamed.pop((row.job_id, row.attempt), None)
+                await self._jobs.take_back_attempt(row.job_id, row.attempt, FORGOTTEN)
+        return actions
+
+    async def of_job(self, user_id: str, job_id: str) -> list[Past]:
+        """Return the attempts at one of a buyer's jobs, the first one first.
+
+        Raises:
+            MarketError: `job_not_found`, when there is none or it is another user's.
+        """
+        return await self._store.read(_of_job, user_id, job_id)
+
+    def _is_forgotten(self, row: HeldRow) -> bool:
+        key = row.job_id, row.attempt
+        if row.named_at is not None or self._renewals.has_named(*key):
+            return True
+        if not row.has_payload:
+            return False
+        observed = self._observed_seconds()
+        unnamed = self._unnamed.setdefault(key, _Unnamed(observed))
+        if len(self._unnamed) > UNNAMED_MAX:
+            del self._unnamed[next(iter(self._unnamed))]
+        if row.work_started_at is not None:
+            # This list may be from before the work began. The next one is not: a device makes it
+            # when this one was answered.
+            is_known = self._now() - row.work_started_at > TRANSIT_SECONDS
+            if is_known or unnamed.is_begun:
+                return True
+            unnamed.is_begun = True
+        return observed - unnamed.since >= UNNAMED_SECONDS
+
+
+async def _start(
+    tx: Transaction,
+    device_id: str,
+    job_id: str,
+    attempt: int | None,
+    image_digest: str | None,
+    *,
+    now: int,
+) -> tuple[int, bool]:
+    """Note that work and its log begin; return the attempt, and whether its log is a new one.
+
+    Nearly every job prints something: with a transaction of its own, its first line would wait.
+    """
+    job = await _begin(tx, device_id, job_id, attempt, image_digest=image_digest, now=now)
+    return job.attempts, await note_begin(tx, job, now)
+
+
+async def _begin(
+    tx: Transaction,
+    device_id: str,
+    job_id: str,
+    attempt: int | None,
+    *,
+    is_ready: bool = False,
+    image_digest: str | None = None,
+    now: int,
+) -> JobRow:
+    await tx.lock("jobs", [job_id])
+    job = await require_current(tx, device_id, job_id, attempt)
+    await queries.begin_work(
+        tx, job.id, job.attempts, is_ready=is_ready, image_digest=image_digest, now=now
+    )
+    return job
+
+
+async def _held(
+    tx: Transaction, device_id: str, named: Sequence[tuple[str, int]]
+) -> tuple[list[HeldRow], list[Action]]:
+    held = await queries.held(tx, device_id, limit=NAMED_MAX)
+    return held, await actions_for(tx, device_id, named)
+
+
+async def _of_job(tx: Transaction, user_id: str, job_id: str) -> list[Past]:
+    job = await job_queries.find(tx, job_id)
+    if job is None or job.user_id != user_id:
+        raise MarketError(Code.JOB_NOT_FOUND)
+    rows = await queries.of_job(tx, job_id, limit=ATTEMPTS_MAX)
+    device_ids = [row.device_id for row in rows]
+    reputations = await trust.of_devices(tx, device_ids)
+    benchmarks = await benchmark_queries.find(tx, device_ids)
+    return [Past(row, reputations[row.device_id], benchmarks.get(row.device_id)) for row in rows]

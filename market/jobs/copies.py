@@ -1,0 +1,405 @@
+"""Copies: the same work done by devices of different owners, so that their results can be compared.
+
+Each copy is a job of its own, with its own hold, attempts, log and files. What it has come to waits
+in review until the results are compared: when more than half of all copies agree, or when all are
+over. Those that agree with the majority are paid for like other work, and the buyer has the price
+of those that differ back. Without a majority nobody knows who is right: then each is in review as
+other work is, because a buyer who had a disagreement for nothing could cause one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.states import CopiesStatus, JobStatus, ReviewStatus
+from market.jobs import comparison, reviews
+from market.jobs.comparison import Reading, Result, comparison_of
+from market.money import ledger
+from market.money.money import Currency
+from market.trust import trust
+from proxyctl.protocol.jobspec import Payload
+from storage.dispatch.claims import PairRow
+from storage.engines.store import Transaction
+from storage.jobs import copies as queries
+from storage.jobs.copies import CopyRow, GroupRow, MemberRow, NetworkRow, TakenRow
+from storage.jobs.jobs import JobRow
+
+COPIES_MAX = 5
+AGREES, DIFFERS = "agrees", "differs"
+# A device that has delivered is not paid before the others have: it does not wait for longer than
+# this for one that nobody takes.
+UNTAKEN_SECONDS = 3 * 86_400
+# Nor for longer than this for those that run, whatever their buyer has estimated: else who has the
+# other copy keeps the first one's worker from being paid for years. A copy that is compared after
+# that is judged, and paid already.
+RUNNING_MAX_SECONDS = 7 * 86_400
+HOUR_SECONDS = 3_600
+OPEN = (JobStatus.WAITING, JobStatus.RUNNING)
+
+
+class Copying(Struct, frozen=True):
+    """How many devices do the same work, and how their results are compared."""
+
+    copies: int
+    compare: str
+
+
+class Copy(Struct, frozen=True):
+    """A copy as its buyer sees it; `agrees` is None while that is not known."""
+
+    job_id: str
+    status: str
+    agrees: bool | None
+
+
+class Group(Struct, frozen=True):
+    """The copies of a job, how they are compared, and the one that the majority agrees with.
+
+    `taken` is who has taken one, and gets no other.
+    """
+
+    compare: str
+    state: str
+    canonical: str | None
+    copies: tuple[Copy, ...]
+    taken: tuple[TakenRow, ...] = ()
+
+
+class Compared(Struct, frozen=True):
+    """What comparing the results of a group has come to.
+
+    Attributes:
+        review_until: until when its buyer may look at what is paid for, in UTC seconds.
+        reviewed: jobs that are paid for then.
+        given_back: jobs that differ from most, or have failed at what most agree on; what they
+            have cost the buyer has back.
+        disproved: jobs at which an earlier attempt may have failed, although the work can be done;
+            what those attempts have cost the buyer has back.
+        unneeded: jobs that wait, and need not be done any more.
+    """
+
+    review_until: int
+    reviewed: Sequence[str] = ()
+    given_back: Sequence[str] = ()
+    disproved: Sequence[str] = ()
+    unneeded: Sequence[str] = ()
+
+
+def copying_of(copies: int | None, compare: str | None, payload: Payload | None) -> Copying | None:
+    """Return how a job is copied, as its buyer says it; None for a job that is done once.
+
+    Raises:
+        MarketError: `payload_invalid`, naming the field.
+    """
+    if copies is None or copies == 1:
+        if compare is not None:
+            raise _refusal("compare", "There is nothing to compare; say how many copies, from 2.")
+        return None
+    if not 1 <= copies <= COPIES_MAX:
+        raise _refusal("copies", f"It must be from 1 to {COPIES_MAX}.")
+    if payload is None:
+        raise _refusal("copies", "Only a job with a payload is copied.")
+    if payload.ports or payload.restart == "always":
+        raise _refusal("copies", "A service has no result that could be compared.")
+    try:
+        comparison_of(compare or comparison.BYTES)
+    except ValueError as error:
+        raise _refusal("compare", str(error)) from error
+    return Copying(copies, compare or comparison.BYTES)
+
+
+def _refusal(field: str, message: str) -> MarketError:
+    field = f"trust.{field}"
+    return MarketError(Code.PAYLOAD_INVALID, f"{field}: {message}", field=field)
+
+
+async def begin(
+    tx: Transaction, copying: Copying, job_ids: Sequence[str], review_seconds: int
+) -> None:
+    """Make copies of one group of new jobs, which this transaction has put up."""
+    assert len(job_ids) == copying.copies  # noqa: S101 - whoever puts them up makes so many
+    group = GroupRow(
+        id=job_ids[0],
+        copies=copying.copies,
+        compare=copying.compare,
+        review_seconds=review_seconds,
+        state=CopiesStatus.OPEN,
+        canonical_id=None,
+        result_at=None,
+        decided_at=None,
+    )
+    await queries.insert(tx, group, job_ids)
+
+
+async def find(tx: Transaction, job_id: str) -> Group | None:
+    """Return the group of a job; None for one that is no copy."""
+    group = await queries.find(tx, job_id)
+    if group is None:
+        return None
+    copies = tuple(
+        Copy(row.job_id, row.status, None if row.verdict is None else row.verdict == AGREES)
+        for row in await queries.copies(tx, group.id)
+    )
+    taken = tuple(await queries.taken(tx, [group.id]))
+    return Group(group.compare, group.state, group.canonical_id, copies, taken)
+
+
+async def lock(tx: Transaction, job_id: str) -> GroupRow | None:
+    """Lock a job, and with a copy all copies of its group; return the group.
+
+    What happens to a copy may end others, or their reviews: each such unit locks them all, in one
+    order.
+    """
+    if await lock_members(tx, job_id):
+        return await queries.find(tx, job_id)
+    await tx.lock("jobs", [job_id])
+    return None
+
+
+async def open_copies(tx: Transaction, group: GroupRow) -> list[str]:
+    """Return the copies of a group that are not over."""
+    rows = await queries.copies(tx, group.id)
+    return [row.job_id for row in rows if row.status in OPEN]
+
+
+async def lock_reputations(tx: Transaction, group: GroupRow) -> None:
+    """Lock the reputations that a comparison may change; before accounts, and in one order."""
+    devices = [row.device_id for row in await queries.copies(tx, group.id) if row.device_id]
+    owners = await queries.owners(tx, devices)
+    await tx.lock("reputations", sorted({*devices, *(row.user_id for row in owners)}))
+
+
+async def lock_accounts(tx: Transaction, group: GroupRow, buyer_id: str) -> None:
+    """Lock every account that the end of a copy may touch, before the first of them is."""
+    currency = Currency.CREDIT
+    accounts = {ledger.review(currency), ledger.revenue(currency)}
+    for user_id in {buyer_id, *await queries.workers(tx, group.id)}:
+        accounts |= {ledger.available(user_id, currency), ledger.held(user_id, currency)}
+    await tx.lock("accounts", sorted(accounts))
+
+
+# --- who may take a copy ---------------------------------------------------------------------
+
+
+class _Claimed:
+    """Who has taken which copies, and who has put them up."""
+
+    def __init__(self, members: Iterable[MemberRow], rows: Iterable[TakenRow]) -> None:
+        self._members = {member.job_id: member for member in members}
+        self._rows: dict[str, list[TakenRow]] = {}
+        for row in rows:
+            self._rows.setdefault(row.group_id, []).append(row)
+
+    def permits(self, job_id: str, owner_id: str, network: str) -> bool:
+        """Say whether somebody may take a job: always, unless it is a copy.
+
+        A copy's result is to be independent of the others, and of the buyer.
+        """
+        member = self._members.get(job_id)
+        if member is None:
+            return True
+        others = [row for row in self._rows.get(member.group_id, ()) if row.job_id != job_id]
+        return owner_id != member.buyer_id and not any(
+            owner_id == row.owner_id or (network and network == row.network) for row in others
+        )
+
+    def take(self, job_id: str, owner_id: str, network: str) -> None:
+        """Note that somebody takes a job."""
+        member = self._members.get(job_id)
+        if member is not None:
+            row = TakenRow(member.group_id, job_id, owner_id, network)
+            self._rows.setdefault(member.group_id, []).append(row)
+
+
+async def lock_pairs(tx: Transaction, pairs: Sequence[PairRow]) -> list[MemberRow]:
+    """Lock the jobs of pairs, and the other copies of those that are copies; return these."""
+    copied = [pair.job_id for pair in pairs if pair.group_id]
+    members = await queries.members(tx, copied) if copied else []
+    ids = {pair.job_id for pair in pairs}.union(member.job_id for member in members)
+    await tx.lock("jobs", sorted(ids))
+    return members
+
+
+async def lock_members(tx: Transaction, job_id: str) -> list[MemberRow]:
+    """Lock the copies of a job that is one, and return them; none for another job."""
+    members = await queries.members(tx, [job_id])
+    if members:
+        await tx.lock("jobs", sorted(member.job_id for member in members))
+    return members
+
+
+async def independent(
+    tx: Transaction, pairs: Sequence[PairRow], members: Sequence[MemberRow]
+) -> list[PairRow]:
+    """Return the pairs whose device may have the job, because it has none of the other copies.
+
+    Args:
+        tx: the transaction, which has locked `members`.
+        pairs: jobs and devices; earlier ones come first.
+        members: what `lock_pairs` returned.
+    """
+    if not members:
+        return list(pairs)
+    claimed = _Claimed(members, await queries.taken(tx, _groups(members)))
+    owners = dict(await queries.owners(tx, [pair.device_id for pair in pairs]))
+    permitted = []
+    for pair in pairs:
+        owner = owners[pair.device_id]
+        if claimed.permits(pair.job_id, owner, pair.network):
+            claimed.take(pair.job_id, owner, pair.network)
+            permitted.append(pair)
+    return permitted
+
+
+async def note_networks(tx: Transaction, pairs: Sequence[PairRow], started: Iterable[str]) -> None:
+    """Remember from where the copies among these pairs were taken whose jobs have begun."""
+    begun = frozenset(started)
+    rows = [
+        NetworkRow(pair.job_id, pair.network)
+        for pair in pairs
+        if pair.group_id and pair.network and pair.job_id in begun
+    ]
+    if rows:
+        await queries.note_networks(tx, rows)
+
+
+async def exclusions(
+    tx: Transaction, members: Sequence[MemberRow]
+) -> Mapping[str, tuple[set[str], set[str]]]:
+    """Return for each copy the owners and the networks whose devices may not have it."""
+    if not members:
+        return {}
+    rows = await queries.taken(tx, _groups(members))
+    excluded: dict[str, tuple[set[str], set[str]]] = {}
+    for member in members:
+        others = [
+            row for row in rows if row.group_id == member.group_id and row.job_id != member.job_id
+        ]
+        owners = {member.buyer_id, *(row.owner_id for row in others)}
+        excluded[member.job_id] = owners, {row.network for row in others if row.network}
+    return excluded
+
+
+def _groups(members: Iterable[MemberRow]) -> list[str]:
+    return sorted({member.group_id for member in members})
+
+
+# --- what becomes of results -----------------------------------------------------------------
+
+
+def review_seconds(job: JobRow, group: GroupRow) -> int:
+    """Return for how long what a copy came to is in review at most, while it is not compared.
+
+    That is how long the others may take, within a bound. It is the buyer's time from when they are
+    compared; a worker is paid after this in any case, whatever holds the comparison up.
+    """
+    running = min(2 * job.duration_hrs * HOUR_SECONDS, RUNNING_MAX_SECONDS)
+    return UNTAKEN_SECONDS + running + group.review_seconds
+
+
+async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int) -> Compared:
+    """Compare the results of a group, if there are enough.
+
+    To be called whenever one of its copies has ended, with all of them locked, and before any
+    account is: what it says of devices is written into their reputations.
+
+    Args:
+        tx: the transaction.
+        group_id: the group.
+        least_price: micro-credits; what pays less is as good as free, and speaks for nobody.
+        now: UTC seconds.
+    """
+    group = await queries.find(tx, group_id)
+    assert group is not None  # noqa: S101 - whoever calls has locked it
+    copies = await queries.copies(tx, group_id)
+    done = [copy for copy in copies if copy.status == JobStatus.COMPLETED]
+    failed = [copy.job_id for copy in copies if copy.status == JobStatus.FAILED]
+    if group.state == CopiesStatus.OPEN:
+        is_over = not any(copy.status in OPEN for copy in copies)
+        group = await _decided(tx, group, done, now, is_over=is_over)
+    review_until = now + group.review_seconds
+    if group.state == CopiesStatus.OPEN:
+        if done:
+            await queries.note_result(tx, group_id, now)
+        return Compared(review_until)
+    if group.canonical_id is None:
+        return Compared(review_until, reviewed=[*(copy.job_id for copy in done), *failed])
+    verdicts = await _verdicts(tx, group, group.canonical_id, done)
+    for copy in sorted(done, key=lambda each: each.device_id or ""):
+        agrees = verdicts.get(copy.job_id)
+        if agrees is None:
+            continue
+        await queries.judge(tx, copy.job_id, AGREES if agrees else DIFFERS)
+        if copy.device_id is not None and copy.price_credit >= least_price:
+            await trust.checked(tx, copy.device_id, is_right=agrees)
+    return Compared(
+        review_until,
+        reviewed=[job_id for job_id, agrees in verdicts.items() if agrees],
+        # Those who say that the work itself has failed are paid for their time, unless it can be
+        # done: else whoever cannot do it would say so, and earn what a wrong result does not.
+        given_back=[*(job_id for job_id, agrees in verdicts.items() if not agrees), *failed],
+        disproved=[copy.job_id for copy in copies],
+        unneeded=[copy.job_id for copy in copies if copy.status == JobStatus.WAITING],
+    )
+
+
+async def pay(tx: Transaction, compared: Compared, new_id: Callable[[], str], now: int) -> None:
+    """Let the buyer look at results that agree, and give the price of the others back.
+
+    A result that the buyer has confirmed meanwhile is paid already. The accounts are locked
+    (`lock_accounts`).
+    """
+    for job_id in compared.reviewed:
+        await reviews.schedule(tx, job_id, compared.review_until)
+    decision = reviews.decision(new_id, ReviewStatus.REVERSED, now)
+    for job_ids, is_draw in ((compared.given_back, False), (compared.disproved, True)):
+        for job_id in job_ids:
+            await reviews.give_back(tx, decision, job_id, is_draw=is_draw)
+
+
+async def _decided(
+    tx: Transaction, group: GroupRow, done: Sequence[CopyRow], now: int, *, is_over: bool
+) -> GroupRow:
+    """Return an open group as it is once its results are compared."""
+    chosen = None
+    if 2 * len(done) > group.copies:
+        compared = comparison_of(group.compare)
+        read = await _readings(tx, group)
+        readings = [read[copy.job_id] for copy in done]
+        chosen = comparison.canonical(readings, compared, group.copies)
+    if chosen is None and not is_over:
+        return group
+    state = CopiesStatus.UNDECIDED if chosen is None else CopiesStatus.AGREED
+    CopiesStatus(group.state).require_before(state)
+    canonical_id = None if chosen is None else done[chosen].job_id
+    is_ours = await queries.decide(tx, group.id, state=state, canonical_id=canonical_id, now=now)
+    assert is_ours  # noqa: S101 - its copies are locked
+    return group._replace(state=state, canonical_id=canonical_id)
+
+
+async def _verdicts(
+    tx: Transaction, group: GroupRow, canonical_id: str, done: Sequence[CopyRow]
+) -> dict[str, bool]:
+    """Return which of the finished copies that were not judged yet agree with the canonical one."""
+    compared, read = comparison_of(group.compare), await _readings(tx, group)
+    return {
+        copy.job_id: comparison.agree(read[canonical_id], read[copy.job_id], compared)
+        for copy in done
+        if copy.verdict is None
+    }
+
+
+async def _readings(tx: Transaction, group: GroupRow) -> dict[str, Reading]:
+    """Read the results of a group's finished copies."""
+    outputs: dict[str, dict[str, str]] = {}
+    for row in await queries.outputs(tx, group.id):
+        of_copy = outputs.setdefault(row.job_id, {})
+        of_copy.pop(row.name, None)  # was sent anew, and is to be deleted
+        if row.digest:
+            of_copy[row.name] = row.digest
+    compared = comparison_of(group.compare)
+    return {
+        row.job_id: comparison.read(Result(row.result, outputs.get(row.job_id, {})), compared)
+        for row in await queries.results(tx, group.id)
+    }

@@ -1,0 +1,750 @@
+"""Jobs: put up by a buyer, run by a worker's device, paid when they are done.
+
+A job's price is held when it is put up. Each change is one guarded update of the state it was read
+in, so that of a thousand who accept a job one wins. Whoever waits for a change is told once it is
+committed: devices, readers of logs, and who replaces replicas.
+"""
+
+import logging
+import shlex
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from market.accounts.bounds import Bounds
+from market.accounts.spending import Spender, written
+from market.attempts.attempts import Ending, require_current, slots_left
+from market.base.errors import Code, MarketError
+from market.base.states import JobStatus, ReviewStatus
+from market.base.sweeping import Sweep
+from market.base.throttle import Throttle
+from market.events.catalogue import JobAccepted
+from market.events.context import Context
+from market.events.idempotency import Receipt
+from market.events.recording import record
+from market.jobs import copies, offers, owner_slots, postings, reviews
+from market.jobs.copies import Copying
+from market.jobs.matching import Needs, Offer
+from market.jobs.outcomes import JobTerms, Outcomes, Quote, attempt_outcome
+from market.jobs.overdue import Ended, Overdue
+from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, hold_of, waiting
+from market.jobs.specs import UNREADABLE, Spec, Specs, size_of
+from market.jobs.waiting_jobs import needs_of
+from market.jobs.waking import Waking
+from market.money.money import as_decimal
+from market.trust import trust
+from storage.deploys import deploys as deploy_queries
+from storage.devices import devices as device_queries
+from storage.devices.devices import DeviceRow
+from storage.dispatch import claims as claim_queries
+from storage.dispatch.claims import PairRow
+from storage.engines.errors import StoreError, level_of
+from storage.engines.store import Transaction
+from storage.jobs import copies as copy_queries
+from storage.jobs import job_specs as spec_queries
+from storage.jobs import jobs as queries
+from storage.jobs import reviews as review_queries
+from storage.jobs.jobs import JobRow, OpenJobRow, OwnJobRow
+from storage.jobs.reviews import ReviewRow
+from storage.money import ledger as ledger_queries
+from storage.trust import samples as sample_queries
+
+TAKE_BACK_MAX_JOBS = 100
+EXPIRE_MAX_JOBS = 100
+# Adding up what a user has takes the writer milliseconds, whether there is room or not.
+REFUSALS_MAX = 60
+REFUSALS_SECONDS = 60
+FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB_TEXT))
+NOTHING_SAID = Ending()
+REVOKED = "the token of the device was revoked"
+OWNER_FULL = "All devices of this owner together have as many jobs as they may; finish one."
+
+Reply = TypeVar("Reply")
+
+_logger = logging.getLogger("jobs")
+
+
+class AttemptLogs(Protocol):
+    """Keeps the logs of attempts."""
+
+    async def stored(self, job_id: str, attempt: int) -> Mapping[str, int]:
+        """Return how many bytes of each stream have arrived; a stream without any may be left out.
+
+        Raises:
+            StoreError: it cannot be said now.
+        """
+
+    def changed(self, job_id: str) -> None:
+        """Hear that an attempt at a job began or ended; it is committed. It raises nothing."""
+
+
+class Owned(Struct, frozen=True):
+    """A job as its buyer sees it, with two amounts in its currency.
+
+    An open job without a paid attempt has no `paid`. `left` is the part of the
+    price that is held, None once the job is over.
+
+    `review` is there once it is completed, if its buyer may look at the result, or might; of a
+    replica that is paid by time, once an attempt was paid, and it is the last one that is open.
+    `group` is there if it is one of several copies.
+    """
+
+    job: JobRow
+    paid: int | None
+    left: int | None = None
+    spec: Spec | None = None
+    review: ReviewRow | None = None
+    group: copies.Group | None = None
+
+
+class Work(Struct, frozen=True):
+    """A job for the device that runs it; of a replica, what its deploy says is to run.
+
+    `spec` has the job's secrets.
+    """
+
+    job: JobRow
+    image: str | None = None
+    command: str | None = None
+    spec: Spec | None = None
+
+
+class Open(Struct, frozen=True):
+    """An open job as a worker sees it who may accept it; one of several copies has a `group`."""
+
+    job: JobRow
+    spec: Spec | None = None
+    group: copies.Group | None = None
+
+
+class Jobs:
+    """The marketplace of jobs.
+
+    Args:
+        context: the store, identifiers and the time.
+        overdue: knows which attempts have ended without a word.
+        terms: what the operator decides.
+        bounds: how much one user or device may have open at once; may be replaced.
+        specs: stores what jobs run.
+        waking: passes on that jobs wait, and that devices have something to hear.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        overdue: Overdue,
+        terms: JobTerms,
+        bounds: Bounds,
+        specs: Specs,
+        waking: Waking,
+    ) -> None:
+        self.bounds = bounds
+        # Whoever keeps logs puts itself here.
+        self.logs: AttemptLogs | None = None
+        # Returns the last word of a device about itself; requests for work say more than reports.
+        self.offer_of: Callable[[DeviceRow], Offer] = offers.reported
+        # And whoever replaces replicas; it neither waits nor raises.
+        self.on_change: Callable[[str], None] | None = None
+        # How many attempts ended here, by outcome.
+        self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
+        self._specs = specs
+        self._waking = waking
+        self._terms = terms
+        self._context = context
+        self._store = context.store
+        self._overdue = overdue
+        self._identifiers = context.identifiers
+        self._now = context.now
+        self.outcomes = Outcomes(context, terms, lambda: self.bounds)
+        self._has_warned_of_key = False
+        self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
+        self._expiring = Sweep("job %s cannot be cancelled", _logger)
+
+    @property
+    def lease_seconds(self) -> int:
+        """For how long a device may be silent about an attempt at a job with a payload."""
+        return self._terms.leases.lease_seconds
+
+    @property
+    def waiting_days(self) -> int:
+        """After how many days without a device a job is cancelled."""
+        return self._terms.waiting_seconds // DAY_SECONDS
+
+    async def create(
+        self,
+        user_id: str,
+        new: NewJob,
+        receipt: Receipt[str] | None = None,
+        spender: Spender | None = None,
+    ) -> str:
+        """Put a job up, hold its price, and return its identifier.
+
+        Raises:
+            MarketError: `invalid_field`, `insufficient_funds`, `too_many_jobs`,
+                `too_many_free_jobs`, `too_much_job_text`, `too_many_attempts`,
+                `idempotency_key_reused`, `spend_limit_reached`.
+            Replayed: this was answered before.
+        """
+        job = self._posting(user_id, new)
+        keep = _keeping(receipt, job.row.id)
+        await self._put_up(user_id, new.price, [job], None, keep, spender)
+        return job.row.id
+
+    async def create_copies(
+        self,
+        user_id: str,
+        new: NewJob,
+        copying: Copying,
+        receipt: Receipt[list[str]] | None = None,
+        spender: Spender | None = None,
+    ) -> list[str]:
+        """Put the same work up several times, for devices of different owners, and compare.
+
+        The price of each is held. Returns the identifiers; the first one names them all.
+
+        Raises:
+            MarketError, Replayed: as `create`.
+        """
+        posted = [self._posting(user_id, new) for _ in range(copying.copies)]
+        job_ids = [each.row.id for each in posted]
+        seconds = self._terms.review_seconds(None if new.spec is None else new.spec.review_hours)
+        group = CopyGroup(copying, seconds)
+        price = new.price * copying.copies
+        await self._put_up(user_id, price, posted, group, _keeping(receipt, job_ids), spender)
+        return job_ids
+
+    def _posting(self, user_id: str, new: NewJob) -> Posting:
+        """Return what is stored of a new job.
+
+        Raises:
+            MarketError: `invalid_field`.
+        """
+        postings.check(new)
+        job = waiting(new, job_id=self._identifiers.new(), user_id=user_id, now=self._now())
+        row = None if new.spec is None else self._specs.row(job.id, new.spec)
+        if row is not None:
+            job = job._replace(text_bytes=job.text_bytes + size_of(row))
+        artifact_ids = [] if new.spec is None else new.spec.artifact_ids
+        return Posting(job, row, artifact_ids, self._identifiers.new())
+
+    async def _put_up(
+        self,
+        user_id: str,
+        price: int,
+        posted: Sequence[Posting],
+        group: CopyGroup | None,
+        keep: Callable[[Transaction], Awaitable[None]] | None,
+        spender: Spender | None,
+    ) -> None:
+        """Put jobs up in one unit of work, which `keep` begins."""
+        try:
+            with self.counting_refusals(user_id):
+                await written(
+                    self._context,
+                    spender,
+                    postings.create,
+                    self._context,
+                    posted,
+                    self.bounds,
+                    group,
+                    keep,
+                    spender,
+                )
+        except MarketError as error:
+            if error.code is not Code.INSUFFICIENT_FUNDS:
+                raise
+            message = f"The price of {as_decimal(price)} credits is more than is available."
+            raise MarketError(error.code, message, field="price_credit") from error
+        for each in posted:
+            if each.spec is not None and each.spec.payload is not None:
+                self._waking.job(each.row.id)
+
+    @contextmanager
+    def counting_refusals(self, user_id: str) -> Iterator[None]:
+        """Count refusals of a user who has too many jobs: adding up what they have is dear.
+
+        Raises:
+            MarketError: `too_many_attempts`, on entry.
+        """
+        self._refusals.check(user_id)
+        try:
+            yield
+        except MarketError as error:
+            if error.code in FULL:
+                self._refusals.count(user_id)
+            raise
+
+    async def page_open(
+        self, *, status: JobStatus | None, job_type: str, before: str, limit: int
+    ) -> list[OpenJobRow]:
+        """Return waiting and running jobs of everybody, newest first; "" filters nothing."""
+        return await self._store.read(
+            _page_open, status=status or "", job_type=job_type, before=before, limit=limit
+        )
+
+    async def page_of_user(
+        self, user_id: str, *, status: JobStatus | None, before: str, limit: int
+    ) -> list[OwnJobRow]:
+        """Return a buyer's jobs, newest first."""
+        return await self._store.read(
+            queries.page_of_user, user_id=user_id, status=status or "", before=before, limit=limit
+        )
+
+    async def waiting_needs(
+        self, job_ids: Sequence[str]
+    ) -> list[tuple[str, Needs, tuple[int, int]]]:
+        """Return the needs of those of some jobs that wait for any device that suits.
+
+        With each is its price in micro-credits, and for how many hours that is.
+        """
+        if not job_ids:
+            return []
+        return [
+            (
+                row.job_id,
+                needs_of(row.payload, row.resources, row.job_type, row.min_reputation),
+                (row.price_credit, row.duration_hrs),
+            )
+            for row in await self._store.read(claim_queries.waiting, job_ids)
+        ]
+
+    async def failed_owners(self, job_ids: Sequence[str]) -> dict[str, frozenset[str]]:
+        """Return the owners whose devices have failed at jobs and do not get them now, by job."""
+        if not job_ids:
+            return {}
+        found: dict[str, set[str]] = {}
+        for row in await self._store.read(claim_queries.excluded, job_ids, now=self._now()):
+            found.setdefault(row.job_id, set()).add(row.user_id)
+        return {job_id: frozenset(owners) for job_id, owners in found.items()}
+
+    async def spec_warnings(self, job_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Return the parts of requirements that were not understood, of the jobs that have any."""
+        if not job_ids:
+            return {}
+        rows = await self._store.read(spec_queries.warnings, job_ids)
+        found = {row.job_id: msgspec.json.decode(row.warnings, type=list[str]) for row in rows}
+        return {job_id: warnings for job_id, warnings in found.items() if warnings}
+
+    async def find(self, user_id: str, job_id: str) -> Owned:
+        """Return one of a buyer's jobs.
+
+        Raises:
+            MarketError: `job_not_found`, when there is none or it is another user's.
+        """
+        return await self._store.read(self._find, user_id, job_id)
+
+    async def find_open(self, job_id: str) -> Open:
+        """Return any user's waiting or running job, whole, for a worker who may accept it.
+
+        Raises:
+            MarketError: `job_not_found`, when there is none, or it is over.
+        """
+        return await self._store.read(self._find_open, job_id)
+
+    async def cancel(self, user_id: str, job_id: str) -> None:
+        """Cancel one of a buyer's jobs.
+
+        A running one pays for the share of its estimated hours that has passed since its worker
+        began; one that no worker has begun pays nothing. Cancelling what is cancelled changes
+        nothing. With one of several copies all are cancelled that are not over.
+
+        Raises:
+            MarketError: `job_not_found`, `job_over`.
+        """
+        for job in await self._store.write(self.outcomes.cancel, user_id, job_id):
+            self.stopped(job)
+
+    async def cancelling_costs(self, user_id: str, job_id: str) -> Quote:
+        """Return what cancelling one of a buyer's jobs would cost now; see `cancel`.
+
+        Raises:
+            MarketError: `job_not_found`, `job_over`.
+        """
+        return await self._store.read(self.outcomes.quote, user_id, job_id)
+
+    def stopped(self, job: JobRow) -> None:
+        """Tell whoever waits for it that a job was cancelled, once that is committed.
+
+        Args:
+            job: as it was before.
+        """
+        self._waking.gone([job.id])
+        if job.device_id is not None:
+            self._waking.device(job.device_id)
+            self._ended(job.id, "cancelled")
+        else:
+            self.changed(job.id)
+
+    async def end_unreadable(self, job_id: str) -> None:
+        """Cancel a job whose secrets cannot be read any more, and tell its buyer why.
+
+        The service has another key now, and no device could do what the buyer wants. Where there
+        may be other daemons nothing is ended: it may be this one alone that has another key.
+
+        Raises:
+            StoreError: the job is as it was.
+        """
+        if self._waking.is_shared:
+            if not self._has_warned_of_key:
+                self._has_warned_of_key = True
+                _logger.warning("job %s has secrets that cannot be read with this key", job_id)
+            return
+        outcomes = self.outcomes
+        job = await self._store.write(outcomes.give_up, outcomes.moment(), job_id, UNREADABLE)
+        if job is not None:
+            _logger.warning("job %s is cancelled: its secrets cannot be read any more", job_id)
+            self.stopped(job)
+
+    async def cancel_all(self, user_id: str, job_ids: Sequence[str]) -> None:
+        """Cancel those of a buyer's jobs that are not over; raises as `cancel`."""
+        for job_id in job_ids:
+            try:
+                await self.cancel(user_id, job_id)
+            except MarketError as error:
+                if error.code is not Code.JOB_OVER:
+                    raise
+
+    async def accept(self, device: DeviceRow, job_id: str, network: str = "") -> JobRow:
+        """Let a device run a waiting job; doing it again while it runs there changes nothing.
+
+        Args:
+            device: which accepts it.
+            job_id: the job.
+            network: where the device is (`market.base.networks.site`).
+
+        Raises:
+            MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
+                `device_unsuitable`, `reputation_too_low`; `copy_taken_here`, when it is one of
+                several copies, and the device's owner or network has another one, or has put it
+                up; `worker_unauthorized`, when the device was revoked meanwhile.
+        """
+        offer = self.offer_of(device)
+        job, others = await self._store.write(
+            _accept, self._context, device, job_id, network, self.bounds, offer
+        )
+        self._waking.gone([job_id])
+        for other in others:  # who may have these is another matter now
+            self._waking.job(other)
+        self._changed(job_id)
+        return job
+
+    async def work(self, device: DeviceRow, job_id: str) -> Work:
+        """Return a job for the device that runs it.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`; `payload_invalid`, when the job's
+                secrets cannot be read any more; see `end_unreadable`.
+        """
+        try:
+            return await self._store.read(self._work, device.id, job_id)
+        except MarketError as error:
+            if error.code is Code.PAYLOAD_INVALID:
+                await self.end_unreadable(job_id)
+            raise
+
+    async def page_of_device(
+        self, device: DeviceRow, *, before: str, limit: int
+    ) -> list[OwnJobRow]:
+        """Return the jobs that a device runs, newest first."""
+        return await self._store.read(
+            queries.page_of_device, device_id=device.id, before=before, limit=limit
+        )
+
+    async def complete(
+        self,
+        device: DeviceRow,
+        job_id: str,
+        result: str,
+        *,
+        attempt: int | None = None,
+        ending: Ending = NOTHING_SAID,
+    ) -> None:
+        """Take a result and pay the device's owner; reporting it again changes nothing.
+
+        Args:
+            device: which reports.
+            job_id: what it has done.
+            result: what came of it.
+            attempt: in which attempt; None for the one that runs.
+            ending: what else the device says of it.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`, `log_incomplete`; `invalid_field`,
+                when the job has a payload, and what it ran has failed.
+        """
+        is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
+        done = await self._store.write(
+            self.outcomes.complete,
+            self.outcomes.moment(),
+            device,
+            job_id,
+            attempt,
+            result,
+            ending,
+            is_logged,
+        )
+        if done is None:
+            return
+        if done.status == JobStatus.WAITING:
+            self._waking.job(job_id)
+        self._ended(job_id, "completed" if done.status == JobStatus.COMPLETED else "failed")
+        for job in done.unneeded:
+            self.stopped(job)
+
+    async def _has_log(
+        self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
+    ) -> bool:
+        """Say whether as much of the log of an attempt has arrived as its device announces."""
+        if not announced or self.logs is None:
+            return True
+        if attempt is None:
+            message = "attempt must say which log it is."
+            raise MarketError(Code.INVALID_FIELD, message, field="attempt")
+        stored = await self.logs.stored(job_id, attempt)
+        return all(stored.get(stream, 0) >= size for stream, size in announced.items())
+
+    async def fail(
+        self,
+        device: DeviceRow,
+        job_id: str,
+        reason: str,
+        *,
+        attempt: int | None = None,
+        ending: Ending = NOTHING_SAID,
+    ) -> None:
+        """Take a job back that a device could not do; its owner's others do not get it either.
+
+        If the device says that it was its own fault, its owner has another chance. A job that its
+        buyer wants run once has failed when what it ran did.
+
+        Raises:
+            MarketError: `job_not_found`, `attempt_not_current`.
+        """
+        is_waiting = await self._store.write(
+            self.outcomes.fail, self.outcomes.moment(), device, job_id, attempt, reason, ending
+        )
+        if is_waiting:
+            self._waking.job(job_id)
+        self._ended(job_id, attempt_outcome(ending))
+
+    async def take_back(self) -> int:
+        """Take jobs back from devices that say nothing, or take too long; return how many.
+
+        To be called again and again.
+
+        Raises:
+            StoreError: devices may not have been heard either.
+        """
+        taken = 0
+        for each in await self._overdue.find():
+            try:
+                taken += await self._end(each)
+            except StoreError as error:
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "job %s could not be taken back: %s",
+                    each.job_id,
+                    error,
+                )
+            except Exception:  # it holds up no other
+                _logger.exception("job %s cannot be taken back", each.job_id)
+        return taken
+
+    async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:
+        """Take a job back from the device that has it in this attempt; False when none has."""
+        return await self._end(Ended(job_id, attempt, reason))
+
+    async def _end(self, ended: Ended) -> bool:
+        job = await self._store.write(self.outcomes.take_back, self.outcomes.moment(), ended)
+        if job is None:
+            return False
+        if job.device_id is not None:
+            self._waking.device(job.device_id)
+        # It may have failed for good instead: whoever looks finds that it does not wait.
+        self._waking.job(job.id)
+        self._ended(job.id, "failed" if ended.is_timeout else "lost")
+        return True
+
+    def _ended(self, job_id: str, outcome: str) -> None:
+        self.ends[outcome] += 1
+        self._changed(job_id)
+
+    def _changed(self, job_id: str) -> None:
+        """Tell who keeps logs, and who replaces replicas, that an attempt began or ended."""
+        if self.logs is not None:
+            self.logs.changed(job_id)
+        self.changed(job_id)
+
+    def changed(self, job_id: str) -> None:
+        """Tell who replaces replicas that an attempt began, was ready, or ended."""
+        if self.on_change is not None:
+            self.on_change(job_id)
+
+    async def expire(self) -> int:
+        """Cancel jobs that have waited for a worker for too long; return how many.
+
+        A job that cannot be cancelled is logged, and tried again after a while: it delays no other.
+
+        Raises:
+            UnavailableError: the store did not answer; the others wait for it.
+        """
+        now = self._now()
+        before, untaken = now - self._terms.waiting_seconds, now - copies.UNTAKEN_SECONDS
+
+        async def find(limit: int) -> list[str]:
+            due = await self._store.read(queries.due_to_expire, created_before=before, limit=limit)
+            late = await self._store.read(
+                copy_queries.due_to_expire, result_before=untaken, limit=limit
+            )
+            return list(dict.fromkeys((*due, *late)))[:limit]
+
+        async def cancel(job_id: str) -> None:
+            await self._store.write(self.outcomes.expire, self.outcomes.moment(), job_id)
+            self._waking.gone([job_id])
+
+        return await self._expiring.run(find, cancel, most=EXPIRE_MAX_JOBS, now=now)
+
+    async def take_back_from(self, device_id: str) -> None:
+        """Take every job back from a device whose token was revoked, and answer it at once."""
+        self._waking.device(device_id)
+        while True:
+            jobs = await self._store.read(queries.held_by, device_id, limit=TAKE_BACK_MAX_JOBS)
+            if not jobs:
+                return
+            for job in jobs:
+                await self.take_back_attempt(job.id, job.attempts, REVOKED)
+
+    async def earned_today(self, user_id: str) -> dict[str, int]:
+        """Return what each device of a user earned since 00:00 UTC, in micro-credits."""
+        now = self._now()
+        rows = await self._store.read(
+            queries.earned_since, user_id=user_id, since=now - now % DAY_SECONDS
+        )
+        return {row.device_id: row.earned for row in rows}
+
+    async def _find(self, tx: Transaction, user_id: str, job_id: str) -> Owned:
+        job = await queries.find(tx, job_id)
+        if job is None or job.user_id != user_id:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        hold = await ledger_queries.find_hold(tx, hold_of(job_id))
+        spec = await self._specs.find(tx, job_id)
+        rows = await review_queries.of_job(tx, job_id)
+        paid = left = None
+        if hold is not None:
+            paid = hold.captured
+            if paid is None:
+                left = await ledger_queries.left_in_hold(tx, hold.id)
+                paid = hold.amount - left or None
+        if paid is not None:
+            paid -= sum(row.price for row in rows if row.state == ReviewStatus.REVERSED)
+        group = await copies.find(tx, job_id)
+        return Owned(job, paid, left, spec, reviews.most_urgent(rows), group)
+
+    async def _find_open(self, tx: Transaction, job_id: str) -> Open:
+        job = await queries.find(tx, job_id)
+        if job is None or job.status not in (JobStatus.WAITING, JobStatus.RUNNING):
+            raise MarketError(Code.JOB_NOT_FOUND)
+        shown = await sample_queries.shown(tx, [job_id])
+        job = job._replace(user_id=shown.get(job_id, job.user_id))
+        spec = await self._specs.find(tx, job_id)
+        return Open(job, spec, await copies.find(tx, job_id))
+
+    async def _work(self, tx: Transaction, device_id: str, job_id: str) -> Work:
+        job = await require_current(tx, device_id, job_id, None)
+        spec = await self._specs.work_of(tx, job_id)
+        if job.deploy_id is None:
+            return Work(job, spec=spec)
+        if spec is not None and spec.payload is not None:
+            image, command = spec.payload.image, shlex.join(spec.payload.command)
+            return Work(job, image or None, command or None, spec)
+        deploy = await deploy_queries.find(tx, job.deploy_id)
+        return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
+
+
+def _keeping(
+    receipt: Receipt[Reply] | None, reply: Reply
+) -> Callable[[Transaction], Awaitable[None]] | None:
+    """Return what keeps the reply to a request that came with a key."""
+    return None if receipt is None else lambda tx: receipt.keep(tx, reply)
+
+
+async def _page_open(
+    tx: Transaction, *, status: str, job_type: str, before: str, limit: int
+) -> list[OpenJobRow]:
+    rows = await queries.page_open(tx, status=status, job_type=job_type, before=before, limit=limit)
+    shown = await sample_queries.shown(tx, [row.id for row in rows])
+    return [row._replace(user_id=shown.get(row.id, row.user_id)) for row in rows]
+
+
+async def _require_able(
+    tx: Transaction, device: DeviceRow, job: JobRow, bounds: Bounds, offer: Offer
+) -> None:
+    """Check that a device may hold one more job, can do this one, and is trusted enough for it.
+
+    Raises:
+        MarketError: `device_full`, `device_unsuitable`, `reputation_too_low`.
+    """
+    device_id, job_id = device.id, job.id
+    left = await slots_left(tx, device_id, bounds)
+    if left is not None and left < 0:
+        raise MarketError(Code.DEVICE_FULL)
+    owner_left = await owner_slots.left(tx, [device.user_id], bounds)
+    if owner_left.get(device.user_id, 0) < 0:
+        raise MarketError(Code.DEVICE_FULL, OWNER_FULL)
+    spec = await spec_queries.find(tx, job_id)
+    least = 0 if spec is None else spec.min_reputation
+    if spec is not None:
+        needs = needs_of(spec.payload, spec.resources, job.job_type, least)
+        has_payload, is_replica = spec.payload is not None, job.deploy_id is not None
+        lacking = offers.missing(needs, offer, has_payload=has_payload, is_replica=is_replica)
+        if lacking is not None:
+            raise MarketError(Code.DEVICE_UNSUITABLE, lacking)
+    if least:
+        reputation = (await trust.of_devices(tx, [device_id]))[device_id]
+        if reputation.score < least:
+            raise MarketError(Code.REPUTATION_TOO_LOW)
+
+
+async def _accept(
+    tx: Transaction,
+    context: Context,
+    device: DeviceRow,
+    job_id: str,
+    network: str,
+    bounds: Bounds,
+    offer: Offer,
+) -> tuple[JobRow, Sequence[str]]:
+    """Start a job on a device; return it, and its other copies that wait."""
+    device_id, now = device.id, context.now()
+    # The token may be revoked while this request is under way. Revoking takes the device's jobs
+    # back and must not miss one that begins, so both lock the device.
+    await owner_slots.lock(tx, [device_id], bounds)
+    if await device_queries.is_revoked(tx, device_id):
+        raise MarketError(Code.WORKER_UNAUTHORIZED)
+    pair = PairRow(job_id, device_id, 0, group_id=job_id, network=network)
+    members = await copies.lock_members(tx, job_id)
+    is_permitted = bool(await copies.independent(tx, [pair], members))
+    started = None
+    if is_permitted:
+        started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
+    if started is not None:
+        await _require_able(tx, device, started, bounds, offer)
+        if members:
+            await copies.note_networks(tx, [pair], [job_id])
+        begun = JobAccepted(job_id, started.title, started.attempts, started.deploy_id)
+        await record(tx, context, started.user_id, begun, subject_id=job_id)
+        return started, [member.job_id for member in members if member.job_id != job_id]
+    job = await queries.find(tx, job_id)
+    if job is None:
+        raise MarketError(Code.JOB_NOT_FOUND)
+    if job.status == JobStatus.RUNNING and job.device_id == device_id:
+        return job, ()
+    if job.status == JobStatus.WAITING and not is_permitted:
+        raise MarketError(Code.COPY_TAKEN_HERE)
+    excluded = await queries.has_no_chance(tx, job_id=job_id, device_id=device_id, now=now)
+    if job.status == JobStatus.WAITING and excluded:
+        raise MarketError(Code.JOB_FAILED_HERE)
+    raise MarketError(Code.JOB_NOT_WAITING)

@@ -1,0 +1,192 @@
+"""Attempts that end without a word: their devices are silent, or their time is over.
+
+No wall clock decides that, for clocks jump, and those of several daemons differ. What counts is how
+long this daemon was there to hear devices while an attempt stayed as it was. How long work may take
+is measured by a clock in the database, which runs on while a daemon is there and jobs run. So after
+a restart no attempt is lost, and one that takes too long has no more time than that.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from market.attempts.renewals import Renewals
+from market.devices.devices import ONLINE_SECONDS, Devices
+from market.events.context import Context
+from proxyctl.protocol.jobspec.checks import GRACE_MAX_SECONDS
+from storage.attempts import attempts as queries
+from storage.attempts.attempts import OverdueRow, QuietRow, UnstartedRow
+from storage.engines.store import Transaction
+
+SILENCE_SECONDS = 600
+QUIET_SECONDS = ONLINE_SECONDS  # a device that is not online may have abandoned its job
+LOOK_MAX_ATTEMPTS = 10_000
+END_MAX_ATTEMPTS = 100  # of each kind in one look, for each is a transaction; another look follows
+# What passes between two looks at most, or the daemon did not look: it hung, or another one did.
+LOOK_MAX_SECONDS = 60
+TIME_MAX_ATTEMPTS = 1_000  # are given their deadlines in one transaction
+PLAIN_TIMES = 2  # a job that says nothing of its time may take so many times the estimate
+# A device knows by itself that the time is over, stops the work within `grace_s`, and says so.
+GRACE_SECONDS = 120
+# Work with a payload may go on for its `grace_s` after the signal to end. An attempt that is taken
+# back before is not paid.
+STOP_SECONDS = GRACE_SECONDS + GRACE_MAX_SECONDS
+# It may then have gigabytes to hand over, on a line that it shares with others.
+DELIVERY_SECONDS = 6 * 3_600
+PREPARING = "preparing"
+# A device ends its preparation by itself before that. This is the time for its report to arrive,
+# or a tenth of a short time to prepare.
+PREPARE_MARGIN_SECONDS = 120
+PREPARE_MARGIN_PARTS = 10
+VANISHED = "the device was not heard of any more"
+NOT_STARTED = "the device did not begin the work in time"
+TOO_LONG = "the work took longer than it may"
+NOT_READY = "it did not become ready in time"
+
+Row = TypeVar("Row", bound=Hashable)
+
+
+class Leases(Struct, frozen=True):
+    """How long an attempt may be silent, not begun, and in preparation; in seconds."""
+
+    lease_seconds: int = 600
+    start_seconds: int = 300
+    prepare_seconds: int = 1_800
+
+    @property
+    def device_prepare_seconds(self) -> int:
+        """How long a device itself may prepare an attempt.
+
+        Less than `prepare_seconds`, so that the device can report the reason: an attempt that this
+        daemon ends counts against the device, also where a server of the buyer's was slow.
+        """
+        margin = min(PREPARE_MARGIN_SECONDS, self.prepare_seconds // PREPARE_MARGIN_PARTS)
+        return self.prepare_seconds - margin
+
+
+class Ended(Struct, frozen=True):
+    """An attempt that is to be ended, and why; `is_timeout` if its job has set the time."""
+
+    job_id: str
+    attempt: int
+    reason: str
+    is_timeout: bool = False
+
+
+class _Look(Struct, frozen=True):
+    quiet: list[QuietRow]
+    unstarted: list[UnstartedRow]
+    runs_any: bool
+
+
+class Overdue:
+    """Finds the attempts that have come to an end without a word.
+
+    Args:
+        context: the store and the time.
+        devices: know when devices were heard of.
+        renewals: know when attempts were.
+        leases: how long attempts may be silent.
+        observed_seconds: for how many seconds this daemon has been there to hear devices, by a
+            clock that cannot be set.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        devices: Devices,
+        renewals: Renewals,
+        leases: Leases,
+        observed_seconds: Callable[[], float],
+    ) -> None:
+        self._devices = devices
+        self._renewals = renewals
+        self._store = context.store
+        self._now = context.now
+        self._leases = leases
+        self._observed_seconds = observed_seconds
+        # When, by `observed_seconds`, an attempt was first seen to be as it is.
+        self._quiet_since: dict[QuietRow, float] = {}
+        self._unstarted_since: dict[tuple[str, int], float] = {}
+        self._looked_at: float | None = None
+
+    async def find(self) -> list[Ended]:
+        """Return attempts to be ended; to be called again and again.
+
+        Raises:
+            StoreError: devices may not have been heard either.
+        """
+        await self._devices.flush()
+        await self._renewals.flush()
+        observed = self._observed_seconds()
+        look = await self._store.read(_look, self._now())
+        ended = [*self._silent(look.quiet, observed), *self._unstarted(look.unstarted, observed)]
+        if not look.runs_any:  # an idle daemon writes nothing
+            self._looked_at = observed
+            return ended
+        passed = 0 if self._looked_at is None else int(observed - self._looked_at)
+        due = await self._store.write(_let_pass, min(passed, LOOK_MAX_SECONDS))
+        # What is less than a second is left for the next time.
+        self._looked_at = observed if self._looked_at is None else self._looked_at + passed
+        ended += [
+            Ended(
+                row.job_id,
+                row.attempt,
+                NOT_READY if row.is_unready else TOO_LONG,
+                is_timeout=bool(row.has_payload),
+            )
+            for row in due
+        ]
+        return ended
+
+    def _silent(self, rows: Sequence[QuietRow], observed: float) -> list[Ended]:
+        self._quiet_since = _since(self._quiet_since, rows, observed)
+        silent = []
+        for row, since in self._quiet_since.items():
+            most = self._leases.lease_seconds if row.has_lease else SILENCE_SECONDS
+            if since <= observed - (most - QUIET_SECONDS):
+                silent.append(Ended(row.job_id, row.attempt, VANISHED))
+        return silent[:END_MAX_ATTEMPTS]
+
+    def _unstarted(self, rows: Sequence[UnstartedRow], observed: float) -> list[Ended]:
+        keys = [(row.job_id, row.attempt) for row in rows]
+        self._unstarted_since = _since(self._unstarted_since, keys, observed)
+        late = []
+        for row in rows:
+            prepares = row.phase == PREPARING
+            most = self._leases.prepare_seconds if prepares else self._leases.start_seconds
+            if self._unstarted_since[row.job_id, row.attempt] <= observed - most:
+                late.append(Ended(row.job_id, row.attempt, NOT_STARTED))
+        return late[:END_MAX_ATTEMPTS]
+
+
+def _since(before: dict[Row, float], rows: Sequence[Row], observed: float) -> dict[Row, float]:
+    """Return since when each of these is as it is: as before, or since now."""
+    return {row: before.get(row, observed) for row in rows}
+
+
+async def _look(tx: Transaction, now: int) -> _Look:
+    return _Look(
+        quiet=await queries.quiet(
+            tx, since=now - QUIET_SECONDS, ahead=now + QUIET_SECONDS, limit=LOOK_MAX_ATTEMPTS
+        ),
+        unstarted=await queries.unstarted(tx, limit=LOOK_MAX_ATTEMPTS),
+        runs_any=await queries.runs_any(tx),
+    )
+
+
+async def _let_pass(tx: Transaction, seconds: int) -> list[OverdueRow]:
+    """Let time pass for the attempts that run; return those that have none left."""
+    untimed = await queries.untimed(tx, limit=TIME_MAX_ATTEMPTS)
+    shown = await queries.advance_clock(tx, seconds)
+    if untimed:
+        await queries.set_deadlines(tx, untimed, shown=shown, plain_times=PLAIN_TIMES)
+    return await queries.overdue(
+        tx,
+        shown=shown,
+        grace=GRACE_SECONDS,
+        stop=STOP_SECONDS,
+        delivery=DELIVERY_SECONDS,
+        limit=END_MAX_ATTEMPTS,
+    )

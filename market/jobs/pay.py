@@ -1,0 +1,126 @@
+"""The worth of the work at a job, and its payment from the hold.
+
+Replicas that are paid by time have `market.jobs.replica_pay` instead. So have attempts
+at other jobs whose own work has failed; the last attempt has the rest of the price.
+"""
+
+from msgspec import Struct
+
+from market.jobs import replica_pay as draws
+from market.jobs import reviews
+from market.jobs.postings import hold_of
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
+from market.money.money import Currency
+from storage.attempts.attempts import SpecRow
+from storage.engines.store import Transaction
+from storage.jobs.jobs import JobRow
+
+HOUR_SECONDS = 3_600
+
+
+class Moment(Struct, frozen=True):
+    """What a change needs from outside its transaction: the time, and identifiers of transfers."""
+
+    now: int
+    resolution: TransferIds
+    payout_id: str
+
+
+def share(
+    job: JobRow, began: int | None, now: int, spec: SpecRow | None, *, paid_seconds: int = 0
+) -> int:
+    """Return what the part of a job's estimated time is worth that has passed since work began.
+
+    No more than the job may take, with its grace: its device may tell later that this was over, or
+    be late with all that it tells because the service was away. Nor more than attempts have left
+    that were paid for `paid_seconds` before.
+    """
+    if began is None:
+        return 0
+    whole = job.duration_hrs * HOUR_SECONDS
+    ran = min(max(now - began, 0), whole - paid_seconds)
+    if spec is not None:
+        ran = min(ran, draws.seconds_max(spec, whole))
+    return draws.part(job.price_credit, paid_seconds, ran, whole)
+
+
+def rest(job: JobRow, paid_seconds: int) -> int:
+    """Return the rest of a job's price once attempts were paid for some of its seconds."""
+    return job.price_credit - spent(job, paid_seconds)
+
+
+def spent(job: JobRow, paid_seconds: int) -> int:
+    """Return the part of a job's price that attempts were paid for some of its seconds."""
+    return draws.part(job.price_credit, 0, paid_seconds, job.duration_hrs * HOUR_SECONDS)
+
+
+async def settle(
+    tx: Transaction,
+    moment: Moment,
+    job: JobRow,
+    worker: str | None,
+    *,
+    gross: int,
+    earned: int,
+    review_seconds: int,
+) -> None:
+    """Pay what a job that has ended is worth, or let its buyer look at the result first.
+
+    Args:
+        tx: the transaction; it has just ended the job.
+        moment: when, with the identifiers of the transfers.
+        job: as it was while it ran.
+        worker: who is paid; None gives the buyer everything back.
+        gross: micro-credits that the work is worth.
+        earned: what of that is the worker's.
+        review_seconds: for how long the buyer may look at the result; 0 pays at once.
+    """
+    if worker is not None and review_seconds:
+        how = reviews.Beginning(
+            worker=worker,
+            price=held_part(job, gross),
+            earned=earned,
+            seconds=review_seconds,
+            resolution=moment.resolution,
+            hold_id=moment.payout_id,
+            now=moment.now,
+        )
+        await reviews.begin(tx, job, hold_of(job.id), how)
+        return
+    house, fee = ledger.revenue(Currency(job.currency)), gross - earned
+    if worker is None:
+        payments = []
+    elif job.currency == Currency.CREDIT:
+        payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
+    else:
+        payments = [(house, held_part(job, gross))]
+        await _pay_out(tx, moment, job, worker, earned)
+    await ledger.capture(
+        tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
+    )
+
+
+def held_part(job: JobRow, gross: int) -> int:
+    """Return the part of what a buyer holds, in its currency, that is worth so many credits."""
+    if job.currency == Currency.CREDIT and gross < job.price_credit:
+        return gross
+    return job.price_held * gross // job.price_credit if job.price_credit else job.price_held
+
+
+async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, earned: int) -> None:
+    """Pay a worker in credits for what the buyer holds in another currency."""
+    payout = Movement(
+        ledger.revenue(Currency.CREDIT), ledger.available(worker, Currency.CREDIT), earned
+    )
+    currency = Currency(job.currency)
+    buyer = ledger.available(job.user_id, currency)
+    held = Movement(ledger.held(job.user_id, currency), buyer, job.price_held)
+    captured = Movement(buyer, ledger.revenue(currency), job.price_held)
+    await ledger.lock(tx, (payout, held, captured))
+    reference, kind = hold_of(job.id), TransferKind.PAYOUT
+    key = f"{reference}:{kind}"
+    transfer = Transfer(
+        moment.payout_id, key, kind, reference, Currency.CREDIT, (payout,), moment.now
+    )
+    await ledger.post(tx, transfer)

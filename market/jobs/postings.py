@@ -1,0 +1,195 @@
+"""Postings: jobs as their buyers put them up, with the holds of their prices.
+
+Nothing here waits for anybody: a posting is checked, and is there in one transaction, or is not.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import Struct
+
+from market.accounts.bounds import Bounds, lock_user, require
+from market.accounts.spending import Spender, spend
+from market.base.errors import Code, MarketError
+from market.base.states import JobStatus
+from market.events.catalogue import JobCreated, amount
+from market.events.context import Context
+from market.events.recording import NewEvent, record_all
+from market.files.artifacts import require_inputs
+from market.jobs import copies
+from market.jobs.copies import Copying
+from market.jobs.specs import Spec
+from market.money import ledger
+from market.money.money import MICRO, Currency
+from storage.engines.store import Transaction
+from storage.jobs import job_specs as spec_queries
+from storage.jobs import jobs as queries
+from storage.jobs.job_specs import SpecRow
+from storage.jobs.jobs import JobRow
+from storage.money.ledger import HoldRow
+
+TITLE_MAX_CHARACTERS = 200
+TEXT_MAX_CHARACTERS = 20_000
+DURATION_MAX_HOURS = 8_760
+PRICE_MAX = 1_000_000 * MICRO
+# What the rows of a job, its hold and their transfers take beside its texts, and their indexes.
+JOB_BYTES = 1_024
+DAY_SECONDS = 86_400
+
+
+class NewJob(Struct, frozen=True):
+    """What a buyer wants done: `price` in micro-credits, `duration_hrs` as estimated.
+
+    `spec` is what it runs and needs, as it was understood; None for a job that says so in words.
+    """
+
+    title: str
+    job_type: str
+    price: int
+    duration_hrs: int
+    description: str
+    requirements: str
+    spec: Spec | None = None
+
+
+class Posting(Struct, frozen=True):
+    """A new job as it is stored, the artifacts that it is given, and its hold's transfer."""
+
+    row: JobRow
+    spec: SpecRow | None
+    artifact_ids: Sequence[str]
+    transfer_id: str
+
+
+class CopyGroup(Struct, frozen=True):
+    """How new jobs are copies of each other, and for how long their buyer may look at results."""
+
+    copying: Copying
+    review_seconds: int
+
+
+def hold_of(job_id: str) -> str:
+    """Return the hold that pays for a job."""
+    return f"job:{job_id}"
+
+
+def check(new: NewJob) -> None:
+    """Check what a buyer says of a new job.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    for field, text, least, most in (
+        ("title", new.title, 1, TITLE_MAX_CHARACTERS),
+        ("description", new.description, 0, TEXT_MAX_CHARACTERS),
+        ("requirements", new.requirements, 0, TEXT_MAX_CHARACTERS),
+    ):
+        if not least <= len(text) <= most:
+            message = f"{field} must have {least} to {most} characters."
+            raise MarketError(Code.INVALID_FIELD, message, field=field)
+    if not new.title.isprintable():  # it stands in terminals and pages of others
+        message = "title must have printable characters alone, on one line."
+        raise MarketError(Code.INVALID_FIELD, message, field="title")
+    if not 1 <= new.duration_hrs <= DURATION_MAX_HOURS:
+        message = f"duration_hrs must be from 1 to {DURATION_MAX_HOURS}."
+        raise MarketError(Code.INVALID_FIELD, message, field="duration_hrs")
+    if new.price > PRICE_MAX:
+        message = f"price_credit must be at most {PRICE_MAX // MICRO}."
+        raise MarketError(Code.INVALID_FIELD, message, field="price_credit")
+
+
+def waiting(
+    new: NewJob,
+    *,
+    job_id: str,
+    user_id: str,
+    now: int,
+    deploy_id: str | None = None,
+    currency: Currency = Currency.CREDIT,
+    price_held: int | None = None,
+) -> JobRow:
+    """Return a new job's row; by default its price is held in credits."""
+    return JobRow(
+        id=job_id,
+        user_id=user_id,
+        title=new.title,
+        job_type=new.job_type,
+        price_credit=new.price,
+        duration_hrs=new.duration_hrs,
+        description=new.description,
+        requirements=new.requirements,
+        status=JobStatus.WAITING,
+        attempts=0,
+        device_id=None,
+        created_at=now,
+        accepted_at=None,
+        finished_at=None,
+        earned=0,
+        result=None,
+        deploy_id=deploy_id,
+        currency=currency,
+        price_held=new.price if price_held is None else price_held,
+        failure_reason=None,
+        text_bytes=sum(
+            len(text.encode()) for text in (new.title, new.description, new.requirements)
+        ),
+    )
+
+
+async def create(
+    tx: Transaction,
+    context: Context,
+    posted: Sequence[Posting],
+    bounds: Bounds,
+    group: CopyGroup | None,
+    keep: Callable[[Transaction], Awaitable[None]] | None,
+    spender: Spender | None = None,
+) -> None:
+    """Put jobs up, with what they run; `keep` begins the transaction, `spender` pays.
+
+    Raises:
+        MarketError: as `put_up`; `spend_limit_reached`.
+    """
+    if keep is not None:
+        await keep(tx)
+    await put_up(tx, context, [(each.row, each.transfer_id) for each in posted], bounds)
+    for each in posted:
+        if each.spec is not None:
+            await spec_queries.insert(tx, each.spec)
+            await require_inputs(tx, each.row.user_id, each.row.id, each.artifact_ids)
+    if group is not None:
+        job_ids = [each.row.id for each in posted]
+        await copies.begin(tx, group.copying, job_ids, group.review_seconds)
+    for currency in {each.row.currency for each in posted}:
+        price = sum(each.row.price_held for each in posted if each.row.currency == currency)
+        await spend(tx, spender, currency, price, posted[0].row.created_at)
+
+
+async def put_up(
+    tx: Transaction, context: Context, jobs: Sequence[tuple[JobRow, str]], bounds: Bounds
+) -> None:
+    """Add jobs of one user, each with the identifier of its transfer, and hold their prices.
+
+    Raises:
+        MarketError: `insufficient_funds`, `too_many_jobs`, `too_many_free_jobs`,
+            `too_much_job_text`.
+    """
+    user_id, now = jobs[0][0].user_id, jobs[0][0].created_at
+    await lock_user(tx, user_id)
+    for job, transfer_id in jobs:
+        hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
+        await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)
+        await queries.insert(tx, job)
+    await record_all(tx, context, [NewEvent(user_id, _created(job), job.id) for job, _ in jobs])
+    if not (bounds.jobs or bounds.free_jobs or bounds.job_bytes):
+        return
+    work = await queries.open_work(
+        tx, user_id, free_below=bounds.free_below, job_bytes=JOB_BYTES, since=now - DAY_SECONDS
+    )
+    require(work.jobs, bounds.jobs, Code.TOO_MANY_JOBS)
+    if any(job.price_credit < bounds.free_below for job, _ in jobs):
+        require(work.free_jobs, bounds.free_jobs, Code.TOO_MANY_FREE_JOBS, field="price_credit")
+    require(work.size_bytes, bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
+
+
+def _created(job: JobRow) -> JobCreated:
+    return JobCreated(job.id, job.title, amount(job.price_credit), job.deploy_id)

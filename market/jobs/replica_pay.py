@@ -1,0 +1,325 @@
+"""Draws: payments of single attempts from the hold of work that goes on.
+
+Replicas are paid for the time that they can be used, to the second, attempt by attempt. An attempt
+at another job is paid so when its own work has failed and the job waits for the next attempt.
+
+A replica's hold is drawn from whenever an attempt at it ends, however it ends. The rest is there
+for the next attempt, and is released when the replica is over. As with a result, the pay is in
+review for a while: only the device says that a replica served, or that the work has failed.
+"""
+
+import json
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from market.base.states import JobStatus
+from market.jobs import reviews
+from market.jobs.overdue import GRACE_SECONDS
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
+from market.money.money import Currency
+from proxyctl.protocol.jobspec import Payload
+from storage.attempts import attempts as attempt_queries
+from storage.attempts.attempts import SpecRow
+from storage.deploys import rollouts as rollout_queries
+from storage.deploys.rollouts import ReplicaRow
+from storage.devices import devices as device_queries
+from storage.engines.store import Transaction
+from storage.jobs import replica_pay as queries
+from storage.jobs.jobs import JobRow
+from storage.jobs.replica_pay import DrawRow
+
+FEE_WHOLE = 10_000
+# What a replica gets, and pays, that has less left: less is not worth a device's while.
+SECONDS_MIN = 60
+# Time before a replica is ready is not paid: its device may do nothing. But nor does its buyer have
+# a device for nothing again and again, by a restart in time: in a day it has this much, which is
+# enough to load a large model.
+UNREADY_FREE_SECONDS = 1_800
+DAY_SECONDS = 86_400
+HOUR_SECONDS = 3_600
+
+
+class Drawn(Struct, frozen=True):
+    """What attempts at a replica were paid.
+
+    Attributes:
+        left: for how many seconds the replica may still be paid.
+        had: the same, before this attempt.
+        worked: for how many seconds this attempt worked, whatever of it is paid; 0 if it never
+            became ready.
+        due: what this attempt is to be paid; None for nothing.
+    """
+
+    left: int
+    had: int
+    worked: int = 0
+    due: DrawRow | None = None
+
+
+class Drawing(Struct, frozen=True):
+    """What a draw needs from outside.
+
+    Attributes:
+        fee: the house's part, in ten-thousandths.
+        now: UTC seconds.
+        new_id: makes identifiers of transfers.
+        review_seconds: for how long the buyer may dispute it; 0 pays at once.
+    """
+
+    fee: int
+    now: int
+    new_id: Callable[[], str]
+    review_seconds: int = 0
+
+
+class _Time(Struct, frozen=True):
+    """What an attempt is paid for, and for how many of these seconds it could be used or worked."""
+
+    paid: int = 0
+    served: int = 0
+    worked: int = 0
+
+
+async def draw(
+    tx: Transaction,
+    job: JobRow,
+    how: Drawing,
+    *,
+    is_lost: bool = False,
+    is_devices_fault: bool = False,
+) -> Drawn | None:
+    """Record what the attempt at a replica is paid that ends now; None if the job is none.
+
+    An attempt that was paid before is not paid again. What is due is to be paid in the same
+    transaction (`pay`), after what the end says of the device was written: reputations are locked
+    before accounts.
+
+    Args:
+        tx: the transaction, which has locked the job.
+        job: as it is before the attempt ends.
+        how: what is needed from outside.
+        is_lost: whether its device has fallen silent; it is paid until it was last heard of then.
+        is_devices_fault: whether that could not do it; it is never paid then for time before it was
+            ready.
+    """
+    found = await _measure(tx, job, how, is_lost=is_lost, is_devices_fault=is_devices_fault)
+    if found is None:
+        return None
+    drawn, served = found
+    if drawn.due is not None:
+        await queries.insert(tx, drawn.due, served_seconds=served)
+    return drawn
+
+
+async def due_now(tx: Transaction, job: JobRow, how: Drawing) -> int | None:
+    """Return what the attempt at a replica would be paid if its buyer ended it now.
+
+    In micro-units of its hold; None if the job is none. Nothing is changed.
+    """
+    found = await _measure(tx, job, how)
+    if found is None:
+        return None
+    due = found[0].due
+    return 0 if due is None else due.amount
+
+
+async def _measure(
+    tx: Transaction,
+    job: JobRow,
+    how: Drawing,
+    *,
+    is_lost: bool = False,
+    is_devices_fault: bool = False,
+) -> tuple[Drawn, int] | None:
+    """Return what an attempt is to be paid, and for how many seconds of that it could be used."""
+    replica = None if job.deploy_id is None else await rollout_queries.replica(tx, job.id)
+    if replica is None:
+        return None
+    before = await queries.drawn(tx, job.id, job.attempts)
+    left = replica.seconds - before.seconds
+    if job.status != JobStatus.RUNNING or job.device_id is None or before.has_last:
+        return Drawn(left, left), 0
+    time = await _time(tx, job, replica, how.now, is_lost=is_lost)
+    if is_devices_fault and not time.served:
+        time = replace(time, paid=0)
+    seconds = min(time.paid, left)
+    owner = await device_queries.owner_of(tx, job.device_id)
+    if seconds == 0 or owner is None:
+        return Drawn(left, left, time.worked), 0
+    used, whole = before.seconds, replica.seconds
+    gross = part(job.price_credit, used, seconds, whole)
+    amount = part(job.price_held, used, seconds, whole)
+    earned = gross - gross * how.fee // FEE_WHOLE
+    row = DrawRow(
+        job_id=job.id,
+        attempt=job.attempts,
+        device_id=job.device_id,
+        user_id=owner,
+        seconds=seconds,
+        amount=amount,
+        earned=earned,
+        created_at=how.now,
+    )
+    return Drawn(left - seconds, left, time.worked, row), min(time.served, seconds)
+
+
+async def draw_failed(
+    tx: Transaction, job: JobRow, spec: SpecRow, worker: str, how: Drawing
+) -> Drawn | None:
+    """Return the pay of an attempt at a job whose own work has failed; None without pay.
+
+    It is the price of the attempt's time. The rest of the price is for the rest of the job's time,
+    so each attempt has the same pay for an hour. `record_failed` writes it down.
+
+    Args:
+        tx: the transaction, which has locked the job.
+        job: as it is before the attempt ends; it has no replica.
+        spec: the job's specification.
+        worker: the owner of the device.
+        how: the values from outside.
+    """
+    assert job.device_id is not None  # noqa: S101 - the job runs
+    used = (await queries.drawn(tx, job.id, job.attempts)).seconds
+    whole = job.duration_hrs * HOUR_SECONDS
+    began, _, _ = await attempt_queries.begun(tx, job.id, job.attempts)
+    worked = 0 if began is None else max(how.now - began, 0)
+    seconds = min(worked, seconds_max(spec, whole), whole - used)
+    amount = part(job.price_held, used, seconds, whole)
+    gross = part(job.price_credit, used, seconds, whole)
+    if not amount:
+        return None
+    row = DrawRow(
+        job_id=job.id,
+        attempt=job.attempts,
+        device_id=job.device_id,
+        user_id=worker,
+        seconds=seconds,
+        amount=amount,
+        earned=gross - gross * how.fee // FEE_WHOLE,
+        created_at=how.now,
+    )
+    left = whole - used - seconds
+    return Drawn(left, whole - used, worked, row)
+
+
+def seconds_max(spec: SpecRow, whole: int) -> int:
+    """Return how many seconds of an attempt are paid at most: its time, and then its grace.
+
+    The work may go on for all its grace. Without pay for that a job of one second with a grace of
+    ten minutes would cost the price of a second.
+    """
+    grace = json.loads(spec.payload).get("grace_s", Payload.grace_s)
+    return (spec.timeout_seconds or whole) + int(grace)
+
+
+async def record_failed(tx: Transaction, drawn: Drawn) -> None:
+    """Record the result of `draw_failed`; `pay` follows in the same transaction."""
+    assert drawn.due is not None  # noqa: S101 - else nothing was returned
+    await queries.insert(tx, drawn.due, served_seconds=0)
+
+
+async def drawn_seconds(tx: Transaction, job_id: str) -> int:
+    """Return the seconds of a job that attempts were paid for before the present one."""
+    return (await queries.drawn(tx, job_id, 0)).seconds
+
+
+def part(price: int, used: int, seconds: int, whole: int) -> int:
+    """Return the price of some seconds, rounded so that the parts add up to the whole price.
+
+    Args:
+        price: the price of `whole` seconds.
+        used: the seconds of them that were paid before.
+        seconds: the seconds to pay now.
+        whole: all seconds of the price.
+    """
+    return price * (used + seconds) // whole - price * used // whole
+
+
+async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
+    """Pay what was drawn, perhaps into review; a worker is paid in credits, whatever is held.
+
+    Args:
+        tx: the transaction, which has drawn it.
+        job: as it was before the attempt ended.
+        row: what is due.
+        hold_id: the hold that pays for it.
+        how: what is needed from outside.
+    """
+    await tx.lock("accounts", sorted(await accounts_of(tx, job)))
+    key, currency = f"{hold_id}:attempt:{row.attempt}", Currency(job.currency)
+    if how.review_seconds:
+        kept = [(ledger.review(currency), row.amount)]
+        await ledger.draw(tx, hold_id, kept, key=key, transfer_id=how.new_id(), now=how.now)
+        ids = TransferIds(how.new_id(), how.new_id())
+        beginning = reviews.Beginning(
+            worker=row.user_id,
+            earned=row.earned,
+            price=row.amount,
+            seconds=how.review_seconds,
+            resolution=ids,
+            hold_id=how.new_id(),
+            now=how.now,
+        )
+        await reviews.keep(tx, job, beginning, is_draw=True)
+        return
+    worker = ledger.available(row.user_id, Currency.CREDIT)
+    house = ledger.revenue(currency)
+    payments = [(house, row.amount)]
+    if currency is Currency.CREDIT:
+        payments = [(worker, row.earned), (house, row.amount - row.earned)]
+    await ledger.draw(tx, hold_id, payments, key=key, transfer_id=how.new_id(), now=how.now)
+    if currency is not Currency.CREDIT:
+        kind = TransferKind.PAYOUT
+        movement = Movement(ledger.revenue(Currency.CREDIT), worker, row.earned)
+        payout = Transfer(
+            how.new_id(), f"{key}:{kind}", kind, hold_id, Currency.CREDIT, (movement,), how.now
+        )
+        await ledger.post(tx, payout)
+
+
+async def accounts_of(tx: Transaction, job: JobRow) -> set[str]:
+    """Return every account that ending a replica, or starting another one for it, may touch."""
+    currency, buyer = Currency(job.currency), job.user_id
+    accounts = {
+        ledger.available(buyer, currency),
+        ledger.available(buyer, Currency.CREDIT),
+        ledger.held(buyer, currency),
+        ledger.revenue(currency),
+        ledger.revenue(Currency.CREDIT),
+        ledger.review(currency),
+    }
+    owner = None if job.device_id is None else await device_queries.owner_of(tx, job.device_id)
+    if owner is not None:
+        accounts.add(ledger.available(owner, Currency.CREDIT))
+        accounts.add(ledger.held(owner, Currency.CREDIT))
+    return accounts
+
+
+async def _time(
+    tx: Transaction, job: JobRow, replica: ReplicaRow, now: int, *, is_lost: bool
+) -> _Time:
+    """Return for how many seconds an attempt could be used, and worked, and which are paid."""
+    began, ready, renewed = await attempt_queries.begun(tx, job.id, job.attempts)
+    until = min(now, renewed) if is_lost and renewed is not None else now
+    since = began if replica.ready_within is None else ready
+    if began is None:
+        return _Time()
+    if since is not None:
+        served = max(until - since, 0)
+        return _Time(served, served, max(until - began, 0))
+    assert job.device_id is not None  # noqa: S101 - the job runs
+    assert replica.ready_within is not None  # noqa: S101 - else it is ready once it has begun
+    # However late its end is heard of, it had no more time than this.
+    unready = min(max(until - began, 0), replica.ready_within + GRACE_SECONDS)
+    given = await queries.unready_seconds(
+        tx,
+        buyer_id=job.user_id,
+        device_id=job.device_id,
+        since=now - DAY_SECONDS,
+        late=GRACE_SECONDS,
+    )
+    free = max(UNREADY_FREE_SECONDS - given, 0)
+    return _Time(paid=max(unready - free, 0))

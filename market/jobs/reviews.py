@@ -1,0 +1,349 @@
+"""Reviews: the buyer of a finished job may look at the result before the worker is paid.
+
+It is for jobs that say themselves what is to run. When such a job is completed, its price leaves
+the buyer. What the worker earns of it waits in the worker's held account, under a hold of its own;
+what the house keeps waits in an account of the house. The buyer confirms, or says nothing until the
+time is over: then both are paid. The buyer disputes: then nothing moves until the operator has
+decided that the payment stands (`upheld`), or that the buyer gets all of it back (`reversed`).
+
+A replica that is paid by time has such a review of each attempt that was paid, instead; so has an
+attempt at another job whose work has failed, beside the review of the result. The buyer and the
+operator decide about all of them at once that are open.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.states import ReviewStatus
+from market.base.sweeping import Sweep
+from market.events.context import Context
+from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
+from market.money.money import Currency
+from market.trust import trust
+from storage.attempts import attempts as attempt_queries
+from storage.engines.store import Transaction
+from storage.jobs import jobs as job_queries
+from storage.jobs import reviews as queries
+from storage.jobs.jobs import JobRow
+from storage.jobs.reviews import ReviewRow
+from storage.money.ledger import HoldRow
+
+REASON_MAX_CHARACTERS = 2_000
+EXPIRE_MAX_REVIEWS = 100  # in one sweep; another one follows soon
+DISPUTES_MAX = 1_000  # more than anybody reads at once
+
+_logger = logging.getLogger("reviews")
+
+
+class Beginning(Struct, frozen=True):
+    """What begins a review: whom it is about, and what each of them gets of the price.
+
+    `price` is what the work was worth, in the job's currency; the rest of what its buyer holds is
+    released. `earned` is the worker's part, in micro-credits.
+    """
+
+    worker: str
+    price: int
+    earned: int
+    seconds: int
+    resolution: TransferIds
+    hold_id: str
+    now: int
+
+
+class Decision(Struct, frozen=True):
+    """How a review ends, and what that needs from outside its transaction."""
+
+    state: ReviewStatus
+    now: int
+    new_id: Callable[[], str]
+
+
+class Reviews:
+    """Decides who is paid for finished jobs.
+
+    Args:
+        context: the store, identifiers and the time.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._new_id: Callable[[], str] = context.identifiers.new
+        self._now = context.now
+        self._expiring = Sweep("the review of job %s cannot be ended", _logger)
+
+    async def confirm(self, user_id: str, job_id: str) -> None:
+        """Have a job paid for now; confirming again changes nothing.
+
+        A buyer who has disputed it gives that up.
+
+        Raises:
+            MarketError: `job_not_found`; `not_reviewable`, when it is not in review any more, or
+                never was.
+        """
+        await self._store.write(_confirm, self._decision(ReviewStatus.CONFIRMED), user_id, job_id)
+
+    async def dispute(self, user_id: str, job_id: str, reason: str) -> None:
+        """Have nobody paid for a job until the operator has decided.
+
+        Doing it again changes nothing, not even the reason.
+
+        Raises:
+            MarketError: `job_not_found`; `not_reviewable`, when it is not in review any more;
+                `invalid_field`.
+        """
+        if not 1 <= len(reason) <= REASON_MAX_CHARACTERS:
+            message = f"reason must have 1 to {REASON_MAX_CHARACTERS} characters."
+            raise MarketError(Code.INVALID_FIELD, message, field="reason")
+        await self._store.write(_dispute, user_id, job_id, reason=reason, now=self._now())
+
+    async def expire(self) -> int:
+        """Pay for jobs that their buyers have not disputed in time; return for how many.
+
+        A review that cannot be ended is logged, and tried again after a while.
+
+        Raises:
+            UnavailableError: the store did not answer; the others wait for it.
+        """
+        now = self._now()
+
+        async def find(limit: int) -> list[str]:
+            return await self._store.read(queries.due, now=now, limit=limit)
+
+        async def pay(job_id: str) -> None:
+            await self._store.write(_expire, self._decision(ReviewStatus.EXPIRED), job_id)
+
+        return await self._expiring.run(find, pay, most=EXPIRE_MAX_REVIEWS, now=now)
+
+    async def earned_in_review(self, user_id: str) -> int:
+        """Return what a worker has earned that is in review, in micro-credits."""
+        return await self._store.read(queries.earned_in_review, user_id)
+
+    def _decision(self, state: ReviewStatus) -> Decision:
+        return decision(self._new_id, state, self._now())
+
+
+def decision(new_id: Callable[[], str], state: ReviewStatus, now: int) -> Decision:
+    """Return a decision that is made now."""
+    return Decision(state, now, new_id)
+
+
+async def disputes(context: Context) -> list[ReviewRow]:
+    """Return the reviews that wait for the operator, the oldest dispute first."""
+    return await context.store.read(queries.disputed, limit=DISPUTES_MAX)
+
+
+async def decide(context: Context, job_id: str, state: ReviewStatus) -> list[ReviewRow]:
+    """Decide a dispute as the operator; return the reviews that this is about, as they were before.
+
+    Deciding again alike changes nothing.
+
+    Raises:
+        MarketError: `job_not_found`; `not_reviewable`, when nobody disputes it.
+    """
+    chosen = decision(context.identifiers.new, state, context.now())
+    return await context.store.write(_decide, chosen, job_id)
+
+
+def hold_of(review: ReviewRow) -> str:
+    """Return the hold of what a worker has earned of a job that is in review."""
+    attempt = f":attempt:{review.attempt}" if review.is_draw else ""
+    return f"review:job:{review.job_id}{attempt}"
+
+
+def most_urgent(rows: Sequence[ReviewRow]) -> ReviewRow | None:
+    """Return of a job's reviews the one that its buyer is shown: what is open comes first."""
+    order = (ReviewStatus.DISPUTED, ReviewStatus.HELD)
+    ranks = {state: len(order) - place for place, state in enumerate(order)}
+    return max(
+        rows, key=lambda row: (ranks.get(ReviewStatus(row.state), 0), row.attempt), default=None
+    )
+
+
+async def begin(tx: Transaction, job: JobRow, job_hold_id: str, how: Beginning) -> None:
+    """Take what a job was worth from its buyer, and keep it until the review is over.
+
+    Args:
+        tx: the transaction; it has just ended the job.
+        job: as it was while it ran.
+        job_hold_id: the hold of its price.
+        how: who has done it, and what that has earned in credits.
+    """
+    currency = Currency(job.currency)
+    kept, source = ledger.review(currency), ledger.revenue(Currency.CREDIT)
+    if currency == Currency.CREDIT:
+        source = kept
+    # All that the transfers below move, also what `capture` releases.
+    buyer, rest = ledger.held(job.user_id, currency), job.price_held - how.price
+    movements = (
+        Movement(buyer, kept, how.price),
+        Movement(buyer, ledger.available(job.user_id, currency), rest),
+        Movement(source, ledger.held(how.worker, Currency.CREDIT), how.earned),
+    )
+    await ledger.lock(tx, movements)
+    await ledger.capture(
+        tx, job_hold_id, [(kept, how.price)], transfer_ids=how.resolution, now=how.now
+    )
+    await keep(tx, job, how)
+
+
+async def keep(tx: Transaction, job: JobRow, how: Beginning, *, is_draw: bool = False) -> None:
+    """Begin the review of a payment which the house's account for reviews has received just now.
+
+    Args:
+        tx: the transaction, which has locked every account that this moves money between.
+        job: as it was while it ran.
+        how: who has done it, what was received for it, and what of that they earn in credits.
+        is_draw: whether it pays for the time of an attempt, and not for a result.
+    """
+    currency, house = Currency(job.currency), ledger.revenue(Currency.CREDIT)
+    source = ledger.review(currency) if currency == Currency.CREDIT else house
+    review = ReviewRow(
+        job_id=job.id,
+        attempt=job.attempts,
+        user_id=how.worker,
+        buyer_id=job.user_id,
+        earned=how.earned,
+        currency=currency,
+        price=how.price,
+        created_at=how.now,
+        review_until=how.now + how.seconds,
+        state=ReviewStatus.HELD,
+        reason=None,
+        disputed_at=None,
+        resolved_at=None,
+        is_draw=int(is_draw),
+    )
+    hold = HoldRow(hold_of(review), how.worker, Currency.CREDIT, how.earned, None)
+    await ledger.hold(tx, hold, transfer_id=how.hold_id, now=how.now, source=source)
+    await queries.insert(tx, review)
+
+
+async def schedule(tx: Transaction, job_id: str, until: int) -> None:
+    """Let the buyer of a finished job look at it until a moment, unless the review is decided."""
+    await queries.schedule(tx, job_id, until)
+
+
+async def give_back(
+    tx: Transaction, chosen: Decision, job_id: str, *, is_draw: bool = False
+) -> None:
+    """Give a buyer the price of a finished job back, unless it was paid for; the job is locked.
+
+    With `is_draw` it is the pay of its earlier attempts for their time.
+    """
+    assert chosen.state == ReviewStatus.REVERSED  # noqa: S101 - nothing else gives money back
+    rows = await queries.of_job(tx, job_id)
+    is_open = (ReviewStatus.HELD, ReviewStatus.DISPUTED)
+    chosen_rows = [row for row in rows if bool(row.is_draw) == is_draw]
+    await _resolve(tx, chosen, [row for row in chosen_rows if row.state in is_open])
+
+
+async def _of_buyer(tx: Transaction, user_id: str, job_id: str) -> list[ReviewRow]:
+    """Lock a buyer's job, and return its reviews."""
+    await tx.lock("jobs", [job_id])
+    job = await job_queries.find(tx, job_id)
+    if job is None or job.user_id != user_id:
+        raise MarketError(Code.JOB_NOT_FOUND)
+    rows = await queries.of_job(tx, job_id)
+    if not rows:
+        raise MarketError(Code.NOT_REVIEWABLE)
+    return rows
+
+
+async def _confirm(tx: Transaction, chosen: Decision, user_id: str, job_id: str) -> None:
+    rows = await _of_buyer(tx, user_id, job_id)
+    open_rows = [row for row in rows if row.state in (ReviewStatus.HELD, ReviewStatus.DISPUTED)]
+    if not open_rows and not any(row.state == ReviewStatus.CONFIRMED for row in rows):
+        raise MarketError(Code.NOT_REVIEWABLE)
+    await _resolve(tx, chosen, open_rows)
+
+
+async def _dispute(tx: Transaction, user_id: str, job_id: str, *, reason: str, now: int) -> None:
+    rows = await _of_buyer(tx, user_id, job_id)
+    is_new = await queries.dispute(tx, job_id, reason=reason, now=now)
+    if not is_new and not any(row.state == ReviewStatus.DISPUTED for row in rows):
+        raise MarketError(Code.NOT_REVIEWABLE)
+
+
+async def _expire(tx: Transaction, chosen: Decision, job_id: str) -> None:
+    await tx.lock("jobs", [job_id])
+    rows = await queries.of_job(tx, job_id)
+    held = [row for row in rows if row.state == ReviewStatus.HELD]
+    await _resolve(tx, chosen, [row for row in held if row.review_until <= chosen.now])
+
+
+async def _decide(tx: Transaction, chosen: Decision, job_id: str) -> list[ReviewRow]:
+    await tx.lock("jobs", [job_id])
+    job = await job_queries.find(tx, job_id)
+    if job is None:
+        raise MarketError(Code.JOB_NOT_FOUND)
+    rows = await queries.of_job(tx, job_id)
+    disputed = [row for row in rows if row.state == ReviewStatus.DISPUTED]
+    decided = [row for row in rows if row.state == chosen.state]
+    if not disputed and not decided:
+        raise MarketError(Code.NOT_REVIEWABLE, "Nobody disputes the payment of this job.")
+    if chosen.state == ReviewStatus.REVERSED:
+        attempts = [row.attempt for row in disputed]
+        for device_id in await attempt_queries.devices_of(tx, job_id, attempts):
+            await trust.checked(tx, device_id, is_right=False)
+    await _resolve(tx, chosen, disputed)
+    return disputed or decided
+
+
+async def _resolve(tx: Transaction, chosen: Decision, rows: Sequence[ReviewRow]) -> None:
+    """End reviews of one job that are open: pay the workers and the house, or the buyer."""
+    if not rows:
+        return
+    # All of them at once: accounts are locked in one order, whoever locks them.
+    await tx.lock("accounts", sorted({account for row in rows for account in _accounts_of(row)}))
+    for row in rows:
+        await _resolve_one(tx, chosen, row)
+
+
+def _accounts_of(review: ReviewRow) -> set[str]:
+    """Return every account that the end of a review may touch."""
+    currency = Currency(review.currency)
+    return {
+        ledger.held(review.user_id, Currency.CREDIT),
+        ledger.available(review.user_id, Currency.CREDIT),
+        ledger.available(review.buyer_id, currency),
+        ledger.review(currency),
+        ledger.revenue(currency),
+        ledger.revenue(Currency.CREDIT),
+    }
+
+
+async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> None:
+    ReviewStatus(review.state).require_before(chosen.state)
+    if not await queries.resolve(tx, review, after=chosen.state, now=chosen.now):
+        raise MarketError(Code.NOT_REVIEWABLE)
+    currency = Currency(review.currency)
+    kept, is_credit = ledger.review(currency), currency == Currency.CREDIT
+    if chosen.state == ReviewStatus.REVERSED:
+        # The worker's part goes back to where it came from.
+        earner = kept if is_credit else ledger.revenue(Currency.CREDIT)
+        rest = Movement(kept, ledger.available(review.buyer_id, currency), review.price)
+        kind = TransferKind.REFUND
+        if not review.is_draw:
+            await job_queries.earn_nothing(tx, review.job_id)
+    else:
+        earner = ledger.available(review.user_id, Currency.CREDIT)
+        amount = review.price - review.earned if is_credit else review.price
+        rest = Movement(kept, ledger.revenue(currency), amount)
+        kind = TransferKind.FEE
+    hold_id, new_id = hold_of(review), chosen.new_id
+    captured = await ledger.capture(
+        tx,
+        hold_id,
+        [(earner, review.earned)],
+        transfer_ids=TransferIds(new_id(), new_id()),
+        now=chosen.now,
+    )
+    assert captured is not None  # noqa: S101 - a review that is open has an open hold
+    key = f"{hold_id}:{kind}"
+    transfer = Transfer(new_id(), key, kind, hold_id, currency, (rest,), chosen.now)
+    await ledger.post(tx, transfer)

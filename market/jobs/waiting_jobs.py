@@ -1,0 +1,307 @@
+"""Reading the jobs that wait out of the store: all at the start, then what is heard of, in batches.
+
+Now and then all are compared again, because a notice may be lost, and so may memory be full.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from market.jobs import copies
+from market.jobs.matching import JobBook, Needs, WaitingJob
+from market.jobs.specs import Specs
+from proxyctl.protocol.jobspec import Resources, SpecError
+from storage.dispatch import claims as queries
+from storage.dispatch.claims import ExcludedRow, WaitingRow
+from storage.engines.errors import StoreError, UnavailableError, level_of
+from storage.engines.store import Store, Transaction
+from storage.jobs import copies as copy_queries
+from storage.jobs.copies import MemberRow
+
+# Jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when these go.
+JOBS_MAX = 200_000
+READ_MAX_JOBS = 200
+PAGE_JOBS = 2_000
+# Everything that is heard of is read at once. This finds what was not heard of.
+COMPARE_SECONDS = 60.0
+FAILED_SECONDS = 1.0
+# A clock that counts whole seconds may be behind the one that waits.
+AGAIN_SECONDS_MIN = 0.1
+
+_logger = logging.getLogger("jobs")
+
+
+class _Input(Struct):
+    unpack: bool = False
+
+
+class Runs(Struct):
+    """What of a payload decides where a job can run."""
+
+    image: str = ""
+    network: str = "none"
+    ports: list[msgspec.Raw] = []
+    inputs: list[_Input] = []
+    checkpoint: dict[str, Any] | None = None
+
+    @property
+    def has_archives(self) -> bool:
+        """Whether its device unpacks something: an input, or the checkpoint of another device."""
+        return self.checkpoint is not None or any(each.unpack for each in self.inputs)
+
+
+class Excluded(NamedTuple):
+    """Whose devices do not get a job, and in which networks; a copy is one of a group."""
+
+    owners: frozenset[str]
+    group: str = ""
+    networks: frozenset[str] = frozenset()
+
+
+class _Found(NamedTuple):
+    """What the store says of jobs that may wait."""
+
+    rows: list[WaitingRow]
+    excluded: list[ExcludedRow]
+    members: Sequence[MemberRow]
+    exclusions: Mapping[str, tuple[set[str], set[str]]]
+
+
+NOBODY: tuple[set[str], set[str]] = (set(), set())
+_payload = msgspec.json.Decoder(Runs)
+_resources = msgspec.json.Decoder(Resources)
+
+
+class WaitingJobs:
+    """Keeps a book of jobs as the store has them.
+
+    Args:
+        store: the database.
+        book: those in memory that no device was found for.
+        specs: knows which secrets can be read.
+        credit: what a credit is worth, in micro-USD.
+        found: is called with each job that was read; it adds it to the book, or finds a device.
+        is_claimed: says whether a job is being given to a device, and so is in no book.
+        now: returns the time in UTC seconds.
+        unreadable: ends a job whose secrets nobody can read any more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        book: JobBook,
+        specs: Specs,
+        credit: int,
+        found: Callable[[WaitingJob], None],
+        is_claimed: Callable[[str], bool],
+        now: Callable[[], int],
+        unreadable: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        self._unreadable = unreadable
+        self._store = store
+        self._book = book
+        self._specs = specs
+        self._credit = credit
+        self._found = found
+        self._is_claimed = is_claimed
+        self._now = now
+        # When jobs are to be read again, because others may have them then: at most those in the
+        # book, and those that were given away since.
+        self._again_at: dict[str, int] = {}
+        self._unread: dict[str, None] = {}
+        self._must_compare = True
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._is_failing = False
+
+    def read_soon(self, job_id: str) -> None:
+        """Have a job read that may wait."""
+        if len(self._unread) < JOBS_MAX:
+            self._unread[job_id] = None
+        else:
+            self._must_compare = True
+        self._wake.set()
+
+    def compare_soon(self) -> None:
+        """Have everything compared with the store."""
+        self._must_compare = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Read until cancelled; a failing store delays it."""
+        while True:
+            try:
+                async with asyncio.timeout(self._patience()):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._must_compare |= not self._read_again()
+            else:
+                self._read_again()
+            self._wake.clear()
+            try:
+                await self.catch_up()
+            except StoreError as error:
+                if not self._is_failing:
+                    _logger.log(
+                        level_of(error, logging.WARNING),
+                        "jobs wait for the store to return: %s",
+                        error,
+                    )
+                self._is_failing = True
+                self._wake.set()
+                await asyncio.sleep(FAILED_SECONDS)
+            else:
+                self._is_failing = False
+
+    def _patience(self) -> float:
+        """Return for how many seconds nothing is to be done but to wait for what is heard of."""
+        first = min(self._again_at.values(), default=None)
+        if first is None:
+            return COMPARE_SECONDS
+        return min(max(first - self._now(), AGAIN_SECONDS_MIN), COMPARE_SECONDS)
+
+    def _read_again(self) -> bool:
+        """Have jobs read that others may have by now; return whether there are any."""
+        now = self._now()
+        due = [job_id for job_id, again_at in self._again_at.items() if again_at <= now]
+        for job_id in due:
+            del self._again_at[job_id]
+            self._unread[job_id] = None
+        return bool(due)
+
+    async def catch_up(self) -> None:
+        """Read what is to be read now.
+
+        Raises:
+            StoreError: what was not read is read the next time.
+        """
+        # What is heard of from here on may have happened after the store was asked: it counts anew.
+        if self._must_compare:
+            self._must_compare = False
+            try:
+                await self._compare()
+            except BaseException:
+                self._must_compare = True
+                raise
+        while self._unread:
+            batch = list(islice(self._unread, READ_MAX_JOBS))
+            for job_id in batch:
+                del self._unread[job_id]
+            try:
+                found = await self._store.read(_read, batch, self._now())
+            except BaseException:
+                self._unread.update(dict.fromkeys(batch))
+                raise
+            for job_id in batch:
+                self._book.remove(job_id)  # it is taken anew, if it still waits
+            for job_id in self._take(found):
+                await self._end(job_id)
+
+    async def _end(self, job_id: str) -> None:
+        """End a job whose secrets nobody can read any more; what fails comes again."""
+        if self._unreadable is None:
+            return
+        try:
+            await self._unreadable(job_id)
+        except UnavailableError:
+            self._unread[job_id] = None
+            raise
+        except Exception:  # the next comparison finds it
+            _logger.exception("job %s, which cannot be read, cannot be ended", job_id)
+
+    def _take(self, found: _Found) -> list[str]:
+        """Keep jobs, or find devices for them; return those whose secrets cannot be read."""
+        unreadable: list[str] = []
+        owners: dict[str, set[str]] = {}
+        for job_id, user_id, again_at in found.excluded:
+            owners.setdefault(job_id, set()).add(user_id)
+            if again_at is not None and len(self._again_at) < JOBS_MAX:
+                self._again_at[job_id] = min(again_at, self._again_at.get(job_id, again_at))
+        groups = {member.job_id: member.group_id for member in found.members}
+        for row in found.rows:
+            self._book.remove(row.job_id)  # a copy that was read along with another one
+            if self._is_claimed(row.job_id) or len(self._book) >= JOBS_MAX:
+                continue
+            others, networks = found.exclusions.get(row.job_id, NOBODY)
+            excluded = Excluded(
+                frozenset(owners.get(row.job_id, ())) | others,
+                groups.get(row.job_id, ""),
+                frozenset(networks),
+            )
+            try:
+                job = self._job(row, excluded)
+            except (msgspec.DecodeError, SpecError):  # no other job waits for it
+                _logger.exception("job %s cannot be read, and is given to no device", row.job_id)
+            else:
+                if job is None:
+                    unreadable.append(row.job_id)
+                else:
+                    self._found(job)
+        return unreadable
+
+    def _job(self, row: WaitingRow, excluded: Excluded) -> WaitingJob | None:
+        """Return a job; None for one whose secrets nobody can read any more."""
+        if row.secrets is not None and self._specs.payload_of(row.payload, row.secrets) is None:
+            return None
+        needs = needs_of(row.payload, row.resources, row.job_type, row.min_reputation)
+        return WaitingJob(
+            row.job_id,
+            needs,
+            price=row.price_credit * self._credit // row.duration_hrs,
+            created_at=row.created_at,
+            buyer=row.user_id,
+            attempts=row.attempts,
+            excluded=excluded.owners,
+            group=excluded.group,
+            networks=excluded.networks,
+        )
+
+    async def _compare(self) -> None:
+        """Find what is not in the book and should be, and drop what is and should not."""
+        known = set(self._book)
+        after = ""
+        while len(self._book) + len(self._unread) < JOBS_MAX:
+            page = await self._store.read(queries.waiting_page, after=after, limit=PAGE_JOBS)
+            for job_id, attempts in page:
+                known.discard(job_id)
+                if self._book.attempts(job_id) != attempts and not self._is_claimed(job_id):
+                    self._unread[job_id] = None
+            if len(page) < PAGE_JOBS:
+                break
+            after = page[-1].job_id
+        else:
+            return  # what was not compared may still wait
+        for job_id in known:
+            self._unread[job_id] = None
+            self._book.remove(job_id)
+
+
+def needs_of(payload: str | None, resources: str, job_type: str, min_reputation: int) -> Needs:
+    """Return the needs of a job, out of the columns of its specification; it may run nothing.
+
+    Raises:
+        msgspec.DecodeError, SpecError: a column cannot be read.
+    """
+    runs = Runs() if payload is None else _payload.decode(payload)
+    return Needs.of(
+        runs,
+        _resources.decode(resources),
+        job_type,
+        min_reputation=min_reputation,
+        has_archives=runs.has_archives,
+    )
+
+
+async def _read(tx: Transaction, job_ids: Sequence[str], now: int) -> _Found:
+    """Read jobs, and the other copies of those that are copies: who may have them has changed."""
+    members = await copy_queries.members(tx, job_ids)
+    ids = dict.fromkeys((*job_ids, *(member.job_id for member in members)))
+    rows = await queries.waiting(tx, list(ids))
+    tried = [row.job_id for row in rows if row.attempts]
+    excluded = await queries.excluded(tx, tried, now=now) if tried else []
+    return _Found(rows, excluded, members, await copies.exclusions(tx, members))

@@ -1,0 +1,1 @@
+"""Credits: amounts, the ledger of accounts, and the audit of the books."""

@@ -1,0 +1,188 @@
+"""The audit: every sum in the ledger, recomputed from its entries and from the open work."""
+
+from msgspec import Struct
+
+from market.money.money import Currency, as_decimal
+from storage.assistant import assistant as assistant_queries
+from storage.bandwidth import sessions as bandwidth_queries
+from storage.bandwidth import usage as usage_queries
+from storage.engines.store import Store, Transaction
+from storage.exits import exits as exit_queries
+from storage.jobs import copies as copy_queries
+from storage.jobs import replica_pay as draw_queries
+from storage.jobs import reviews as review_queries
+from storage.money import ledger as queries
+from storage.money.ledger import DifferenceRow, TotalRow
+from storage.trust import samples as sample_queries
+
+
+class Check(Struct, frozen=True):
+    """An invariant of the ledger, and a line for each case that breaks it."""
+
+    promise: str
+    differences: tuple[str, ...]
+
+
+class Report(Struct, frozen=True):
+    """The outcome of an audit: how much was read, and every check."""
+
+    accounts: int
+    transfers: int
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check holds."""
+        return not any(check.differences for check in self.checks)
+
+
+async def audit_ledger(store: Store) -> Report:
+    """Audit the whole ledger over one snapshot, while the daemon goes on writing.
+
+    Raises:
+        UnavailableError: the store did not answer.
+    """
+    return await store.read(_audit)
+
+
+async def _audit(tx: Transaction) -> Report:
+    totals = await queries.totals(tx)
+    checks = (
+        Check(
+            "every balance is the sum of its entries",
+            tuple(
+                f"{row.reference} holds {as_decimal(row.actual)}, "
+                f"its entries make {as_decimal(row.expected)}"
+                for row in await queries.misstated_balances(tx)
+            ),
+        ),
+        Check("each currency sums to zero", tuple(_unbalanced(totals))),
+        Check(
+            "no user's account is below zero",
+            tuple(
+                f"{row.reference} holds {as_decimal(row.actual)}"
+                for row in await queries.overdrawn(tx)
+            ),
+        ),
+        Check("held money is the sum of open holds", _lines(await queries.held_against_holds(tx))),
+        Check("every hold was set aside in full", _lines(await queries.holds_without_posting(tx))),
+        Check(
+            "every resolved hold paid out what it captured, and released the rest",
+            _lines(await queries.resolutions_against_postings(tx)),
+        ),
+        Check(
+            "open holds are open work",
+            tuple(
+                f"{row.reference}: "
+                f"{'open hold without work' if row.actual else 'work without hold'}"
+                for row in await queries.holds_against_work(tx)
+            ),
+        ),
+        Check(
+            "every session's counters are the sums of its leases",
+            tuple(await bandwidth_queries.usage_mismatches(tx)),
+        ),
+        Check(
+            "the hours and days of every session add up to what it has used",
+            tuple(
+                f"{row.session_id}: expected {row.expected}, found {row.actual}"
+                for row in await usage_queries.mismatches(tx)
+            ),
+        ),
+        Check(
+            "every reward for a photo was paid once, and nothing else was",
+            _lines(await assistant_queries.rewards_against_postings(tx)),
+        ),
+        Check(
+            "holds are drawn from as attempts were paid, for the time that their jobs have",
+            (
+                *_lines(await draw_queries.against_holds(tx)),
+                *_lines(await draw_queries.against_postings(tx)),
+                *_counts(await draw_queries.overused(tx)),
+            ),
+        ),
+        *await _review_checks(tx),
+        *await _exit_checks(tx),
+    )
+    accounts = await queries.count_accounts(tx)
+    return Report(accounts, await queries.count_transfers(tx), checks)
+
+
+async def _review_checks(tx: Transaction) -> tuple[Check, ...]:
+    return (
+        Check(
+            "what the house keeps of jobs in review is theirs",
+            _lines(await review_queries.kept_against_reviews(tx)),
+        ),
+        Check(
+            "every job in review was paid for, and its worker's part is held",
+            _lines(await review_queries.reviews_against_holds(tx)),
+        ),
+        Check(
+            "copies are paid for, or given back, as their comparison was decided",
+            _counts(await copy_queries.against_money(tx)),
+        ),
+        Check(
+            "samples are paid for that were right, and no others",
+            _lines(await sample_queries.against_money(tx)),
+        ),
+        Check(
+            "every review that was decided paid its worker and the house, or its buyer",
+            _lines(await review_queries.resolutions_against_postings(tx)),
+        ),
+    )
+
+
+async def _exit_checks(tx: Transaction) -> tuple[Check, ...]:
+    return (
+        Check(
+            "exits carried no more of a lease than it has used, and their counts add up",
+            (
+                *_counts(await exit_queries.leases_against_use(tx)),
+                *_counts(await exit_queries.leases_overused(tx)),
+                *_counts(await exit_queries.days_against_use(tx)),
+            ),
+        ),
+        Check(
+            "exits earn their share of the price of their bytes",
+            _lines(await exit_queries.earned_against_price(tx)),
+        ),
+        Check(
+            "what the house owes exits is what it has advanced of sessions that go on",
+            (
+                *_lines(await exit_queries.payable_against_advances(tx)),
+                *_lines(await exit_queries.advances_against_use(tx)),
+                *_lines(await exit_queries.advances_against_holds(tx)),
+            ),
+        ),
+        Check(
+            "every settled session paid its exits what they have earned of it",
+            (
+                *_lines(await exit_queries.earnings_against_use(tx)),
+                *_lines(await exit_queries.earnings_against_postings(tx)),
+            ),
+        ),
+        Check(
+            "pending money is the sum of earnings that are neither paid out nor reversed",
+            _lines(await exit_queries.pending_against_earnings(tx)),
+        ),
+    )
+
+
+def _unbalanced(totals: list[TotalRow]) -> list[str]:
+    sums = {
+        currency: sum(row.amount for row in totals if row.currency == currency)
+        for currency in Currency
+    }
+    return [f"{currency} sums to {as_decimal(total)}" for currency, total in sums.items() if total]
+
+
+def _lines(rows: list[DifferenceRow]) -> tuple[str, ...]:
+    return tuple(
+        f"{row.reference}: expected {as_decimal(row.expected)}, found {as_decimal(row.actual)}"
+        for row in rows
+    )
+
+
+def _counts(rows: list[DifferenceRow]) -> tuple[str, ...]:
+    return tuple(f"{row.reference}: expected {row.expected}, found {row.actual}" for row in rows)

@@ -1,0 +1,263 @@
+"""The double-entry ledger: balanced transfers, and holds that are resolved exactly once."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.money.money import Currency
+from storage.engines.errors import ConstraintError
+from storage.engines.store import Transaction
+from storage.money import ledger as queries
+from storage.money.ledger import EntryRow, HoldRow
+
+REFUSAL_OF_CONSTRAINT = {
+    "accounts_never_negative": Code.INSUFFICIENT_FUNDS,
+    "accounts_within_bounds": Code.AMOUNT_TOO_LARGE,
+    "entries_whole_and_positive": Code.AMOUNT_TOO_LARGE,
+}
+
+
+def available(user_id: str, currency: Currency) -> str:
+    """Return the account from which a user spends."""
+    return f"user:{user_id}:available:{currency}"
+
+
+def held(user_id: str, currency: Currency) -> str:
+    """Return the account that holds a user's money for work that is not done yet."""
+    return f"user:{user_id}:held:{currency}"
+
+
+def pending(user_id: str) -> str:
+    """Return the account of what a user's exits have earned and is not paid out yet, in USD."""
+    return f"user:{user_id}:pending:{Currency.USD}"
+
+
+def deposits(currency: Currency) -> str:
+    """Return the house's account that deposits come from: its balance is minus all deposits."""
+    return f"house:deposits:{currency}"
+
+
+def revenue(currency: Currency) -> str:
+    """Return the house's account that collects its fees and sales."""
+    return f"house:revenue:{currency}"
+
+
+def rewards(currency: Currency) -> str:
+    """Return the house's account from which rewards are paid."""
+    return f"house:rewards:{currency}"
+
+
+def review(currency: Currency) -> str:
+    """Return the house's account of what it keeps of jobs whose buyers may still dispute them."""
+    return f"house:review:{currency}"
+
+
+def exit_payable() -> str:
+    """Return the house's account of what it owes exits, in USD.
+
+    Its balance is minus what was posted for them out of sessions that go on.
+    """
+    return f"house:exit_payable:{Currency.USD}"
+
+
+class TransferKind(StrEnum):
+    """Why money moves; the values are stored with each transfer, so they never change."""
+
+    DEPOSIT = "deposit"
+    HOLD = "hold"
+    CAPTURE = "capture"
+    RELEASE = "release"
+    PAYOUT = "payout"
+    REFERRAL = "referral"
+    REWARD = "reward"
+    REFUND = "refund"
+    EXIT_EARNING = "exit_earning"
+    REVERSAL = "reversal"
+    FEE = "fee"
+
+
+class TransferIds(NamedTuple):
+    """Identifiers for the two transfers that resolve a hold."""
+
+    capture: str
+    release: str
+
+
+class Movement(NamedTuple):
+    """`amount` micro-units that leave the account `debit` and reach the account `credit`."""
+
+    debit: str
+    credit: str
+    amount: int
+
+
+class Transfer(Struct, frozen=True):
+    """One movement of money, or several that are posted together or not at all.
+
+    `business_key` makes it happen once: `bandwidth:{id}:capture`. `reference` is what it was for,
+    as its users see it: `bandwidth:{id}`.
+    """
+
+    id: str
+    business_key: str
+    kind: TransferKind
+    reference: str
+    currency: Currency
+    movements: Sequence[Movement]
+    created_at: int
+
+
+async def open_accounts(tx: Transaction, user_id: str) -> None:
+    """Open a user's accounts in every currency, empty."""
+    accounts = []
+    for currency in Currency:
+        accounts.append((available(user_id, currency), user_id, "available", str(currency)))
+        accounts.append((held(user_id, currency), user_id, "held", str(currency)))
+    await queries.insert_accounts(tx, accounts)
+
+
+async def lock(tx: Transaction, movements: Sequence[Movement]) -> None:
+    """Lock every account of some movements.
+
+    A unit that posts several transfers calls it for all of them before the first, so that two such
+    units lock in one order and cannot deadlock.
+    """
+    accounts = {movement.debit for movement in movements if movement.amount}
+    accounts |= {movement.credit for movement in movements if movement.amount}
+    await tx.lock("accounts", sorted(accounts))
+
+
+async def post(tx: Transaction, transfer: Transfer) -> bool:
+    """Post a transfer; False, and nothing moved, when its business key was posted before.
+
+    Raises:
+        MarketError: `insufficient_funds`, when a user's account would fall below zero;
+            `amount_too_large`, when an account would exceed the bounds of the schema.
+    """
+    if not await queries.insert_transfer(
+        tx,
+        transfer_id=transfer.id,
+        business_key=transfer.business_key,
+        kind=transfer.kind,
+        reference=transfer.reference,
+        created_at=transfer.created_at,
+    ):
+        return False
+    movements = [movement for movement in transfer.movements if movement.amount]
+    await lock(tx, movements)
+    entries = [EntryRow(str(transfer.currency), *movement) for movement in movements]
+    try:
+        if len(entries) == 1:
+            await queries.insert_entry(tx, transfer.id, 0, entries[0])
+        elif entries:  # a session may have gone through thousands of exits
+            await queries.insert_entries(tx, transfer.id, entries)
+    except ConstraintError as error:
+        refusal = REFUSAL_OF_CONSTRAINT.get(error.constraint)
+        is_ours = any(movement.amount < 0 for movement in movements)  # not the caller's mistake
+        if refusal is None or is_ours:
+            raise
+        raise MarketError(refusal) from error
+    return True
+
+
+async def posted(tx: Transaction, business_key: str) -> list[Movement]:
+    """Return the movements of a transfer; none when it was never posted."""
+    entries = await queries.find_entries(tx, business_key)
+    return [Movement(entry.debit_account, entry.credit_account, entry.amount) for entry in entries]
+
+
+async def hold(
+    tx: Transaction, request: HoldRow, *, transfer_id: str, now: int, source: str | None = None
+) -> None:
+    """Move the price of work that begins now to the user's held account.
+
+    It comes from what the user can spend, or from another account, `source`.
+
+    Raises:
+        MarketError: `insufficient_funds`.
+    """
+    currency = Currency(request.currency)
+    movement = Movement(
+        source or available(request.user_id, currency),
+        held(request.user_id, currency),
+        request.amount,
+    )
+    await post(tx, _of_hold(transfer_id, request, TransferKind.HOLD, (movement,), now))
+    await queries.insert_hold(tx, request, now)
+
+
+async def capture(
+    tx: Transaction,
+    hold_id: str,
+    payments: Sequence[tuple[str, int]],
+    *,
+    transfer_ids: TransferIds,
+    now: int,
+) -> HoldRow | None:
+    """Resolve a hold: pay `payments` from what was not drawn, and release the rest to its user.
+
+    Args:
+        tx: the transaction.
+        hold_id: the hold.
+        payments: `(account, micro-units)` each.
+        transfer_ids: identifiers for the two transfers.
+        now: UTC seconds.
+
+    Returns:
+        The resolved hold; None when it was resolved before, and then nothing moves.
+    """
+    captured = sum(amount for _, amount in payments)
+    resolved = await queries.resolve_hold(tx, hold_id, captured=captured, resolved_at=now)
+    if resolved is None:
+        return None
+    used = resolved.captured or 0  # with what was drawn before
+    assert captured <= used <= resolved.amount  # noqa: S101 - the schema's own check, said here too
+    currency = Currency(resolved.currency)
+    source = held(resolved.user_id, currency)
+    captures = [Movement(source, account, amount) for account, amount in payments]
+    rest = Movement(source, available(resolved.user_id, currency), resolved.amount - used)
+    await lock(tx, [*captures, rest])
+    capture_id, release_id = transfer_ids
+    await post(tx, _of_hold(capture_id, resolved, TransferKind.CAPTURE, captures, now))
+    await post(tx, _of_hold(release_id, resolved, TransferKind.RELEASE, (rest,), now))
+    return resolved
+
+
+async def draw(
+    tx: Transaction,
+    hold_id: str,
+    payments: Sequence[tuple[str, int]],
+    *,
+    key: str,
+    transfer_id: str,
+    now: int,
+) -> None:
+    """Pay some of a hold, which stays open.
+
+    Args:
+        tx: the transaction.
+        hold_id: the hold, which is open, and has so much left.
+        payments: `(account, micro-units)` each.
+        key: the business key: what is paid with the same one is paid once.
+        transfer_id: the identifier of the transfer.
+        now: UTC seconds.
+    """
+    row = await queries.draw_from_hold(tx, hold_id, sum(amount for _, amount in payments))
+    assert row is not None  # noqa: S101 - open work has an open hold
+    currency = Currency(row.currency)
+    source = held(row.user_id, currency)
+    movements = [Movement(source, account, amount) for account, amount in payments]
+    kind = TransferKind.CAPTURE
+    is_new = await post(tx, Transfer(transfer_id, key, kind, hold_id, currency, movements, now))
+    assert is_new  # noqa: S101 - or the hold would be drawn from without it
+
+
+def _of_hold(
+    transfer_id: str, row: HoldRow, kind: TransferKind, movements: Sequence[Movement], now: int
+) -> Transfer:
+    """Return one of the three transfers of a hold."""
+    key, currency = f"{row.id}:{kind}", Currency(row.currency)
+    return Transfer(transfer_id, key, kind, row.id, currency, movements, now)

@@ -1,0 +1,501 @@
+"""The feed of events: read in pages, or followed as they come, with what was missed first.
+
+Whoever follows is handed what this process has recorded the moment that it is committed. What other
+daemons have recorded is looked up as soon as they say so, once for all readers here. A reader that
+is slow, and one that comes again after an event, reads from the store where it left off: in memory
+there is a bounded number of events for each.
+
+Identifiers are made before the commit, so an event may become visible after one with a later
+identifier. Who comes again therefore hears the last half a minute before the event that it names
+again, too; whoever must not act twice goes by the identifier.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Literal
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.events.context import Context
+from market.notify.live_usage import LiveUsage, UsageFrame
+from storage.engines.errors import StoreError, level_of
+from storage.events import events as queries
+from storage.events.events import EventRow
+
+HEARTBEAT_SECONDS = 15.0
+# Of one login: tabs of a browser share one stream, and so do programs with any sense.
+STREAMS_PER_LOGIN_MAX = 4
+STREAMS_PER_USER_MAX = 32
+# For how much longer than its identifier says an event may take to be committed. Units of work have
+# time limits of seconds.
+OVERLAP_SECONDS = 30
+RETENTION_SECONDS = 30 * 86_400
+PAGE_MAX_EVENTS = 100
+# Events that wait for a reader: a second of a busy buyer. One with more of them reads the store.
+QUEUED_MAX_EVENTS = 100
+# Sessions of which a frame waits for a reader.
+QUEUED_MAX_FRAMES = 1_000
+# Events that a reader was just sent, so that it is not sent them twice when it looks by itself:
+# those of 45 seconds, of a user to whom a hundred happen in each.
+SENT_MAX_EVENTS = 5_000
+# Events of other daemons that are looked up together, and how many may wait for that.
+FETCH_MAX_EVENTS = 500
+UNFETCHED_MAX_EVENTS = 20_000
+# How often the database is watched for commits of programs beside this service, such as
+# `proxyd wallet deposit`. Theirs take less than the overlap from the identifier to the commit.
+WATCH_SECONDS = 1.0
+WATCH_OVERLAP_SECONDS = 5
+FAILED_SECONDS = 1.0
+DELETED_MAX_EVENTS = 5_000
+DELETED_MAX_TIMES = 20
+
+_logger = logging.getLogger("events")
+
+
+class EventFeedTerms(Struct, frozen=True):
+    """How many may follow at once, of all logins together; may be replaced."""
+
+    streams: int = 500
+
+
+class Bye(Enum):
+    """Why a stream ends: the daemon stops."""
+
+    DRAINING = "draining"
+
+
+class Idle(Struct, frozen=True):
+    """Nothing has happened for a while.
+
+    `id` is where to go on from, as if it were an event, for whoever has heard of none; or "".
+    """
+
+    id: str = ""
+
+
+Item = EventRow | UsageFrame | Idle | Bye
+
+
+class Wanted(Struct, frozen=True):
+    """What is followed: events of these types, all of them if it is empty; and live usage."""
+
+    types: frozenset[str] = frozenset()
+    has_usage: bool = True
+
+
+class _Reader:
+    """One who follows: what waits for it, within bounds.
+
+    `behind` is the first event that did not fit; from there on it is read from the store, where it
+    has looked by itself at `looked_at` (UTC seconds). Once it `has_been_shown` how all sessions
+    are, it hears of those that move.
+    """
+
+    __slots__ = (
+        "_frames",
+        "_rows",
+        "_sent",
+        "behind",
+        "end",
+        "has_been_shown",
+        "looked_at",
+        "must_look",
+        "wanted",
+        "woken",
+    )
+
+    def __init__(self, wanted: Wanted, now: int) -> None:
+        self.wanted = wanted
+        self.looked_at = now
+        self.woken = asyncio.Event()
+        self.behind: str | None = None
+        self.must_look = False
+        self.has_been_shown = False
+        self.end: Bye | None = None
+        self._rows: deque[EventRow] = deque()
+        self._frames: dict[str, UsageFrame] = {}
+        self._sent: dict[str, None] = {}
+
+    def offer(self, row: EventRow) -> None:
+        """Have an event wait, if it is wanted."""
+        if self.wanted.types and row.type not in self.wanted.types:
+            return
+        if self.behind is None and len(self._rows) >= QUEUED_MAX_EVENTS:
+            self.behind = min(each.id for each in self._rows)
+            self._rows.clear()
+        if self.behind is None:
+            self._rows.append(row)
+        else:
+            self.behind = min(self.behind, row.id)
+        self.woken.set()
+
+    def show(self, frame: UsageFrame) -> None:
+        """Have a frame wait, in the place of an older one of its session."""
+        if frame.session_id in self._frames or len(self._frames) < QUEUED_MAX_FRAMES:
+            self._frames[frame.session_id] = frame
+            self.woken.set()
+
+    def finish(self, why: Bye) -> None:
+        """Have the stream end."""
+        self.end = why
+        self.woken.set()
+
+    def look(self) -> None:
+        """Have the reader read the store: something may have been missed."""
+        self.must_look = True
+        self.woken.set()
+
+    def take(self) -> Iterator[EventRow | UsageFrame]:
+        """Return what waits, the events first, each once."""
+        while self._rows:
+            row = self._rows.popleft()
+            if self.is_new(row):
+                yield row
+        frames, self._frames = self._frames, {}
+        yield from frames.values()
+
+    def is_new(self, row: EventRow) -> bool:
+        """Say whether an event was not sent just now, and note that it is."""
+        if row.id in self._sent:
+            return False
+        self._sent[row.id] = None
+        if len(self._sent) > SENT_MAX_EVENTS:
+            del self._sent[next(iter(self._sent))]
+        return True
+
+
+class EventFeed:
+    """Shows users their events.
+
+    Args:
+        context: the store, the time, and what was recorded.
+        terms: how many may follow; may be replaced.
+        usage: makes frames of live usage.
+    """
+
+    def __init__(self, context: Context, terms: EventFeedTerms, usage: LiveUsage) -> None:
+        self.terms = terms
+        self._store = context.store
+        self._now = context.now
+        self._identifiers = context.identifiers
+        self._usage = usage
+        self._by_user: dict[str, set[_Reader]] = {}
+        self._by_login: dict[str, int] = {}
+        self._count = 0
+        self._has_ended = False
+        self._unfetched: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        context.events.listen(self)
+
+    def __len__(self) -> int:
+        """How many follow."""
+        return self._count
+
+    # --- pages ---------------------------------------------------------------------------------
+
+    async def page(
+        self,
+        user_id: str,
+        *,
+        types: Collection[str] = (),
+        after: str = "",
+        limit: int,
+        order: Literal["newest", "oldest"] = "newest",
+    ) -> tuple[list[EventRow], str]:
+        """Return a part of a user's events, and the `after` of the next part; "" where none is.
+
+        A part has fewer than `limit`, perhaps none, where a bounded number was looked at and few
+        of them are of these types.
+
+        Args:
+            user_id: whose.
+            types: only these; all of them if it is empty.
+            after: what the part before gave; "" to begin.
+            limit: how many at most.
+            order: the newest first, or the oldest.
+        """
+        if order == "newest":
+            return await self._store.read(
+                queries.page_back, user_id, types=types, before=after, limit=limit
+            )
+        return await self._store.read(
+            queries.page_on, user_id, types=types, after=after, limit=limit
+        )
+
+    async def sweep(self) -> int:
+        """Delete events that are older than they are kept, a bounded number; return how many.
+
+        Raises:
+            StoreError: they are deleted another time.
+        """
+        before = beginning_of(self._now() - RETENTION_SECONDS)
+        deleted = 0
+        for _ in range(DELETED_MAX_TIMES):
+            most = DELETED_MAX_EVENTS
+            gone = await self._store.write(queries.delete_before, before, limit=most)
+            deleted += gone
+            if gone < most:
+                break
+        return deleted
+
+    # --- streams -------------------------------------------------------------------------------
+
+    async def follow(
+        self,
+        user_id: str,
+        login_id: str,
+        wanted: Wanted,
+        *,
+        since: str | None,
+    ) -> AsyncGenerator[Item, None]:
+        """Yield what happens to a user, until the reader goes or the daemon stops.
+
+        The first item comes at once, and one at least every `HEARTBEAT_SECONDS`. To whom nothing
+        was missed it says where to go on from if the stream breaks before there is an event. An
+        event that was committed before that item is not new: no later item repeats it.
+
+        Args:
+            user_id: whose events.
+            login_id: of which no more than a few streams may be open.
+            wanted: which of them.
+            since: an event; those after it come first, and some before it. None for what is new.
+
+        Raises:
+            MarketError: `too_busy`, at the first item, when too many follow.
+            StoreError: the store cannot say now which events are new.
+        """
+        with self._reading(user_id, login_id, wanted) as reader:
+            if since is None:
+                await self._note_past(user_id, reader)
+            yield Idle(self._identifiers.new() if since is None else "")
+            async for item in self._items(user_id, reader, since):
+                yield item
+
+    async def _note_past(self, user_id: str, reader: _Reader) -> None:
+        """Count the last events as sent: looks at the store overlap with the time before them."""
+        after = beginning_of(reader.looked_at - OVERLAP_SECONDS)
+        async for _ in self._missed(user_id, reader, after):
+            pass
+
+    async def _items(
+        self, user_id: str, reader: _Reader, since: str | None
+    ) -> AsyncGenerator[Item, None]:
+        """Yield what `follow` does, whoever may read it."""
+        if since is not None:
+            async for row in self._missed(user_id, reader, _overlapping(since)):
+                yield row
+        heartbeat_at = _loop_time() + HEARTBEAT_SECONDS
+        while True:
+            async for item in self._due(user_id, reader):
+                yield item
+            if reader.end is not None:
+                yield reader.end
+                return
+            if _loop_time() >= heartbeat_at:
+                yield Idle()
+                reader.must_look = True
+                heartbeat_at = _loop_time() + HEARTBEAT_SECONDS
+                continue
+            await _woken(reader.woken, heartbeat_at - _loop_time())
+
+    async def _due(
+        self, user_id: str, reader: _Reader
+    ) -> AsyncGenerator[EventRow | UsageFrame, None]:
+        """Yield what waits for a reader, and what did not fit."""
+        reader.woken.clear()
+        for item in reader.take():
+            yield item
+        while reader.behind is not None or reader.must_look:
+            start, looks, now = reader.behind, reader.must_look, self._now()
+            if looks:
+                # From where it looked last: this process may have stood still for a while.
+                start = min(beginning_of(reader.looked_at - OVERLAP_SECONDS), start or "g")
+            assert start is not None  # noqa: S101 - one of both was there
+            reader.behind, reader.must_look = None, False
+            async for row in self._missed(user_id, reader, start[:-1]):
+                yield row
+            if looks:
+                reader.looked_at = now
+
+    async def _missed(
+        self, user_id: str, reader: _Reader, after: str
+    ) -> AsyncGenerator[EventRow, None]:
+        """Yield the events in the store behind an identifier that were not just sent."""
+        types = reader.wanted.types
+        while True:
+            rows, after = await self._store.read(
+                queries.page_on, user_id, types=types, after=after, limit=PAGE_MAX_EVENTS
+            )
+            for row in rows:
+                if reader.end is not None:
+                    return
+                if reader.is_new(row):
+                    yield row
+            if not after:
+                return
+
+    @contextmanager
+    def _reading(self, user_id: str, login_id: str, wanted: Wanted) -> Iterator[_Reader]:
+        readers = self._by_user.get(user_id, set())
+        # As with other slots, nobody has more of them than are left for the others.
+        left = min(STREAMS_PER_USER_MAX, self.terms.streams - self._count)
+        is_full = len(readers) >= left
+        if is_full or self._by_login.get(login_id, 0) >= STREAMS_PER_LOGIN_MAX:
+            raise MarketError(Code.TOO_BUSY)
+        reader = _Reader(wanted, self._now())
+        if self._has_ended:
+            reader.finish(Bye.DRAINING)
+        self._by_user.setdefault(user_id, readers).add(reader)
+        self._by_login[login_id] = self._by_login.get(login_id, 0) + 1
+        self._count += 1
+        try:
+            yield reader
+        finally:
+            self._count -= 1
+            self._by_login[login_id] -= 1
+            if not self._by_login[login_id]:
+                del self._by_login[login_id]
+            readers = self._by_user[user_id]
+            readers.discard(reader)
+            if not readers:
+                del self._by_user[user_id]
+
+    def end(self) -> None:
+        """Let all streams end: the daemon stops, and readers come again, to it or to another."""
+        self._has_ended = True
+        for readers in self._by_user.values():
+            for reader in readers:
+                reader.finish(Bye.DRAINING)
+
+    async def send_usage(self) -> None:
+        """Show those who watch what has moved since the last time; to be called once a second.
+
+        Raises:
+            StoreError: they see it another time.
+        """
+        watching: dict[str, list[_Reader]] = {}
+        for user_id, readers in self._by_user.items():
+            wanting = [reader for reader in readers if reader.wanted.has_usage]
+            if wanting:
+                watching[user_id] = wanting
+        for user_id, frame, is_news in await self._usage.frames(watching):
+            for reader in watching[user_id]:
+                if is_news or not reader.has_been_shown:
+                    reader.show(frame)
+        for wanting in watching.values():
+            for reader in wanting:
+                reader.has_been_shown = True
+
+    # --- what was recorded: market.events.recording.Listener -------------------------------------
+
+    def recorded(self, rows: Sequence[EventRow]) -> None:
+        """See `Listener.recorded`."""
+        if not self._by_user:
+            return
+        for row in rows:
+            for reader in self._by_user.get(row.user_id, ()):
+                reader.offer(row)
+
+    def told(self, keys: Sequence[tuple[str, str]]) -> None:
+        """See `Listener.told`."""
+        for user_id, event_id in keys:
+            if user_id not in self._by_user:
+                continue
+            if len(self._unfetched) >= UNFETCHED_MAX_EVENTS:
+                self.may_have_missed()
+                return
+            self._unfetched[event_id] = None
+            self._wake.set()
+
+    def may_have_missed(self) -> None:
+        """See `Listener.may_have_missed`."""
+        for readers in self._by_user.values():
+            for reader in readers:
+                reader.look()
+
+    async def run(self) -> None:
+        """Look up what other daemons have recorded, until cancelled."""
+        while True:
+            await self._wake.wait()
+            event_ids = list(self._unfetched)[:FETCH_MAX_EVENTS]
+            for event_id in event_ids:
+                del self._unfetched[event_id]
+            if not self._unfetched:
+                self._wake.clear()
+            if not event_ids:
+                continue
+            try:
+                self.recorded(await self._store.read(queries.find, event_ids))
+            except StoreError as error:
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "events of other daemons are looked up later: %s",
+                    error,
+                )
+                await asyncio.sleep(FAILED_SECONDS)
+                self.may_have_missed()
+
+    async def watch(self) -> None:
+        """Look up what programs on this machine have recorded, until cancelled.
+
+        They send no notice where the database has none; but the store's version changes, which
+        costs nothing to see. A heartbeat finds the events that this misses.
+        """
+        seen = self._store.version()
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            version = self._store.version()
+            if version is None or version == seen or not self._by_user:
+                continue
+            seen = version
+            after = beginning_of(self._now() - WATCH_OVERLAP_SECONDS)
+            try:
+                self.recorded(
+                    await self._store.read(
+                        queries.later_of, self._by_user, after=after, limit=FETCH_MAX_EVENTS
+                    )
+                )
+            except StoreError as error:
+                _logger.log(
+                    level_of(error, logging.WARNING),
+                    "events of other programs come with heartbeats: %s",
+                    error,
+                )
+
+
+def beginning_of(seconds: int) -> str:
+    """Return what sorts before every identifier that was made at a time, in UTC seconds, or later.
+
+    And after every one that was made before.
+    """
+    return _prefix(max(seconds, 0) * 1_000)
+
+
+def _overlapping(event_id: str) -> str:
+    """Return where to begin for whoever has read up to an event: some time before it."""
+    milliseconds = int(event_id[:8] + event_id[9:13], 16)
+    return _prefix(max(milliseconds - OVERLAP_SECONDS * 1_000, 0))
+
+
+def _prefix(milliseconds: int) -> str:
+    """Return the digits that identifiers of a moment begin with (RFC 9562, section 5.7)."""
+    digits = f"{milliseconds:012x}"
+    return f"{digits[:8]}-{digits[8:]}-"
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _woken(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but no longer."""
+    try:
+        async with asyncio.timeout(max(seconds, 0)):
+            await event.wait()
+    except TimeoutError:
+        return

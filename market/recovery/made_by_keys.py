@@ -1,0 +1,72 @@
+"""Worker tokens and webhooks that API keys have made: ended with a stolen key, or with all of them.
+
+A key of a line that was rolled counts for the line: a later one ends the work of an earlier one.
+"""
+
+from collections.abc import Sequence
+
+from market.devices.devices import Devices, Revoked, revoke_device
+from market.events.context import Context
+from market.exits.consents import Exits
+from market.jobs.jobs import Jobs
+from market.notify.webhooks import BY_KEY, disable_all
+from storage.accounts import keys as key_queries
+from storage.accounts import users
+from storage.devices import made_by_keys as queries
+from storage.devices.made_by_keys import MadeRow
+from storage.engines.store import Transaction
+
+
+class MadeByKeys:
+    """Counts and ends what the keys of users have made.
+
+    Args:
+        context: the store, the time and the record of events.
+        devices: forget tokens that were revoked.
+        exits: cut those of devices that were revoked.
+        jobs: take their work back.
+    """
+
+    def __init__(self, context: Context, devices: Devices, exits: Exits, jobs: Jobs) -> None:
+        self._context = context
+        self._store = context.store
+        self._devices = devices
+        self._exits = exits
+        self._jobs = jobs
+
+    async def counts(self, user_id: str) -> dict[str, MadeRow]:
+        """Return the counts of tokens and endpoints in use, by the line of keys that made them."""
+        rows = await self._store.read(queries.counts, user_id)
+        return {row.purse_id: row for row in rows}
+
+    async def end(self, user_id: str, key_id: str) -> None:
+        """End what the line of a key has made; doing it again changes nothing."""
+
+        async def unit(tx: Transaction) -> list[Revoked]:
+            await users.lock(tx, user_id)  # a request of the key that is under way comes first
+            key = await key_queries.find(tx, user_id, key_id)
+            if key is None:
+                return []
+            await disable_all(tx, self._context, user_id, reason=BY_KEY, made_by=key.purse_id)
+            return await revoke_made(tx, self._context, user_id, key.purse_id)
+
+        await self.ended(await self._store.write(unit))
+
+    async def ended(self, revoked: Sequence[Revoked]) -> None:
+        """Have devices be refused, cut and without work whose tokens a transaction has revoked."""
+        for each in revoked:
+            self._devices.note_revoked(each.token_hash)
+            self._exits.tell(each.device_id)
+            await self._jobs.take_back_from(each.device_id)
+
+
+async def revoke_made(
+    tx: Transaction, context: Context, user_id: str, purse_id: str = ""
+) -> list[Revoked]:
+    """Revoke the worker tokens that a line of keys has made, or all keys of a user."""
+    revoked = []
+    for device_id in await queries.devices(tx, user_id, purse_id):
+        token_hash = await revoke_device(tx, context, device_id, user_id, context.now())
+        if token_hash is not None:
+            revoked.append(Revoked(device_id, token_hash))
+    return revoked

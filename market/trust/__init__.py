@@ -1,0 +1,1 @@
+"""Trust in devices: their reputation, and checks by jobs with known answers."""

@@ -1,0 +1,98 @@
+"""What becomes of samples: jobs of the operator whose right result is known.
+
+A device is told nothing of that. What it hands in is compared in the transaction that takes it.
+Who is right is paid like for other work. Who is wrong is not: the price goes back to the operator,
+and what the device has in review waits for the operator's decision.
+"""
+
+import math
+import secrets
+
+from market.base.states import JobStatus
+from market.trust import trust
+from market.trust.reputation import NEW
+from storage.engines.store import Transaction
+from storage.jobs.jobs import JobRow
+from storage.trust import samples as queries
+from storage.trust.samples import SampleRow
+
+RIGHT, WRONG, NONE = "right", "wrong", "none"
+# Until it was right so often, a device is sampled after every other job on average. After each one
+# would be no better: it would know that after a sample comes a job that is none.
+TRUSTED_CHECKS = 10
+NEW_SHARE = 0.5
+LEAST_SHARE = 0.02
+FREEZE_MAX_JOBS = 10_000  # more than a device does while its work is in review
+NOT_RIGHT = "The result is not right."
+FROZEN = (
+    "The device that did this has handed in a wrong result for a sample, whose answer is known."
+)
+
+
+def jobs_until_next(streak: int) -> int:
+    """Draw how many jobs a device does before its next sample.
+
+    Args:
+        streak: how many of its results were right since one was not.
+    """
+    share = NEW_SHARE if streak < TRUSTED_CHECKS else max(LEAST_SHARE, 1 / streak)
+    uniform = 1 - secrets.randbelow(1 << 53) / (1 << 53)  # above 0, at most 1
+    return 1 + int(math.log(uniform) / math.log1p(-share))
+
+
+async def begin_turn(tx: Transaction, device_id: str) -> None:
+    """Draw when a device has its next sample."""
+    reputation = (await trust.of_devices(tx, [device_id])).get(device_id, NEW)
+    await queries.set_jobs_left(tx, device_id, jobs_until_next(reputation.streak))
+
+
+async def find(tx: Transaction, job_id: str) -> SampleRow | None:
+    """Return a sample; None for any other job."""
+    return await queries.find(tx, job_id)
+
+
+async def is_wrong(tx: Transaction, job: JobRow) -> bool:
+    """Say whether a job is a sample whose result was taken, and was not right."""
+    if job.status != JobStatus.FAILED:
+        return False
+    sample = await queries.find(tx, job.id)
+    return sample is not None and sample.outcome == WRONG
+
+
+async def count(tx: Transaction, job: JobRow, owner_id: str, *, least_price: int) -> None:
+    """Count a job that a device has completed, and that is none: samples come after some of these.
+
+    What costs next to nothing does not count, nor does an owner's own job: else a device could have
+    itself be paid for samples alone. Reputations are locked before this, and accounts after.
+    """
+    if job.device_id is not None and job.price_credit >= least_price and job.user_id != owner_id:
+        await queries.count_job(tx, job.device_id)
+
+
+async def judge(tx: Transaction, sample: SampleRow, result: str, *, now: int) -> bool:
+    """Compare the result of a sample, and say whether it is right.
+
+    Its job is locked; other jobs of the device are locked here, and then reputations, but no
+    account, and the caller settles the job.
+    """
+    is_right = result.strip() == sample.answer
+    device_id = sample.device_id
+    if is_right:
+        await trust.checked(tx, device_id, is_right=True)
+    else:
+        frozen = await queries.held_reviews(tx, device_id, limit=FREEZE_MAX_JOBS)
+        await tx.lock("jobs", frozen)
+        await trust.checked(tx, device_id, is_right=False)
+        await queries.freeze(tx, device_id, frozen, reason=FROZEN, now=now)
+        await begin_turn(tx, device_id)
+    await queries.end(tx, sample.job_id, RIGHT if is_right else WRONG)
+    return is_right
+
+
+async def unproven(tx: Transaction, sample: SampleRow) -> None:
+    """Note that a device has not done a sample: it has shown nothing, and has the next one soon.
+
+    How soon is drawn. If it were known, whoever fails at all samples would know them.
+    """
+    await queries.end(tx, sample.job_id, NONE)
+    await queries.set_jobs_left(tx, sample.device_id, jobs_until_next(0))

@@ -1,0 +1,144 @@
+"""What attempts and checks say of devices, written in the transaction in which they end.
+
+Each event moves the device's reputation and its owner's, so that a new token begins where the owner
+stands. Who pays nothing is not heard, nor is who takes their own jobs, and what happens between one
+buyer and one owner counts a few times a day: whoever makes reputation up needs fees and time.
+"""
+
+from collections.abc import Callable, Sequence
+
+from market.attempts.attempts import FailureKind
+from market.trust.reputation import NEW, Reputation, is_good, of_device
+from storage.attempts import attempts as attempt_queries
+from storage.engines.store import Transaction
+from storage.jobs.jobs import JobRow
+from storage.trust import trust as queries
+from storage.trust.trust import ReputationRow
+
+# Of one buyer's jobs, for or against one owner's devices, in a day. Whoever runs both sides, or
+# wants to hurt another, needs as many accounts as the marketplace has others.
+COUNTED_PER_BUYER_DAY = 4
+# Good ones of jobs that are paid at once, without a review: a buyer and an owner who are one person
+# lose nothing by them but the fees, and wait for nothing.
+UNREVIEWED_PER_BUYER_DAY = 1
+DAY_SECONDS = 86_400
+
+
+async def ended(
+    tx: Transaction,
+    job: JobRow,
+    outcome: str,
+    kind: FailureKind | None,
+    *,
+    is_reviewed: bool,
+    least_price: int,
+    now: int,
+) -> None:
+    """Count an attempt that ends in this transaction.
+
+    Args:
+        tx: the transaction; it has locked the job.
+        job: as it was while it ran; one that nobody ran counts for nobody.
+        outcome: how the attempt ends.
+        kind: whose fault it was, as the device says.
+        is_reviewed: whether the buyer of such a job has time to look at the result.
+        least_price: micro-credits; what pays less is as good as free, and does not count.
+        now: UTC seconds.
+    """
+    if job.device_id is None or job.price_credit < least_price:
+        return
+    has_begun = False
+    if kind is FailureKind.REFUSED:
+        begun = await attempt_queries.begun(tx, job.id, job.attempts)
+        has_begun = begun.work_started_at is not None
+    good = is_good(outcome, kind, has_begun=has_begun)
+    if good is None:
+        return
+    owners = await queries.owners(tx, [job.device_id])
+    owner_id = owners[job.device_id]
+    if owner_id == job.user_id:
+        return
+    await tx.lock("reputations", sorted((job.device_id, owner_id)))
+    counts = await queries.count_buyer(
+        tx,
+        owner_id=owner_id,
+        buyer_id=job.user_id,
+        day=now // DAY_SECONDS,
+        most=COUNTED_PER_BUYER_DAY if is_reviewed or not good else UNREVIEWED_PER_BUYER_DAY,
+    )
+    if counts:
+        await _change(
+            tx, job.device_id, owner_id, lambda before: before.after_attempt(is_good=good)
+        )
+
+
+async def lock(tx: Transaction, device_id: str) -> None:
+    """Lock what the end of an attempt of a device may change; to be called before accounts are.
+
+    Most attempts are counted before they are paid. One that is paid first would wait with the
+    accounts of the house for one that has the reputation, and waits for the house.
+    """
+    owners = await queries.owners(tx, [device_id])
+    await tx.lock("reputations", sorted((device_id, owners[device_id])))
+
+
+async def checked(tx: Transaction, device_id: str, *, is_right: bool) -> None:
+    """Count a result of a device that was compared with what is known to be right.
+
+    Args:
+        tx: the transaction. Where it checks several devices, it takes them in the order of their
+            identifiers, and before it locks accounts.
+        device_id: the device.
+        is_right: what came of it.
+    """
+    owners = await queries.owners(tx, [device_id])
+    await _change(
+        tx, device_id, owners[device_id], lambda before: before.after_check(is_right=is_right)
+    )
+
+
+async def of_devices(tx: Transaction, device_ids: Sequence[str]) -> dict[str, Reputation]:
+    """Return what counts for each of these devices; unknown devices are left out."""
+    owners = await queries.owners(tx, device_ids)
+    rows = await queries.find(tx, [*owners, *owners.values()])
+    return {
+        device_id: of_device(_reputation(rows.get(device_id)), _reputation(rows.get(owner_id)))
+        for device_id, owner_id in owners.items()
+    }
+
+
+async def _change(
+    tx: Transaction, device_id: str, owner_id: str, change: Callable[[Reputation], Reputation]
+) -> None:
+    """Change the reputations of a device and of its owner."""
+    ids = sorted((device_id, owner_id))
+    rows = await queries.find(tx, ids)
+    if len(rows) < len(ids):
+        owner = _reputation(rows.get(owner_id)) or NEW
+        device = of_device(None, owner)
+        await queries.add(tx, [_row(owner_id, "owner", owner), _row(device_id, "device", device)])
+    # Again, for what was added just now, by whoever that was.
+    await tx.lock("reputations", ids)
+    rows = await queries.find(tx, ids)
+    after = []
+    for row in rows.values():
+        before = _reputation(row)
+        assert before is not None  # noqa: S101 - the row is there
+        after.append(_row(row.id, row.kind, change(before)))
+    await queries.write(tx, after)
+
+
+def _reputation(row: ReputationRow | None) -> Reputation | None:
+    return None if row is None else Reputation(*row[2:])
+
+
+def _row(key: str, kind: str, reputation: Reputation) -> ReputationRow:
+    return ReputationRow(
+        key,
+        kind,
+        reputation.reliability,
+        reputation.correctness,
+        reputation.attempts,
+        reputation.checks,
+        reputation.streak,
+    )

@@ -1,0 +1,1 @@
+"""Attached exits: their port, their control connections, and TLS."""

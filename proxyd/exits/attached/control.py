@@ -1,0 +1,498 @@
+"""The control connection of an exit: frames over TLS, as long as it is attached.
+
+It says hello, the marketplace is asked whether it may attach, and from then on orders go out and
+answers come in. Whatever it sends is bounded: it pays for bytes out of an allowance that grows with
+time, and with each order that it is given.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast, final
+
+from market.base.errors import MarketError
+from proxyctl.protocol.frames import (
+    PREFACE,
+    WORK,
+    Associate,
+    Dial,
+    Dialled,
+    Drain,
+    For,
+    Frame,
+    FrameError,
+    FrameReader,
+    Hello,
+    Lend,
+    Lent,
+    Over,
+    Ping,
+    Pong,
+    Preface,
+    Sorry,
+    State,
+    Tunnel,
+    encode,
+)
+from proxyd.exits.attached.attached import Attached
+from proxyd.wire.links import is_link
+from storage.engines.errors import StoreError, level_of
+
+HELLO_SECONDS: Final = 10.0  # to say hello, and to be taken: many round trips, and a busy store
+# What an exit may send by itself: a ping and a change of its state now and then. More than that is
+# kept for a burst of them.
+BYTES_PER_SECOND: Final = 2048
+BURST_BYTES: Final = 64 * 1024
+# An answer to an order has 37 at most, one to a ping 11, and 11 more on its way to a borrower; to a
+# loan there may be two.
+ANSWER_BYTES: Final = 64
+# A change of its state takes it out of the directory or files it anew: with 100,000 exits that is a
+# quarter of a millisecond. A device looks at itself once a second.
+STATE_BYTES: Final = 1024
+# What waits for an exit that does not read: hundreds of orders, which it will never obey in time.
+WAITING_MAX_BYTES: Final = 256 * 1024
+GOODBYE_SECONDS: Final = 5.0  # to take the last words
+OLDEST_PROTOCOL: Final = 1
+AGAIN_SECONDS: Final = 60  # for what passes: it may try again then
+SOON_SECONDS: Final = 5
+PAUSED: Final = "exit_paused"
+
+_logger = logging.getLogger("exits")
+
+
+class Loaner(Protocol):
+    """Lends exits to other nodes, and borrows theirs."""
+
+    __slots__ = ()
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many exits are borrowed, how many are lent, and for how many it stands in."""
+
+    def find(self, attachment: int) -> Attached | None:
+        """Return the exit of another node whose work connections name an attachment."""
+
+    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
+        """Act on what an agent says of a loan; raises FrameError if it cannot be said."""
+
+    def ponged(self, attached: Attached, frame: Pong) -> None:
+        """Hear an answer to a question that was not this node's own."""
+
+    def ended(self, attached: Attached, reason: str) -> None:
+        """Hear that an exit is gone, or must not carry anything."""
+
+    def change_heartbeat(self, seconds: float) -> None:
+        """Ask so often whether what is borrowed is there."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+@final
+class NoLoans(Loaner):
+    """A node without others lends nothing, and borrows nothing."""
+
+    __slots__ = ()
+
+    def counts(self) -> tuple[int, int, int]:
+        """See `Loaner.counts`."""
+        return 0, 0, 0
+
+    def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - as the protocol has it
+        """See `Loaner.find`."""
+        return None
+
+    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
+        """See `Loaner.agent_said`."""
+
+    def ponged(self, attached: Attached, frame: Pong) -> None:
+        """See `Loaner.ponged`."""
+
+    def ended(self, attached: Attached, reason: str) -> None:
+        """See `Loaner.ended`."""
+
+    def change_heartbeat(self, seconds: float) -> None:
+        """See `Loaner.change_heartbeat`."""
+
+    def close(self) -> None:
+        """See `Loaner.close`."""
+
+
+class GrantedLimits(Protocol):
+    """How much a device carries at most; 0 is no limit. See `proxyctl.protocol.frames.Limits`."""
+
+    @property
+    def connections(self) -> int:
+        """At once."""
+
+    @property
+    def bytes_per_second(self) -> int:
+        """Both ways together."""
+
+    @property
+    def bytes_per_day(self) -> int:
+        """Both ways together."""
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Of targets."""
+
+
+class ExitGrant(Protocol):
+    """What the marketplace says of a device that may attach."""
+
+    @property
+    def device_id(self) -> str:
+        """Which device it is."""
+
+    @property
+    def user_id(self) -> str:
+        """Whose."""
+
+    @property
+    def min_price_per_gb(self) -> int:
+        """Micro-USD; cheaper sessions do not leave through it."""
+
+    @property
+    def limits(self) -> GrantedLimits:
+        """What it is used for at most."""
+
+    @property
+    def bytes_today(self) -> int:
+        """What it has carried since 00:00 UTC, as far as that is known."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stays attached and carries nothing."""
+
+
+class Authority(Protocol):
+    """Knows which devices may attach, and what they may do."""
+
+    async def authorize(self, token: str, terms: str) -> ExitGrant:
+        """Return what a device may do.
+
+        Args:
+            token: a worker token.
+            terms: the SHA-256 of the terms that somebody at the device has agreed to.
+
+        Raises:
+            MarketError: why it may not, in words for its owner.
+            StoreError: that cannot be said now.
+        """
+
+    async def current(self, device_id: str) -> ExitGrant:
+        """Return what a device may do by now that was authorized before.
+
+        Raises:
+            MarketError: why it may do nothing any more, in words for its owner.
+            StoreError: that cannot be said now.
+        """
+
+    def price_floor(self, country: str) -> int:
+        """Return the least price of sessions that leave there, in micro-USD per GB.
+
+        Args:
+            country: of the exit, in lower case; "" if it is not known.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ControlServices:
+    """What all control connections share.
+
+    `attach` takes an exit in, or refuses it by `Control.refuse`. `lost` hears why one is gone,
+    `paused` that it takes nothing any more, or takes connections again, `changed` what the
+    marketplace says of it by now, `suspected` what it did that no honest one does: the kind, and
+    what shows it. `spawn` runs a task that is ended with the listener. `welcome`
+    takes the connection of another node over, with what it has begun with, or says that it is none.
+    `loaner` returns who lends exits to other nodes. `admit` takes a work connection under TLS over,
+    with what has come behind its preface. `tunnel` takes a worker in, or refuses it.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    authority: Authority
+    attach: Callable[["Control", ExitGrant, Hello], None]
+    lost: Callable[[Attached, str], None]
+    paused: Callable[[Attached, str], None]
+    changed: Callable[[Attached, ExitGrant], None]
+    refused: Callable[[str], None]
+    suspected: Callable[[Attached, str, str], None]
+    admit: Callable[["Control", Preface, bytes], None]
+    tunnel: Callable[["Control", Tunnel], None]
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    welcome: Callable[[asyncio.Transport, bytes], bool]
+    loaner: Callable[[], Loaner]
+
+
+# More than 12 fields: the connection, what it may still send, and how far it has come.
+class Control(asyncio.Protocol):
+    """One control connection.
+
+    `attached` is set while its exit is attached. `began` is when it came (loop time, seconds).
+    `is_over` says that its socket is closed.
+
+    Args:
+        services: what all of them share.
+        address: where it comes from.
+        over: called once, when the connection is over.
+    """
+
+    __slots__ = (
+        "_allowance",
+        "_allowed_at",
+        "_beginning",
+        "_has_greeted",
+        "_has_heard",
+        "_is_closed",
+        "_over",
+        "_reader",
+        "_services",
+        "_timer",
+        "_transport",
+        "address",
+        "attached",
+        "began",
+        "is_over",
+    )
+
+    def __init__(
+        self, services: ControlServices, address: str, over: Callable[["Control"], None]
+    ) -> None:
+        self._services = services
+        self._over = over
+        self._reader = FrameReader()
+        self._beginning = b""  # of what is a work connection
+        self._allowance = float(BURST_BYTES)
+        self._allowed_at = services.loop.time()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_greeted = False
+        self._has_heard = False
+        self._is_closed = False
+        self.address = address
+        self.attached: Attached | None = None
+        self.began = self._allowed_at
+        self.is_over = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's inherits from nothing
+        self._timer = self._services.loop.call_later(HELLO_SECONDS, self.cut, "silent")
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if not self._has_heard:
+            self._has_heard = True
+            if data[:1] != WORK and is_link(data):
+                self._hand_over(data)
+                return
+        now = self._services.loop.time()
+        if self._allowance < BURST_BYTES:
+            more = (now - self._allowed_at) * BYTES_PER_SECOND
+            self._allowance = min(self._allowance + more, BURST_BYTES)
+        self._allowed_at = now
+        self._allowance -= len(data)
+        if self._allowance < 0:
+            self.cut("flood")
+            return
+        if self.attached is not None:
+            self.attached.heard_at = now
+        elif self._beginning or (data[:1] == WORK and not self._has_greeted):
+            self._begin_work(data)
+            return
+        try:
+            for frame in self._reader.receive_data(data):
+                self._act(frame)
+                if self._is_closed:
+                    return
+        except FrameError as error:
+            _logger.info("exit at %s: cut: it has sent %s", self.address, error)
+            self.cut("violation")
+
+    def _begin_work(self, data: bytes) -> None:
+        """It is a work connection: read its preface."""
+        self._beginning += data
+        if len(self._beginning) >= PREFACE.size:
+            self._has_greeted = True
+            preface, rest = self._beginning[: PREFACE.size], self._beginning[PREFACE.size :]
+            self._services.admit(self, Preface.decode(preface), rest)
+
+    def hand_over(self) -> asyncio.Transport:
+        """Return its transport, which is somebody else's from here on; this is over."""
+        assert self._transport is not None  # noqa: S101 - it has received something
+        transport, self._transport = self._transport, None
+        self._is_closed = self.is_over = True
+        self._stop_timer()
+        self._over(self)
+        return transport
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.is_over = True
+        self._close("lost")
+        self._over(self)
+
+    def _hand_over(self, data: bytes) -> None:
+        """It is no exit, but another node, or says so."""
+        transport = self._transport
+        if self._is_closed or transport is None:
+            return
+        if not self._services.welcome(transport, data):
+            _logger.warning("exit at %s: cut: it is no node of this service", self.address)
+            self.cut("not a node")
+            return
+        self._close("a node")
+        self.is_over = True
+        self._over(self)
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame; an exit that does not read is cut."""
+        transport = self._transport
+        if self._is_closed or transport is None:
+            return
+        if isinstance(frame, (Dial, Associate, Ping, For)):
+            self._allowance += ANSWER_BYTES
+        elif isinstance(frame, Lend):
+            self._allowance += 2 * ANSWER_BYTES
+        transport.write(encode(frame))
+        if transport.get_write_buffer_size() > WAITING_MAX_BYTES:
+            # Later: whoever gives an order must not find the exit gone before it was given.
+            self._services.loop.call_soon(self.cut, "does not read")
+
+    def refuse(self, code: str, words: str, retry_seconds: int) -> None:
+        """Tell why it is not attached, or not any more, and close.
+
+        Args:
+            code: the stable code.
+            words: for its owner.
+            retry_seconds: when to come again; 0 for not before something was changed.
+        """
+        if self._is_closed:
+            return
+        if self.attached is None:
+            self._services.refused(code)
+        self.send(Sorry(code, words, retry_seconds))
+        transport = self._transport
+        self._close(code)
+        if transport is not None:
+            transport.close()
+            self._timer = self._services.loop.call_later(GOODBYE_SECONDS, transport.abort)
+
+    def cut(self, reason: str) -> None:
+        """Close at once."""
+        if self._is_closed:
+            return
+        if self.attached is None:
+            self._services.refused(reason)
+        self._close(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def abort(self, reason: str) -> None:
+        """Close at once, also if it was refused and has not taken the last words yet."""
+        self.cut(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def drain(self, seconds: int) -> None:
+        """Tell that the daemon stops."""
+        self.send(Drain(seconds))
+
+    def check_again(self) -> None:
+        """Ask the marketplace again whether the exit may be attached, and what it may do."""
+        if self.attached is not None:
+            self._services.spawn(self._check(self.attached))
+
+    def accepted(self) -> None:
+        """It is attached: it has said hello in time."""
+        self._stop_timer()
+
+    def _act(self, frame: Frame) -> None:
+        attached = self.attached
+        if isinstance(frame, Ping):
+            self.send(Pong(frame.payload))
+        elif attached is None:
+            self._greet(frame)
+        elif isinstance(frame, Dialled):
+            self._dialled(attached, frame)
+        elif isinstance(frame, Over):
+            attached.places.over(frame.number)
+        elif isinstance(frame, Pong):
+            if not attached.ponged(frame.payload):
+                self._services.loaner().ponged(attached, frame)
+        elif isinstance(frame, (For, Lent)):
+            self._services.loaner().agent_said(attached, frame)
+        elif isinstance(frame, State):
+            self._allowance -= STATE_BYTES
+            if self._allowance < 0:
+                self.cut("flood")
+            else:
+                self._services.paused(attached, frame.paused)
+        else:
+            raise FrameError(f"a frame of the type {type(frame).__name__}, which is the daemon's")
+
+    def _greet(self, frame: Frame) -> None:
+        """Take a hello, of an exit or of a worker."""
+        if self._has_greeted or not isinstance(frame, (Hello, Tunnel)):
+            raise FrameError("something else than one hello before it was attached")
+        self._has_greeted = True
+        if isinstance(frame, Tunnel):
+            self._services.tunnel(self, frame)
+        else:
+            self._services.spawn(self._authorize(frame))
+
+    def _dialled(self, attached: Attached, frame: Dialled) -> None:
+        """An exit says how an order went; that it has none under this number is a lie."""
+        if not attached.answered(frame) and not attached.has_ordered(frame.number):
+            words = f"{frame.outcome.name} for {frame.number}, which has no order"
+            self._services.suspected(attached, "unasked", words)
+
+    async def _authorize(self, hello: Hello) -> None:
+        """Ask whether the exit may attach, and attach it."""
+        if hello.protocol < OLDEST_PROTOCOL:
+            self.refuse("version_too_old", "This program is too old for the service; update it.", 0)
+            return
+        grant = await self._granted(self._services.authority.authorize(hello.token, hello.terms))
+        if grant is not None and not self._is_closed:
+            self._services.attach(self, grant, hello)
+
+    async def _check(self, attached: Attached) -> None:
+        """Ask again; an exit that may not be attached any more is let go of with its relays."""
+        grant = await self._granted(self._services.authority.current(attached.device_id))
+        if grant is not None and not self._is_closed:
+            self._services.changed(attached, grant)
+
+    async def _granted(self, answer: Coroutine[Any, Any, ExitGrant]) -> ExitGrant | None:
+        """Return what the marketplace says, or refuse and return None."""
+        try:
+            return await answer
+        except MarketError as error:
+            word = error.code.word
+            self.refuse(word, error.message, AGAIN_SECONDS if word == PAUSED else 0)
+        except StoreError as error:
+            _logger.log(
+                level_of(error, logging.WARNING),
+                "exit at %s: cannot be looked up now: %s",
+                self.address,
+                error,
+            )
+            if self.attached is None:
+                words = "The service cannot look this device up right now."
+                self.refuse("unavailable", words, SOON_SECONDS)
+        return None
+
+    def _close(self, reason: str) -> None:
+        """Let go of the exit; only the first call counts."""
+        self._stop_timer()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        attached, self.attached = self.attached, None
+        if attached is not None:
+            self._services.lost(attached, reason)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,1 @@
+"""The choice of an exit: the directory of exits, their places, labels and countries."""

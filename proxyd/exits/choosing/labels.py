@@ -1,0 +1,249 @@
+"""The exits of labels, where several nodes must agree on them.
+
+Theory of operation
+-------------------
+A label of a session has the same exit on every node. The first node that uses it writes its choice
+down, and the others take it over (`storage.exits.mesh.bind`). Each asks once, and remembers the
+answer beside its own binding in the directory; a connection that finds it there asks nobody.
+
+A soft label whose exit is away moves on whichever node notices first: the row is changed only if it
+still names the exit that this node knew, so that of two nodes one wins, and the other takes that
+over. It is told to the others, who ask again at their next connection. What they were told over a
+link that was lost they may have missed: with each new link all is asked once more.
+
+A strict label that is new here, and for which there is no exit here, may be bound to one that is
+away: that is looked up, so that its buyer is told the same on every node.
+
+A store that does not answer is no reason to refuse a buyer: this node goes on with its own choice,
+which is nearly always the same, because all nodes look for it in the same way.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final, Protocol
+
+from proxyd.exits.choosing.directory import LABELS_PER_SESSION, Binding
+from proxyd.loop.owned_tasks import OwnedTasks
+from proxyd.wire.wants import Wants
+from storage.engines.errors import StoreError
+from storage.engines.store import Store
+from storage.exits import mesh as queries
+from storage.exits.mesh import BindingRow
+
+ANSWER_SECONDS = 3.0  # of a dial's ten; a store that works answers in milliseconds
+AWAY_SECONDS = 5.0  # a store that did not answer is not asked again for so long
+AT_ONCE: Final = 4  # a burst of new labels leaves connections of the pool to the API
+LABEL_BYTES: Final = 16
+NO_AGREEMENT: Final = -1
+
+_logger = logging.getLogger("exits")
+
+
+class Bindings(Protocol):
+    """The labels that are known here: of the directory, what is needed."""
+
+    def binding(self, wants: Wants, session_id: str) -> Binding | None:
+        """Return the binding of a label."""
+
+    def bindings(self, session_id: str) -> list[Binding]:
+        """Return all bindings of a session."""
+
+    def adopt(self, wants: Wants, session_id: str, binding: Binding, holder: str) -> None:
+        """Bind a label that is new here as others have; `holder` is the account of the session."""
+
+
+class Question:
+    """A dial that waits for the exit of a label.
+
+    Args:
+        waiting: those that wait for the same one, this one among them.
+        done: called once, unless this is cancelled first.
+    """
+
+    __slots__ = ("_waiting", "done")
+
+    def __init__(self, waiting: "dict[Question, None]", done: Callable[[], None]) -> None:
+        self._waiting = waiting
+        self.done = done
+        waiting[self] = None
+
+    def cancel(self) -> None:
+        """Wait no more."""
+        self._waiting.pop(self, None)
+
+
+class Labels:
+    """Agrees with the other nodes on the exits of labels; see the theory above.
+
+    Args:
+        loop: the event loop.
+        store: where nodes agree.
+        bindings: what is known here.
+        is_alone: says whether there is no other node, so that nobody is to be asked.
+        tell_moved: tells the other nodes that a label has moved.
+        seconds: the wall clock, in UTC.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: Store,
+        bindings: Bindings,
+        *,
+        is_alone: Callable[[], bool],
+        tell_moved: Callable[[str, str], None],
+        seconds: Callable[[], int],
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._bindings = bindings
+        self._is_alone = is_alone
+        self._tell_moved = tell_moved
+        self._seconds = seconds
+        self._agreement = 0  # what was agreed on before counts no more
+        self._away_until = 0.0
+        self._waiting: dict[tuple[str, str], dict[Question, None]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._tasks = OwnedTasks(loop, _logger, "agreeing on a label failed")
+
+    # --- what a dial asks ----------------------------------------------------------------------
+
+    def must_ask(self, wants: Wants, session_id: str) -> bool:
+        """Say whether the exit that a label has here has to be agreed on before it is used."""
+        if self._is_alone() or self._loop.time() < self._away_until:
+            return False
+        binding = self._bindings.binding(wants, session_id)
+        return binding is not None and (
+            binding.agreed_id != binding.device_id or binding.agreement != self._agreement
+        )
+
+    def must_look(self, wants: Wants, session_id: str) -> bool:
+        """Say whether a label for which there is no exit here may have one that is away."""
+        if not wants.strict or self._is_alone() or self._loop.time() < self._away_until:
+            return False
+        return self._bindings.binding(wants, session_id) is None
+
+    def ask(self, wants: Wants, session_id: str, holder: str, done: Callable[[], None]) -> Question:
+        """Agree on the exit of a label, and have the directory bind it to that.
+
+        Args:
+            wants: the label.
+            session_id: whose it is.
+            holder: the account of the session.
+            done: called later, when the directory may be asked again.
+        """
+        key = session_id, hash_of(wants)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = {}
+            self._tasks.spawn(self._ask(wants, *key, holder))
+        return Question(waiting, done)
+
+    # --- what other nodes say: see `mesh.Labels` -----------------------------------------------
+
+    def moved(self, session_id: str, label: str) -> None:
+        """Another node has moved a label: what is known of it here is old."""
+        for binding in self._bindings.bindings(session_id):
+            if binding.label == label:
+                binding.agreement = NO_AGREEMENT
+
+    def doubt(self) -> None:
+        """Moves may have been missed: what is known of all labels may be old."""
+        self._agreement += 1
+
+    # --- the rest ------------------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        """Remove what is over from the store; return how many labels that were.
+
+        A buyer may use another label for each connection: so all goes that has gathered, and of
+        each session no more stays than a node remembers.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        swept = 0
+        while True:
+            now = self._seconds()
+            removed = await self._store.write(queries.sweep_bindings, now, LABELS_PER_SESSION)
+            swept += removed
+            if removed < queries.SWEPT_MAX_BINDINGS:
+                return swept
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        self._tasks.cancel()
+        await self._tasks.wait()
+
+    async def _ask(self, wants: Wants, session_id: str, label: str, holder: str) -> None:
+        try:
+            async with self._slots:
+                if self._loop.time() >= self._away_until:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await self._agree(wants, session_id, label, holder)
+        except (StoreError, TimeoutError) as error:
+            if self._loop.time() >= self._away_until:
+                words = str(error) or "it does not answer"
+                _logger.warning("labels are bound by this node alone for now: %s", words)
+            self._away_until = self._loop.time() + AWAY_SECONDS
+        finally:
+            waiting = self._waiting.pop((session_id, label))
+        for question in tuple(waiting):
+            question.done()
+
+    async def _agree(self, wants: Wants, session_id: str, label: str, holder: str) -> None:
+        binding = self._bindings.binding(wants, session_id)
+        if binding is None:  # there is no exit here, or it was forgotten just now
+            await self._look_up(wants, session_id, label, holder)
+            return
+        agreement, now, time = self._agreement, self._seconds(), self._loop.time()
+        chosen, agreed = binding.device_id, binding.agreed_id
+        replaced = agreed if agreed != chosen else ""
+        until = now + math.ceil(binding.until - time)
+        proposal = BindingRow(chosen, binding.country, until)
+        # Before the store is asked: a move that is told meanwhile counts.
+        binding.label, binding.agreement = label, agreement
+        try:
+            row = await self._store.write(
+                queries.bind, session_id, label, proposal, replaced=replaced, now=now
+            )
+        except BaseException:
+            binding.agreement = NO_AGREEMENT
+            raise
+        if binding.device_id != chosen:  # a dial has moved it meanwhile, and the next one asks
+            binding.agreed_id = row.device_id
+            return
+        binding.agreed_id = binding.device_id = row.device_id
+        if row.device_id != chosen:
+            binding.country, binding.until = row.country, time + row.until - now
+            # A buyer who was told another exit before is told that.
+            binding.has_moved = bool(agreed) and agreed != row.device_id
+        elif replaced:
+            self._tell_moved(session_id, label)
+
+    async def _look_up(self, wants: Wants, session_id: str, label: str, holder: str) -> None:
+        """Bind a label that is new here to what others have bound it to."""
+        agreement = self._agreement
+        row = await self._store.read(queries.bound, session_id, label)
+        seconds = 0 if row is None else row.until - self._seconds()
+        if row is None or seconds <= 0 or self._bindings.binding(wants, session_id) is not None:
+            return
+        binding = Binding(row.device_id, row.country, self._loop.time() + seconds, lifetimes=0)
+        binding.label, binding.agreed_id, binding.agreement = label, row.device_id, agreement
+        self._bindings.adopt(wants, session_id, binding, holder)
+
+
+def hash_of(wants: Wants) -> str:
+    """Return what a label is known by in the store: the same one for another place is another."""
+    parts = (
+        wants.session,
+        ",".join(wants.countries),
+        wants.state,
+        wants.city,
+        str(wants.asn),
+        wants.kind,
+    )
+    return blake2b("\0".join(parts).encode(), digest_size=LABEL_BYTES).hexdigest()

@@ -1,0 +1,1 @@
+"""Connections through exits: dials, tunnels into jobs, and an exit's own address."""

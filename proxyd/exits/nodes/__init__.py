@@ -1,0 +1,1 @@
+"""Exits among nodes: links between nodes, and exits that are lent."""

@@ -1,0 +1,385 @@
+"""Exits that are attached to other nodes, borrowed for buyers who are at this one.
+
+Theory of operation
+-------------------
+The first dial through an exit that another node (its *home*) has announced borrows it: `Borrow`
+goes over the link, and an `Attached` is made here that has everything else one has, a pool, tickets
+and dials. What it has to say to the agent goes through the home (`Passed`); work connections come
+here, to this node's own exits' port, from the agent itself or, where it cannot, from the home. So
+the bytes of buyers do not go over the link, and what a buyer pays is counted here, as ever.
+
+A loan ends (`_end`) when nobody has used it for a while, when the home says so, and with the link.
+Connections that go through the exit then end with it, unless only the way to its agent was lost:
+those go on, and the listener looks after them like after those of an exit of its own.
+
+`Borrowed` with an empty code may come a second time: somebody else opens the work connections from
+now on, and needs tickets of its own.
+"""
+
+import logging
+from collections.abc import Callable
+from ipaddress import ip_address
+from itertools import islice
+from secrets import randbits
+from typing import Final, Protocol, final
+
+from market.base.networks import Address
+from proxyctl.protocol.frames import Dialled, Limits, Pong, decode_whole, encode
+from proxyctl.protocol.frames import Frame as AgentFrame
+from proxyd.counters import ExitCounters
+from proxyd.exits.attached.attached import (
+    ATTACHMENT_BITS,
+    HARMLESS,
+    SILENT_BEATS,
+    Attached,
+    ParkedBudget,
+    Pool,
+)
+from proxyd.exits.choosing.directory import Place
+from proxyd.loop.deadlines import Deadlines
+from proxyd.loop.reactor import Reactor
+from proxyd.wire.links import Borrow, Borrowed, Carrying, Frame, LoanNumbers, Passed, Return
+
+# Nobody has left through it for so long: a loan costs heartbeats, and the next one a round trip.
+IDLE_SECONDS = 300.0
+LOANS_MAX = 8192  # 10 KB each: more exits than one node's buyers use in five minutes
+EVICTED_AMONG: Final = 32  # of the oldest loans one that is idle makes room, if there is one
+
+_logger = logging.getLogger("exits")
+
+
+class NodeLink(Protocol):
+    """The connection with another node."""
+
+    @property
+    def node_id(self) -> str:
+        """The other node."""
+
+    @property
+    def loans(self) -> LoanNumbers:
+        """Gives numbers to what is borrowed over it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes over it any more."""
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame, or nothing if it is over."""
+
+
+class Lendable(Protocol):
+    """An exit that another node has announced; `borrowed` is what it is dialled by, if it is."""
+
+    borrowed: Attached | None
+
+    @property
+    def device_id(self) -> str:
+        """Which device it is."""
+
+    @property
+    def owner_id(self) -> str:
+        """Whose."""
+
+    @property
+    def min_price_per_gb(self) -> int:
+        """Micro-USD; cheaper sessions do not leave through it."""
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+
+    @property
+    def network(self) -> str:
+        """What it is counted by."""
+
+    @property
+    def address(self) -> str:
+        """As its home sees it."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it is used for at most."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What its agent and its owner offer."""
+
+    @property
+    def rtt(self) -> float:
+        """The round trip between it and its home, in seconds."""
+
+    @property
+    def link(self) -> NodeLink:
+        """The way to its home."""
+
+    def allows(self, port: int) -> bool:
+        """Say whether it may be asked for a port of targets."""
+
+
+@final
+class _Loan:
+    """One exit that is borrowed.
+
+    Args:
+        entry: what its home has announced.
+    """
+
+    __slots__ = ("_attached", "_reported", "device_id", "entry", "link", "number")
+
+    def __init__(self, entry: Lendable) -> None:
+        self.entry = entry
+        self.device_id = entry.device_id
+        self.link = entry.link
+        self.number = entry.link.loans.take()
+        self._attached: Attached | None = None
+        self._reported = (0, 0)
+
+    @property
+    def attached(self) -> Attached:
+        """The exit as it is dialled here."""
+        assert self._attached is not None  # noqa: S101 - set as soon as both are made
+        return self._attached
+
+    @attached.setter
+    def attached(self, attached: Attached) -> None:
+        self._attached = attached
+
+    def send(self, frame: AgentFrame) -> None:
+        """Say something to the exit's agent."""
+        self.link.send(Passed(self.number, encode(frame)))
+
+    def report(self) -> None:
+        """Tell the home how much goes through the exit from here, if that has changed."""
+        attached = self.attached
+        counts = len(attached.relays), attached.carried
+        if counts != self._reported:
+            self._reported = counts
+            self.link.send(Carrying(self.number, *counts))
+
+    def is_idle(self, seconds: float) -> bool:
+        """Say whether nobody has used it for so long, nor does now."""
+        attached = self.attached
+        pool = attached.pool
+        is_used = attached.relays or attached.dials or pool.waiting
+        return not is_used and pool.used_at + seconds <= attached.now()
+
+
+# More than 12 fields: what it was given, and the loans by all that they are known by.
+@final
+class Borrowing:
+    """The exits that are borrowed; see the theory above.
+
+    Args:
+        reactor: what the sockets of the loop share.
+        budget: how many connections of exits may wait.
+        counters: count them.
+        door: returns where work connections come in: a host, and a port.
+        detached: takes an exit that is gone while connections through it go on.
+        heartbeat_seconds: how often each is asked whether it is there.
+    """
+
+    __slots__ = (
+        "_beats",
+        "_budget",
+        "_by_attachment",
+        "_by_device",
+        "_by_link",
+        "_counters",
+        "_detached",
+        "_door",
+        "_reactor",
+    )
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        budget: ParkedBudget,
+        counters: ExitCounters,
+        door: Callable[[], tuple[str, int]],
+        detached: Callable[[Attached], None],
+        heartbeat_seconds: float,
+    ) -> None:
+        self._reactor = reactor
+        self._budget = budget
+        self._counters = counters
+        self._door = door
+        self._detached = detached
+        self._beats: Deadlines[Attached] = Deadlines(reactor.loop, heartbeat_seconds)
+        self._by_device: dict[str, _Loan] = {}  # the oldest first
+        self._by_attachment: dict[int, _Loan] = {}
+        self._by_link: dict[NodeLink, dict[int, _Loan]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_device)
+
+    def exit_of(self, entry: Lendable) -> Attached | None:
+        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
+        loan = self._by_device.get(entry.device_id)
+        if loan is not None:
+            if loan.entry is entry:
+                return loan.attached
+            # It has another home by now, or its home says something else of where it is.
+            self._return(loan, "attached_again")
+        if entry.link.is_over or not self._has_room():
+            return None
+        return self._borrow(entry)
+
+    def find(self, attachment: int) -> Attached | None:
+        """Return the exit whose work connections name an attachment."""
+        loan = self._by_attachment.get(attachment)
+        return None if loan is None else loan.attached
+
+    def has(self, link: NodeLink, number: int) -> bool:
+        """Say whether a number is that of a loan of this side."""
+        return number in self._by_link.get(link, ())
+
+    def change_heartbeat(self, seconds: float) -> None:
+        """Ask so often from now on whether each is there."""
+        self._beats.seconds = seconds
+
+    def close(self) -> None:
+        """Give everything back."""
+        for loan in tuple(self._by_device.values()):
+            self._return(loan, "stopping")
+        self._beats.close()
+
+    # --- what homes say ------------------------------------------------------------------------
+
+    def changed(self, entry: Lendable) -> None:
+        """A home says something else of an exit."""
+        loan = self._by_device.get(entry.device_id)
+        if loan is not None and loan.entry is entry:
+            loan.attached.limits = entry.limits
+            loan.attached.features = entry.features
+            loan.attached.min_price_per_gb = entry.min_price_per_gb
+
+    def borrowed(self, link: NodeLink, frame: Borrowed) -> None:
+        """A home lends an exit, or does not, or not any more."""
+        loan = self._by_link.get(link, {}).get(frame.number)
+        if loan is None:  # it was given back just now
+            return
+        if frame.code:
+            self._end(loan, frame.code)
+        else:
+            loan.attached.pool.reopen()
+
+    def passed(self, link: NodeLink, frame: Passed) -> None:
+        """The agent of an exit has said something.
+
+        Raises:
+            FrameError: that is no frame.
+        """
+        loan = self._by_link.get(link, {}).get(frame.number)
+        if loan is None:
+            return
+        attached, said = loan.attached, decode_whole(frame.frame)
+        attached.heard_at = attached.now()
+        if isinstance(said, Dialled):
+            attached.answered(said)
+        elif isinstance(said, Pong):
+            attached.ponged(said.payload)
+
+    def returned(self, link: NodeLink, number: int) -> None:
+        """A home has lost an exit."""
+        loan = self._by_link.get(link, {}).get(number)
+        if loan is not None:
+            self._end(loan, "lost")
+
+    def lost(self, link: NodeLink) -> None:
+        """A link is gone."""
+        for loan in tuple(self._by_link.get(link, {}).values()):
+            self._end(loan, "lost")
+
+    # --- loans ---------------------------------------------------------------------------------
+
+    def _borrow(self, entry: Lendable) -> Attached:
+        reactor, loan = self._reactor, _Loan(entry)
+        attachment = self._fresh()
+        pool = Pool(reactor, loan.send, self._budget, self._counters)
+        pool.rtt += entry.rtt
+        attached = Attached(
+            attachment,
+            entry.device_id,
+            entry.owner_id,
+            entry.min_price_per_gb,
+            entry.place,
+            entry.network,
+            _address(entry.address),
+            entry.limits,
+            pool,
+            loan.send,
+            self._beat,
+            reactor.loop.time,
+        )
+        attached.features = entry.features
+        loan.attached = entry.borrowed = attached
+        self._by_device[entry.device_id] = loan
+        self._by_attachment[attachment] = loan
+        self._by_link.setdefault(entry.link, {})[loan.number] = loan
+        self._beats.add(attached)
+        host, port = self._door()
+        entry.link.send(Borrow(loan.number, entry.device_id, host, port, attachment))
+        _logger.debug("exit %s: borrowed of node %s", entry.device_id, entry.link.node_id)
+        return attached
+
+    def _fresh(self) -> int:
+        """Return a number that no loan has, nor an exit of this node: of so many none is twice."""
+        while True:
+            number = randbits(ATTACHMENT_BITS)
+            if number and number not in self._by_attachment:
+                return number
+
+    def _has_room(self) -> bool:
+        """Say whether one more may be borrowed; one that nobody uses is given back for it."""
+        if len(self._by_device) < LOANS_MAX:
+            return True
+        for loan in tuple(islice(self._by_device.values(), EVICTED_AMONG)):
+            if loan.is_idle(0.0):
+                self._return(loan, "idle")
+                return True
+        return False
+
+    def _beat(self, attached: Attached) -> None:
+        """A heartbeat is due."""
+        loan = self._by_attachment.get(attached.attachment)
+        if loan is None:
+            return
+        if loan.is_idle(IDLE_SECONDS):
+            self._return(loan, "idle")
+            return
+        silence = attached.now() - attached.heard_at
+        if silence >= SILENT_BEATS * self._beats.seconds:
+            self._return(loan, "lost")
+            return
+        loan.report()
+        attached.pool.tend()
+        attached.ping()
+        self._beats.add(attached)
+
+    def _return(self, loan: _Loan, reason: str) -> None:
+        """Need an exit no more."""
+        loan.report()
+        loan.link.send(Return(loan.number))
+        self._end(loan, reason)
+
+    def _end(self, loan: _Loan, reason: str) -> None:
+        """Forget a loan, and cut what goes through the exit, unless that may go on."""
+        attached = loan.attached
+        loan.entry.borrowed = None
+        del self._by_device[loan.device_id]
+        del self._by_attachment[attached.attachment]
+        numbers = self._by_link[loan.link]
+        del numbers[loan.number]
+        if not numbers:
+            del self._by_link[loan.link]
+        self._beats.discard(attached)
+        _logger.debug("exit %s: borrowed no more: %s", loan.device_id, reason)
+        attached.close()
+        if reason not in HARMLESS:
+            attached.cut()
+        elif attached.relays:
+            self._detached(attached)
+
+
+def _address(text: str) -> Address:
+    return ip_address(text.partition("%")[0])

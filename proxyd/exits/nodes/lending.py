@@ -1,0 +1,306 @@
+"""Exits that are attached here, lent to other nodes whose buyers want to leave through them.
+
+Theory of operation
+-------------------
+A borrower says over its link what it has to say to an exit's agent (`Passed`), and this node, the
+exit's *home*, passes it on over the control connection (`For`), and the answers back. It decides
+nothing, but that only frames pass that a borrower may send: tickets, orders and questions whether
+the exit is there.
+
+An agent that is older than loans, or cannot reach the borrower (`Lent` with a code), gets none of
+that: a `StandIn` takes its place, and opens the work connections from here.
+
+What goes through an exit from other nodes counts towards its limits as far as they tell
+(`Carrying`, with each heartbeat): its connections at once, and the bytes of its day.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar, final
+
+from proxyctl.protocol.frames import (
+    Associate,
+    Dial,
+    Dialled,
+    For,
+    FrameError,
+    Lend,
+    Lent,
+    Park,
+    Ping,
+    Pong,
+    State,
+    Tickets,
+    decode_whole,
+    encode,
+)
+from proxyctl.protocol.frames import Frame as AgentFrame
+from proxyctl.protocol.frames import Return as ReturnToHome
+from proxyd.exits.attached.attached import Attached
+from proxyd.exits.nodes.borrowing import NodeLink
+from proxyd.exits.nodes.stand_in import StandIn, StandInServices
+from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed
+
+FEATURE: Final = "lend"  # of an agent that can carry for other daemons than its own
+LOANS_PER_EXIT: Final = 64  # an agent takes no more, and a service has no more nodes
+LOANS_MAX: Final = 32_768  # 1 KB each
+UNREACHED_MAX: Final = (
+    4096  # pairs of an exit and a node that it cannot reach, which are remembered
+)
+
+_Key = TypeVar("_Key")
+_logger = logging.getLogger("exits")
+
+
+class Lenders(Protocol):
+    """Who is attached here: of the listener, what loans need."""
+
+    def attached_here(self, device_id: str) -> Attached | None:
+        """Return the exit that a device is, if it is attached to this node."""
+
+
+@final
+class _Loan:
+    """One exit that is lent to one node.
+
+    Args:
+        link: the way to the borrower.
+        frame: what that wants.
+        number: what the agent knows the loan by.
+        attached: the exit.
+    """
+
+    __slots__ = (
+        "attached",
+        "connections",
+        "frame",
+        "link",
+        "number",
+        "size",
+        "stand_in",
+    )
+
+    def __init__(self, link: NodeLink, frame: Borrow, number: int, attached: Attached) -> None:
+        self.link = link
+        self.frame = frame
+        self.number = number
+        self.attached = attached
+        self.stand_in: StandIn | None = None
+        self.connections = 0
+        self.size = 0
+
+    @property
+    def borrower(self) -> tuple[int, str, int]:
+        """The exit and where its work connections go to."""
+        return self.attached.attachment, self.frame.host, self.frame.port
+
+    def answer(self, frame: AgentFrame) -> None:
+        """Tell the borrower what the agent says, or a stand-in in its place."""
+        self.link.send(Passed(self.frame.number, encode(frame)))
+
+    def carrying(self, connections: int, size: int) -> None:
+        """Note what goes through the exit from the borrower; what goes over here is known here."""
+        if self.stand_in is None:
+            self.attached.carried_elsewhere(connections - self.connections, size - self.size)
+            self.connections, self.size = connections, size
+
+
+@final
+class Lending:
+    """The exits that are lent; see the theory above.
+
+    Args:
+        lenders: knows who is attached.
+        services: what stand-ins need.
+        reached_at: returns where a node takes connections of other nodes, which may be over a
+            network of their own; None if it has not said that.
+    """
+
+    __slots__ = (
+        "_by_device",
+        "_by_link",
+        "_by_number",
+        "_lenders",
+        "_next",
+        "_reached_at",
+        "_services",
+        "_unreached",
+    )
+
+    def __init__(
+        self,
+        lenders: Lenders,
+        services: StandInServices,
+        reached_at: Callable[[str], tuple[str, int] | None],
+    ) -> None:
+        self._lenders = lenders
+        self._services = services
+        self._reached_at = reached_at
+        self._next = 1
+        self._by_number: dict[int, _Loan] = {}
+        self._by_link: dict[NodeLink, dict[int, _Loan]] = {}
+        self._by_device: dict[str, dict[int, _Loan]] = {}
+        self._unreached: dict[tuple[int, str, int], None] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    @property
+    def stand_ins(self) -> int:
+        """For how many loans this node stands in."""
+        return sum(loan.stand_in is not None for loan in self._by_number.values())
+
+    def close(self) -> None:
+        """Give up everything, with the connections that go over this node."""
+        for loan in tuple(self._by_number.values()):
+            self._end(loan)
+        self._services.close()
+
+    # --- what borrowers say --------------------------------------------------------------------
+
+    def borrow(self, link: NodeLink, frame: Borrow) -> None:
+        """A node wants an exit.
+
+        Raises:
+            FrameError: the number is taken.
+        """
+        if frame.number in self._by_link.get(link, ()):
+            raise FrameError("a loan with a number that is taken")
+        attached = self._lenders.attached_here(frame.device_id)
+        code = ""
+        if attached is None:
+            code = "gone"
+        elif not attached.is_open:
+            code = "paused"
+        elif (
+            len(self._by_number) >= LOANS_MAX
+            or len(self._by_device.get(frame.device_id, ())) >= LOANS_PER_EXIT
+        ):
+            code = "too_many"
+        if attached is None or code:
+            link.send(Borrowed(frame.number, code))
+            return
+        loan = _Loan(link, frame, self._next, attached)
+        self._next += 1
+        self._by_number[loan.number] = loan
+        self._by_link.setdefault(link, {})[frame.number] = loan
+        self._by_device.setdefault(frame.device_id, {})[loan.number] = loan
+        if FEATURE not in attached.features or loan.borrower in self._unreached:
+            # Before anything comes for the exit, so the borrower need not begin anew.
+            self._stand_in(loan)
+        else:
+            attached.say(Lend(loan.number, frame.host, frame.port, frame.attachment))
+
+    def passed(self, link: NodeLink, frame: Passed) -> None:
+        """A borrower has something to say to an agent.
+
+        Raises:
+            FrameError: that is nothing that a borrower may say.
+        """
+        loan = self._by_link.get(link, {}).get(frame.number)
+        if loan is None:  # it has ended just now
+            return
+        said = decode_whole(frame.frame)
+        if said is None:  # of a later version: the agent would pass it over, too
+            return
+        if not isinstance(said, (Tickets, Park, Dial, Associate, Ping)):
+            raise FrameError(f"a frame of the type {type(said).__name__}, which no borrower says")
+        if loan.stand_in is not None:
+            loan.stand_in.receive(said)
+        else:
+            loan.attached.say(For(loan.number, frame.frame))
+
+    def carrying(self, link: NodeLink, frame: Carrying) -> None:
+        """A borrower tells how much goes through an exit."""
+        loan = self._by_link.get(link, {}).get(frame.number)
+        if loan is not None:
+            loan.carrying(frame.connections, frame.size)
+
+    def returned(self, link: NodeLink, number: int) -> None:
+        """A borrower needs an exit no more."""
+        loan = self._by_link.get(link, {}).get(number)
+        if loan is not None:
+            self._end(loan)
+            if not loan.attached.is_gone:
+                loan.attached.say(ReturnToHome(loan.number))
+
+    def lost(self, link: NodeLink) -> None:
+        """A link is gone."""
+        for number in tuple(self._by_link.get(link, ())):
+            self.returned(link, number)
+
+    # --- what agents say -----------------------------------------------------------------------
+
+    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
+        """An agent says something about a loan.
+
+        Raises:
+            FrameError: that is nothing that an agent says.
+        """
+        loan = self._by_number.get(frame.number)
+        if loan is None or loan.attached is not attached:  # it has ended just now
+            return
+        if isinstance(frame, Lent):
+            if frame.code and loan.stand_in is None:
+                _logger.info(
+                    "exit %s: does not reach node %s (%s); standing in",
+                    attached.device_id,
+                    loan.link.node_id,
+                    frame.code,
+                )
+                self._remember(loan)
+                self._stand_in(loan)
+                loan.link.send(Borrowed(loan.frame.number, ""))
+            return
+        said = decode_whole(frame.frame)
+        if not isinstance(said, (Dialled, Pong, State)):
+            raise FrameError("a frame for a borrower that no agent says")
+        if loan.stand_in is None:
+            loan.link.send(Passed(loan.frame.number, frame.frame))
+
+    def ponged(self, attached: Attached, frame: Pong) -> None:
+        """An agent has answered a question that was not this node's own."""
+        for loan in self._by_device.get(attached.device_id, {}).values():
+            if loan.stand_in is not None:
+                loan.stand_in.ponged(frame)
+
+    def ended(self, attached: Attached, reason: str) -> None:
+        """An exit is gone, or must not carry anything: borrowers are told why."""
+        for loan in tuple(self._by_device.get(attached.device_id, {}).values()):
+            if loan.attached is attached:
+                loan.link.send(Borrowed(loan.frame.number, reason))
+                self._end(loan)
+                if not attached.is_gone:
+                    attached.say(ReturnToHome(loan.number))
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _stand_in(self, loan: _Loan) -> None:
+        frame = loan.frame
+        loan.carrying(0, loan.size)
+        borrower = self._reached_at(loan.link.node_id) or (frame.host, frame.port)
+        loan.stand_in = StandIn(
+            self._services, loan.attached, borrower, frame.attachment, loan.answer
+        )
+
+    def _remember(self, loan: _Loan) -> None:
+        """Ask an agent no more for what it could not do."""
+        while len(self._unreached) >= UNREACHED_MAX:
+            del self._unreached[next(iter(self._unreached))]
+        self._unreached[loan.borrower] = None
+
+    def _end(self, loan: _Loan) -> None:
+        link, device_id = loan.link, loan.frame.device_id
+        del self._by_number[loan.number]
+        _remove(self._by_link, link, loan.frame.number)
+        _remove(self._by_device, device_id, loan.number)
+        loan.carrying(0, loan.size)
+        if loan.stand_in is not None:
+            loan.stand_in.close()
+
+
+def _remove(table: dict[_Key, dict[int, _Loan]], key: _Key, number: int) -> None:
+    """Take a loan out of a table of tables, which keeps no empty ones."""
+    del table[key][number]
+    if not table[key]:
+        del table[key]

@@ -1,0 +1,97 @@
+"""Loans of exits between nodes, both ways: what this node borrows, and what it lends."""
+
+from typing import final
+
+from proxyctl.protocol.frames import For, Lent, Pong
+from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.control import Loaner
+from proxyd.exits.nodes.borrowing import Borrowing, Lendable, NodeLink
+from proxyd.exits.nodes.lending import Lending
+from proxyd.wire.links import Borrow, Borrowed, Carrying, Loan, Passed
+
+
+@final
+class Loans(Loaner):
+    """Hands what is said of loans to the side that it concerns.
+
+    Args:
+        borrowing: the exits of other nodes.
+        lending: the exits of this one.
+    """
+
+    __slots__ = ("_borrowing", "_lending")
+
+    def __init__(self, borrowing: Borrowing, lending: Lending) -> None:
+        self._borrowing = borrowing
+        self._lending = lending
+
+    def exit_of(self, entry: Lendable) -> Attached | None:
+        """Return what an exit of another node is dialled by; None when it cannot be borrowed."""
+        return self._borrowing.exit_of(entry)
+
+    # --- what other nodes say ------------------------------------------------------------------
+
+    def lending(self, link: NodeLink, frame: Loan) -> None:
+        """Act on what another node says of a loan.
+
+        Raises:
+            FrameError: it does not speak the protocol.
+        """
+        if isinstance(frame, Passed):
+            if self._borrowing.has(link, frame.number):
+                self._borrowing.passed(link, frame)
+            else:
+                self._lending.passed(link, frame)
+        elif isinstance(frame, Borrow):
+            self._lending.borrow(link, frame)
+        elif isinstance(frame, Borrowed):
+            self._borrowing.borrowed(link, frame)
+        elif isinstance(frame, Carrying):
+            self._lending.carrying(link, frame)
+        elif self._borrowing.has(link, frame.number):
+            self._borrowing.returned(link, frame.number)
+        else:
+            self._lending.returned(link, frame.number)
+
+    def changed(self, remote: Lendable) -> None:
+        """Another node says something else of an exit."""
+        self._borrowing.changed(remote)
+
+    def gone(self, remote: Lendable) -> None:
+        """An exit is gone: its node says why over the loan, if there is one."""
+
+    def lost(self, link: NodeLink) -> None:
+        """A link is gone, and with it all loans over it."""
+        self._borrowing.lost(link)
+        self._lending.lost(link)
+
+    # --- what the listener says: see `Loaner` --------------------------------------------------
+
+    def counts(self) -> tuple[int, int, int]:
+        """See `Loaner.counts`."""
+        return len(self._borrowing), len(self._lending), self._lending.stand_ins
+
+    def find(self, attachment: int) -> Attached | None:
+        """See `Loaner.find`."""
+        return self._borrowing.find(attachment)
+
+    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
+        """See `Loaner.agent_said`."""
+        self._lending.agent_said(attached, frame)
+
+    def ponged(self, attached: Attached, frame: Pong) -> None:
+        """See `Loaner.ponged`."""
+        self._lending.ponged(attached, frame)
+
+    def ended(self, attached: Attached, reason: str) -> None:
+        """See `Loaner.ended`."""
+        self._lending.ended(attached, reason)
+
+    def change_heartbeat(self, seconds: float) -> None:
+        """See `Loaner.change_heartbeat`."""
+        self._borrowing.change_heartbeat(seconds)
+
+    def close(self) -> None:
+        """See `Loaner.close`."""
+        self._borrowing.close()
+        self._lending.close()

@@ -1,0 +1,1 @@
+"""Exits among the processes of a node: questions to the process that has an exit."""

@@ -1,0 +1,1 @@
+"""Checks of exits by requests whose answers are known."""

@@ -1,0 +1,1 @@
+"""Queries on users, API keys, logins of devices, referrals and e-mails."""

@@ -1,0 +1,1 @@
+"""Queries on the assistant's photos and rewards."""

@@ -1,0 +1,1 @@
+"""Queries on sessions of traffic, their addresses, use and nodes."""

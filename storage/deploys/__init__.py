@@ -1,0 +1,1 @@
+"""Queries on deploys, rollouts and apps."""

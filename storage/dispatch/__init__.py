@@ -1,0 +1,1 @@
+"""Queries that assign jobs to devices."""

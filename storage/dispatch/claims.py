@@ -1,0 +1,325 @@
+"""Queries on jobs that wait for devices by themselves, and on giving them to devices many at once.
+
+These are the jobs with a payload whose needs were understood; others wait to be accepted.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+from storage.jobs.jobs import CHANCES, CHANCES_OF_ATTEMPT
+
+
+class WaitingKeyRow(NamedTuple):
+    """A job that waits, and how many attempts it had until now."""
+
+    job_id: str
+    attempts: int
+
+
+class WaitingRow(NamedTuple):
+    """A job of a buyer that waits: price in micro-credits, `created_at` in UTC seconds.
+
+    `min_reputation` is what its device must have at least, in millionths. `payload` and `resources`
+    are JSON, `secrets` are sealed.
+    """
+
+    job_id: str
+    user_id: str
+    job_type: str
+    price_credit: int
+    duration_hrs: int
+    created_at: int
+    attempts: int
+    payload: str
+    secrets: str | None
+    resources: str
+    min_reputation: int = 0
+
+
+class ExcludedRow(NamedTuple):
+    """The owner of devices that have no chance left at a job, or none before `again_at`."""
+
+    job_id: str
+    user_id: str
+    again_at: int | None
+
+
+class PairRow(NamedTuple):
+    """A job, the device that it is for, and how many attempts it had when that was decided.
+
+    `min_reputation` is what the device must have at least, in millionths. For a copy there is also
+    its group, and the network that the device is in, where it is known.
+    """
+
+    job_id: str
+    device_id: str
+    attempts: int
+    min_reputation: int = 0
+    group_id: str = ""
+    network: str = ""
+
+
+class StateRow(NamedTuple):
+    """How a job is, and how many attempts it has had."""
+
+    job_id: str
+    attempts: int
+    status: str
+
+
+class LoadRow(NamedTuple):
+    """How many jobs a device runs, and whether it has completed enough to be proven."""
+
+    device_id: str
+    running: int
+    is_proven: bool
+
+
+class OwnerRow(NamedTuple):
+    """A device, its owner, and the owner's oldest device."""
+
+    device_id: str
+    user_id: str
+    first_id: str
+
+
+class OwnerLoadRow(NamedTuple):
+    """The number of jobs that the devices of an owner run."""
+
+    user_id: str
+    running: int
+
+
+class HeldRow(NamedTuple):
+    """A job with a payload that a device runs, and whether it ever said so."""
+
+    device_id: str
+    job_id: str
+    attempt: int
+    is_known: bool
+
+
+class GivenRow(NamedTuple):
+    """What a device is told of a job that was given to it; `secrets` are sealed.
+
+    It is not told whose job it is (`user_id`), nor that it is a replica of a deploy.
+    """
+
+    job_id: str
+    attempt: int
+    device_id: str
+    title: str
+    job_type: str
+    duration_hrs: int
+    price_credit: int
+    payload: str
+    secrets: str | None
+    resources: str
+    timeout_seconds: int
+    user_id: str
+    deploy_id: str | None
+
+
+class OfferedRow(NamedTuple):
+    """A waiting job as it is offered; price in micro-credits, `resources` in JSON."""
+
+    job_id: str
+    title: str
+    job_type: str
+    price_credit: int
+    duration_hrs: int
+    resources: str
+
+
+# Older ones first, which is how the index of open jobs can be read backwards on both engines.
+_WAITING = """
+    FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
+    WHERE j.status = 'waiting' AND s.payload IS NOT NULL AND s.is_manual = 0
+"""
+
+
+async def waiting_page(tx: Transaction, *, after: str, limit: int) -> list[WaitingKeyRow]:
+    """Return jobs that wait for any device that suits, the oldest first."""
+    return await tx.all(
+        WaitingKeyRow,
+        f"""
+        SELECT j.id, j.attempts {_WAITING} AND j.status IN ('waiting', 'running') AND j.id > :after
+        ORDER BY j.id NULLS FIRST
+        LIMIT :limit
+        """,
+        after=after,
+        limit=limit,
+    )
+
+
+async def waiting(tx: Transaction, job_ids: Sequence[str]) -> list[WaitingRow]:
+    """Return those of these jobs that wait for any device that suits."""
+    return await tx.all(
+        WaitingRow,
+        f"""
+        SELECT j.id, j.user_id, j.job_type, j.price_credit, j.duration_hrs, j.created_at,
+            j.attempts, s.payload, s.secrets, s.resources, s.min_reputation
+        {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def excluded(tx: Transaction, job_ids: Sequence[str], *, now: int) -> list[ExcludedRow]:
+    """Return the owners whose devices have no chance at these jobs now."""
+    return await tx.all(
+        ExcludedRow,
+        f"""
+        SELECT a.job_id, d.user_id, MIN(CASE WHEN a.again_at > :now THEN a.again_at END)
+        FROM job_attempts AS a JOIN devices AS d ON d.id = a.device_id
+        WHERE a.job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        GROUP BY a.job_id, d.user_id
+        HAVING SUM({CHANCES_OF_ATTEMPT}) >= {CHANCES}
+        """,
+        now=now,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int) -> list[LoadRow]:
+    """Count what devices run, and say which are proven; revoked ones are left out."""
+    return await tx.all(
+        LoadRow,
+        f"""
+        SELECT d.id,
+            (SELECT COUNT(*) FROM jobs WHERE status = 'running' AND device_id = d.id),
+            EXISTS (
+                SELECT 1 FROM job_attempts
+                WHERE outcome = 'completed' AND device_id = d.id
+                LIMIT 1 OFFSET :others
+            )
+        FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
+        WHERE d.revoked_at IS NULL
+        """,
+        asked=json.dumps([{"id": device_id} for device_id in device_ids]),
+        others=proven_jobs - 1,
+    )
+
+
+async def owners(tx: Transaction, device_ids: Collection[str]) -> list[OwnerRow]:
+    """Return the owners of devices, each with their oldest device."""
+    return await tx.all(
+        OwnerRow,
+        f"""
+        SELECT d.id, d.user_id,
+            (SELECT MIN(own.id) FROM devices AS own WHERE own.user_id = d.user_id)
+        FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
+        """,
+        asked=json.dumps([{"id": device_id} for device_id in sorted(device_ids)]),
+    )
+
+
+async def running_of_owners(tx: Transaction, owner_ids: Sequence[str]) -> dict[str, int]:
+    """Count the jobs that the devices of each owner run."""
+    rows = await tx.all(
+        OwnerLoadRow,
+        f"""
+        SELECT asked.id, (
+            SELECT COUNT(*) FROM devices AS d
+            JOIN jobs AS j ON j.device_id = d.id AND j.status = 'running'
+            WHERE d.user_id = asked.id AND d.revoked_at IS NULL
+        )
+        FROM {tx.table("asked", id="TEXT")}
+        """,
+        asked=json.dumps([{"id": owner_id} for owner_id in owner_ids]),
+    )
+    return {row.user_id: row.running for row in rows}
+
+
+async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[str]:
+    """Start jobs on devices, those that still wait in the attempt that they were read in.
+
+    Returns which were started. The jobs must be locked. A device is not checked here; nor is
+    whether its owner has a chance left at a job, which nobody can lose while the job waits.
+    """
+    # The state is read first, and is no condition of the change: a planner that is told of it may
+    # look through all jobs that wait, instead of looking up these few.
+    states = await tx.all(
+        StateRow,
+        f"""
+        SELECT id, attempts, status FROM jobs
+        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": pair.job_id} for pair in pairs]),
+    )
+    waits = {(row.job_id, row.attempts) for row in states if row.status == "waiting"}
+    pairs = [pair for pair in pairs if (pair.job_id, pair.attempts) in waits]
+    if not pairs:
+        return []
+    rows = json.dumps([pair._asdict() for pair in pairs])
+    columns = {"job_id": "TEXT", "device_id": "TEXT", "attempts": "BIGINT"}
+    started = await tx.all(
+        str,
+        f"""
+        UPDATE jobs
+        SET status = 'running', device_id = pairs.device_id, accepted_at = :now,
+            attempts = jobs.attempts + 1
+        FROM {tx.table("pairs", **columns)}
+        WHERE jobs.id = pairs.job_id AND jobs.attempts = pairs.attempts
+        RETURNING jobs.id
+        """,
+        pairs=rows,
+        now=now,
+    )
+    if started:
+        await tx.run(
+            f"""
+            INSERT INTO job_attempts (job_id, attempt, device_id, started_at)
+            SELECT id, attempts, device_id, CAST(:now AS BIGINT) FROM jobs
+            WHERE id IN (SELECT id FROM {tx.table("begun", id="TEXT")})
+            """,
+            begun=json.dumps([{"id": job_id} for job_id in started]),
+            now=now,
+        )
+    return started
+
+
+async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
+    """Return what devices are told of jobs; that they run them was made sure of before."""
+    return await tx.all(
+        GivenRow,
+        f"""
+        SELECT j.id, j.attempts, j.device_id, j.title, j.job_type, j.duration_hrs, j.price_credit,
+            s.payload, s.secrets, s.resources, s.timeout_seconds, j.user_id, j.deploy_id
+        FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
+        WHERE j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def offered(tx: Transaction, job_ids: Sequence[str]) -> list[OfferedRow]:
+    """Return those of these jobs that wait for any device that suits, in no order."""
+    return await tx.all(
+        OfferedRow,
+        f"""
+        SELECT j.id, j.title, j.job_type, j.price_credit, j.duration_hrs, s.resources
+        {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def held(tx: Transaction, device_ids: Sequence[str], *, limit: int) -> list[HeldRow]:
+    """Return the jobs with a payload that devices run, in no order; `limit` of all together."""
+    return await tx.all(
+        HeldRow,
+        f"""
+        SELECT j.device_id, j.id, j.attempts,
+            a.named_at IS NOT NULL OR a.work_started_at IS NOT NULL
+        FROM {tx.table("asked", id="TEXT")}
+        JOIN jobs AS j ON j.device_id = asked.id AND j.status = 'running'
+        JOIN job_specs AS s ON s.job_id = j.id AND s.payload IS NOT NULL
+        JOIN job_attempts AS a ON a.job_id = j.id AND a.attempt = j.attempts
+        LIMIT :limit
+        """,
+        asked=json.dumps([{"id": device_id} for device_id in device_ids]),
+        limit=limit,
+    )

@@ -1,0 +1,61 @@
+"""Opens the store that a URL names, with its schema up to date."""
+
+from importlib import import_module
+
+from storage.engines import migrate
+from storage.engines.place import SQLITE, is_sqlite
+from storage.engines.store import Store
+
+
+async def open_store(
+    url: str,
+    *,
+    pool_size: int = 10,
+    create: bool = True,
+    statement_seconds: float | None = None,
+    is_shared: bool = False,
+    pooler: str = "none",
+    direct_url: str = "",
+) -> Store:
+    """Open the database that `url` names, and bring its schema up to date.
+
+    Only the driver of that engine is imported.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
+        pool_size: the most connections to PostgreSQL.
+        create: whether to create an SQLite database that does not exist.
+        statement_seconds: the limit on one statement of PostgreSQL; None for its usual one.
+        is_shared: whether several processes serve from an SQLite database, which another has
+            claimed for them (`storage.engines.claim`); PostgreSQL serves any number.
+        pooler: what stands between this program and PostgreSQL: "none" or "session".
+        direct_url: the same database without the pooler; "" for `url`.
+
+    Raises:
+        CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
+    """
+    if url.startswith(SQLITE):
+        from storage.engines.sqlite import SqliteStore  # noqa: PLC0415 - see above
+
+        return await SqliteStore.open(url.removeprefix(SQLITE), create=create, is_shared=is_shared)
+    from storage.engines.postgres import PostgresStore  # noqa: PLC0415 - see above
+    from storage.engines.postgres_pooler import Pooler  # noqa: PLC0415 - see above
+
+    return await PostgresStore.open(
+        url,
+        pool_size=pool_size,
+        statement_seconds=statement_seconds,
+        pooler=Pooler(pooler),
+        direct_url=direct_url,
+    )
+
+
+def load(url: str) -> None:
+    """Import and read all that opening the database at `url` needs, and touch nothing there.
+
+    Processes that are forked afterwards open it by the same code and have it at the same version,
+    whatever has become of the files since.
+    """
+    engine = "sqlite" if is_sqlite(url) else "postgres"
+    import_module(f"storage.engines.{engine}")
+    migrate.read(engine)

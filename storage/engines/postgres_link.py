@@ -1,0 +1,145 @@
+"""A daemon's presence among others on one PostgreSQL: LISTEN, and a lock of the server's session.
+
+All of it goes over one connection: when the server loses the daemon, the lock is free.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar
+
+import asyncpg
+
+from storage.engines.errors import Cause, UnavailableError
+from storage.engines.postgres_servers import CONNECT_ERRORS, Servers, cause_of, close, message_of
+
+Answer = TypeVar("Answer")
+
+CHANNEL = "proxyd"
+# Any number will do that no other program on the database uses: "proy".
+SWEEPER_LOCK = 0x7072_6F79
+# A query that is not answered within this part of the timeout leaves time to connect anew.
+ANSWERS_PER_TIMEOUT = 3
+
+# The server's clock, in whole seconds: daemons need not agree on the time.
+_NOW = "CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp())) AS BIGINT)"
+_REGISTER = f"INSERT INTO nodes (id, started_at, seen_at) VALUES ($1, {_NOW}, {_NOW})"
+# CASE, because the operands of AND may be computed in any order.
+_IS_UNSWEPT = """
+    SELECT CASE WHEN pg_try_advisory_lock($1) THEN pg_advisory_unlock($1) ELSE false END
+"""
+_RENEW = f"""
+    UPDATE nodes SET seen_at = {_NOW}, renewals = renewals + 1 WHERE id = $1 RETURNING seen_at
+"""
+
+
+class PostgresLink:
+    """A `Link` to a PostgreSQL server.
+
+    Args:
+        servers: finds the server.
+        timeout_seconds: how long the connection may be silent before the server ends it. The
+            server must do so itself: nothing tells it that a daemon hangs, or is cut off.
+        on_lost: called when the connection was lost, or the server did not answer.
+        has_limits: whether the server takes that limit; a pooler does not.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        timeout_seconds: float,
+        *,
+        on_lost: Callable[[], None],
+        has_limits: bool = True,
+    ) -> None:
+        self._servers = servers
+        self._timeout = timeout_seconds
+        self._on_lost = on_lost
+        milliseconds = str(int(timeout_seconds * 1000))
+        self._limits = {"idle_session_timeout": milliseconds} if has_limits else {}
+        self._connection: asyncpg.Connection | None = None
+        self._sweeps = False
+
+    async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
+        """See `Link.connect`."""
+        self._drop()
+        connection = await self._answer(self._servers.connect(server_settings=self._limits))
+        self._connection = connection
+
+        def notified(_: object, __: int, ___: str, payload: object) -> None:
+            on_notice(str(payload))
+
+        def lost(_: object) -> None:
+            if self._connection is connection:
+                self._connection = None
+                self._sweeps = False
+                on_lost()
+                self._on_lost()
+
+        connection.add_termination_listener(lost)
+        await self._answer(connection.add_listener(CHANNEL, notified))
+
+    async def register(self, node_id: str) -> None:
+        """See `Link.register`."""
+        await self._answer(self._connected().execute(_REGISTER, node_id))
+
+    async def renew(self, node_id: str) -> bool:
+        """See `Link.renew`."""
+        return await self._answer(self._connected().fetchval(_RENEW, node_id)) is not None
+
+    async def exited(self, node_ids: Collection[str]) -> list[str]:  # noqa: ARG002 - see there
+        """See `Link.exited`: a connection that is lost may be made again."""
+        return []
+
+    async def try_to_sweep(self) -> bool:
+        """See `Link.try_to_sweep`."""
+        if not self._sweeps:
+            question = self._connected().fetchval("SELECT pg_try_advisory_lock($1)", SWEEPER_LOCK)
+            self._sweeps = bool(await self._answer(question))
+        return self._sweeps
+
+    async def is_unswept(self) -> bool:
+        """See `Link.is_unswept`."""
+        return bool(await self._answer(self._connected().fetchval(_IS_UNSWEPT, SWEEPER_LOCK)))
+
+    async def close(self) -> None:
+        """See `Link.close`."""
+        connection, self._connection = self._connection, None
+        self._sweeps = False
+        if connection is not None:
+            await close(connection, self._timeout / ANSWERS_PER_TIMEOUT)
+
+    def _connected(self) -> asyncpg.Connection:
+        if self._connection is None:
+            raise UnavailableError("not connected", Cause.UNREACHABLE)
+        return self._connection
+
+    async def _answer(self, question: Coroutine[Any, Any, Answer]) -> Answer:
+        """Return an answer; every failure, and one that is late, is a lost connection.
+
+        A late question is not cancelled: a renewal that waits for a synchronous standby would be
+        done by a cancellation, and on no standby. It ends with the connection.
+        """
+        asking = asyncio.create_task(question)
+        try:
+            await asyncio.wait({asking}, timeout=self._timeout / ANSWERS_PER_TIMEOUT)
+            if asking.done():
+                return asking.result()
+        except UnavailableError:
+            self._drop()
+            raise
+        except CONNECT_ERRORS as error:
+            self._drop()
+            raise UnavailableError(message_of(error), cause_of(error)) from error
+        finally:
+            if not asking.done():
+                self._drop()
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+        self._on_lost()
+        raise UnavailableError("no answer in time", Cause.SILENT)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._sweeps = False
+        if connection is not None:
+            connection.terminate()

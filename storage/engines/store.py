@@ -1,0 +1,181 @@
+"""What a store promises: units of work over one transaction, the same on every engine."""
+
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from storage.engines.health import Health
+
+Value = str | int | float | None
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+
+class Transaction(Protocol):
+    """Statements of one open transaction, in the SQL that both engines speak.
+
+    Values are named (`:name`). A row comes back as `row(*columns)`, in the order of the columns.
+    """
+
+    async def run(self, sql: str, **values: Value) -> int:
+        """Run one statement and return how many rows it changed.
+
+        Raises:
+            ConstraintError: a rule of the schema forbids it.
+            UnavailableError: the database did not answer.
+        """
+
+    async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
+        """Return the first row, or None. Raises as `run`."""
+
+    async def all(self, row: Callable[..., Row], sql: str, **values: Value) -> list[Row]:
+        """Return every row. Raises as `run`."""
+
+    async def lock(self, table: str, ids: Sequence[str]) -> None:
+        """Lock rows until the end of the transaction, in an order that cannot deadlock."""
+
+    def table(self, name: str, **columns: str) -> str:
+        """Return SQL for a table whose rows come with the statement, so that many cost one.
+
+        Args:
+            name: the table's alias, and the name of the value that holds its rows: a JSON array of
+                objects, one a row.
+            columns: the SQL type of each column.
+        """
+
+    async def notify(self, *texts: str) -> None:
+        """Send texts to all nodes on this database, through their `Link`s, upon the commit.
+
+        Does nothing on a database that has only one daemon. A unit that is rolled back sends none.
+
+        Args:
+            texts: one line each, of at most 4,000 bytes.
+        """
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Have something called on the event loop once the unit is committed, in this process.
+
+        It is not if the unit is rolled back, nor if the answer to the commit is lost: what depends
+        on it must also look by itself. It may neither raise nor wait.
+        """
+
+
+class Link(Protocol):
+    """A node's connection to the others on its database: presence, notices, the sweepers' lock.
+
+    Nodes are daemons on PostgreSQL, and processes of one service on SQLite. Every method raises
+    `UnavailableError` when the connection is lost. The lock may be lost with it, and notices may
+    have been missed.
+    """
+
+    async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
+        """Connect, closing an earlier connection first; notices arrive from now on.
+
+        Args:
+            on_notice: called with each text of `Transaction.notify`, this node's own included.
+            on_lost: called when the connection is lost, or notices may be.
+        """
+
+    async def register(self, node_id: str) -> None:
+        """Add a node to the nodes of this database."""
+
+    async def renew(self, node_id: str) -> bool:
+        """Record that a node is alive; False when it was declared dead before."""
+
+    async def exited(self, node_ids: Collection[str]) -> list[str]:
+        """Return which nodes have certainly ended, so that nobody need wait for their timeout.
+
+        The others may be alive, hang, or have ended. On PostgreSQL nobody can tell.
+
+        Args:
+            node_ids: all nodes of this database.
+        """
+
+    async def try_to_sweep(self) -> bool:
+        """Take the sweepers' lock if it is free; return whether this node holds it.
+
+        To be called again and again: it is taken from a holder that does not, for the timeout.
+        """
+
+    async def is_unswept(self) -> bool:
+        """Say whether nobody holds the sweepers' lock, without keeping it.
+
+        Like `try_to_sweep` it takes the lock from a holder that is silent for the timeout.
+        """
+
+    async def close(self) -> None:
+        """Disconnect, which frees the lock."""
+
+
+Unit = Callable[Concatenate[Transaction, Arguments], Coroutine[Any, Any, Result]]
+
+
+class Store(Protocol):
+    """A database. Units of work may await nothing but their transaction and may be run again."""
+
+    async def write(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run a unit in a transaction and commit it durably; an exception rolls it back.
+
+        Raises:
+            UnknownOutcomeError: the answer to the commit was lost; so a unit that its caller
+                repeats must be idempotent.
+            UnavailableError: the database did not take it. Nothing was written.
+        """
+
+    async def read(
+        self, unit: Unit[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run a unit that only reads, all of it over one snapshot.
+
+        Raises:
+            UnavailableError: the database did not answer.
+        """
+
+    def version(self) -> bytes | None:
+        """Return a token that changes with every commit of any process; None where there is none.
+
+        It costs no query. What was read after a token was taken is still current as long as the
+        token is the same.
+        """
+
+    def health(self) -> Health:
+        """Return the known state of the database; this costs no query."""
+
+    def set_aside(self) -> "Store":
+        """Return the same database with connections of its own: the lane for leases and counts.
+
+        Units there do not wait behind this store's. It is this store itself where one lane serves
+        all, and is closed with this store.
+        """
+
+    async def claim(self, on_lost: Callable[[], None]) -> None:
+        """Become the one daemon on this database, until `close`.
+
+        Does nothing on a database that serves any number of daemons, or that was claimed for all
+        processes of a service by the one that starts them (`storage.engines.claim`).
+
+        Args:
+            on_lost: called if the claim is lost before.
+
+        Raises:
+            AlreadyClaimedError: another daemon has claimed it.
+            CannotOpenError: the claim cannot be recorded.
+        """
+
+    def link(self, timeout_seconds: float) -> "Link | None":
+        """Return this node's connection to the others; None on a database that has only one.
+
+        Args:
+            timeout_seconds: how long a node may be silent before it loses the connection, or what
+                it holds by it.
+        """
+
+    async def close(self) -> None:
+        """Finish the units that were accepted and close every connection."""
+
+
+async def probe(tx: Transaction) -> None:
+    """Run an empty query: does the database answer?"""
+    await tx.run("SELECT 1")

@@ -1,0 +1,1 @@
+"""Queries on events, and on the replies of repeated requests."""

@@ -1,0 +1,1 @@
+"""Queries on exits, and on the nodes that they are attached to."""

@@ -1,0 +1,142 @@
+"""Logs: whose they are and what they take; their bytes are in `storage.files.log_files`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+
+
+class LogRow(NamedTuple):
+    """The log of an attempt; `kept_bytes` is what its files take, once it is marked as ended."""
+
+    job_id: str
+    attempt: int
+    user_id: str
+    kept_bytes: int = 0
+
+
+class StateRow(NamedTuple):
+    """What readers of a job's log need to know of it: `attempts` is the number of the latest."""
+
+    user_id: str
+    status: str
+    attempts: int
+
+
+async def insert(tx: Transaction, row: LogRow, now: int) -> bool:
+    """Note that a log begins; one that has begun before stays as it is, and this returns False."""
+    inserted = await tx.run(
+        """
+        INSERT INTO job_logs (job_id, attempt, user_id, began_at)
+        VALUES (:job_id, :attempt, :user_id, :now)
+        ON CONFLICT (job_id, attempt) DO NOTHING
+        """,
+        job_id=row.job_id,
+        attempt=row.attempt,
+        user_id=row.user_id,
+        now=now,
+    )
+    return inserted > 0
+
+
+async def state(tx: Transaction, job_id: str) -> StateRow | None:
+    """Return whose a job is and how it stands."""
+    return await tx.one(
+        StateRow, "SELECT user_id, status, attempts FROM jobs WHERE id = :job_id", job_id=job_id
+    )
+
+
+async def newly_ended(tx: Transaction, *, limit: int) -> list[LogRow]:
+    """Return logs whose attempts have ended, and that are not marked as such."""
+    return await tx.all(
+        LogRow,
+        """
+        SELECT l.job_id, l.attempt, l.user_id FROM job_logs AS l
+        JOIN job_attempts AS a ON a.job_id = l.job_id AND a.attempt = l.attempt
+        WHERE l.ended_at IS NULL AND a.ended_at IS NOT NULL
+        ORDER BY l.began_at
+        LIMIT :limit
+        """,
+        limit=limit,
+    )
+
+
+async def mark_ended(tx: Transaction, row: LogRow, now: int) -> None:
+    """Note that a log is over, and how many bytes its files have."""
+    changed = await tx.run(
+        """
+        UPDATE job_logs SET ended_at = :now, kept_bytes = :kept_bytes
+        WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL
+        """,
+        job_id=row.job_id,
+        attempt=row.attempt,
+        kept_bytes=row.kept_bytes,
+        now=now,
+    )
+    if changed:
+        await tx.run(
+            """
+            INSERT INTO user_logs (user_id, kept_bytes) VALUES (:user_id, :kept_bytes)
+            ON CONFLICT (user_id) DO UPDATE
+            SET kept_bytes = user_logs.kept_bytes + excluded.kept_bytes
+            """,
+            user_id=row.user_id,
+            kept_bytes=row.kept_bytes,
+        )
+
+
+async def kept_bytes(tx: Transaction, user_id: str) -> int:
+    """Return what a user's logs take that are over."""
+    found = await tx.one(
+        int, "SELECT kept_bytes FROM user_logs WHERE user_id = :user_id", user_id=user_id
+    )
+    return found or 0
+
+
+async def ended_before(tx: Transaction, moment: int, *, limit: int) -> list[LogRow]:
+    """Return logs that were over before a moment, the oldest first."""
+    return await tx.all(
+        LogRow,
+        """
+        SELECT job_id, attempt, user_id, kept_bytes FROM job_logs
+        WHERE ended_at IS NOT NULL AND ended_at < :moment
+        ORDER BY ended_at
+        LIMIT :limit
+        """,
+        moment=moment,
+        limit=limit,
+    )
+
+
+async def oldest_of_user(tx: Transaction, user_id: str, *, limit: int) -> list[LogRow]:
+    """Return a user's logs that are over, the oldest first."""
+    return await tx.all(
+        LogRow,
+        """
+        SELECT job_id, attempt, user_id, kept_bytes FROM job_logs
+        WHERE user_id = :user_id AND ended_at IS NOT NULL
+        ORDER BY ended_at
+        LIMIT :limit
+        """,
+        user_id=user_id,
+        limit=limit,
+    )
+
+
+async def delete(tx: Transaction, rows: Sequence[LogRow]) -> None:
+    """Forget logs whose files are gone."""
+    for row in rows:
+        deleted = await tx.run(
+            "DELETE FROM job_logs WHERE job_id = :job_id AND attempt = :attempt",
+            job_id=row.job_id,
+            attempt=row.attempt,
+        )
+        if deleted:
+            await tx.run(
+                """
+                UPDATE user_logs SET kept_bytes = kept_bytes - :kept_bytes
+                WHERE user_id = :user_id
+                """,
+                user_id=row.user_id,
+                kept_bytes=row.kept_bytes,
+            )

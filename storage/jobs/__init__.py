@@ -1,0 +1,1 @@
+"""Queries on jobs, their specifications, copies, reviews, and the pay of replicas."""

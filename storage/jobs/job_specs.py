@@ -1,0 +1,85 @@
+"""Queries on what jobs are to run, and what they need."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+
+
+class SpecRow(NamedTuple):
+    """What a job says of how it is run; `payload`, `resources` and `warnings` are JSON.
+
+    `secrets` is sealed. `payload`, `timeout_seconds` and `review_hours` are None where nothing is
+    said. `min_reputation` is what the device must have at least, in millionths.
+    """
+
+    job_id: str
+    payload: str | None
+    secrets: str | None
+    resources: str
+    warnings: str
+    is_manual: int
+    timeout_seconds: int | None
+    review_hours: int | None
+    min_reputation: int = 0
+
+
+class WarningsRow(NamedTuple):
+    """The warnings of a job, in JSON."""
+
+    job_id: str
+    warnings: str
+
+
+_COLUMNS = ", ".join(SpecRow._fields)
+_VALUES = ", ".join(f":{name}" for name in SpecRow._fields)
+
+
+async def insert(tx: Transaction, spec: SpecRow) -> None:
+    """Add what a job says."""
+    await tx.run(f"INSERT INTO job_specs ({_COLUMNS}) VALUES ({_VALUES})", **spec._asdict())
+
+
+async def find(tx: Transaction, job_id: str) -> SpecRow | None:
+    """Return what a job says; None when it says nothing beyond the specification's own fields."""
+    return await tx.one(
+        SpecRow, f"SELECT {_COLUMNS} FROM job_specs WHERE job_id = :job_id", job_id=job_id
+    )
+
+
+async def warnings(tx: Transaction, job_ids: Sequence[str]) -> list[WarningsRow]:
+    """Return the warnings of those of these jobs that have a specification."""
+    return await tx.all(
+        WarningsRow,
+        f"""
+        SELECT job_id, warnings FROM job_specs
+        WHERE job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+
+
+async def forget_secrets(tx: Transaction, job_id: str) -> None:
+    """Forget the secrets of a job, which nobody needs any more."""
+    await tx.run(
+        "UPDATE job_specs SET secrets = NULL WHERE job_id = :job_id AND secrets IS NOT NULL",
+        job_id=job_id,
+    )
+
+
+async def set_timeout(tx: Transaction, job_id: str, seconds: int) -> None:
+    """Let a job take so long from now on."""
+    await tx.run(
+        "UPDATE job_specs SET timeout_seconds = :seconds WHERE job_id = :job_id",
+        job_id=job_id,
+        seconds=seconds,
+    )
+
+
+async def min_reputation(tx: Transaction, job_id: str) -> int:
+    """Return what the device that gets a job must have at least, in millionths; 0 for nothing."""
+    least = await tx.one(
+        int, "SELECT min_reputation FROM job_specs WHERE job_id = :job_id", job_id=job_id
+    )
+    return least or 0

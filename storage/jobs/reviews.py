@@ -1,0 +1,216 @@
+"""Queries on reviews: finished jobs whose buyers may look at the result before it is paid for."""
+
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+from storage.money.ledger import CountRow, DifferenceRow, differences
+
+
+class ReviewRow(NamedTuple):  # as wide as its table
+    """A finished job in review, or that was: times in UTC seconds.
+
+    `user_id` is the worker, who has earned `earned` micro-credits; `price` is what the buyer has
+    paid, in micro-units of `currency`. `reason` is why the buyer disputes it. `is_draw` is 1 if it
+    is not about a result, but about what an attempt was paid for its time.
+    """
+
+    job_id: str
+    attempt: int
+    user_id: str
+    buyer_id: str
+    earned: int
+    currency: str
+    price: int
+    created_at: int
+    review_until: int
+    state: str
+    reason: str | None
+    disputed_at: int | None
+    resolved_at: int | None
+    is_draw: int = 0
+
+
+_COLUMNS = ", ".join(ReviewRow._fields)
+_VALUES = ", ".join(f":{name}" for name in ReviewRow._fields)
+_REVIEW = f"SELECT {_COLUMNS} FROM job_reviews"
+IS_OPEN = "state IN ('held', 'disputed')"
+# The reference of a review, with `r`: what its hold is called, and its transfers begin with.
+REFERENCE = """
+    'review:job:' || r.job_id || CASE WHEN r.is_draw = 1 THEN ':attempt:' || r.attempt ELSE '' END
+"""
+# What the house keeps of the price until it is decided who gets it: the fee, or the whole price
+# where the worker is paid in another currency.
+_KEPT = "CASE WHEN currency = 'credit' THEN price - earned ELSE price END"
+
+
+async def insert(tx: Transaction, review: ReviewRow) -> None:
+    """Add a review."""
+    await tx.run(f"INSERT INTO job_reviews ({_COLUMNS}) VALUES ({_VALUES})", **review._asdict())
+
+
+async def of_job(tx: Transaction, job_id: str) -> list[ReviewRow]:
+    """Return the review of a job's result, or those of what its attempts were paid, in order."""
+    return await tx.all(
+        ReviewRow, f"{_REVIEW} WHERE job_id = :job_id ORDER BY attempt", job_id=job_id
+    )
+
+
+async def dispute(tx: Transaction, job_id: str, *, reason: str, now: int) -> bool:
+    """Freeze what is in review of a job; False when nothing is held, or its time is over."""
+    row_count = await tx.run(
+        """
+        UPDATE job_reviews SET state = 'disputed', reason = :reason, disputed_at = :now
+        WHERE job_id = :job_id AND state = 'held' AND review_until > :now
+        """,
+        job_id=job_id,
+        reason=reason,
+        now=now,
+    )
+    return row_count > 0
+
+
+async def resolve(tx: Transaction, before: ReviewRow, *, after: str, now: int) -> bool:
+    """End a review, if it is still as it was read; False when it is not."""
+    row_count = await tx.run(
+        """
+        UPDATE job_reviews SET state = :after, resolved_at = :now
+        WHERE job_id = :job_id AND attempt = :attempt AND state = CAST(:before AS TEXT)
+            AND resolved_at IS NULL
+        """,
+        job_id=before.job_id,
+        attempt=before.attempt,
+        before=before.state,
+        after=after,
+        now=now,
+    )
+    return row_count == 1
+
+
+async def schedule(tx: Transaction, job_id: str, review_until: int) -> None:
+    """Set until when the reviews of a job last that are held."""
+    await tx.run(
+        """
+        UPDATE job_reviews SET review_until = :review_until
+        WHERE job_id = :job_id AND state = 'held'
+        """,
+        job_id=job_id,
+        review_until=review_until,
+    )
+
+
+async def due(tx: Transaction, *, now: int, limit: int) -> list[str]:
+    """Return jobs with a review that is over, the longest first, once for each such review."""
+    return await tx.all(
+        str,
+        """
+        SELECT job_id FROM job_reviews WHERE state = 'held' AND review_until <= :now
+        ORDER BY review_until
+        LIMIT :limit
+        """,
+        now=now,
+        limit=limit,
+    )
+
+
+async def disputed(tx: Transaction, *, limit: int) -> list[ReviewRow]:
+    """Return reviews that wait for the operator, the oldest dispute first."""
+    return await tx.all(
+        ReviewRow,
+        f"{_REVIEW} WHERE state = 'disputed' ORDER BY disputed_at, job_id LIMIT :limit",
+        limit=limit,
+    )
+
+
+async def earned_in_review(tx: Transaction, user_id: str) -> int:
+    """Return what a worker has earned that is in review, in micro-credits."""
+    row = await tx.one(
+        CountRow,
+        f"""
+        SELECT CAST(COALESCE(SUM(earned), 0) AS BIGINT) FROM job_reviews
+        WHERE user_id = :user_id AND {IS_OPEN}
+        """,
+        user_id=user_id,
+    )
+    return row.number if row is not None else 0
+
+
+async def kept_against_reviews(tx: Transaction) -> list[DifferenceRow]:
+    """Return each `review` account of the house that has not what it keeps of open reviews."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            f"""
+            SELECT 'house:review:' || currency AS reference, {_KEPT} AS amount
+            FROM job_reviews WHERE {IS_OPEN}
+            """,
+            "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'review'",
+        ),
+    )
+
+
+async def reviews_against_holds(tx: Transaction) -> list[DifferenceRow]:
+    """Return each review whose buyer has not paid its price, or whose worker's part is not held."""
+    return [
+        *await tx.all(
+            DifferenceRow,
+            """
+            SELECT 'job:' || r.job_id, r.price, COALESCE(h.captured - h.drawn, 0)
+            FROM job_reviews AS r LEFT JOIN holds AS h ON h.id = 'job:' || r.job_id
+            WHERE r.is_draw = 0 AND r.price <> COALESCE(h.captured - h.drawn, 0)
+            """,
+        ),
+        *await tx.all(
+            DifferenceRow,
+            """
+            SELECT reference, CAST(SUM(expected) AS BIGINT), CAST(SUM(actual) AS BIGINT) FROM (
+                SELECT 'job:' || job_id || ':attempt:' || attempt AS reference,
+                    price AS expected, 0 AS actual
+                FROM job_reviews WHERE is_draw = 1
+                UNION ALL
+                SELECT 'job:' || job_id || ':attempt:' || attempt, 0, amount FROM job_draws
+            ) AS both_lists
+            GROUP BY reference HAVING SUM(expected) > 0 AND SUM(expected) <> SUM(actual)
+            """,
+        ),
+        *await tx.all(
+            DifferenceRow,
+            f"""
+            SELECT {REFERENCE}, r.earned, COALESCE(h.amount, 0) FROM job_reviews AS r
+            LEFT JOIN holds AS h ON h.id = {REFERENCE} AND h.user_id = r.user_id
+            WHERE r.earned <> COALESCE(h.amount, 0)
+        """,
+        ),
+    ]
+
+
+async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each decided review whose worker, buyer or house did not get what is theirs."""
+    credited = f"""
+        (SELECT CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
+        FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
+        WHERE t.business_key = {REFERENCE} || ':{{of}}' AND e.credit_account = {{to}})
+    """
+    reversed_to, expected = "CASE WHEN r.state = 'reversed' THEN {} ELSE {} END", []
+    for amount, of, account in (
+        (
+            reversed_to.format("0", "r.earned"),
+            "capture",
+            "'user:' || r.user_id || ':available:credit'",
+        ),
+        (reversed_to.format("0", _KEPT), "fee", "'house:revenue:' || r.currency"),
+        (
+            reversed_to.format("r.price", "0"),
+            "refund",
+            "'user:' || r.buyer_id || ':available:' || r.currency",
+        ),
+    ):
+        actual = credited.format(of=of, to=account)
+        expected += await tx.all(
+            DifferenceRow,
+            f"""
+            SELECT {REFERENCE} || ':{of}', {amount}, {actual}
+            FROM job_reviews AS r
+            WHERE r.resolved_at IS NOT NULL AND {amount} <> {actual}
+            """,
+        )
+    return expected

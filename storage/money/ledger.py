@@ -1,0 +1,426 @@
+"""Queries on the double-entry ledger: accounts, transfers, entries, holds."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.engines.paging import NEWEST_FIRST, behind
+from storage.engines.store import Transaction
+
+
+class EntryRow(NamedTuple):
+    """One debit and its credit: `amount` micro-units leave one account and reach the other."""
+
+    currency: str
+    debit_account: str
+    credit_account: str
+    amount: int
+
+
+class HoldRow(NamedTuple):
+    """Money set aside for work that is not done yet; `captured` is None while it is open."""
+
+    id: str
+    user_id: str
+    currency: str
+    amount: int
+    captured: int | None
+
+
+class DifferenceRow(NamedTuple):
+    """Something that an audit counted twice: the sum that it should have, and the one it has."""
+
+    reference: str
+    expected: int
+    actual: int
+
+
+class MovedRow(NamedTuple):
+    """What a transfer changed in a user's account: micro-units, negative for what left it."""
+
+    id: str
+    created_at: int
+    kind: str
+    reference: str
+    currency: str
+    amount: int
+
+
+class TotalRow(NamedTuple):
+    """The sum of the balances of all accounts of a kind and currency, in micro-units."""
+
+    kind: str
+    currency: str
+    amount: int
+
+
+class CountRow(NamedTuple):
+    """A single number."""
+
+    number: int
+
+
+async def insert_accounts(tx: Transaction, accounts: list[tuple[str, str, str, str]]) -> None:
+    """Open accounts, each `(id, user_id, kind, currency)`, at zero."""
+    for account, user_id, kind, currency in accounts:
+        await tx.run(
+            """
+            INSERT INTO accounts (id, user_id, kind, currency)
+            VALUES (:id, :user_id, :kind, :currency)
+            """,
+            id=account,
+            user_id=user_id,
+            kind=kind,
+            currency=currency,
+        )
+
+
+async def insert_transfer(
+    tx: Transaction,
+    *,
+    transfer_id: str,
+    business_key: str,
+    kind: str,
+    reference: str,
+    created_at: int,
+) -> bool:
+    """Begin a transfer; False when one with this business key was posted before."""
+    row_count = await tx.run(
+        """
+        INSERT INTO transfers (id, business_key, kind, reference, created_at)
+        VALUES (:id, :business_key, :kind, :reference, :created_at)
+        ON CONFLICT (business_key) DO NOTHING
+        """,
+        id=transfer_id,
+        business_key=business_key,
+        kind=kind,
+        reference=reference,
+        created_at=created_at,
+    )
+    return row_count == 1
+
+
+async def insert_entry(tx: Transaction, transfer_id: str, line: int, entry: EntryRow) -> None:
+    """Move money between two accounts.
+
+    Raises:
+        ConstraintError: `accounts_never_negative`, when the debited user has less.
+    """
+    await tx.run(
+        """
+        INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
+        VALUES (:transfer_id, :line, :currency, :debit_account, :credit_account, :amount)
+        """,
+        transfer_id=transfer_id,
+        line=line,
+        **entry._asdict(),
+    )
+
+
+async def insert_entries(tx: Transaction, transfer_id: str, entries: Sequence[EntryRow]) -> None:
+    """Move money between several accounts, in one statement; raises as `insert_entry`."""
+    columns = {
+        "line": "BIGINT",
+        "currency": "TEXT",
+        "debit_account": "TEXT",
+        "credit_account": "TEXT",
+        "amount": "BIGINT",
+    }
+    await tx.run(
+        f"""
+        INSERT INTO entries (transfer_id, line, currency, debit_account, credit_account, amount)
+        SELECT CAST(:transfer_id AS TEXT), line, currency, debit_account, credit_account, amount
+        FROM {tx.table("moved", **columns)}
+        """,
+        transfer_id=transfer_id,
+        moved=json.dumps([{"line": at, **entry._asdict()} for at, entry in enumerate(entries)]),
+    )
+
+
+async def find_entries(tx: Transaction, business_key: str) -> list[EntryRow]:
+    """Return the entries of a transfer, in order."""
+    return await tx.all(
+        EntryRow,
+        """
+        SELECT e.currency, e.debit_account, e.credit_account, e.amount
+        FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+        WHERE t.business_key = :business_key
+        ORDER BY e.line
+        """,
+        business_key=business_key,
+    )
+
+
+async def insert_hold(tx: Transaction, hold: HoldRow, created_at: int) -> None:
+    """Record an open hold."""
+    await tx.run(
+        """
+        INSERT INTO holds (id, user_id, currency, amount, created_at)
+        VALUES (:id, :user_id, :currency, :amount, :created_at)
+        """,
+        id=hold.id,
+        user_id=hold.user_id,
+        currency=hold.currency,
+        amount=hold.amount,
+        created_at=created_at,
+    )
+
+
+async def resolve_hold(
+    tx: Transaction, hold_id: str, *, captured: int, resolved_at: int
+) -> HoldRow | None:
+    """Resolve an open hold and return it; None when it is not open.
+
+    Args:
+        tx: the transaction.
+        hold_id: the hold.
+        captured: what is paid of it now, beside what was drawn before.
+        resolved_at: UTC seconds.
+    """
+    return await tx.one(
+        HoldRow,
+        """
+        UPDATE holds SET captured = drawn + CAST(:captured AS BIGINT), resolved_at = :resolved_at
+        WHERE id = :id AND resolved_at IS NULL
+        RETURNING id, user_id, currency, amount, captured
+        """,
+        id=hold_id,
+        captured=captured,
+        resolved_at=resolved_at,
+    )
+
+
+async def draw_from_hold(tx: Transaction, hold_id: str, amount: int) -> HoldRow | None:
+    """Record that some of an open hold is paid now, and return it; None when it is not open.
+
+    Raises:
+        ConstraintError: `holds_drawn_within`, when it has less left.
+    """
+    return await tx.one(
+        HoldRow,
+        """
+        UPDATE holds SET drawn = drawn + :amount WHERE id = :id AND resolved_at IS NULL
+        RETURNING id, user_id, currency, amount, captured
+        """,
+        id=hold_id,
+        amount=amount,
+    )
+
+
+async def find_hold(tx: Transaction, hold_id: str) -> HoldRow | None:
+    """Return a hold."""
+    return await tx.one(
+        HoldRow,
+        "SELECT id, user_id, currency, amount, captured FROM holds WHERE id = :id",
+        id=hold_id,
+    )
+
+
+async def left_in_hold(tx: Transaction, hold_id: str) -> int:
+    """Return what an open hold still has, in micro-units of its currency; 0 when it is not open."""
+    left = await tx.one(
+        int,
+        "SELECT amount - drawn FROM holds WHERE id = :id AND resolved_at IS NULL",
+        id=hold_id,
+    )
+    return left or 0
+
+
+async def balance(tx: Transaction, account: str) -> int | None:
+    """Return what an account holds, in micro-units."""
+    row = await tx.one(
+        CountRow, "SELECT balance FROM accounts WHERE id = :account", account=account
+    )
+    return row.number if row is not None else None
+
+
+# Both sides of both accounts. Each part is a range of an index that has all its columns; the
+# currency is the account's, so the row itself need not be read for it.
+_MOVED = " UNION ALL ".join(
+    f"""
+    SELECT * FROM (
+        SELECT transfer_id, '{account}' AS currency, {sign}amount AS amount FROM entries
+        WHERE {side}_account = :{account} AND transfer_id < :before
+        ORDER BY transfer_id {NEWEST_FIRST}
+        LIMIT :limit
+    ) AS {side}_{account}
+    """
+    for account in ("usd", "credit")
+    for side, sign in (("debit", "-"), ("credit", ""))
+)
+
+
+async def moved(
+    tx: Transaction, *, usd: str, credit: str, before: str, limit: int
+) -> list[MovedRow]:
+    """Return what transfers changed in a user's two accounts, the latest transfer first.
+
+    Args:
+        tx: the transaction.
+        usd: the account in USD.
+        credit: the account in credits.
+        before: only transfers older than this identifier; "" for the newest.
+        limit: how many at most.
+    """
+    return await tx.all(
+        MovedRow,
+        f"""
+        SELECT t.id, t.created_at, t.kind, t.reference, m.currency, m.amount
+        FROM (
+            SELECT transfer_id, currency, CAST(SUM(amount) AS BIGINT) AS amount
+            FROM ({_MOVED}) AS sides
+            GROUP BY transfer_id, currency
+            ORDER BY transfer_id DESC, currency DESC
+            LIMIT :limit
+        ) AS m
+        JOIN transfers AS t ON t.id = m.transfer_id
+        ORDER BY t.id {NEWEST_FIRST}
+        """,
+        usd=usd,
+        credit=credit,
+        before=behind(before),
+        limit=limit,
+    )
+
+
+async def count_accounts(tx: Transaction) -> int:
+    """Return how many accounts there are."""
+    row = await tx.one(CountRow, "SELECT COUNT(*) FROM accounts")
+    return row.number if row is not None else 0
+
+
+async def count_transfers(tx: Transaction) -> int:
+    """Return how many transfers were ever posted."""
+    row = await tx.one(CountRow, "SELECT COUNT(*) FROM transfers")
+    return row.number if row is not None else 0
+
+
+def differences(expected: str, actual: str) -> str:
+    """Return SQL for the references whose amounts differ between two lists.
+
+    Both lists are read once and summed together, so the time grows with their length. A join could
+    take their product: its planner may read all of one list for each row of the other.
+
+    Args:
+        expected: a query for `reference, amount`; rows of one reference add up.
+        actual: another such query.
+    """
+    return f"""
+        SELECT reference, CAST(SUM(expected) AS BIGINT), CAST(SUM(actual) AS BIGINT)
+        FROM (
+            SELECT reference, amount AS expected, 0 AS actual FROM ({expected}) AS expected_list
+            UNION ALL
+            SELECT reference, 0, amount FROM ({actual}) AS actual_list
+        ) AS both_lists
+        GROUP BY reference
+        HAVING SUM(expected) <> SUM(actual)
+        ORDER BY reference
+    """
+
+
+async def misstated_balances(tx: Transaction) -> list[DifferenceRow]:
+    """Return each account whose stored balance is not the sum of its entries."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT credit_account AS reference, SUM(amount) AS amount
+            FROM entries GROUP BY credit_account
+            UNION ALL
+            SELECT debit_account, -SUM(amount) FROM entries GROUP BY debit_account
+            """,
+            "SELECT id AS reference, balance AS amount FROM accounts",
+        ),
+    )
+
+
+async def overdrawn(tx: Transaction) -> list[DifferenceRow]:
+    """Return each user's account with a negative balance."""
+    return await tx.all(
+        DifferenceRow,
+        "SELECT id, 0, balance FROM accounts WHERE user_id IS NOT NULL AND balance < 0 ORDER BY id",
+    )
+
+
+async def held_against_holds(tx: Transaction) -> list[DifferenceRow]:
+    """Return each `held` account whose balance is not the sum of its user's open holds."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT 'user:' || user_id || ':held:' || currency AS reference, amount - drawn AS amount
+            FROM holds WHERE resolved_at IS NULL
+            """,
+            "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'held'",
+        ),
+    )
+
+
+def _postings(of: str, amount: str, only: str = "TRUE") -> str:
+    """Return SQL for the holds whose transfer does not add up to an amount.
+
+    Holds are read in their order, and each one's transfer by its unique key: nothing is sorted, and
+    memory does not grow with their number.
+
+    Args:
+        of: which transfer of a hold: "hold", "capture" or "release".
+        amount: SQL for what that transfer should have moved.
+        only: the holds to look at.
+    """
+    return f"""
+        SELECT h.id, {amount}, CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
+        FROM holds AS h
+        LEFT JOIN transfers AS t ON t.business_key = h.id || ':{of}'
+        LEFT JOIN entries AS e ON e.transfer_id = t.id
+        WHERE {only}
+        GROUP BY h.id
+        HAVING {amount} <> COALESCE(SUM(e.amount), 0)
+    """
+
+
+async def holds_without_posting(tx: Transaction) -> list[DifferenceRow]:
+    """Return each hold whose amount the ledger did not move to the user's held account."""
+    return await tx.all(DifferenceRow, _postings("hold", "h.amount"))
+
+
+async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
+    """Return each resolved hold whose capture, or whose release of the rest, is not in the ledger.
+
+    A hold with both differences is listed twice.
+    """
+    is_resolved = "h.resolved_at IS NOT NULL"
+    return [
+        *await tx.all(DifferenceRow, _postings("capture", "h.captured - h.drawn", is_resolved)),
+        *await tx.all(DifferenceRow, _postings("release", "h.amount - h.captured", is_resolved)),
+    ]
+
+
+async def holds_against_work(tx: Transaction) -> list[DifferenceRow]:
+    """Return each open hold without open work (0 expected, 1 actual), and the reverse."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT 'bandwidth:' || id AS reference, 1 AS amount
+            FROM bandwidth_sessions WHERE status = 'active'
+            UNION ALL
+            SELECT 'job:' || id, 1 FROM jobs WHERE status IN ('waiting', 'running')
+            UNION ALL
+            SELECT 'review:job:' || job_id
+                || CASE WHEN is_draw = 1 THEN ':attempt:' || attempt ELSE '' END, 1
+            FROM job_reviews WHERE state IN ('held', 'disputed')
+            """,
+            "SELECT id AS reference, 1 AS amount FROM holds WHERE resolved_at IS NULL",
+        ),
+    )
+
+
+async def totals(tx: Transaction) -> list[TotalRow]:
+    """Sum the balances by kind and currency."""
+    return await tx.all(
+        TotalRow,
+        """
+        SELECT kind, currency, CAST(SUM(balance) AS BIGINT) FROM accounts
+        GROUP BY kind, currency
+        """,
+    )

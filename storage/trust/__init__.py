@@ -1,0 +1,1 @@
+"""Queries on reputations, and on jobs with known answers."""

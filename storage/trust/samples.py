@@ -1,0 +1,245 @@
+"""Queries on samples: jobs of the operator whose answers are known, each for one device."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.engines.store import Transaction
+from storage.money.ledger import CountRow, DifferenceRow
+
+
+class SampleRow(NamedTuple):
+    """A sample: price in micro-credits, `created_at` in UTC seconds.
+
+    `shown_buyer` is who devices are told has put it up. `is_first` is 1 if its device had none
+    before. `outcome` is None until the device has ended it: "right", "wrong" or "none".
+    """
+
+    job_id: str
+    device_id: str
+    owner_id: str
+    answer: str
+    shown_buyer: str
+    price: int
+    is_first: int
+    created_at: int
+    outcome: str | None = None
+
+
+class ShownRow(NamedTuple):
+    """Who devices are told has put a sample up."""
+
+    job_id: str
+    buyer_id: str
+
+
+class OutcomeRow(NamedTuple):
+    """How many samples have come to something."""
+
+    outcome: str
+    samples: int
+
+
+_COLUMNS = ", ".join(SampleRow._fields)
+_VALUES = ", ".join(f":{name}" for name in SampleRow._fields)
+
+
+async def insert(tx: Transaction, sample: SampleRow) -> None:
+    """Add a sample."""
+    await tx.run(f"INSERT INTO job_samples ({_COLUMNS}) VALUES ({_VALUES})", **sample._asdict())
+
+
+async def find(tx: Transaction, job_id: str) -> SampleRow | None:
+    """Return a sample; None for any other job."""
+    return await tx.one(
+        SampleRow, f"SELECT {_COLUMNS} FROM job_samples WHERE job_id = :job_id", job_id=job_id
+    )
+
+
+async def end(tx: Transaction, job_id: str, outcome: str) -> None:
+    """Write down what a sample has come to; its job is locked."""
+    row_count = await tx.run(
+        "UPDATE job_samples SET outcome = :outcome WHERE job_id = :job_id AND outcome IS NULL",
+        job_id=job_id,
+        outcome=outcome,
+    )
+    assert row_count == 1  # noqa: S101 - the job ends once, in this transaction
+
+
+async def jobs_left(tx: Transaction, device_id: str) -> int | None:
+    """Return how many jobs a device is to complete before a sample; None if it never had one."""
+    return await tx.one(
+        int, "SELECT jobs_left FROM sample_turns WHERE device_id = :device_id", device_id=device_id
+    )
+
+
+async def with_jobs_left(tx: Transaction, device_ids: Sequence[str]) -> list[str]:
+    """Return those of these devices that are to complete jobs before their next sample."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT t.device_id FROM {tx.table("asked", id="TEXT")}
+        JOIN sample_turns AS t ON t.device_id = asked.id
+        WHERE t.jobs_left > 0
+        """,
+        asked=json.dumps([{"id": device_id} for device_id in device_ids]),
+    )
+
+
+async def set_jobs_left(tx: Transaction, device_id: str, jobs: int) -> None:
+    """Set how many jobs a device is to complete before its next sample."""
+    await tx.run(
+        """
+        INSERT INTO sample_turns (device_id, jobs_left) VALUES (:device_id, :jobs)
+        ON CONFLICT (device_id) DO UPDATE SET jobs_left = excluded.jobs_left
+        """,
+        device_id=device_id,
+        jobs=jobs,
+    )
+
+
+async def count_job(tx: Transaction, device_id: str) -> None:
+    """Note that a device has completed a job."""
+    await tx.run(
+        """
+        UPDATE sample_turns SET jobs_left = jobs_left - 1
+        WHERE device_id = :device_id AND jobs_left > 0
+        """,
+        device_id=device_id,
+    )
+
+
+async def spent_since(tx: Transaction, since: int) -> int:
+    """Return the price of the samples since a moment that were paid, or may be."""
+    row = await tx.one(
+        CountRow,
+        """
+        SELECT CAST(COALESCE(SUM(price), 0) AS BIGINT) FROM job_samples
+        WHERE created_at >= :since AND COALESCE(outcome, 'right') = 'right'
+        """,
+        since=since,
+    )
+    return row.number if row is not None else 0
+
+
+async def spent_on(tx: Transaction, owner_id: str, since: int) -> int:
+    """Return the same for the samples of one owner's devices."""
+    row = await tx.one(
+        CountRow,
+        """
+        SELECT CAST(COALESCE(SUM(price), 0) AS BIGINT) FROM job_samples
+        WHERE created_at >= :since AND COALESCE(outcome, 'right') = 'right'
+            AND owner_id = :owner_id
+        """,
+        since=since,
+        owner_id=owner_id,
+    )
+    return row.number if row is not None else 0
+
+
+async def last_waits(tx: Transaction, *, limit: int) -> list[int]:
+    """Return for how many seconds those of the last jobs waited that devices were given."""
+    return await tx.all(
+        int,
+        """
+        SELECT accepted_at - created_at
+        FROM (SELECT id, accepted_at, created_at FROM jobs ORDER BY id DESC LIMIT :limit) AS j
+        WHERE accepted_at IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM job_samples AS s WHERE s.job_id = j.id)
+        """,
+        limit=limit,
+    )
+
+
+async def users_since(tx: Transaction) -> int:
+    """Return since when there are users, in UTC seconds."""
+    since = await tx.one(int, "SELECT created_at FROM users ORDER BY id LIMIT 1")
+    return 0 if since is None else since
+
+
+async def firsts_since(tx: Transaction, owner_id: str, since: int) -> int:
+    """Count the devices of an owner that have had their first sample since a moment."""
+    row = await tx.one(
+        CountRow,
+        """
+        SELECT COUNT(*) FROM job_samples
+        WHERE created_at >= :since AND owner_id = :owner_id AND is_first = 1
+        """,
+        since=since,
+        owner_id=owner_id,
+    )
+    return row.number if row is not None else 0
+
+
+async def shown(tx: Transaction, job_ids: Sequence[str]) -> dict[str, str]:
+    """Return who is shown to have put these jobs up, for those that are samples."""
+    rows = await tx.all(
+        ShownRow,
+        f"""
+        SELECT job_id, shown_buyer FROM job_samples
+        WHERE job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+    )
+    return dict(rows)
+
+
+async def held_reviews(tx: Transaction, device_id: str, *, limit: int) -> list[str]:
+    """Return the jobs in review, not disputed, that a device has done; samples are left out."""
+    return await tx.all(
+        str,
+        """
+        SELECT DISTINCT r.job_id FROM job_reviews AS r
+        JOIN job_attempts AS a ON a.job_id = r.job_id AND a.attempt = r.attempt
+        LEFT JOIN job_samples AS s ON s.job_id = r.job_id
+        WHERE r.state = 'held' AND a.device_id = :device_id AND s.job_id IS NULL
+        ORDER BY r.job_id
+        LIMIT :limit
+        """,
+        device_id=device_id,
+        limit=limit,
+    )
+
+
+async def freeze(
+    tx: Transaction, device_id: str, job_ids: Sequence[str], *, reason: str, now: int
+) -> None:
+    """Dispute what a device is to be paid for these jobs, which are locked."""
+    await tx.run(
+        f"""
+        UPDATE job_reviews SET state = 'disputed', reason = :reason, disputed_at = :now
+        WHERE state = 'held' AND job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+            AND EXISTS (
+                SELECT 1 FROM job_attempts AS a WHERE a.job_id = job_reviews.job_id
+                    AND a.attempt = job_reviews.attempt AND a.device_id = :device_id
+            )
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+        device_id=device_id,
+        reason=reason,
+        now=now,
+    )
+
+
+async def by_outcome(tx: Transaction) -> list[OutcomeRow]:
+    """Count the samples that have come to something."""
+    return await tx.all(
+        OutcomeRow,
+        """
+        SELECT outcome, COUNT(*) FROM job_samples WHERE outcome IS NOT NULL GROUP BY outcome
+        """,
+    )
+
+
+async def against_money(tx: Transaction) -> list[DifferenceRow]:
+    """Return the samples that were paid for although they were not right, or the other way."""
+    return await tx.all(
+        DifferenceRow,
+        """
+        SELECT h.id, CASE WHEN s.outcome = 'right' THEN s.price ELSE 0 END,
+            COALESCE(h.captured, -1)
+        FROM job_samples AS s JOIN holds AS h ON h.id = 'job:' || s.job_id
+        WHERE s.outcome IS NOT NULL
+            AND COALESCE(h.captured, -1) <> CASE WHEN s.outcome = 'right' THEN s.price ELSE 0 END
+        """,
+    )

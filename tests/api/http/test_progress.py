@@ -1,0 +1,57 @@
+"""What comes and leaves on a connection: who is slow, and who stalls."""
+
+from api.http.progress import PROGRESS_BYTES, READ_BYTES_PER_SECOND_MIN, Incoming, Outgoing
+
+
+class Writer:
+    """Stands for aiohttp's writer of one answer."""
+
+    def __init__(self, size: int) -> None:
+        self.output_size = size
+
+
+def test_a_body_comes_on_by_so_many_bytes_at_a_time() -> None:
+    incoming = Incoming()
+    assert not incoming.is_progress(PROGRESS_BYTES - 1)
+    assert incoming.is_progress(1)
+    assert not incoming.is_progress(1)
+    assert incoming.is_progress(10 * PROGRESS_BYTES)
+
+
+def test_what_leaves_is_what_was_written_less_what_waits() -> None:
+    outgoing = Outgoing()
+    outgoing.begin(Writer(1_000))
+    assert not outgoing.has_left_more(1_000)
+    assert outgoing.has_left_more(400)
+    assert not outgoing.has_left_more(400)
+    outgoing.begin(Writer(500))
+    assert not outgoing.has_left_more(900)
+    assert outgoing.has_left_more(0)
+
+
+def test_a_client_that_takes_nothing_is_overdue_after_its_patience() -> None:
+    outgoing = Outgoing()
+    outgoing.begin(Writer(100_000))
+    outgoing.watch(10.0, 100_000)
+    assert not outgoing.is_overdue(12.0, 2.0)
+    assert outgoing.is_overdue(12.1, 2.0)
+
+
+def test_what_a_client_takes_gives_it_a_second_for_each_so_many_bytes() -> None:
+    outgoing = Outgoing()
+    outgoing.begin(Writer(100_000))
+    outgoing.watch(10.0, 100_000)
+    assert outgoing.has_left_more(100_000 - 2 * READ_BYTES_PER_SECOND_MIN)
+    assert not outgoing.is_overdue(14.0, 2.0)
+    assert outgoing.is_overdue(14.1, 2.0)
+
+
+def test_whoever_has_taken_all_that_was_due_begins_anew() -> None:
+    outgoing = Outgoing()
+    outgoing.begin(Writer(100))
+    outgoing.watch(0.0, 100)
+    outgoing.begin(Writer(100))
+    assert outgoing.has_left_more(100)
+    assert not outgoing.is_overdue(50.0, 2.0)
+    assert not outgoing.is_overdue(52.0, 2.0)
+    assert outgoing.is_overdue(52.1, 2.0)

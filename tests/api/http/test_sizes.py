@@ -1,0 +1,73 @@
+"""The largest body of a type is room for everything its fields can hold, and no more than that."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta, Struct
+
+from api.http.sizes import KIB, LEAST_BYTES, largest
+
+CHARACTERS = 100_000
+ITEMS = 5_000
+
+Text = Annotated[str, Meta(max_length=CHARACTERS)]
+Items = Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=ITEMS)]
+
+
+class Small(Struct):
+    name: str
+    kind: Literal["a", "b"]
+    size: int
+
+
+class Large(Struct):
+    text: Text
+    more: Text | None = None
+
+
+class Listed(Struct):
+    items: Items
+
+
+class Nested(Struct):
+    inner: Large
+
+
+class Endless(Struct):
+    items: list[str]
+
+
+class Anything(Struct):
+    text: Text
+    about: dict[str, Any]
+
+
+def test_a_small_one_still_has_room_to_be_told_which_field_is_too_long() -> None:
+    assert largest(Small) == LEAST_BYTES
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Large("\N{GRINNING FACE}" * CHARACTERS, "x" * CHARACTERS),
+        Listed(["\N{GRINNING FACE}" * 64] * ITEMS),
+        Nested(Large("x" * CHARACTERS, "y" * CHARACTERS)),
+    ],
+)
+def test_whatever_the_fields_can_hold_fits(body: Struct) -> None:
+    most = largest(type(body))
+    assert most is not None
+    assert len(msgspec.json.encode(body)) <= most
+    assert most % KIB == 0
+
+
+def test_text_may_be_escaped_to_the_last_character() -> None:
+    body = '{"text": "' + "\\u0041" * CHARACTERS + '", "more": null}'
+    assert len(msgspec.json.decode(body, type=Large).text) == CHARACTERS
+    assert len(body) <= (largest(Large) or 0) < 3 * len(body)
+
+
+@pytest.mark.parametrize("kind", [Endless, Anything])
+def test_a_type_without_an_end_has_no_largest_body(kind: type[Struct]) -> None:
+    assert largest(kind) is None

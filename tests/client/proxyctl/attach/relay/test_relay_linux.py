@@ -1,0 +1,454 @@
+"""Relays by epoll and splice, over real sockets; what they share with asyncio's has other tests.
+
+Those are `test_agent.py` and `tests/conformance/test_streams.py`, which run both.
+"""
+
+import asyncio
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import termios
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from support.base.descriptors import descriptors
+from support.base.ports import closed_port, silent_port
+from support.base.waiting import PATIENCE_SECONDS, until
+from support.targets.targets import pattern
+
+from proxyctl.attach.relay import closing as closing_module
+from proxyctl.attach.relay import halfpipe, path, pipes, relay_linux
+from proxyctl.attach.relay.poller import READS, Poller
+from proxyctl.attach.relay.relay import RESET, AsyncioRelays
+from proxyctl.attach.relay.relay_linux import EpollRelays
+from proxyctl.attach.relay.relays import CHOICE, AnyRelay, make_relays
+
+SIZE = 3_000_000
+HERE = ip_address("127.0.0.1")
+
+
+class Meter:
+    """Counts, and does what a test wants then."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.then: Callable[[], float] = lambda: 0.0
+
+    def count(self, size: int) -> float:
+        self.total += size
+        return self.then()
+
+    def most(self) -> int:
+        return 1_000_000
+
+
+class Joined:
+    """A relay, and its two far ends: the daemon's, and the target's."""
+
+    def __init__(self, daemon: socket.socket, target: socket.socket) -> None:
+        self.daemon = daemon
+        self.target = target
+        self.meter = Meter()
+        self.said: list[bytes] = []
+        self.overs = 0
+        self.relay: AnyRelay | None = None
+
+    def over(self, _: AnyRelay) -> None:
+        self.overs += 1
+
+    def begin(self, relay: AnyRelay) -> None:
+        self.relay = relay
+
+
+def pair(receive_buffer: int = 0) -> tuple[socket.socket, socket.socket]:
+    """Return two sockets that are connected by TCP; the first may have little room."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        first = socket.socket()
+        if receive_buffer:
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        first.connect(listener.getsockname())
+        second, _ = listener.accept()
+    first.setblocking(False)
+    second.setblocking(False)
+    return first, second
+
+
+@asynccontextmanager
+async def relaying() -> AsyncIterator[EpollRelays]:
+    relays = EpollRelays(asyncio.get_running_loop())
+    try:
+        yield relays
+    finally:
+        relays.close()
+
+
+@asynccontextmanager
+async def joined(relays: EpollRelays, receive_buffer: int = 0) -> AsyncIterator[Joined]:
+    daemon, near_work = pair(receive_buffer)
+    target, near_target = pair()
+    with closing(daemon), closing(target):
+        ends = Joined(daemon, target)
+        work = await relays.park(near_work, b"W", lambda: None)
+        assert await asyncio.get_running_loop().sock_recv(daemon, 1) == b"W"
+        await relays.join(
+            work,
+            near_target,
+            meter=ends.meter,
+            said=ends.said.append,
+            over=ends.over,
+            began=ends.begin,
+        )
+        yield ends
+        if not ends.overs:
+            assert ends.relay is not None
+            ends.relay.abort()
+        assert ends.overs == 1
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    sock.close()
+
+
+def unacknowledged(sock: socket.socket) -> int:
+    answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int(struct.unpack("i", answer)[0])
+
+
+async def outcome(sock: socket.socket) -> tuple[bytes, str]:
+    received = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while data := await asyncio.get_running_loop().sock_recv(sock, 65_536):
+                received += data
+    except ConnectionError:
+        return bytes(received), "reset"
+    return bytes(received), "end"
+
+
+async def say(sock: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(sock, data)
+    sock.shutdown(socket.SHUT_WR)
+
+
+async def fill(sock: socket.socket) -> None:
+    """Send until nothing is taken any more."""
+    with suppress(BlockingIOError):
+        while sock.send(pattern(65_536)):
+            await asyncio.sleep(0.01)
+
+
+def refuse(*_: object, **__: object) -> int:
+    raise OSError(errno.EINVAL, "cannot be spliced")
+
+
+def without_splice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halfpipe, "_splice", None)
+
+
+def with_sockets_that_cannot_be_spliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halfpipe, "_splice", refuse)
+
+
+def without_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes, "LENT_MAX_PIPES", 0)
+
+
+def with_small_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes, "_SET_SIZE", fcntl.F_GETFD)
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        lambda _: None,
+        without_splice,
+        with_sockets_that_cannot_be_spliced,
+        without_pipes,
+        with_small_pipes,
+    ],
+)
+async def test_bulk_passes_both_ways_at_once(
+    monkeypatch: pytest.MonkeyPatch, system: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    system(monkeypatch)
+    up, down = pattern(SIZE), pattern(SIZE)[::-1]
+    async with relaying() as relays, joined(relays) as ends:
+        answers = await asyncio.gather(
+            say(ends.daemon, up), say(ends.target, down), outcome(ends.target), outcome(ends.daemon)
+        )
+        assert answers[2:] == [(up, "end"), (down, "end")]
+        await until(lambda: ends.overs == 1)
+        assert ends.meter.total == 2 * SIZE
+        assert len(ends.said) == 1
+        assert up.startswith(ends.said[0])
+
+
+async def test_bulk_is_spliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = 0
+
+    def splice(*arguments: int, flags: int) -> int:
+        nonlocal moved
+        size = os.splice(*arguments, flags=flags)
+        moved += size
+        return size
+
+    monkeypatch.setattr(halfpipe, "_splice", splice)
+    async with relaying() as relays, joined(relays) as ends:
+        await asyncio.gather(say(ends.target, pattern(SIZE)), outcome(ends.daemon))
+    assert moved > SIZE  # each byte into a pipe and out of it, but for the first
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+async def test_buffers_are_bounded_where_the_other_end_is_near(
+    monkeypatch: pytest.MonkeyPatch, is_short: bool
+) -> None:
+    allowed = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    if allowed < path.RECEIVE_BYTES:
+        pytest.skip("this system lets nobody have such buffers")
+    if not is_short:
+        monkeypatch.setattr(path, "SHORT_MICROSECONDS", 0)
+    first, second = pair()
+    with closing(first), closing(second):
+        await say(first, b"so that there is a round trip")
+        path.bound_if_short(first)
+        locks = first.getsockopt(socket.SOL_SOCKET, path._SO_BUF_LOCK)
+        assert bool(locks & path._RECEIVE_LOCK) == is_short
+
+
+async def test_sockets_and_pipes_are_closed_once() -> None:
+    before = descriptors()
+    async with relaying() as relays:
+        for _ in range(10):
+            async with joined(relays) as ends:
+                await asyncio.gather(say(ends.target, pattern(SIZE)), outcome(ends.daemon))
+                ends.daemon.close()
+                await until(lambda ends=ends: ends.overs == 1)
+    await until(lambda: descriptors() <= before, "nothing is left open")
+
+
+async def test_the_last_words_of_who_resets_while_it_is_written_to_are_heard() -> None:
+    async with relaying() as relays:
+        for far_first in (True, False):
+            async with joined(relays) as ends:
+                broken, other = ends.target, ends.daemon
+                if not far_first:
+                    broken, other = other, broken
+                broken.send(b"last words")
+                other.send(b"nobody reads this")
+                reset(broken)
+                assert await outcome(other) == (b"last words", "reset")
+                await until(lambda ends=ends: ends.overs == 1)
+
+
+async def test_a_slow_reader_has_everything_before_the_reset() -> None:
+    data = pattern(400_000)
+    async with relaying() as relays, joined(relays, receive_buffer=4_096) as ends:
+        await asyncio.get_running_loop().sock_sendall(ends.target, data)
+        await until(lambda: unacknowledged(ends.target) == 0, "the relay's system has it all")
+        reset(ends.target)
+        assert await outcome(ends.daemon) == (data, "reset")
+
+
+async def test_a_reader_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing_module, "PATIENCE_SECONDS", 0.05)
+    before = descriptors()
+    async with relaying() as relays:
+        async with joined(relays, receive_buffer=4_096) as ends:
+            ends.target.send(pattern(100_000))
+            await until(lambda: unacknowledged(ends.target) == 0)
+            reset(ends.target)
+            await until(lambda: ends.overs == 1)
+            await until(lambda: not relays._closer._leaving, "its socket is closed")
+    await until(lambda: descriptors() <= before, "nothing is left open")
+
+
+async def test_what_is_on_its_way_out_is_cut_at_once_and_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(closing_module, "LEAVING_MAX_SOCKETS", 1)
+    async with relaying() as relays:
+        for _ in range(3):
+            async with joined(relays, receive_buffer=4_096) as ends:
+                ends.target.send(pattern(100_000))
+                await until(lambda ends=ends: unacknowledged(ends.target) == 0)
+                reset(ends.target)
+                await until(lambda ends=ends: ends.overs == 1)
+                assert len(relays._closer._leaving) <= 1
+        relays.cut()
+        assert not relays._closer._leaving
+
+
+async def test_who_is_gone_while_the_other_side_takes_nothing_is_not_kept_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay_linux, "STUCK_SECONDS", 0.0)
+    async with relaying() as relays, joined(relays) as ends:
+        await fill(ends.target)
+        reset(ends.target)
+        assert ends.relay is not None
+
+        def is_over() -> bool:
+            assert ends.relay is not None
+            ends.relay.tend()
+            return ends.overs == 1
+
+        await until(is_over)
+
+
+async def test_what_goes_too_fast_is_held_back() -> None:
+    async with relaying() as relays, joined(relays) as ends:
+        pauses = [0.05, 0.0]
+        ends.meter.then = lambda: pauses.pop(0) if pauses else 0.0
+        began = asyncio.get_running_loop().time()
+        await say(ends.daemon, b"a")
+        assert await outcome(ends.target) == (b"a", "end")
+        assert asyncio.get_running_loop().time() - began >= 0.05
+
+
+async def test_a_meter_may_cut_the_relay_that_it_counts() -> None:
+    async with relaying() as relays, joined(relays) as ends:
+
+        def cut() -> float:
+            assert ends.relay is not None
+            ends.relay.abort()
+            return 0.0
+
+        ends.meter.then = cut
+        ends.daemon.send(b"too much")
+        assert (await outcome(ends.daemon))[1] == "reset"
+        assert ends.overs == 1
+
+
+async def test_a_mistake_cuts_one_relay_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> float:
+        raise RuntimeError("a mistake")
+
+    async with relaying() as relays, joined(relays) as broken, joined(relays) as whole:
+        broken.meter.then = fail
+        broken.daemon.send(b"hello")
+        assert (await outcome(broken.daemon))[1] == "reset"
+        await say(whole.daemon, b"hello")
+        assert await outcome(whole.target) == (b"hello", "end")
+    assert "a mistake" in caplog.text
+
+
+@pytest.mark.parametrize("ends_by", ["speaking", "ending", "resetting"])
+async def test_a_work_connection_that_waits_is_lost_once(ends_by: str) -> None:
+    losses: list[None] = []
+    async with relaying() as relays:
+        daemon, near = pair()
+        work = await relays.park(near, b"W", lambda: losses.append(None))
+        with closing(daemon):
+            assert await asyncio.get_running_loop().sock_recv(daemon, 1) == b"W"
+            if ends_by == "speaking":
+                daemon.send(b"too early")
+                assert await outcome(daemon) == (b"", "reset")
+            elif ends_by == "ending":
+                daemon.shutdown(socket.SHUT_WR)
+                assert await outcome(daemon) == (b"", "end")
+            else:
+                reset(daemon)
+            await until(lambda: work.is_lost)
+            work.close()
+            work.reset()
+            assert losses == [None]
+
+
+async def test_of_a_lost_work_connection_the_target_is_reset() -> None:
+    async with relaying() as relays:
+        daemon, near_work = pair()
+        target, near_target = pair()
+        with closing(daemon), closing(target):
+            work = await relays.park(near_work, b"W", lambda: None)
+            work.reset()
+            never = pytest.fail
+            await relays.join(work, near_target, meter=Meter(), said=never, over=never, began=never)
+            assert await outcome(target) == (b"", "reset")
+
+
+async def test_connecting_fails_as_it_should_and_leaves_nothing() -> None:
+    before = descriptors()
+    async with relaying() as relays:
+        with closed_port() as port, pytest.raises(ConnectionRefusedError):
+            await relays.connect(HERE, port, 5)
+        with silent_port() as port, pytest.raises(TimeoutError):
+            await relays.connect(HERE, port, 0.05)
+    await until(lambda: descriptors() <= before, "nothing is left open")
+
+
+class Noted:
+    """Notes events, and does what a test wants then."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.events: list[int] = []
+        self.then = then
+
+    def ready(self, events: int) -> None:
+        self.events.append(events)
+        if events & READS:
+            self.then()
+
+    def fail(self) -> None:
+        pytest.fail("it has failed")
+
+
+async def test_a_socket_does_not_hear_what_was_meant_for_its_predecessor() -> None:
+    poller = Poller(asyncio.get_running_loop())
+    (first, first_far), (second, second_far) = pair(), pair()
+    new: list[socket.socket] = []
+    heard = Noted()
+
+    def replace() -> None:
+        if new:
+            return
+        for each in (first, second):
+            other = second if each is first else first
+            if watchers[each].events:
+                number = other.fileno()
+                poller.forget(number)
+                near, far = socket.socketpair()  # it does not get the number by itself
+                other.close()
+                os.dup2(near.fileno(), number)
+                near.close()
+                new.extend((socket.socket(fileno=number), far))
+                poller.watch(number, heard)
+                return
+
+    watchers = {first: Noted(replace), second: Noted(replace)}
+    for each, watcher in watchers.items():
+        poller.watch(each.fileno(), watcher)
+    written = "both are told that they can be written to"
+    await until(lambda: all(each.events for each in watchers.values()), written)
+    for watcher in watchers.values():
+        watcher.events.clear()
+    first_far.send(b"x")
+    second_far.send(b"x")
+    await until(lambda: bool(new))
+    await until(lambda: bool(heard.events), "it can be written to, which is told of it alone")
+    assert not any(each & READS for each in heard.events), heard.events
+    poller.close()
+    for sock in (first, first_far, second, second_far, *new):
+        sock.close()
+
+
+async def test_the_best_way_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    relays = make_relays(loop)
+    assert isinstance(relays, EpollRelays)
+    relays.close()
+    monkeypatch.setenv(CHOICE, "asyncio")
+    assert isinstance(make_relays(loop), AsyncioRelays)
+    monkeypatch.delenv(CHOICE)
+
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(select, "epoll", none_left)
+    assert isinstance(make_relays(loop), AsyncioRelays)

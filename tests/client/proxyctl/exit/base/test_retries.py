@@ -1,0 +1,60 @@
+"""How long an exit waits before it attaches again."""
+
+import pytest
+
+from proxyctl.exit.base import retries
+from proxyctl.exit.base.retries import LOSSES_MAX, RETRY_MOST_SECONDS, STEADY_SECONDS, Retries
+
+
+class Clock:
+    """Goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the longest time that might be drawn."""
+    monkeypatch.setattr(retries.random, "uniform", lambda _, most: most)
+
+
+def test_attempts_in_vain_are_further_and_further_apart(clock: Clock) -> None:
+    waits = Retries(clock)
+    assert waits.delay(is_exhausted=False) == 1  # another node was not tried yet
+    assert [waits.delay(is_exhausted=True) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
+
+
+def test_what_failed_before_an_attachment_does_not_count_after_it(clock: Clock) -> None:
+    waits = Retries(clock)
+    for _ in range(10):
+        waits.delay(is_exhausted=True)
+    for _ in range(3):
+        clock.now += 50
+        assert waits.lose(50)
+        assert waits.delay(is_exhausted=True) == 2
+
+
+def test_losses_one_after_the_other_are_backed_off_from_until_one_has_lasted(
+    clock: Clock,
+) -> None:
+    waits = Retries(clock)
+    assert all(waits.lose(0.01) for _ in range(LOSSES_MAX))
+    for _ in range(20):
+        assert not waits.lose(0.01)
+        clock.now += waits.delay(is_exhausted=True)
+    assert waits.delay(is_exhausted=True) == RETRY_MOST_SECONDS
+    assert waits.lose(STEADY_SECONDS + 1)
+    assert waits.delay(is_exhausted=True) == 2
+
+
+def test_a_move_is_short(clock: Clock) -> None:
+    assert retries.short_delay() == 0.3

@@ -1,0 +1,20 @@
+"""What daemons tell each other is read as it was written, and nothing else is."""
+
+import pytest
+
+from market.bandwidth.notices import Notice, Topic
+from market.base.states import SessionStatus
+
+
+@pytest.mark.parametrize("topic", list(Topic))
+@pytest.mark.parametrize("status", list(SessionStatus))
+def test_a_notice_is_read_as_it_was_written(topic: Topic, status: SessionStatus) -> None:
+    notice = Notice(topic, "session", status, "node")
+    assert Notice.read(notice.text) == notice
+
+
+@pytest.mark.parametrize(
+    "text", ["", "over", "over a b c", "later session active node", "over s ended n more"]
+)
+def test_what_is_not_known_is_no_notice(text: str) -> None:
+    assert Notice.read(text) is None

@@ -1,0 +1,174 @@
+"""The jobs that wait are in memory: from the start, as they come, and after what was missed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.base.waiting import until
+from support.market.jobs import device_of
+from support.market.market import Market
+from support.market.work import posted
+
+from market.jobs import waiting_jobs
+from market.jobs.matching import JobBook
+from market.jobs.waiting_jobs import WaitingJobs
+from storage.engines.store import Transaction
+
+
+class Reader:
+    """What reads, and what it keeps."""
+
+    def __init__(self, jobs: WaitingJobs, book: JobBook) -> None:
+        self.jobs = jobs
+        self.book = book
+
+    async def has(self, *job_ids: str) -> None:
+        await until(lambda: set(self.book) == set(job_ids), "the jobs that wait are in the book")
+
+
+@asynccontextmanager
+async def reading(market: Market, claimed: frozenset[str] = frozenset()) -> AsyncIterator[Reader]:
+    book = JobBook()
+    reader = WaitingJobs(
+        market.store, book, market.specs, 10_000, book.add, claimed.__contains__, market.context.now
+    )
+    task = asyncio.create_task(reader.run())
+    try:
+        yield Reader(reader, book)
+    finally:
+        task.cancel()
+
+
+async def test_all_are_read_at_the_start_and_each_one_that_is_heard_of(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_jobs, "PAGE_JOBS", 2)
+    monkeypatch.setattr(waiting_jobs, "READ_MAX_JOBS", 2)
+    buyer = await market.person(credit="1000")
+    first = [await posted(market, buyer) for _ in range(5)]
+    async with reading(market) as reader:
+        await reader.has(*first)
+        more = await posted(market, buyer)
+        reader.jobs.read_soon(more)
+        await reader.has(*first, more)
+
+
+@pytest.mark.both_engines
+async def test_what_was_missed_is_found_by_comparing(market: Market) -> None:
+    buyer = await market.person(credit="1000")
+    gone, kept, tried = [await posted(market, buyer) for _ in range(3)]
+    device = await device_of(market, await market.person())
+    async with reading(market) as reader:
+        await reader.has(gone, kept, tried)
+        await market.jobs.cancel(buyer, gone)
+        await market.jobs.accept(device, tried)
+        await market.jobs.fail(device, tried, "broken")
+        new = await posted(market, buyer)
+        reader.jobs.compare_soon()
+        await reader.has(kept, tried, new)
+        await until(lambda: reader.book.attempts(tried) == 1)
+
+
+async def test_a_job_that_is_being_given_away_is_not_taken_for_one_that_waits(
+    market: Market,
+) -> None:
+    buyer = await market.person(credit="1000")
+    claimed, other = [await posted(market, buyer) for _ in range(2)]
+    async with reading(market, frozenset((claimed,))) as reader:
+        reader.jobs.read_soon(claimed)
+        await reader.has(other)
+
+
+@pytest.mark.both_engines
+async def test_one_that_cannot_be_read_holds_up_no_other(market: Market) -> None:
+    buyer = await market.person(credit="1000")
+    broken, whole = [await posted(market, buyer) for _ in range(2)]
+    strange = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})
+
+    async def spoil(tx: Transaction) -> None:
+        await tx.run("UPDATE job_specs SET resources = '{' WHERE job_id = :id", id=broken)
+        await tx.run(
+            "UPDATE job_specs SET payload = '{\"script\":1}' WHERE job_id = :id", id=strange
+        )
+
+    await market.store.write(spoil)
+    async with reading(market) as reader:
+        await reader.has(whole)
+        later = await posted(market, buyer)
+        reader.jobs.read_soon(later)
+        await reader.has(whole, later)
+
+
+async def test_memory_is_bounded_and_the_oldest_jobs_have_it(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buyer = await market.person(credit="1000")
+    jobs = [await posted(market, buyer) for _ in range(5)]
+    monkeypatch.setattr(waiting_jobs, "JOBS_MAX", 3)
+    monkeypatch.setattr(waiting_jobs, "PAGE_JOBS", 1)
+    async with reading(market) as reader:
+        await reader.has(*jobs[:3])
+        await market.jobs.cancel(buyer, jobs[0])
+        reader.book.remove(jobs[0])
+        reader.jobs.compare_soon()
+        await reader.has(*jobs[1:4])
+
+
+class Slow:
+    """A store whose readers have their answers later, once `happens` is over.
+
+    Args:
+        market: whose store it is.
+        happens: what happens between the first answer and its arrival.
+    """
+
+    def __init__(self, market: Market, happens: Callable[[], Awaitable[None]]) -> None:
+        self._store = market.store
+        self._happens: Callable[[], Awaitable[None]] | None = happens
+
+    async def read(self, *query: Any, **values: Any) -> Any:
+        answer = await self._store.read(*query, **values)
+        happens, self._happens = self._happens, None
+        if happens is not None:
+            await happens()
+        return answer
+
+
+async def test_a_job_that_waits_again_while_it_is_read_is_read_again(market: Market) -> None:
+    buyer, device = await market.person(credit="10"), await device_of(market, await market.person())
+    job = await posted(market, buyer)
+    await market.jobs.accept(device, job)
+    book = JobBook()
+
+    async def fail() -> None:
+        await market.jobs.fail(device, job, "broken")
+        reader.read_soon(job)
+
+    slow: Any = Slow(market, fail)
+    reader = WaitingJobs(
+        slow, book, market.specs, 10_000, book.add, frozenset().__contains__, market.context.now
+    )
+    reader._must_compare = False
+    reader.read_soon(job)
+    await reader.catch_up()
+    assert list(book) == [job]
+
+
+async def test_what_is_missed_while_all_are_compared_is_found(market: Market) -> None:
+    buyer = await market.person(credit="10")
+    posts: list[str] = []
+    book = JobBook()
+
+    async def miss() -> None:
+        posts.append(await posted(market, buyer))
+        reader.compare_soon()
+
+    slow: Any = Slow(market, miss)
+    reader = WaitingJobs(
+        slow, book, market.specs, 10_000, book.add, frozenset().__contains__, market.context.now
+    )
+    for _ in range(2):
+        await reader.catch_up()
+    assert list(book) == posts

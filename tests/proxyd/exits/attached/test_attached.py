@@ -1,0 +1,318 @@
+"""An exit that is attached: how many connections wait, heartbeats, and what it may carry."""
+
+from pathlib import Path
+
+import pytest
+from support.base.waiting import until
+from support.exits.device import BEAT_SECONDS, Granted, Port, answering, hello, ignore
+
+from market.base.errors import Code, MarketError
+from proxyctl.protocol.frames import Limits, Outcome, Ping
+from proxyd.exits.attached import attached as module
+from proxyd.exits.attached.attached import Attached
+from proxyd.exits.choosing.directory import Place
+from proxyd.wire.events import Failure
+from proxyd.wire.wants import Wants
+from storage.engines.errors import StoreError
+
+
+class Relayed:
+    """A buyer's connection."""
+
+    def __init__(self, up: int = 0, down: int = 0) -> None:
+        self.traffic = (up, down)
+        self.was_cut = False
+
+    def abort(self) -> None:
+        self.was_cut = True
+
+
+class Somebody:
+    """Who pays."""
+
+    id = "session"
+    user_id = "buyer"
+    price_per_gb = 0
+
+
+def exit_of(port: Port, device: str = "device") -> Attached:
+    return port.directory.exits[device]
+
+
+# --- connections that wait ---------------------------------------------------------------------
+
+
+async def test_one_waits_at_first_with_tickets_to_spare(port: Port) -> None:
+    device = await port.parked()
+    assert device.wanted == 1
+    assert len(device.parked) == 1
+    assert len(device.tickets) == module.TICKETS_SPARE
+
+
+async def test_a_burst_asks_for_as_many_as_wait_and_all_at_once(port: Port) -> None:
+    device = port.unattached()
+    device.parks = False
+    await device.attach()
+    outcomes: list[object] = []
+    for _ in range(8):
+        port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+    device.obey = answering(Outcome.REFUSED)
+    await until(lambda: device.wanted >= 9, "it is asked for all of them")
+    device.parks = True
+    await device.park()
+    await until(lambda: len(outcomes) == 8, "all are answered")
+
+
+async def test_never_more_wait_than_an_exit_may_have(port: Port) -> None:
+    device = port.unattached()
+    device.parks = False
+    await device.attach()
+    dials = [
+        port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *_: None) for _ in range(50)
+    ]
+    await until(lambda: device.wanted == module.PARKED_MAX)
+    for each in dials:
+        each.cancel()
+    exit_ = exit_of(port)
+    device.parks = True
+    await device.park()
+    await until(lambda: len(exit_.pool) == module.PARKED_MAX)
+    device.parks = False
+    sock = await device.work(next(iter(device.tickets)))
+    await until(lambda: len(device.parked) == module.PARKED_MAX - 1, "the oldest was closed")
+    assert port.counters.parked == module.PARKED_MAX
+    sock.close()
+
+
+async def test_fewer_are_asked_for_when_the_burst_is_over(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = await port.parked()
+    exit_ = exit_of(port)
+    exit_.pool._rate, exit_.pool.rtt = 50.0, 0.1
+    exit_.pool.open()
+    await until(lambda: len(device.parked) == 11)
+    exit_.pool._rate = 0.0
+    exit_.pool.tend()
+    await until(lambda: device.wanted == 1)
+    exit_.pool.used_at -= module.IDLE_SECONDS + 1
+    exit_.pool.tend()
+    await until(lambda: device.wanted == 0, "nobody uses it")
+
+
+async def test_what_is_old_is_replaced(port: Port) -> None:
+    device = await port.parked()
+    exit_ = exit_of(port)
+    (old,) = exit_.pool._parked
+    old.since -= module.PARKED_SECONDS + 1
+    exit_.pool.tend()
+    await until(lambda: len(exit_.pool) == 1, "another one waits")
+    assert exit_.pool._parked[0] is not old
+    assert list(device.parked) == [exit_.pool._parked[0].number]
+
+
+async def test_lost_tickets_are_replaced(port: Port) -> None:
+    device = port.unattached()
+    device.parks = False
+    await device.attach()
+    await until(lambda: bool(device.tickets))
+    device.tickets.clear()
+    exit_ = exit_of(port)
+    for _ in range(2 * module.TICKETS_KEPT):
+        exit_.pool.tend()
+    assert len(exit_.pool._tickets) == module.TICKETS_KEPT
+    await until(lambda: len(device.tickets) >= module.TICKETS_KEPT)
+    device.parks = True
+    await device.park()
+    await until(lambda: port.counters.parked == 1)
+
+
+async def test_all_exits_together_have_a_bound(tmp_path: Path) -> None:
+    port = Port(tmp_path, parked=2, heartbeat_seconds=1.0)
+    devices = [await port.device(f"device{number}") for number in range(3)]
+    await until(lambda: port.counters.parked == 2)
+    await until(lambda: all(any(isinstance(f, Ping) for f in each.frames) for each in devices))
+    assert [each.wanted for each in devices] == [1, 1, 0]
+    await devices[0].kill()
+    await until(lambda: port.counters.parked == 1)
+    exit_of(port, "device2").pool.tend()
+    await until(lambda: port.counters.parked == 2, "the place is another's")
+    await port.close()
+
+
+# --- heartbeats ----------------------------------------------------------------------------------
+
+
+async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Path) -> None:
+    port = Port(tmp_path, parked=1)
+    await port.parked("first")
+    device = port.unattached()
+    device.obey = answering(Outcome.REFUSED)
+    await device.attach(hello("second"))
+    port.directory.remove(exit_of(port, "first"))
+    outcomes: list[object] = []
+    port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+    await until(lambda: bool(outcomes))
+    assert outcomes == [(Failure.REFUSED, True, None)]
+    await until(lambda: device.wanted == 0, "none has to wait any more")
+    assert port.listener._budget.wanted == 1
+    port.directory.add(port.listener._by_device["first"])
+    await port.close()
+
+
+async def test_the_round_trip_is_measured(port: Port) -> None:
+    await port.parked()
+    exit_ = exit_of(port)
+    await until(lambda: exit_._ping is None, "it has answered")
+    assert 0 < exit_.pool.rtt < module.FIRST_RTT_SECONDS
+    before = exit_.pool.rtt
+    assert not exit_.ponged(b"12345678")
+    assert exit_.pool.rtt == before
+    exit_._ping, exit_._pinged_at = b"12345678", exit_.heard_at - 3600  # it has taken its time
+    assert exit_.ponged(b"12345678")
+    assert exit_.pool.rtt < module.RTT_MOST_SECONDS
+
+
+async def test_a_silent_exit_is_cut_with_what_goes_through_it(tmp_path: Path) -> None:
+    port = Port(tmp_path, heartbeat_seconds=BEAT_SECONDS)
+    device = await port.parked()
+    exit_, relay = exit_of(port), Relayed()
+    exit_.begin(relay)
+    await until(lambda: sum(isinstance(each, Ping) for each in device.frames) > 2, "it is asked")
+    assert len(port.listener) == 1
+    device.answers_pings = False
+    await until(lambda: port.counters.cut == {"silent": 1})
+    assert relay.was_cut
+    await port.close()
+
+
+async def test_what_goes_through_an_exit_whose_control_is_lost_goes_on(port: Port) -> None:
+    device = await port.parked()
+    exit_, relay = exit_of(port), Relayed()
+    exit_.begin(relay)
+    await device.kill()
+    await until(lambda: len(port.listener) == 0)
+    assert not relay.was_cut
+    assert not exit_.has_place
+
+
+REVOKED = MarketError(Code.WORKER_UNAUTHORIZED)
+
+
+@pytest.mark.parametrize("refusal", [REVOKED, None], ids=["revoked", "paused"])
+@pytest.mark.parametrize("is_back", [False, True], ids=["away", "attached again"])
+async def test_what_goes_on_without_control_ends_when_the_device_may_carry_nothing(
+    port: Port, refusal: MarketError | None, is_back: bool
+) -> None:
+    device = await port.parked()
+    exit_, relay = exit_of(port), Relayed()
+    exit_.begin(relay)
+    await device.kill()
+    await until(lambda: len(port.listener) == 0)
+    if is_back:
+        await port.parked()
+    assert [each for each, _ in port.listener.places()] == ["device"]
+    port.listener.start()  # what carries something is not forgotten
+    port.devices.refusal = StoreError("away")
+    port.listener.recheck("device")
+    await until(lambda: not port.listener._tasks)
+    assert not relay.was_cut
+    port.devices.refusal = refusal
+    port.devices.grants["device"] = Granted("device", "owner", paused=True)
+    port.listener.recheck("device")
+    await until(lambda: relay.was_cut)
+
+
+async def test_who_carries_nothing_is_forgotten(port: Port) -> None:
+    device = await port.parked()
+    exit_, relay = exit_of(port), Relayed()
+    exit_.begin(relay)
+    await device.kill()
+    await until(lambda: len(port.listener) == 0)
+    exit_.end(relay)
+    port.listener.start()
+    assert port.listener.places() == []
+
+
+# --- what it may carry ---------------------------------------------------------------------------
+
+
+async def test_a_pause_in_the_account_ends_dials_under_way(port: Port) -> None:
+    """A target that the device reaches later would be relayed although it may carry nothing."""
+    device = await port.parked()
+    device.obey = ignore
+    outcomes: list[object] = []
+    port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+    await until(lambda: bool(device.dials))
+    exit_ = exit_of(port)
+    port.devices.grants["device"] = Granted("device", "owner", paused=True)
+    port.listener.recheck("device")
+    await until(lambda: bool(outcomes))
+    assert outcomes == [(Failure.NO_EXIT, True, None)]
+    assert exit_.dials == {}
+
+
+async def test_a_device_that_is_paused_in_the_account_stays_and_carries_nothing(port: Port) -> None:
+    device = await port.parked()
+    exit_, relay = exit_of(port), Relayed()
+    exit_.begin(relay)
+    port.devices.grants["device"] = Granted("device", "owner", paused=True)
+    port.listener.recheck("device")
+    await until(lambda: relay.was_cut)
+    assert not port.directory.exits
+    assert not device.is_over
+    port.devices.grants["device"] = Granted("device", "owner")
+    port.listener.recheck("device")
+    await until(lambda: bool(port.directory.exits))
+
+
+async def test_a_day_has_its_bytes(port: Port) -> None:
+    limits = Limits(0, 0, 1000, ())
+    port.devices.grants["device"] = Granted("device", "owner", 0, limits, bytes_today=400)
+    await port.parked()
+    exit_, first, second = exit_of(port), Relayed(100, 200), Relayed(0, 200)
+    exit_.begin(first)
+    exit_.begin(second)
+    exit_.end(first)
+    assert exit_.has_place
+    exit_.spend(0)
+    assert exit_.has_place
+    second.traffic = (100, 200)
+    exit_.spend(0)
+    assert not exit_.has_place
+    exit_.spend(1)
+    assert exit_.has_place
+    second.traffic = (100, 1200)
+    exit_.spend(1)
+    assert not exit_.has_place
+
+
+async def test_a_device_that_has_carried_its_day_already_carries_nothing(port: Port) -> None:
+    limits = Limits(0, 0, 1000, ())
+    port.devices.grants["device"] = Granted("device", "owner", 0, limits, bytes_today=1000)
+    await port.device()
+    assert not exit_of(port).has_place
+
+
+async def test_dials_that_wait_count_as_connections(port: Port) -> None:
+    port.devices.grants["device"] = Granted("device", "owner", 0, Limits(2, 0, 0, ()))
+    device = port.unattached()
+    device.parks, device.obey = False, ignore
+    await device.attach()
+    exit_ = exit_of(port)
+    dials = [
+        port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *_: None) for _ in range(2)
+    ]
+    await until(lambda: exit_.pool.waiting == 2)
+    assert not exit_.has_place
+    for each in dials:
+        each.cancel()
+    assert exit_.has_place
+
+
+def test_a_buyer_is_told_what_is_known_of_the_place_and_not_which_device_it_is() -> None:
+    place = Place("de", "be", "berlin", 3320, "residential")
+    text = module.describe("0190-device", place)
+    assert text.startswith("country=de; state=be; city=berlin; asn=3320; kind=residential; id=")
+    assert "0190" not in text
+    assert module.describe("other", Place()).startswith("id=")

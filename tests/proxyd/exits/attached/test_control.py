@@ -1,0 +1,161 @@
+"""A control connection: what an exit may say, when, and how much."""
+
+import asyncio
+
+import pytest
+from support.base.waiting import until
+from support.exits.device import Device, Port, hello, paused
+
+from proxyctl.protocol.frames import (
+    VERSION,
+    Dialled,
+    Frame,
+    Limits,
+    Outcome,
+    Park,
+    Ping,
+    Pong,
+    Sorry,
+    encode,
+)
+from proxyd.exits.attached import control as module
+
+
+async def over(device: Device, port: Port, reason: str) -> None:
+    """Wait until a device is cut, for this reason."""
+    await until(lambda: device.is_over, "it is cut")
+    assert port.counters.cut[reason] + port.counters.refused[reason] == 1
+
+
+async def test_a_ping_is_answered(port: Port) -> None:
+    device = await port.device()
+    device.send(Ping(b"payload!"))
+    await until(lambda: Pong(b"payload!") in device.frames)
+
+
+async def test_a_protocol_that_is_too_old_is_told_so(port: Port) -> None:
+    device = await port.device(protocol=0)
+    assert device.sorry is not None
+    assert (device.sorry.code, device.sorry.retry_seconds) == ("version_too_old", 0)
+
+
+async def test_a_newer_protocol_attaches_and_what_it_adds_is_passed_over(port: Port) -> None:
+    device = await port.device(protocol=VERSION + 1, features=("telepathy",))
+    device.send_raw(b"\x00\x03\xc8??")
+    device.send(Ping(b"stillok?"))
+    await until(lambda: Pong(b"stillok?") in device.frames)
+
+
+@pytest.mark.parametrize(
+    "frame", [paused("before hello"), Pong(b"12345678"), Dialled(1, Outcome.FAILED, 0, None, 0)]
+)
+async def test_nothing_goes_before_hello(port: Port, frame: Frame) -> None:
+    device = port.unattached()
+    await device.connect()
+    device.send(frame)
+    await over(device, port, "violation")
+
+
+async def test_hello_is_said_once(port: Port) -> None:
+    device = await port.device()
+    device.send(hello())
+    await over(device, port, "violation")
+
+
+@pytest.mark.parametrize("frame", [Park(3), Sorry("code", "words", 0), Limits(1, 2, 3, (4,))])
+async def test_what_the_daemon_says_is_not_for_exits(port: Port, frame: Frame) -> None:
+    device = await port.device()
+    device.send(frame)
+    await over(device, port, "violation")
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\x01", b"\x00\x00\x01", encode(hello())[:2] + b"\x01{"])
+async def test_garbage_is_cut(port: Port, data: bytes) -> None:
+    device = await port.device()
+    device.send_raw(data + bytes(4096))
+    await over(device, port, "violation")
+
+
+async def test_a_flood_is_cut_and_others_are_served(port: Port) -> None:
+    other = await port.parked("other")
+    device = await port.device("flooding")
+    ping = encode(Ping(b"floods!!"))
+    device.send_raw(ping * (module.BURST_BYTES // len(ping) + 100))
+    await over(device, port, "flood")
+    other.send(Ping(b"payload!"))
+    await until(lambda: Pong(b"payload!") in other.frames)
+
+
+async def test_a_device_that_changes_its_state_all_the_time_is_cut(port: Port) -> None:
+    """Each change files it anew, which takes longer than to read it."""
+    device = await port.parked()
+    changes = [paused("battery"), paused("")] * 40
+    device.send_raw(b"".join(map(encode, changes[:20])))
+    device.send(Ping(b"8 bytes."))
+    await until(lambda: Pong(b"8 bytes.") in device.frames)
+    assert len(port.listener) == 1
+    device.send_raw(b"".join(map(encode, changes)))
+    await until(lambda: port.counters.cut == {"flood": 1})
+
+
+async def test_answers_are_no_flood(port: Port) -> None:
+    await port.parked()
+    (control,) = port.listener._controls
+    before = control._allowance
+    exit_ = port.directory.exits["device"]
+    parked = exit_.pool._parked[0]
+    exit_.order(parked, "example.com", 443, by=Nobody())
+    assert control._allowance == before + module.ANSWER_BYTES
+    control.send(Ping(b"8 bytes."))
+    assert control._allowance == before + 2 * module.ANSWER_BYTES
+    assert len(encode(Dialled(1, Outcome.CONNECTED, 0, None, 0))) + 16 <= module.ANSWER_BYTES
+
+
+class Nobody:
+    """A dial that does not care."""
+
+    def take(self, _parked: object) -> None: ...
+    def answer(self, _dialled: object) -> None: ...
+    def lose(self) -> None: ...
+
+
+async def test_who_does_not_say_hello_is_cut(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELLO_SECONDS", 0.05)
+    device = port.unattached()
+    await device.connect()
+    await over(device, port, "silent")
+
+
+async def test_who_does_not_read_is_cut(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX_BYTES", 1000)
+    device = await port.parked()
+    assert device._writer is not None
+    device._writer.transport.pause_reading()
+    (control,) = port.listener._controls
+    while not control._is_closed:
+        for _ in range(100):
+            control.send(Sorry("code", "words " * 80, 0))
+        await asyncio.sleep(0)
+    await until(lambda: len(port.listener) == 0)
+    assert port.counters.cut == {"does not read": 1}
+    device._writer.transport.resume_reading()
+
+
+async def test_a_device_that_leaves_while_it_is_looked_up_does_not_attach(port: Port) -> None:
+    may_answer = asyncio.Event()
+    authorize = port.devices.authorize
+
+    async def slowly(token: str, terms: str) -> object:
+        await may_answer.wait()
+        return await authorize(token, terms)
+
+    port.devices.authorize = slowly
+    device = port.unattached()
+    await device.connect()
+    device.send(hello())
+    await until(lambda: bool(port.listener._tasks))
+    await device.kill()
+    await until(lambda: not port.listener._controls, "it has left")
+    may_answer.set()
+    await until(lambda: not port.listener._tasks)
+    assert len(port.listener) == 0

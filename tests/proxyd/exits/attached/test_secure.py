@@ -1,0 +1,161 @@
+"""Work connections under TLS, from the side of an exit that does with them whatever it likes."""
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from support.base.waiting import until
+from support.exits.device import Device, Port, ignore
+
+from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
+from proxyd.exits.attached import listener
+from proxyd.relay.closing import reset
+from proxyd.wire.wants import Wants
+
+LOOPBACK = ip_address("127.0.0.1")
+SECONDS_MAX = 20.0
+
+
+class Somebody:
+    """Who pays."""
+
+    id = "session"
+    user_id = "buyer"
+    price_per_gb = 1_000_000
+
+
+class Suspicions:
+    """Hears of what no honest exit does."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def admit(self, attached: Any) -> None: ...
+
+    def suspect(self, _attached: Any, kind: str, _evidence: str) -> None:
+        self.kinds.append(kind)
+
+
+async def under_tls(port: Port, device: Device) -> tuple[ssl.SSLSocket, bytes]:
+    """Return a connection under TLS, and the preface that makes it a work connection."""
+    (attached,) = port.listener._by_device.values()
+    assert attached.secure is not None
+    device.parks, device.obey = False, ignore
+    attached.secure.open()
+    await until(lambda: any(each >= SECURE_TICKETS for each in device.tickets), "it has tickets")
+    number = next(each for each in device.tickets if each >= SECURE_TICKETS)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    assert device.welcome is not None
+    ticket = device.tickets.pop(number)
+    preface = Preface(device.welcome.attachment, number, ticket).encode()
+
+    def open_one() -> ssl.SSLSocket:
+        return context.wrap_socket(socket.create_connection(("127.0.0.1", port.port)))
+
+    return await asyncio.to_thread(open_one), preface
+
+
+async def parked_under_tls(port: Port, device: Device) -> ssl.SSLSocket:
+    """Have one work connection wait under TLS; nothing is ever read from it."""
+    sock, preface = await under_tls(port, device)
+    sock.sendall(preface)
+    (attached,) = port.listener._by_device.values()
+    await until(lambda: len(attached.secure or ()) == 1, "it waits")
+    return sock
+
+
+async def test_a_work_connection_that_is_about_to_wait_at_the_end_is_closed(port: Port) -> None:
+    device = await port.device(features=(SECURE,))
+    theirs, preface = await under_tls(port, device)
+    theirs.sendall(preface)
+    while not port.listener._seals:
+        await asyncio.sleep(0)
+    # Before the first step of the task: when it is cancelled now, none of its code runs.
+    port.listener.close()
+    await port.close()
+    theirs.settimeout(SECONDS_MAX)
+    with suppress(ConnectionError):
+        assert await asyncio.to_thread(theirs.recv, 1) == b""
+    theirs.close()
+
+
+async def dialled(port: Port, device: Device, outcomes: list[Any]) -> Any:
+    """Have the exit be asked for a target under TLS."""
+    wants = Wants(secure=True)
+    dial = port.exits.dial(
+        wants, Somebody(), LOOPBACK, 80, lambda *outcome: outcomes.append(outcome)
+    )
+    await until(lambda: bool(device.dials), "it has its order")
+    return dial
+
+
+def connected(dial: Dial) -> Dialled:
+    return Dialled(dial.number, Outcome.CONNECTED, 0, None, 0)
+
+
+async def test_an_answer_that_comes_late_is_no_lie(port: Port) -> None:
+    device = await port.device(features=(SECURE,))
+    watch = port.listener.watch = Suspicions()  # type: ignore[assignment]
+    theirs = await parked_under_tls(port, device)
+    dial = await dialled(port, device, [])
+    dial.cancel()
+    (attached,) = port.listener._by_device.values()
+    heard = attached.heard_at
+    for each in device.dials:
+        device.send(connected(each))
+    await until(lambda: attached.heard_at > heard, "it is heard")
+    assert watch.kinds == []
+    device.send(connected(Dial(10**6, (LOOPBACK,), 80)))
+    await until(lambda: watch.kinds == ["unasked"], "what nobody asked for is one")
+    theirs.close()
+
+
+async def reached(port: Port, device: Device) -> socket.socket:
+    """Return the work connection that a target is said to be reached by."""
+    outcomes: list[Any] = []
+    await dialled(port, device, outcomes)
+    device.send(connected(device.dials[-1]))
+    await until(lambda: bool(outcomes), "it is connected")
+    sock = outcomes[0][0]
+    assert isinstance(sock, socket.SocketType)
+    port.reactor.poller.release(sock.fileno())
+    return sock
+
+
+@pytest.mark.parametrize(
+    ("is_full", "is_ended", "is_reset"),
+    [(False, False, False), (False, True, True), (False, False, True), (True, False, True)],
+)
+async def test_an_exit_keeps_nothing_open_that_the_relay_has_let_go_of(
+    port: Port,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_full: bool,
+    is_ended: bool,
+    is_reset: bool,
+) -> None:
+    monkeypatch.setattr(listener, "TLS_END_SECONDS", 0.1)
+    device = await port.device(features=(SECURE,))
+    theirs = await parked_under_tls(port, device)
+    sock = await reached(port, device)
+    if is_full:  # the exit reads nothing
+        with suppress(BlockingIOError):
+            while True:
+                sock.send(bytes(65_536))
+                await asyncio.sleep(0.01)
+    if is_ended:
+        (seal,) = port.listener._seals
+        sock.shutdown(socket.SHUT_WR)
+        await until(lambda: seal._side.has_ended, "the exit has been told")
+    if is_reset:
+        reset(sock)
+    else:
+        sock.close()
+    await until(lambda: not port.listener._seals, "nothing is left of it")
+    theirs.close()

@@ -1,0 +1,214 @@
+"""What is special about the store on PostgreSQL."""
+
+import asyncio
+import uuid
+
+import asyncpg
+import pytest
+from support.base.waiting import until
+from support.database import postgres
+
+from storage.bandwidth.nodes import seen
+from storage.engines import migrate
+from storage.engines.errors import CannotOpenError, ConstraintError, UnavailableError
+from storage.engines.open import open_store
+from storage.engines.postgres_link import PostgresLink
+from storage.engines.postgres_servers import Servers
+from storage.engines.store import Transaction, probe
+
+
+def unexpected() -> None:
+    raise AssertionError("the claim was lost")
+
+
+async def test_any_number_of_daemons_claim_a_database(postgres_server: str) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        first, second = await open_store(url), await open_store(url)
+        await first.claim(unexpected)
+        await second.claim(unexpected)
+        await first.close()
+        await second.close()
+
+
+async def test_a_server_out_of_reach_is_named_without_its_password() -> None:
+    with pytest.raises(CannotOpenError) as caught:
+        await open_store("postgresql://proxyd:secret@127.0.0.1:1/proxyd")
+    assert "127.0.0.1:1" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_migration_takes_longer_than_any_other_statement_may(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = migrate.migrations("postgres")
+    slow = migrate.Migration(steps[-1].version + 1, "slow", ("SELECT pg_sleep(3)",))
+    monkeypatch.setattr(migrate, "migrations", lambda _: [*steps, slow])
+    monkeypatch.setattr("storage.engines.postgres.STATEMENT_TIMEOUT_SECONDS", 2.5)
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        for store in await asyncio.gather(open_store(url), open_store(url)):
+            await store.close()
+
+
+async def test_a_migration_waits_for_a_table_no_longer_than_others_can(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever uses the table after it would wait for as long as it does."""
+    steps = migrate.migrations("postgres")
+    added = migrate.Migration(steps[-1].version + 1, "more", ("ALTER TABLE users ADD more TEXT",))
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        await (await open_store(url)).close()
+        monkeypatch.setattr(migrate, "migrations", lambda _: [*steps, added])
+        monkeypatch.setattr("storage.engines.postgres.MIGRATION_LOCK_SECONDS", 0.1)
+        reader = await asyncpg.connect(url)
+        async with reader.transaction():
+            await reader.fetch("SELECT 1 FROM users")
+            with pytest.raises(CannotOpenError, match="lock timeout"):
+                await open_store(url)
+        await reader.close()
+        await (await open_store(url)).close()
+
+
+async def test_what_went_wrong_is_told_without_the_row(postgres_server: str) -> None:
+    """An error goes to the log; a row may hold the hash of a password, or somebody's address."""
+    person = {"id": "1", "username_key": "ada", "email_key": "ada@example.com"}
+
+    async def register(tx: Transaction, created_at: int | None) -> None:
+        await tx.run(
+            """
+            INSERT INTO users (id, username, username_key, email, email_key, password_hash,
+                created_at)
+            VALUES (:id, :username_key, :username_key, :email_key, :email_key, 's3cr3t', :created)
+            """,
+            created=created_at,
+            **person,
+        )
+
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url)
+        await store.write(register, 1)
+        for created_at, rule in ((None, "not-null"), (1, "users_pkey")):
+            with pytest.raises(ConstraintError, match=rule) as caught:
+                await store.write(register, created_at)
+            assert not [text for text in ("s3cr3t", "ada") if text in str(caught.value)]
+        await store.close()
+
+
+async def test_connections_that_the_server_ended_are_replaced(postgres_server: str) -> None:
+    name = f"test_{uuid.uuid4().hex}"
+    async with postgres.database(postgres_server, name) as url:
+        store = await open_store(url)
+        await store.read(probe)
+        admin = await asyncpg.connect(postgres_server)
+        await admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name
+        )
+        await admin.close()
+
+        async def eventually() -> None:
+            while True:
+                try:
+                    await store.read(probe)
+                except UnavailableError:
+                    continue
+                return
+
+        async with asyncio.timeout(20):
+            await eventually()
+        await store.close()
+
+
+async def test_a_unit_that_lost_against_another_is_run_again(postgres_server: str) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url)
+        runs = 0
+        both_hold_one = asyncio.Barrier(2)
+
+        async def cross(tx: Transaction, first: str, second: str) -> None:
+            nonlocal runs
+            runs += 1
+            await tx.run("UPDATE accounts SET balance = balance + 1 WHERE id = :id", id=first)
+            if runs <= 2:
+                await both_hold_one.wait()
+            await tx.run("UPDATE accounts SET balance = balance + 1 WHERE id = :id", id=second)
+
+        one, two = "house:revenue:usd", "house:rewards:usd"
+        await asyncio.gather(store.write(cross, one, two), store.write(cross, two, one))
+        assert runs > 2  # who is run again may meet the other once more before it is done
+
+        async def balances(tx: Transaction) -> list[int]:
+            return await tx.all(int, "SELECT balance FROM accounts WHERE balance <> 0")
+
+        assert await store.read(balances) == [2, 2]
+        await store.close()
+
+
+async def test_two_signs_of_life_within_a_second_are_two(postgres_server: str) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url)
+        link = store.link(15.0)
+        assert link is not None
+        await link.connect(lambda _: None, lambda: None)
+        await link.register("here")
+        known = await store.read(seen)
+        for _ in range(20):
+            assert await link.renew("here")
+            known += await store.read(seen)
+        assert len(set(known)) == 21
+        await link.close()
+        await store.close()
+
+
+async def waiting_for(tx: Transaction, go: asyncio.Event, begun: list[None]) -> None:
+    """Keep a connection until a test lets go."""
+    await tx.run("SELECT 1")
+    begun.append(None)
+    await go.wait()
+
+
+async def connections(tx: Transaction) -> int:
+    """Return how many connections this database has."""
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    return await tx.one(int, sql) or 0
+
+
+@pytest.mark.parametrize(("pool_size", "left"), [(2, 1), (10, 7)])
+async def test_what_is_set_aside_answers_while_every_other_connection_is_taken(
+    postgres_server: str, pool_size: int, left: int
+) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url, pool_size=pool_size)
+        go, begun = asyncio.Event(), []
+        many = [
+            asyncio.create_task(store.read(waiting_for, go, begun)) for _ in range(pool_size + 1)
+        ]
+        await until(lambda: len(begun) == left, "no more get a connection")
+        answers = await asyncio.gather(*(store.set_aside().read(connections) for _ in range(20)))
+        assert max(answers) <= pool_size
+        assert len(begun) == left
+        go.set()
+        await asyncio.gather(*many)
+        await store.close()
+
+
+async def test_one_connection_is_shared_by_all(postgres_server: str) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        store = await open_store(url, pool_size=1)
+        assert store.set_aside() is store
+        assert await store.read(connections) == 1
+        await store.close()
+
+
+async def test_whether_anybody_sweeps_is_asked_without_taking_the_lock(
+    postgres_server: str,
+) -> None:
+    async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
+        sweeper, other = (PostgresLink(Servers(url), 15.0, on_lost=lambda: None) for _ in range(2))
+        for link in (sweeper, other):
+            await link.connect(print, print)
+        for _ in range(2):
+            assert await other.is_unswept()
+        assert await sweeper.try_to_sweep()
+        assert not await other.is_unswept()
+        await sweeper.close()
+        await until(other.is_unswept, "the server has seen the end")
+        await other.close()

@@ -1,0 +1,171 @@
+"""What is special about the store on SQLite."""
+
+import asyncio
+import sqlite3
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.engines.errors import AlreadyClaimedError, CannotOpenError, UnavailableError
+from storage.engines.open import open_store
+from storage.engines.sqlite import BUSY_TIMEOUT_SECONDS, GROUP_MAX_UNITS
+from storage.engines.store import Transaction
+
+
+def unexpected() -> None:
+    raise AssertionError("the claim was lost")
+
+
+async def insert(tx: Transaction, number: int) -> None:
+    await tx.run(
+        "INSERT INTO schema_versions (version, name) VALUES (:version, 'x')", version=-1 - number
+    )
+
+
+async def count(tx: Transaction) -> int:
+    found = await tx.one(int, "SELECT COUNT(*) FROM schema_versions WHERE name = 'x'")
+    return found or 0
+
+
+async def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "proxyd.db"
+    store = await open_store(f"sqlite:///{path}")
+    await store.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+async def test_what_is_committed_is_synchronised_to_the_disk(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+
+    async def pragmas(tx: Transaction) -> tuple[int, int, str]:
+        values = [
+            await tx.one(lambda value: value, f"PRAGMA {name}")
+            for name in ("synchronous", "foreign_keys", "journal_mode")
+        ]
+        return values[0], values[1], values[2]
+
+    assert await store.write(pragmas) == (2, 1, "wal")
+    await store.close()
+
+
+async def test_more_units_than_a_group_holds_are_all_written(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+    number = 3 * GROUP_MAX_UNITS + 7
+    await asyncio.gather(*(store.write(insert, index) for index in range(number)))
+    assert await store.read(count) == number
+    await store.close()
+
+
+async def test_closing_finishes_what_was_begun(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    store = await open_store(url)
+    writing = [asyncio.create_task(store.write(insert, index)) for index in range(50)]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*writing)
+    store = await open_store(url)
+    assert await store.read(count) == 50
+    await store.close()
+
+
+async def test_a_unit_that_awaits_something_else_is_refused(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+
+    async def dawdle(tx: Transaction) -> None:
+        await insert(tx, 0)
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="awaited something other"):
+        await store.write(dawdle)
+    assert await store.read(count) == 0
+    await store.close()
+
+
+async def test_one_daemon_claims_a_database_until_it_closes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    first, second = await open_store(url), await open_store(url)
+    await first.claim(unexpected)
+    with pytest.raises(AlreadyClaimedError, match="another proxyd"):
+        await second.claim(unexpected)
+    await first.close()
+    await second.claim(unexpected)
+    await second.close()
+
+
+async def test_a_write_waits_for_another_program_and_then_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BUSY_TIMEOUT_SECONDS >= 5
+    monkeypatch.setattr("storage.engines.sqlite.BUSY_TIMEOUT_SECONDS", 0.05)
+    path = tmp_path / "proxyd.db"
+    store = await open_store(f"sqlite:///{path}")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    outcomes = await asyncio.gather(
+        *(store.write(insert, index) for index in range(5)), return_exceptions=True
+    )
+    assert {type(outcome) for outcome in outcomes} == {UnavailableError}
+    other.execute("ROLLBACK")
+    other.close()
+    await store.write(insert, 0)
+    assert await store.read(count) == 1
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database, whatever it says " * 100, b"SQLite format 3"]
+)
+async def test_another_kind_of_file_is_not_opened_and_not_changed(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "proxyd.db"
+    path.write_bytes(content)
+    with pytest.raises(CannotOpenError, match=r"proxyd\.db"):
+        await open_store(f"sqlite:///{path}")
+    assert path.read_bytes() == content
+
+
+async def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(CannotOpenError, match="Is a directory"):
+        await open_store(f"sqlite:///{tmp_path}")
+
+
+async def test_the_version_changes_with_every_commit_of_anybody_and_only_then(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "proxyd.db"
+    store = await open_store(f"sqlite:///{path}")
+    seen = [store.version()]
+    await store.read(count)
+    assert store.version() == seen[-1]
+    with pytest.raises(LookupError):
+        await store.write(fail)
+    for number in range(200):
+        await store.write(insert, number)
+        seen.append(store.version())
+    program = f"import sqlite3; sqlite3.connect({str(path)!r}).execute('PRAGMA user_version = 7')"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    assert await process.wait() == 0
+    seen.append(store.version())
+    assert None not in seen
+    assert len(set(seen)) == len(seen)
+    assert await store.read(count) == 200
+    await store.close()
+    assert store.version() is None
+
+
+async def fail(tx: Transaction) -> None:
+    raise LookupError
+
+
+async def test_the_version_survives_the_log_starting_over(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+    seen = set()
+    for number in range(3_000):
+        await store.write(insert, number)
+        seen.add(store.version())
+    assert len(seen) == 3_000
+    await store.close()

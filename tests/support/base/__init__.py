@@ -1,0 +1,1 @@
+"""Waiting, clocks, ports, folders and other small parts of tests."""

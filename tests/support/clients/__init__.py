@@ -1,0 +1,1 @@
+"""Clients of the proxy and of the API, and buyers."""

@@ -1,0 +1,1 @@
+"""Daemons in a test's event loop, and as processes."""

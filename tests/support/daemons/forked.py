@@ -1,0 +1,230 @@
+"""Daemons that are forked from one process, which has imported all that they need.
+
+An interpreter and its imports are nine tenths of what a daemon's start costs the processor, and the
+tests start hundreds. So the first start of a process of tests runs the program below, which imports
+what `proxyd serve` does and forks a child for each daemon, as the supervisor of several processes
+does. A child runs the command line from its beginning, in an environment of its own, and ends as
+the command does.
+"""
+
+import gc
+import json
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from proxyd.cli import commands
+from storage.engines.open import load
+
+ROOT = Path(__file__).parent.parent.parent.parent
+REQUEST_MAX_BYTES = 131_072  # an environment, and lists of settings in it
+START_SECONDS = 60.0  # many import at once, and a machine may be busy
+STANDARD = 3  # input, output and error output
+PROGRAMS = {"proxyd": "proxyd.__main__"}  # what `python -m` runs of a package
+
+
+class ForkedProcess:
+    """What `subprocess.Popen` is for a child, for a process that somebody else has forked.
+
+    Args:
+        pid: its process id.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.stdout: IO[str] | None = None  # for whoever gave it a pipe
+        self.returncode: int | None = None
+        self._has_ended = threading.Event()
+
+    def ended(self, status: int) -> None:
+        """Take note of its exit status; that of a signal is the negative number."""
+        self.returncode = status
+        self._has_ended.set()
+
+    def poll(self) -> int | None:
+        """Return its exit status; None while it runs."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        if not self._has_ended.wait(timeout):
+            raise subprocess.TimeoutExpired(f"forked daemon {self.pid}", timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+class Forker:
+    """The process that forks, from the first start on, and everything that it has forked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._forked: queue.Queue[ForkedProcess | None] = queue.Queue()
+        self._running: dict[int, ForkedProcess] = {}
+
+    def start(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        standard: Sequence[int],
+        *,
+        leads: bool,
+        folder: Path = ROOT,
+    ) -> ForkedProcess:
+        """Fork a process.
+
+        Args:
+            program: the module whose `main` it runs.
+            arguments: its command line.
+            variables: its environment.
+            standard: its standard input, output and error output, which stay open here.
+            leads: whether it leads a session of its own.
+            folder: where it begins.
+        """
+        request = {
+            "program": program,
+            "arguments": arguments,
+            "variables": variables,
+            "leads": leads,
+            "folder": str(folder),
+        }
+        packet = json.dumps(request).encode()
+        assert len(packet) <= REQUEST_MAX_BYTES
+        with self._lock:
+            if self._process is None:
+                self._process = self._begin()
+            socket.send_fds(self._socket, [packet], standard)
+            forked = self._forked.get(timeout=START_SECONDS)
+        assert forked is not None, "the process that forks daemons has ended"
+        return forked
+
+    def close(self) -> None:
+        """End it: what it has forked goes on, with nobody to wait for it."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        if self._process is not None:
+            self._process.wait(timeout=START_SECONDS)
+            self._reader.join()
+        self._theirs.close()
+        self._socket.close()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.daemons.forked", str(self._theirs.fileno())],
+            cwd=ROOT,
+            pass_fds=[self._theirs.fileno()],
+            stdout=subprocess.DEVNULL,  # what is printed there is kept back, as in a pipe
+        )
+        self._theirs.close()
+        self._reader.start()
+        return process
+
+    def _read(self) -> None:
+        """Hear of each process that it was forked, then that it has ended."""
+        while packet := self._socket.recv(REQUEST_MAX_BYTES):
+            pid, status = json.loads(packet)
+            if status is None:
+                forked = self._running[pid] = ForkedProcess(pid)
+                self._forked.put(forked)
+            else:
+                self._running.pop(pid).ended(status)
+        self._forked.put(None)
+
+
+# --- the program ---------------------------------------------------------------------------------
+
+
+def _import_all() -> None:
+    """Import what daemons do in their first second, in the way of `proxyd serve`."""
+    commands.import_servers()
+    for name in import_module("proxyd.build").USED_LATER:
+        import_module(name)
+    for url in ("sqlite:", "postgresql:"):
+        load(url)
+    gc.collect()
+    gc.freeze()
+
+
+def _run(channel: socket.socket) -> NoReturn:
+    request = _serve(channel)
+    if request["leads"]:
+        os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["variables"])
+    program = import_module(PROGRAMS.get(request["program"], request["program"]))
+    sys.exit(program.main(request["arguments"]))
+
+
+def _serve(channel: socket.socket) -> dict[str, Any]:
+    """Fork a child for each request, and say how each ends; returns in the children alone."""
+    woken, wake = socket.socketpair()
+    for each in (woken, wake):
+        each.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    # A terminal's Ctrl-C is for the tests, which end this.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([channel, woken], [], [])
+        if woken in ready:
+            woken.recv(4096)
+            _reap(channel)
+        if channel not in ready:
+            continue
+        packet, descriptors, _, _ = socket.recv_fds(channel, REQUEST_MAX_BYTES, STANDARD)
+        if not packet:
+            sys.exit()
+        pid = os.fork()
+        if pid == 0:
+            break
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _say(channel, pid, None)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, interrupt)
+    for each in (channel, woken, wake):
+        each.close()
+    for standard, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    return dict(json.loads(packet))
+
+
+def _reap(channel: socket.socket) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            _say(channel, ended[0], os.waitstatus_to_exitcode(ended[1]))
+
+
+def _say(channel: socket.socket, pid: int, status: int | None) -> None:
+    with suppress(BrokenPipeError):  # the tests have ended
+        channel.send(json.dumps((pid, status)).encode())
+
+
+if __name__ == "__main__":
+    _import_all()
+    _run(socket.socket(fileno=int(sys.argv[1])))

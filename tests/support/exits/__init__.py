@@ -1,0 +1,1 @@
+"""Exits: devices, agents, their API and their daemon."""

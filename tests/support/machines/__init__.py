@@ -1,0 +1,1 @@
+"""Machines, checkouts and installations."""

@@ -1,0 +1,1 @@
+"""A marketplace without a network: users, sessions, exits and jobs."""

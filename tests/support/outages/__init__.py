@@ -1,0 +1,1 @@
+"""Traffic while a database fails, and its records."""

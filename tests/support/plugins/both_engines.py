@@ -1,0 +1,126 @@
+"""The database engines that the tests of the marketplace run on: a plugin of pytest.
+
+A test that takes the fixture `engine` can run on SQLite and on PostgreSQL. `--engines needed` runs
+all of them on SQLite. On PostgreSQL it runs the tests outside `tests/market`, and in there the ones
+marked `both_engines`: races (the engines lock differently), invariants, and enough others to run
+each SQL statement of the marketplace on PostgreSQL. `--engines both` runs everything on both;
+`--engines checked` does so too, and fails when a statement runs on PostgreSQL by unmarked tests
+alone.
+"""
+
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.engines import postgres
+
+MARKER = "both_engines"
+MARKET = Path(__file__).parents[2] / "market"
+
+
+class Statements:
+    """The SQL statements that tests run on PostgreSQL, gathered from all processes of the tests."""
+
+    def __init__(self) -> None:
+        self.needed: set[str] = set()  # which a marked test runs, or one outside of `tests/market`
+        self.others: dict[str, str] = {}  # which another test runs, with its node id
+
+    def missing(self) -> dict[str, str]:
+        """Return the statements that would not run without the unmarked tests."""
+        return {each: test for each, test in self.others.items() if each not in self.needed}
+
+
+_STATEMENTS = pytest.StashKey[Statements]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option `--engines`."""
+    parser.addoption(
+        "--engines",
+        choices=("both", "needed", "checked"),
+        default="both",
+        help="run the tests of the marketplace on both engines, or only where they are needed",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the marker, and start with no statement."""
+    config.addinivalue_line("markers", f"{MARKER}: `make test` runs the test on PostgreSQL too")
+    config.stash[_STATEMENTS] = Statements()
+    if config.getoption("engines") == "checked" and config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(_Gathering(config.stash[_STATEMENTS]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that are not needed on PostgreSQL."""
+    if config.getoption("engines") != "needed":
+        return
+    left_out = [item for item in items if _is_on_postgres(item) and not _is_needed(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not _is_on_postgres(item) or _is_needed(item)]
+
+
+def _is_on_postgres(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("engine") == "postgres"
+
+
+def _is_needed(item: pytest.Item) -> bool:
+    return MARKET not in item.path.parents or item.get_closest_marker(MARKER) is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Record the statements that a test runs on PostgreSQL in its own process."""
+    if item.config.getoption("engines") != "checked" or not _is_on_postgres(item):
+        return (yield)
+    statements = item.config.stash[_STATEMENTS]
+    original = postgres._positional  # each statement goes through this function
+
+    def recording(sql: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        statement = " ".join(sql.split())
+        if _is_needed(item):
+            statements.needed.add(statement)
+        else:
+            statements.others.setdefault(statement, item.nodeid)
+        return original(sql, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres, "_positional", recording)
+        return (yield)
+
+
+class _Gathering:
+    """Takes the statements of each process of pytest-xdist."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Add the statements of a process that has ended."""
+        needed, others = getattr(node, "workeroutput", {}).get(MARKER, ([], {}))
+        self._statements.needed.update(needed)
+        self._statements.others.update(others)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send the statements to the first process of the tests; there, fail if one is missing."""
+    statements = session.config.stash[_STATEMENTS]
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[MARKER] = (sorted(statements.needed), statements.others)
+    elif statements.missing():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Name each missing statement, and a test that runs it."""
+    for statement, test in sorted(config.stash[_STATEMENTS].missing().items()):
+        terminalreporter.write_line(
+            f"no test marked {MARKER} runs this on PostgreSQL, as {test} does: {statement}"
+        )

@@ -1,0 +1,1 @@
+"""Servers that a daemon or a device reaches."""

@@ -1,0 +1,1 @@
+"""Workers: agents, sandboxes and jobs that attack them."""

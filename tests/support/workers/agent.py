@@ -1,0 +1,24 @@
+"""An agent that is killed by itself when an attempt has come to some state.
+
+`python -m support.workers.agent STATE worker run --folder FOLDER`: kill -9 right after the state is
+in the journal, before anything is done in it.
+"""
+
+import os
+import signal
+import sys
+
+from proxyctl.__main__ import main
+from proxyctl.worker.task.journal import Entry, Journal
+
+if __name__ == "__main__":
+    die_at = sys.argv.pop(1)
+    save = Journal._save
+
+    def save_and_die(self: Journal, entry: Entry) -> None:
+        save(self, entry)
+        if entry.state.value == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Journal._save = save_and_die  # type: ignore[method-assign]
+    main()
