@@ -1,4 +1,7 @@
-"""The OpenAPI 3.1 document, made from the same declarations as the routes."""
+"""The OpenAPI 3.1 document, made from the same declarations as the routes.
+
+The tests hold every answer of the API against this document.
+"""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,10 @@
-"""The HTTP server: reads a request, calls its route, writes the response; aiohttp underneath."""
+"""The HTTP server: reads a request, calls its route, writes the response; aiohttp underneath.
+
+A request goes through these steps: the server finds its route, authenticates its caller, and
+decodes its body into the route's type. The handler calls one function of the market, which runs one
+unit of work in one transaction. The server encodes the typed reply. A refusal anywhere is a
+`MarketError` with a code, and becomes an HTTP answer here, once (`http/errors.py`).
+"""
 
 import asyncio
 import logging

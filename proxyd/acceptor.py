@@ -1,4 +1,7 @@
-"""Accepts clients on a listening socket: some in each turn of the loop, and none when we cannot."""
+"""Accepts clients on a listening socket: some in each turn of the loop.
+
+It accepts none while file descriptors are short.
+"""
 
 import asyncio
 import errno

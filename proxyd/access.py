@@ -1,4 +1,8 @@
-"""How a client's connection has ended, and the record that is made of it."""
+"""The ending of a client's connection, and the access record of the connection.
+
+Each connection has exactly one `Ending`. Its word is the `reason` in the access record and a label
+of the metrics, so these words never change.
+"""
 
 from enum import StrEnum
 from typing import Final, NamedTuple

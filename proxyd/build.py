@@ -1,6 +1,9 @@
 """Building the daemon from settings: the one place that knows every class.
 
 What a part needs of the settings is made in `slices`; when it runs is said in `daemon`.
+
+Process 0 of several has the services (`services.py`). Only this module decides that, by the role of
+the process; the rooms below see a node among nodes.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The daemon's life: start, reload, drain, close. What it is made of is put together in `build`."""
+"""The daemon's life: start, reload, drain, close. What it is made of is put together in `build`.
+
+The parts start, drain and close in order: the proxy, and the services if this process has them.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,9 @@
-"""The proxy's front door: accepts clients, within bounds, and lets them go when it closes."""
+"""The proxy's front door: accepts clients, within bounds, and lets them go when it closes.
+
+When all slots or file descriptors are taken, other clients make way: first the clients that were
+refused and stay, then the handshakes that have taken longest. A handshake may take
+`limits.handshake_seconds`, and half a second while others need its slot.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Bounds on what clients of the proxy may take, in time and number."""
+"""Bounds on the clients of the proxy, in time and number, and the file descriptors for them."""
 
 import resource
 from dataclasses import dataclass

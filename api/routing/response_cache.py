@@ -1,4 +1,8 @@
-"""A cache of encoded responses, valid until the next commit of the store."""
+"""A cache of encoded responses, valid until the next commit of the store.
+
+`Store.version` changes with every commit of any process. On SQLite it costs a look at the header of
+the shared WAL index. PostgreSQL has nothing as cheap, so there the store is asked.
+"""
 
 from collections.abc import Awaitable, Callable, Hashable
 

@@ -3,6 +3,8 @@
 Every file is JSON, belongs to its owner alone, and is replaced whole, so that no reader meets half
 of one. Commands and the running agent talk through them and through nothing else: that works
 alike on every system.
+
+The agent looks at the files once a second.
 """
 
 from __future__ import annotations

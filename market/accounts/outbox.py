@@ -4,6 +4,11 @@ So nothing is sent for a transaction that was rolled back, and nothing that was 
 unsent, whatever dies in between. A sender claims an item for a while, sends it, and deletes it; an
 item is sent twice only if its sender is killed between the last two. Items are sealed while they
 wait, because they may hold secrets.
+
+An `Outbox` is the queue of one channel: due rows, claims, growing pauses between attempts, and a
+bound, beyond which rows are dropped. A row has a key: a later row replaces an earlier one that
+still waits. Mail is one channel; requests for forgotten passwords are another, which
+`market.recovery.recovery` reads.
 """
 
 import asyncio

@@ -1,6 +1,9 @@
 """Chat: a message with its history answered by a model, or by the built-in responder.
 
 Chat never pays, in no mode: a deed that is only described costs nothing to invent.
+
+A caller's message is a user's turn in the conversation, never an instruction. If the model fails,
+the built-in responder answers.
 """
 
 import json

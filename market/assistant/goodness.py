@@ -3,6 +3,9 @@
 The model names a category and how sure it is, and never an amount; which category earns what is the
 operator's table. Whatever a photo or its caption says, it can earn no more than that table and the
 caps allow.
+
+The reward, the prints and the transfer are one transaction. It begins with a lock on the account
+that pays rewards, so likeness and daily sums are decided for one photo at a time.
 """
 
 from collections.abc import Mapping

@@ -35,6 +35,8 @@ An answer that is lost costs nothing either: reports are absolute, and a lease w
 confirmed is closed before the session is leased again (`forgo_unsure`).
 
 The replies and the arithmetic are in `lease_book`, the transactions in `lease_transactions`.
+
+The store decides that a session is used up: when the reports add up to the quota.
 """
 
 import asyncio

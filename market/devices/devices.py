@@ -3,6 +3,8 @@
 Heartbeats are the most frequent request of the service. The latest report of every device that was
 heard of is kept in memory, and every answer is made from it; `run` writes changes to the store in
 batches. After a crash a device has lost at most the reports of the last seconds.
+
+With several daemons on one database a report stays in memory only until it is written.
 """
 
 import asyncio

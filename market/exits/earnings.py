@@ -3,6 +3,10 @@
 The house posts them to owners' pending accounts out of what it owes exits (`ledger.exit_payable`).
 The buyer's money is held meanwhile, and pays the house back when the session is settled. The row of
 each earning says how many bytes it is for, so that the next one is for those behind them.
+
+An exit's earning is computed from its count of bytes under each lease, rounded down. At settlement
+the capture pays all of it to `exit_payable`, and the rest to the house's revenue. The row of a
+posting is marked once, as paid or as reversed, by a guarded update.
 """
 
 import logging

@@ -3,6 +3,18 @@
 An artifact is announced with its name, size and hash, then sent, then finished. It belongs to the
 buyer. What a device sends belongs to an attempt, too: one that was lost leaves nothing. Where the
 bytes are is the business of `storage.blobs`.
+
+An artifact exists once its hash is right. Each step may be repeated, and bytes are sent from an
+offset on. The bytes are files: they are never in the database, and in memory only as two pieces of
+each artifact.
+
+Artifacts with the same hash share one content, if the service has computed the hash itself. A
+content without artifacts is dropped in three steps: a mark that is never taken back, then its file,
+then its row.
+
+An upload by a device belongs to the attempt that runs, at the beginning and at the end of the
+upload. After the end of an attempt a sweep gives its files a time: the operator's days, or one day
+if the attempt was lost. A checkpoint waits for the job, because the next attempt goes on from it.
 """
 
 import asyncio

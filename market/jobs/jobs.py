@@ -1,8 +1,9 @@
 """Jobs: put up by a buyer, run by a worker's device, paid when they are done.
 
-A job's price is held when it is put up. Each change is one guarded update of the state it was read
-in, so that of a thousand who accept a job one wins. Whoever waits for a change is told once it is
-committed: devices, readers of logs, and who replaces replicas.
+A job's price is held when the job is put up, captured when the job is completed, and released when
+the job has failed or is cancelled. Each change is one guarded update of the state in which the job
+was read, so of a thousand devices that accept a job one wins. After the commit of a change its
+listeners are notified: devices, readers of logs, and rollouts that replace replicas.
 """
 
 import logging

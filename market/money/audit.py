@@ -1,4 +1,8 @@
-"""The audit: every sum in the ledger, recomputed from its entries and from the open work."""
+"""The audit: every sum in the ledger, recomputed from its entries and from the open work.
+
+All checks read one snapshot. Each check adds up two lists by reference and returns the differences
+(`storage.money.ledger.differences`), so its time grows with the lists and not with their product.
+"""
 
 from msgspec import Struct
 

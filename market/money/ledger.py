@@ -1,4 +1,15 @@
-"""The double-entry ledger: balanced transfers, and holds that are resolved exactly once."""
+"""The double-entry ledger: balanced transfers, and holds that are resolved exactly once.
+
+Amounts are integers of millionths. An entry is one row with a debit and a credit account, so it
+cannot be unbalanced. A trigger carries it to both balances, another trigger refuses to change or
+delete it, and a check keeps users' accounts from falling below zero. Each transfer has a unique
+business key, so its repetition is harmless; a kind (`TransferKind`); and a reference, under which
+its users see it.
+
+A hold moves a price from the buyer's available balance to the held balance. A guarded update
+resolves it once: a capture pays out of it and a release gives the rest back, as two transfers of
+one transaction.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum

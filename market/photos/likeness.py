@@ -14,6 +14,9 @@ theirs are the signs that change.
 
 To find similar prints among many, the first 63 bits are cut into four bands. Each band is looked up
 exactly, and with each of its weakest bits flipped. The rows that match are then compared whole.
+
+A print has 117 bits. Each print of a new photo looks up eight values in each band: its own, and
+those with its weakest bits flipped. A look-up reads one row in 65,536 for each value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,6 +3,12 @@
 `import proxyd` puts it before Python's own finders. Whether compiled files are used is decided once
 in a process, when the first of their modules is imported or somebody asks: no process runs some
 modules compiled and others from a source that has changed since.
+
+The finder compares each file with its entry in the manifest, by size and time, and by its hash if
+the time differs. It uses the whole library, or none of it if anything differs. So an edit is never
+shadowed, and a damaged library, or the library of another Python, is never loaded. `proxyd
+--version`, the log and the metric `proxyd_build_info` say whether the data path runs compiled; the
+first two also say why not.
 """
 
 import os

@@ -4,6 +4,10 @@ What runs once a second, or waits for the store most of its time, gains nothing 
 module belongs here with its neighbours: a call between two compiled modules is a call in C, any
 other goes through Python's objects. No interpreted class may inherit from one of these modules. One
 of another room than `proxyd` must not be imported before `proxyd`; the finder notices.
+
+Rules for these sources: a part that a test replaces is handed in, through a protocol or a callable,
+or belongs to a module that is not compiled, because a compiled call does not look up its target. A
+constant that a test replaces is not `Final`, because the value of a `Final` is compiled in.
 """
 
 HOT = (

@@ -3,6 +3,10 @@
 The race is RFC 8305's: another candidate begins when the one before has failed or has not answered
 for a moment, and the first to connect wins. No coroutine is spent on a target that is given as an
 address, or by a name that is known; another name costs one, for its look-up.
+
+IPv6 and IPv4 addresses alternate. The next attempt begins after 250 ms or after a failure, and six
+addresses at most are tried. The proxy dials the same address that the policy has judged. If all
+attempts fail, the client gets the failure that came furthest (`MOST_TELLING`).
 """
 
 import errno

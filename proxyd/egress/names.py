@@ -1,4 +1,8 @@
-"""Names as they are looked up: one spelling each, and none that a library could misread."""
+"""Names as they are looked up: one spelling each, and none that a library could misread.
+
+A name that ends in a number (`127.1`, `0x7f.1`) can only be an address. It is read as an address
+and judged by the policy, without a look-up.
+"""
 
 import re
 import socket

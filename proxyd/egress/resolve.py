@@ -1,4 +1,18 @@
-"""Names to addresses: c-ares asks the name servers, and what they said is kept for its time."""
+"""Names to addresses: c-ares asks the name servers, and what they said is kept for its time.
+
+The order of the hosts file and the name servers is that of nsswitch.conf. A cached name costs no
+coroutine.
+
+- An answer is kept for its TTL, between 1 s and 1 h; "no such name" for 5 s; a failure not at all.
+  The cache holds 10,000 names, and drops the name that was used longest ago.
+- 2,048 look-ups run at the same time, and those of one name are one look-up. A session may have no
+  more of them than are left for the others, so one session alone has half at most. Dials and
+  associations have the same rule (`loop/fair_slots.py`).
+- An unknown name is reported to the client as an unreachable host (SOCKS5 reply 4), a silent name
+  server as a timeout (6), a failing one as a general failure (1).
+- Search domains and aliases of this machine do not apply: a name must not depend on the place of
+  the proxy.
+"""
 
 import asyncio
 import logging

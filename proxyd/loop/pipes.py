@@ -4,6 +4,9 @@ There are two kinds. A wide pipe takes a whole slice of a fast stream in one pai
 it, and with bounded buffers, bulk on a short path costs half the CPU or less at 16 and 64 streams
 of what it costs through others. But a user may hold only so many pages of pipes
 (pipe-user-pages-soft), so most pipes are smaller; and one of the other kind is better than none.
+
+A pipe is borrowed for one turn, and returned when it is empty. So one pipe is enough for all
+connections whose receivers keep up. Where a pipe or splice is refused, bytes are copied.
 """
 
 import fcntl

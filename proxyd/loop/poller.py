@@ -6,6 +6,8 @@ and leaves the kernel's set by being closed.
 
 epoll is edge-triggered: an event is reported once. A watcher that stops reading early must remember
 that data is left.
+
+An event of a socket that was closed in the same turn never reaches the socket that got its number.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Turns at moving bulk: one stream after the other, a few milliseconds at a time.
+"""Turns at moving bulk: one stream after the other, two milliseconds at a time.
 
 A stream that is served for a while costs half of one that is served a little and often, since its
 ends stay awake. Between two slices the loop does all its other work: handshakes, small reads, the

@@ -3,6 +3,8 @@
 Which session an address opens is kept as long as that session is, and believed while it is active:
 then the address cannot have been given to another one. That an address opens none is kept for
 `NEGATIVE_SECONDS`, so that an unknown client that keeps trying costs one look-up a second.
+
+A sale drops the cached answers "no session" of its addresses.
 """
 
 from collections.abc import Callable, Coroutine, Sequence

@@ -3,6 +3,9 @@
 One loop does all its business with the store, so that what is said of a lease arrives in order: it
 reports every half second, asks for more as soon as a budget runs low, and returns what is not used.
 What other nodes do to a session arrives as notices (`hear`), between two turns of that loop.
+
+A node takes the bytes that it returns from the budget before the store gets them back. Connections
+find the low budget where they look in any case, and wait as for any other byte.
 """
 
 import asyncio

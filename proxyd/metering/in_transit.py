@@ -2,6 +2,9 @@
 
 They are counted, and would be lost with this process or with a reset. The session that paid for
 them gets them back then (`Payer`); until they have left they are not certain (`Sinks`).
+
+The kernel says which bytes have not been sent (`SIOCOUTQNSD`), and only those are given back. Bytes
+that were sent and not acknowledged stay counted, because a client could withhold acknowledgements.
 """
 
 from itertools import islice

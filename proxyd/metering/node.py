@@ -3,6 +3,8 @@
 A node that could not renew it stops handing out bytes before the others may take it for dead, so
 that what it had leased is never handed out twice: the fence goes up at four fifths of the timeout,
 counted from before the renewal was sent, and the others wait for the whole of it.
+
+Time is measured by a clock that goes on while the machine sleeps.
 """
 
 import asyncio

@@ -38,6 +38,9 @@ other nodes that byte is the session's last one; among nodes the store knows whe
 
 `check` runs where a session is admitted, reported and settled, and not at every byte: these are the
 places where a wrong count would become money.
+
+A relay calls `LiveSession` directly and not through `meter.py`, because it does so for each read
+and each write.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,9 @@
-"""Settles the sessions that are used up, from the last byte until the payment is captured."""
+"""Settles the sessions that are used up, from the last byte until the payment is captured.
+
+With the last byte of its budget a session is exhausted, and admits no client. It is settled when
+that byte has left this machine. When its buyer ends a session, its connections are cut first, and
+the session is settled with their final counts.
+"""
 
 import asyncio
 import logging

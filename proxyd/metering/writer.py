@@ -3,6 +3,11 @@
 A writer makes sessions of grants, hears when their budget is spent, and reports to the store what
 they have used. A daemon alone leases whole remainders: a spent budget is a session that is used up.
 Among nodes it is only this node's part (`cluster_writer`).
+
+Counts are written twice a second (`FLUSH_SECONDS`), only of sessions that have moved, and only for
+bytes that have left this machine: bytes in the kernel's queues would be lost with the machine. The
+kernel is asked about sockets that have moved, and about a few of the others in turn, so an idle
+connection costs nothing.
 """
 
 import logging

@@ -1,4 +1,11 @@
-"""Listening sockets and TLS, set up before anything else starts: a port in use shows at once."""
+"""Listening sockets and TLS, set up before anything else starts: a port in use shows at once.
+
+Each of several processes has a listening socket of its own on each port of the proxy, and the
+kernel divides the clients among these sockets. The first socket is bound exclusively: if another
+program has the port, the start fails as with one process. `SO_REUSEPORT` is set after that, on the
+first socket and on the further ones (`listen_again`). A socket that systemd holds is shared by all
+processes instead: further sockets would be closed at a restart, with the clients in their queues.
+"""
 
 import errno
 import socket

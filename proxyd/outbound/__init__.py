@@ -1,1 +1,1 @@
-"""All that this process asks of other services: mail servers, a language model."""
+"""Requests of this process to other services: mail servers, a model, an S3 store, webhooks."""

@@ -3,6 +3,9 @@
 Several are sent at once, and none waits for another: an e-mail that fails is put off. Retries use
 half of the senders at most; the rest is for new e-mails. While the server itself is unavailable one
 e-mail is tried from time to time, and the attempt does not count against it.
+
+Three kinds of failure differ: this e-mail for good (it is given up), this e-mail for now (it alone
+is put off), and the server (all e-mails wait).
 """
 
 import asyncio

@@ -1,11 +1,9 @@
 """One direction of a relay: reads what the session's budget allows, and writes it on.
 
-Theory of operation
--------------------
-Small reads are copied; when a stream turns out to be bulk, its
-bytes are spliced through a pipe and never reach this process (splice(2)). What the sink does not
-take waits, in memory (`_pending`) or in a pipe (`_pipe`), never in both, and nothing more is read
-meanwhile: a slow sink slows its source down.
+Theory of operation ------------------- Small reads are copied. A read of 16 KiB or more marks the
+stream as bulk: from then on its bytes are spliced through a pipe and never reach this process
+(splice(2)). What the sink does not take waits, in memory (`_pending`) or in a pipe (`_pipe`), never
+in both, and nothing more is read meanwhile: a slow sink slows its source down.
 
 A byte is taken from the session's budget before it is read, counted as delivered when the kernel
 has it for the sink, and given back if neither will happen. Without budget the half-pipe waits for

@@ -5,6 +5,8 @@ that stalls from filling the kernel's memory; and pacing (bbr's) would cost a ti
 every 64 KiB, so the congestion control is one without. On a long path fixed buffers would cap the
 connection at buffer / round trip: there the kernel has it all back (tcp(7), TCP_INFO,
 TCP_CONGESTION; socket(7), SO_SNDBUF, SO_RCVBUF; since Linux 5.14 SO_BUF_LOCK).
+
+A path is short if its round trip takes less than 300 µs (`SHORT_PATH_MICROSECONDS`).
 """
 
 import socket

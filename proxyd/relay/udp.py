@@ -7,6 +7,16 @@ A datagram is sent on whole or not at all; what is dropped is not counted (RFC 1
 without a payload is free, so a session has only so many datagrams a second, whatever they hold.
 Answers are let through only from where the client has sent something: anybody else who could reach
 the socket would spend the client's bytes.
+
+An association has three kinds of sockets: the client's TCP connection, a UDP socket at the address
+that the client dialled, and a UDP socket towards the targets for each family of addresses. The
+client receives the address of the UDP socket without a wait. The association ends with the TCP
+connection, and the TCP connection with the association.
+
+A datagram counts once the kernel has it. It is dropped if the budget cannot pay for it, if the
+session is over its rate, if it is a fragment or malformed, or if it comes from a stranger: not from
+the client, or from a target to which the client has sent nothing. Datagrams to a name wait for the
+look-up in their order; an association looks up sixteen names at most.
 """
 
 import asyncio

@@ -2,6 +2,10 @@
 
 An address is pending until a client that may use the session has come from it. A pending address
 opens nothing and takes nothing from others.
+
+An address opens at most one session on each port: the key of a row is the port's index and the
+address. It has the index and not the port's number, because a number may change, and because all
+nodes have the same list of ports.
 """
 
 import json

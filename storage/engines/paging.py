@@ -1,4 +1,11 @@
-"""How lists are ordered: pages from the newest on, and what is due in turns of its users."""
+"""How lists are ordered: pages from the newest on, and what is due in turns of its users.
+
+A list is a range of one index, and an unused filter is not in the statement. So no request and no
+sweep reads more rows because the market has grown; `tests/storage/test_plans.py` fills two markets
+and compares. Only work on everything reads everything, once: the audit, the ledger's totals each
+minute, the search for abandoned jobs (running jobs, every 15 s), and a start (open leases and
+active sessions).
+"""
 
 # Identifiers are lower-case UUIDs of version 7: they sort by time, and all of them sort before this
 # text. With it "newest first" is the same statement as "older than that one", with the same index.

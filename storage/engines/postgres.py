@@ -15,6 +15,9 @@ commit that waits for a synchronous standby would be done by a cancellation, her
 and a repetition would find it done. So COMMIT runs in a task of its own. If its answer is late, the
 connection ends without a request to cancel; the server goes on waiting, with its locks, so that a
 repetition waits as well.
+
+A unit that lost against another unit is run again. A third of the connections serve leases and
+counts alone (`Store.set_aside`), so these never wait for the API.
 """
 
 import asyncio

@@ -1,6 +1,9 @@
 """A daemon's presence among others on one PostgreSQL: LISTEN, and a lock of the server's session.
 
 All of it goes over one connection: when the server loses the daemon, the lock is free.
+
+The connection listens for notices, renews the node's row, and holds the lock of the sweeper. The
+server drops the connection when it is silent. Times are compared by the server's own clock.
 """
 
 import asyncio

@@ -3,6 +3,9 @@
 The row is renewed like that of a node on PostgreSQL, so a process that hangs is declared dead after
 the timeout. One that has ended is seen at once, because nobody reads its pipe (`NodeFolder`). The
 sweepers' lock is free when its process ends; from one that hangs it is taken away.
+
+The process with the API takes the lock of the sweeper. While the lock is free, the other processes
+reap the dead ones.
 """
 
 import asyncio

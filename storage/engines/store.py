@@ -1,4 +1,10 @@
-"""What a store promises: units of work over one transaction, the same on every engine."""
+"""What a store promises: units of work over one transaction, the same on every engine.
+
+A unit of work is a coroutine that awaits nothing but its transaction. SQL is written once, in the
+language that both engines speak; only triggers are written twice. Rows that change together are
+locked first (`Transaction.lock`, which does nothing on SQLite), and many rows cost one statement
+(`Transaction.table`).
+"""
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar

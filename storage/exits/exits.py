@@ -1,4 +1,9 @@
-"""Queries on exits: consents, what each device carried, and what its owner earns of it."""
+"""Queries on exits: consents, what each device carried, and what its owner earns of it.
+
+Triggers add up the counts of exits on their lease, and a check compares the sum with the bytes that
+the lease has used. So exits together never earn more than the buyer pays for, even after a mistake
+elsewhere.
+"""
 
 import json
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
 """One exit that is attached: its control, its connections that wait for a target, and its dials.
 
-Theory of operation
--------------------
-An exit keeps work connections open ahead of need (`Pool`). Each came with a ticket that was handed
-out over the control connection, waits in the poller, and is used once: it is taken for a dial, a
-`Dial` frame with its number goes out over the control connection, and a `Dialled` frame with that
-number comes back. From then on the connection is the relay's.
+Theory of operation ------------------- An exit keeps work connections open ahead of need (`Pool`).
+Each came with a ticket that was handed out over the control connection, waits in the poller, and is
+used once: it is taken for a dial, a `Dial` frame with its number goes out over the control
+connection, and a `Dialled` frame with that number comes back. From then on the connection is the
+target's socket of an ordinary relay: the stream has no bytes of ours, so it is spliced, half-closed
+and reset like any other.
 
 How many shall wait is told to the exit (`Park`), which opens a new one for each that was taken:
 

@@ -12,6 +12,8 @@ Four judges, each of which refuses alone; the operating system may be a fifth (t
 A name is resolved once, each of its addresses is judged, and one of those is dialled, so it does
 not help to give another address the next time. Names that only mean something at home are not even
 looked up.
+
+`tests/support/exits/home.py` is a home in network namespaces with a sniffer, which holds this.
 """
 
 from __future__ import annotations

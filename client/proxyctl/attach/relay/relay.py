@@ -3,6 +3,9 @@
 An `End` is one socket. Two ends are joined by a `Relay`, which keeps what TCP means: an end of the
 stream is passed on alone, so the other direction goes on; a reset is passed on as a reset; and who
 reads slowly makes the other side wait, because then nothing more is read from it.
+
+Bytes go from one transport to the other without a copy. If the other transport could not send all
+of them, it keeps that buffer, and the reader gets another one.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 It means the same as `relay.py`, at a third of the cost: a relay is two sockets that a `Poller`
 watches, and a `HalfPipe` each way. Who resets a connection while it is written to has its last
 words heard, which a transport of asyncio cannot do.
+
+A relay needs no control connection. Each of its sockets is registered once, from its connect to its
+close, with an epoll that hangs in the event loop; while bulk goes through the relay, it also has a
+pipe. Tasks and transports for each socket would be most of the cost of a short connection.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 One thread asks for work and is told what is to be stopped. One tells, every few seconds, that the
 device and its attempts are alive, over a connection of its own: a device that is busy is not lost.
 Each attempt has a thread, and the main thread looks at everything once a second.
+
+The agent has threads and processes, because nearly all of its work blocks: files, engines,
+requests. On disk alone is enough to find a program again that ran before.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ file it could open anew and rewrite. What it prints is appended to the attempt's
 it ended is written to `ended.json`, whole or not at all.
 
 A program whose supervisor is killed is killed by the kernel.
+
+An attempt begins once: it belongs to the process that makes `begun.json` in its folder. The
+supervisor makes this file before it starts anything. An agent that was killed while it handed the
+attempt over makes it also, and then knows that no supervisor will start the attempt.
 """
 
 from __future__ import annotations

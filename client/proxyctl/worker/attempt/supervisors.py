@@ -2,6 +2,8 @@
 
 The next one is started when the agent has nothing urgent to do: an interpreter that starts takes
 the processor for as long as a job that is small would have needed.
+
+So a job starts in the time of a fork.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""What runs a job walled in: one module for each kind of sandbox, all behind `base.Executor`."""
+"""What runs a job walled in: one module for each kind of sandbox, all behind `base.Executor`.
+
+Every kind of sandbox is held against `tests/support/workers/battery.py`, a list of the deeds that a
+job must not be able to do.
+"""
