@@ -1,4 +1,4 @@
-"""The daemon's life: start, reload, drain, close. What it is made of is put together in `build`.
+"""The daemon's life: start, reload, drain, close. `build` puts its parts together.
 
 The parts start, drain and close in order: the proxy, and the services if this process has them.
 """

@@ -1,7 +1,7 @@
 """A cache of encoded responses, valid until the next commit of the store.
 
 `Store.version` changes with every commit of any process. On SQLite it costs a look at the header of
-the shared WAL index. PostgreSQL has nothing as cheap, so there the store is asked.
+the shared WAL index. PostgreSQL has nothing as cheap, so there each request reads the store.
 """
 
 from collections.abc import Awaitable, Callable, Hashable

@@ -8,6 +8,6 @@ the kernel moves it.
 `make setup` compiles all of them into one library, in a folder for each Python (`cpython-…/`).
 Beside the library is a manifest with digests of everything that went into it: the sources, the
 modules that they import (whose types and constants are compiled in), and the list of compiled
-modules. The library is named by its digest. A separate process loads it first; if that succeeds,
-its manifest is renamed into place, and from then on the library is used.
+modules. The name of the library has its digest. A separate process loads it first; if that
+succeeds, its manifest is renamed into place, and from then on the library is used.
 """

@@ -1,4 +1,4 @@
-"""Names to addresses: c-ares asks the name servers, and what they said is kept for its time.
+"""Names to addresses: c-ares asks the name servers, and a cache keeps each answer for its time.
 
 The order of the hosts file and the name servers is that of nsswitch.conf. A cached name costs no
 coroutine.

@@ -1,4 +1,4 @@
-"""Listening sockets and TLS, set up before anything else starts: a port in use shows at once.
+"""Listening sockets and TLS, set up before anything else starts, so a port in use stops the start.
 
 Each of several processes has a listening socket of its own on each port of the proxy, and the
 kernel divides the clients among these sockets. The first socket is bound exclusively: if another

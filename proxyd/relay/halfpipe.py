@@ -1,17 +1,19 @@
 """One direction of a relay: reads what the session's budget allows, and writes it on.
 
-Theory of operation ------------------- Small reads are copied. A read of 16 KiB or more marks the
-stream as bulk: from then on its bytes are spliced through a pipe and never reach this process
-(splice(2)). What the sink does not take waits, in memory (`_pending`) or in a pipe (`_pipe`), never
-in both, and nothing more is read meanwhile: a slow sink slows its source down.
+Theory of operation
+-------------------
+Small reads are copied. A read of 16 KiB or more marks the stream as bulk: from then on its bytes
+are spliced through a pipe and never reach this process (splice(2)). Bytes that the sink does not
+take wait in memory (`_pending`) or in a pipe (`_pipe`), never in both. Meanwhile nothing more is
+read: a slow sink slows its source down.
 
 A byte is taken from the session's budget before it is read, counted as delivered when the kernel
 has it for the sink, and given back if neither will happen. Without budget the half-pipe waits for
-the session to call `_resume`. Where an exit carries the bytes, what is delivered and what is
-refunded is counted at its share, which counts it at the session; and the half-pipe waits for the
-share where the exit goes no faster.
+the session to call `_resume`. Where an exit carries the bytes, its share counts delivered and
+refunded bytes, and counts them at the session; and the half-pipe waits for the share where the exit
+goes no faster.
 
-epoll is edge-triggered: an event is reported once, so what is left undone has to be remembered. Six
+epoll is edge-triggered: an event is reported once, so unfinished work has to be remembered. Six
 flags do that:
 
 * `_unread`: the source may have something to read. Set by its events; cleared when a read found
@@ -24,11 +26,12 @@ flags do that:
 * `_spliceable`: cleared for good by urgent data, or where splice(2) does not take the sockets.
 * `_bulk`: the last read was large: the next goes through a pipe. Set by a large copy; cleared by a
   small splice.
-* `_scheduled`: there is a turn to come (`Turns`), and no second one is asked for. Set by `_resume`,
+* `_scheduled`: there is a turn to come (`Turns`), and no second one is requested. Set by `_resume`,
   cleared by `turn`.
 
-What cannot be: `_bulk` without `_spliceable`; `_urgent` with either; `_hung_up` without `_unread`
-before the end of the stream. While `_scheduled`, events only set flags, and `turn` acts on them.
+Impossible combinations: `_bulk` without `_spliceable`; `_urgent` with either; `_hung_up` without
+`_unread` before the end of the stream. While `_scheduled`, events only set flags, and `turn` acts
+on them.
 
 The end: the source's end of stream is passed on by a shutdown of the sink (`announced`), unless the
 other half has ended too and closing tells of both. A sink that takes no more (`gave_up`) ends its

@@ -1,4 +1,4 @@
-"""How lists are ordered: pages from the newest on, and what is due in turns of its users.
+"""The order of lists: pages from the newest row on, and due rows in turns of their users.
 
 A list is a range of one index, and an unused filter is not in the statement. So no request and no
 sweep reads more rows because the market has grown; `tests/storage/test_plans.py` fills two markets

@@ -1,4 +1,4 @@
-"""What a store promises: units of work over one transaction, the same on every engine.
+"""The promises of a store: units of work over one transaction, the same on every engine.
 
 A unit of work is a coroutine that awaits nothing but its transaction. SQL is written once, in the
 language that both engines speak; only triggers are written twice. Rows that change together are

@@ -1,4 +1,4 @@
-"""Queries on exits: consents, what each device carried, and what its owner earns of it.
+"""Queries on exits: consents, the bytes that each device carried, and the earnings of its owner.
 
 Triggers add up the counts of exits on their lease, and a check compares the sum with the bytes that
 the lease has used. So exits together never earn more than the buyer pays for, even after a mistake

@@ -1,18 +1,20 @@
 """One exit that is attached: its control, its connections that wait for a target, and its dials.
 
-Theory of operation ------------------- An exit keeps work connections open ahead of need (`Pool`).
-Each came with a ticket that was handed out over the control connection, waits in the poller, and is
-used once: it is taken for a dial, a `Dial` frame with its number goes out over the control
-connection, and a `Dialled` frame with that number comes back. From then on the connection is the
-target's socket of an ordinary relay: the stream has no bytes of ours, so it is spliced, half-closed
-and reset like any other.
+Theory of operation
+-------------------
+An exit keeps work connections open ahead of need (`Pool`). Each came with a ticket that was handed
+out over the control connection, waits in the poller, and is used once: it is taken for a dial, a
+`Dial` frame with its number goes out over the control connection, and a `Dialled` frame with that
+number comes back. From then on the connection is the target's socket of an ordinary relay: the
+stream has no bytes of ours, so it is spliced, half-closed and reset like any other.
 
-How many shall wait is told to the exit (`Park`), which opens a new one for each that was taken:
+`Park` gives the exit the number of connections that shall wait, and the exit opens a new one for
+each that was taken:
 
     clamp(rate of dials x 2 round trips, rounded up, + 1 + dials that wait for one, least, most)
 
-so that a burst finds as many as it takes while new ones are on their way, and an exit that nobody
-has used for a while keeps none. All exits together may have so many waiting (`ParkedBudget`).
+So a burst finds enough connections until new ones arrive, and an exit that was unused for a while
+keeps none. `ParkedBudget` bounds the connections that wait, over all exits.
 
 A translator of addresses on the way forgets silent connections without telling anybody. So what
 waits has keep-alives, and is closed, which the exit replaces, before it gets old.

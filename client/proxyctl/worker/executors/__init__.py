@@ -1,4 +1,4 @@
-"""What runs a job walled in: one module for each kind of sandbox, all behind `base.Executor`.
+"""Sandboxes for jobs: one module for each kind, all behind `base.Executor`.
 
 Every kind of sandbox is held against `tests/support/workers/battery.py`, a list of the deeds that a
 job must not be able to do.
