@@ -25,6 +25,9 @@ slots: of dials until there is an outcome, of associations until it is closed.
 
 No coroutine, no timer and no question to the store is spent on a connection whose session is known
 and whose target is an address.
+
+The client gets the answer that its target is reached only after a candidate has connected, with the
+real bound address.
 """
 
 import logging

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 import support
 
 ROOT = Path(__file__).parent.parent
@@ -305,10 +304,12 @@ ABOUT_SEVERAL = {
         "market/jobs/outcomes.py: what cancelling would cost now"
     ),
     "tests/market/jobs/test_failed_attempts.py": (
-        "market/jobs/outcomes.py and draws.py: work that has failed"
+        "market/jobs/outcomes.py and replica_pay.py: work that has failed"
     ),
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
-    "tests/proxyd/exits/dialling/test_failover.py": "dial.py with the choice of directory.py",
+    "tests/proxyd/exits/dialling/test_failover.py": (
+        "proxyd/exits/dialling/dial.py with the choice of proxyd/exits/choosing/directory.py"
+    ),
     "tests/proxyd/test_imports.py": "what each command imports",
     "tests/proxyd/wire/test_fuzz.py": "both protocols, with conversations that are made up",
     "tests/storage/test_plans.py": "the cost of every query as the market grows",
@@ -331,20 +332,29 @@ TESTS = [test for room in ROOMS for test in files(f"tests/{room}", "test_*.py")]
 EXPECTED = {own_test(module) for module in MODULES}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_has_its_test_file_or_an_entry(module: str) -> None:
-    own = own_test(module)
-    has_own, has_entry = (ROOT / own).exists(), module in TESTED_IN
-    assert has_own or has_entry, f"neither {own} nor an entry in TESTED_IN"
-    assert not (has_own and has_entry), f"{own} is there: the entry in TESTED_IN can go"
-    assert (ROOT / TESTED_IN.get(module, own)).exists()
+def test_each_module_has_its_test_file_or_an_entry() -> None:
+    failures = []
+    for module in MODULES:
+        own = own_test(module)
+        has_own, has_entry = (ROOT / own).exists(), module in TESTED_IN
+        if not (has_own or has_entry):
+            failures.append(f"{module}: neither {own} nor an entry in TESTED_IN")
+        elif has_own and has_entry:
+            failures.append(f"{module}: {own} is there: the entry in TESTED_IN can go")
+        elif not (ROOT / TESTED_IN.get(module, own)).exists():
+            failures.append(f"{module}: {TESTED_IN[module]} is not there")
+    assert failures == []
 
 
-@pytest.mark.parametrize("test", TESTS)
-def test_a_test_file_has_its_module_or_an_entry(test: str) -> None:
-    has_module, has_entry = test in EXPECTED, test in ABOUT_SEVERAL
-    assert has_module or has_entry, "neither a module of its name nor an entry in ABOUT_SEVERAL"
-    assert not (has_module and has_entry), "it has its module: the entry in ABOUT_SEVERAL can go"
+def test_each_test_file_has_its_module_or_an_entry() -> None:
+    failures = []
+    for test in TESTS:
+        has_module, has_entry = test in EXPECTED, test in ABOUT_SEVERAL
+        if not (has_module or has_entry):
+            failures.append(f"{test}: neither a module of its name nor an entry in ABOUT_SEVERAL")
+        elif has_module and has_entry:
+            failures.append(f"{test}: it has its module: the entry in ABOUT_SEVERAL can go")
+    assert failures == []
 
 
 def test_no_entry_is_about_what_is_gone() -> None:

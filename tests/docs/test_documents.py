@@ -460,3 +460,11 @@ def test_the_files_that_are_named_exist(name: str) -> None:
         if not any(f"/{file}".endswith(f"/{mention}") for file in files)
     ]
     assert missing == []
+
+
+def test_each_file_that_the_architecture_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = r"(?:proxyd|api|market|storage|config|client|tests|grafana)"
+    paths = set(re.findall(rf"`({rooms}/[\w./-]+\.(?:py|js|json|toml))`", text))
+    assert len(paths) > 80
+    assert {path for path in paths if not (ROOT / path).is_file()} == set()
