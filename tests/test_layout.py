@@ -368,6 +368,6 @@ def test_entries_are_sorted() -> None:
 
 
 def test_the_index_of_support_names_each_folder_once() -> None:
-    entries = re.findall(r"^    (\w+): ", support.__doc__ or "", re.MULTILINE)
+    entries = re.findall(r"^(\w+): ", support.__doc__ or "", re.MULTILINE)
     folders = {Path(each).parent.name for each in files("tests/support/", "[!_]*.py")}
     assert sorted(entries) == sorted(folders)
