@@ -5,7 +5,7 @@ device and its attempts are alive, over a connection of its own: a device that i
 Each attempt has a thread, and the main thread looks at everything once a second.
 
 The agent has threads and processes, because nearly all of its work blocks: files, engines,
-requests. On disk alone is enough to find a program again that ran before.
+requests. After a restart it finds the programs that run by its files on the disk alone.
 """
 
 from __future__ import annotations

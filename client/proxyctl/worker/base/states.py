@@ -3,11 +3,6 @@
 A state is in the journal before anything is done in it. So after a crash the journal may be one
 step ahead of what has been done, and never behind; every step can be done again. Only a loss of
 power may leave it behind, and that ends whatever ran.
-
-taken: in the journal. preparing: files and the sandbox are made. starting: a launch is on disk.
-running: a supervisor has begun. stopping: the daemon or the owner wants the end. Then ended,
-uploading, reporting, and done: the daemon has the report, or wants none. An attempt that cannot run
-here goes from preparing to reporting.
 """
 
 from __future__ import annotations
