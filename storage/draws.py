@@ -27,7 +27,7 @@ class DrawnRow(NamedTuple):
 
 
 class UnreadyRow(NamedTuple):
-    """Seconds of work at replicas that were not ready in the end, of a device and of all."""
+    """The seconds of work at replicas that never became ready, of one device and of all."""
 
     of_device: int
     in_all: int
@@ -54,9 +54,9 @@ async def insert(tx: Transaction, draw: DrawRow, *, served_seconds: int) -> None
 async def unready_seconds(
     tx: Transaction, *, buyer_id: str, device_id: str, since: int, late: int
 ) -> UnreadyRow:
-    """Return for how long devices have worked at a buyer's replicas that were not ready in the end.
+    """Return the seconds of work at replicas of a buyer that never became ready.
 
-    What they could not do themselves does not count. Only replicas are looked at that are open, or
+    Failures of the devices themselves do not count. Only replicas are looked at that are open, or
     were put up since then: of older ones that are over each had one more attempt at most.
 
     Args:

@@ -414,7 +414,7 @@ async def test_what_costs_nothing_says_nothing_of_devices(market: Market) -> Non
 async def test_copies_that_differ_count_once_a_day_for_a_buyer_and_an_owner(
     market: Market,
 ) -> None:
-    """Work that tosses a coin differs on one of three devices, whoever has that one."""
+    """Work that tosses a coin has another result on one of three devices."""
     owner = await market.person()
     others = [await worker(market) for _ in range(2)]
 

@@ -176,7 +176,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         try:
             said = payload_of_work(self.entry.work).grace_s
             ran_s = self._ran_s()
-        except (TaskError, files.FileError):  # so it will not run, or nobody knows for how long
+        except (TaskError, files.FileError):  # it will not run, or its time is not known
             return 0.0
         earned_s = max(ran_s / CANCELLED_GRACE_PARTS, CANCELLED_GRACE_LEAST_SECONDS)
         return min(said, earned_s, CANCELLED_GRACE_SECONDS)

@@ -225,7 +225,7 @@ def test_a_cancelled_job_has_the_time_of_grace_that_its_buyer_wants(
     market.take_back(other)
     attempts = work.parent.parent
     until(lambda: not (attempts / f"{other.id}-1").exists(), agent)
-    # It has hardly run, so this is not for all of the minute: nobody pays for it.
+    # It has run for a moment, so it gets two seconds and not the minute.
     until(lambda: not work.exists(), agent)
 
 
