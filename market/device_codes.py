@@ -190,6 +190,7 @@ async def _answer(
 ) -> None:
     row = await _find(tx, user_code, now)
     if is_approved:
+        await users.lock(tx, caller.profile.user_id)  # the end of the login finds the approval
         began_at = await users.login_began_at(tx, caller.session_id, now)
         if began_at is None or now - began_at >= FRESH_SECONDS:
             raise MarketError(Code.FRESH_LOGIN_NEEDED)
