@@ -155,7 +155,9 @@ class DeviceCodes:
         if row.status == "denied":
             return Code.ACCESS_DENIED
         if row.status == "approved" and row.user_id is not None:
-            await lock_user(tx, row.user_id)  # first, as by all who change what a user has
+            # First, as in each transaction that ends a login: that one denies the approval.
+            await users.lock(tx, row.user_id)
+            await lock_user(tx, row.user_id)
             if not await queries.redeem(tx, row.id, now):  # by another request at the same time
                 return Code.EXPIRED_TOKEN
             scopes = tuple(Scope(scope) for scope in row.scopes.split(","))

@@ -157,6 +157,25 @@ async def test_a_login_that_ends_takes_back_what_programs_were_promised(
     assert await market.keys.all_of(owner.profile.user_id) == []
 
 
+@pytest.mark.both_engines
+async def test_a_key_that_is_taken_while_logins_end_comes_before_that_or_never(
+    market: Market,
+) -> None:
+    codes, owner = market.device_codes, await ada(market)
+    for _ in range(5):
+        asked = await begun(codes)
+        await codes.answer(await again(market), asked.user_code, is_approved=True)
+        came, _ = await asyncio.gather(
+            codes.redeem(asked.device_code),
+            market.accounts.end_other_logins(owner),
+            return_exceptions=True,
+        )
+        if isinstance(came, BaseException):
+            assert isinstance(came, MarketError)
+            assert came.code in (Code.ACCESS_DENIED, Code.EXPIRED_TOKEN)
+        assert await refusal(codes, asked.device_code) in (Code.ACCESS_DENIED, Code.EXPIRED_TOKEN)
+
+
 async def test_a_login_that_does_not_end_takes_nothing_back(market: Market) -> None:
     codes = market.device_codes
     owner, other = await ada(market), await market.person()
