@@ -1,7 +1,7 @@
 """Files and answers that take long end with the login, key or worker token that they are for.
 
-Everything else asks for it with each request. A stream, a file or a large answer has one request and
-takes minutes or hours, so the login is looked at again meanwhile.
+Everything else asks for it with each request. A stream, a file or a large answer has one request
+and takes minutes or hours, so the login is looked at again meanwhile.
 """
 
 import asyncio

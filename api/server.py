@@ -298,13 +298,7 @@ class HttpServer(Front):
         elif route.raw_max_bytes:
             body = RawBody(request, route.raw_max_bytes, route.raw_encodings)
         elif route.body is not Nothing:
-            absent = route.body_optional and not request.body_exists
-            comes_later = not request.content.is_eof()
-            sent = b"" if absent else await self._body(request, route, client)
-            if comes_later:
-                await self._require_current(request, login, worker)
-            if route.body_optional and not sent:
-                sent = b"{}"
+            sent = await self._received(request, route, client, login, worker)
             if is_strict:
                 prefer.check_body(sent, route.body, route.fixed)
             body = self._decoders[route.body].decode(sent)
@@ -338,6 +332,27 @@ class HttpServer(Front):
             is_console(request.headers),
             user_agent=request.headers.get(hdrs.USER_AGENT, ""),
         )
+
+    async def _received(
+        self,
+        request: Request,
+        route: Route,
+        client: str,
+        login: Caller | None,
+        worker: DeviceRow | None,
+    ) -> bytes:
+        """Return the body of a request, which is JSON; its caller still has the right to send it.
+
+        Raises:
+            MarketError: `unauthorized`, `worker_unauthorized`, `too_busy`.
+            TransportError: it is too large, too slow, or of another type.
+        """
+        comes_later = not request.content.is_eof()
+        absent = route.body_optional and not request.body_exists
+        sent = b"" if absent else await self._body(request, route, client)
+        if comes_later:
+            await self._require_current(request, login, worker)
+        return b"{}" if route.body_optional and not sent else sent
 
     async def _require_current(
         self, request: Request, login: Caller | None, worker: DeviceRow | None

@@ -18,11 +18,11 @@ from market.ledger import Movement, Transfer, TransferKind
 from market.letters import Letters
 from market.mail import password_changed
 from market.money import Currency
-from market.networks import is_allowed, site
+from market.networks import site
 from market.passwords import Passwords
 from market.proofs import Proof, Proofs, keep
 from market.referrals import Rewards, parse_code, refer
-from market.scopes import Grant
+from market.scopes import Grant, permits
 from market.throttle import Throttle
 from market.tokens import Claims, Tokens
 from market.user_fields import (
@@ -337,7 +337,7 @@ class Accounts:
         now = self._now()
         if caller.key is not None:
             key = await self._store.read(key_queries.find_live, caller.key.key_id, now)
-            return key is not None and is_allowed(caller.address, key.allow_ips)
+            return key is not None and permits(key.allow_ips, caller.address)
         login = await self._store.read(
             queries.profile_by_login,
             session_id=caller.session_id,

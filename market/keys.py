@@ -23,8 +23,8 @@ from market.events import KeyCreated, KeyExpiring, KeyRevoked, timestamp
 from market.letters import Letters
 from market.mail import Message, strong_key_created
 from market.makers import require_current
-from market.networks import counted_network, is_allowed
-from market.scopes import Grant, Scope
+from market.networks import counted_network
+from market.scopes import Grant, Scope, permits
 from market.spending import NO_LIMITS, LimitsChange, Spender, SpendLimits, beginning, limits_of
 from storage import keys as queries
 from storage import users
@@ -131,7 +131,7 @@ class ApiKeys:
         now = self._now()
         if row.expires_at is not None and row.expires_at <= now:
             raise MarketError(Code.UNAUTHORIZED, EXPIRED)
-        if not is_allowed(address, row.allow_ips):
+        if not permits(row.allow_ips, address):
             raise MarketError(Code.KEY_ADDRESS)
         if row.last_used_at is None or row.last_used_at <= now - USED_SECONDS:
             await self._store.write(

@@ -23,7 +23,6 @@ __all__ = [
     "counted_network",
     "crowded",
     "enclosing",
-    "is_allowed",
     "plain",
     "site",
 ]
@@ -93,17 +92,6 @@ def site(address: str) -> str:
         return ""
     bits = 24 if isinstance(parsed, IPv4Address) else 48
     return str(ip_network((parsed, bits), strict=False))
-
-
-def is_allowed(address: str, networks: str) -> bool:
-    """Say whether an address is in one of some networks, which are divided by spaces; "" is all."""
-    if not networks:
-        return True
-    try:
-        parsed = plain(ip_address(address))
-    except ValueError:
-        return False
-    return any(parsed in ip_network(network) for network in networks.split())
 
 
 class NetworkCounts:

@@ -397,9 +397,7 @@ async def test_what_is_made_in_the_moment_of_a_reset_does_not_survive_it(
     asked = await market.device_codes.begin("a thief", [Scope.WALLET_READ], client="192.0.2.1")
     makers: dict[str, Callable[[], Awaitable[object]]] = {
         "key": lambda: market.keys.create(me, new, login_id=login_id),
-        "rolled key": lambda: market.keys.roll(
-            me, old.row.id, overlap_hours=1, login_id=login_id
-        ),
+        "rolled key": lambda: market.keys.roll(me, old.row.id, overlap_hours=1, login_id=login_id),
         "approved program": lambda: market.device_codes.answer(
             thief, asked.user_code, is_approved=True
         ),
