@@ -98,10 +98,18 @@ class Callers:
                 await self.rates.refuse(insistent)
         return login, worker
 
+    async def require_device(self, request: web.BaseRequest) -> None:
+        """Refuse a worker token that is not valid any more.
+
+        Raises:
+            MarketError: `worker_unauthorized`.
+        """
+        await self._authenticate_worker(_worker_token(request))
+
     async def is_device(self, request: web.BaseRequest) -> bool:
         """Say whether the worker token of a request is valid."""
         try:
-            await self._authenticate_worker(_worker_token(request))
+            await self.require_device(request)
         except MarketError:
             return False
         return True

@@ -31,7 +31,7 @@ from api.cookies import Cookies, is_console
 from api.errors import Transport, TransportError
 from api.forms import Form, Uploads
 from api.forwarded import Clients
-from api.lasting import GoesOn
+from api.lasting import GoesOn, while_read
 from api.limits import Limits
 from api.metrics import Exposition
 from api.pages import Page, pages
@@ -56,10 +56,11 @@ from api.routes import (
 )
 from api.sizes import largest
 from market.accounts import Caller
-from market.errors import MarketError
+from market.errors import Code, MarketError
 from market.idempotency import KeyedRequest, Replayed, Seal
 from market.networks import counted_network
 from storage.blobs.base import BlobError, FullError
+from storage.devices import DeviceRow
 from storage.errors import StoreError, UnknownOutcomeError, level_of
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 SHUTDOWN_SECONDS = 5.0
 # A switchover loses the answer to a commit so soon.
 REPEATED_WITHIN_SECONDS = 3.0
+ENDED = "The login or API key has ended while the body of the request was on its way."
 # Of answers in the form that the client asks for.
 OF_CLIENT = {"Vary": "Accept"}
 _logger = logging.getLogger("api")
@@ -296,10 +298,7 @@ class HttpServer(Front):
         elif route.raw_max_bytes:
             body = RawBody(request, route.raw_max_bytes, route.raw_encodings)
         elif route.body is not Nothing:
-            absent = route.body_optional and not request.body_exists
-            sent = b"" if absent else await self._body(request, route, client)
-            if route.body_optional and not sent:
-                sent = b"{}"
+            sent = await self._received(request, route, client, login, worker)
             if is_strict:
                 prefer.check_body(sent, route.body, route.fixed)
             body = self._decoders[route.body].decode(sent)
@@ -334,6 +333,40 @@ class HttpServer(Front):
             user_agent=request.headers.get(hdrs.USER_AGENT, ""),
         )
 
+    async def _received(
+        self,
+        request: Request,
+        route: Route,
+        client: str,
+        login: Caller | None,
+        worker: DeviceRow | None,
+    ) -> bytes:
+        """Return the body of a request, which is JSON; its caller still has the right to send it.
+
+        Raises:
+            MarketError: `unauthorized`, `worker_unauthorized`, `too_busy`.
+            TransportError: it is too large, too slow, or of another type.
+        """
+        comes_later = not request.content.is_eof()
+        absent = route.body_optional and not request.body_exists
+        sent = b"" if absent else await self._body(request, route, client)
+        if comes_later:
+            await self._require_current(request, login, worker)
+        return b"{}" if route.body_optional and not sent else sent
+
+    async def _require_current(
+        self, request: Request, login: Caller | None, worker: DeviceRow | None
+    ) -> None:
+        """Refuse a login, key or worker token that has ended while the body was on its way.
+
+        Raises:
+            MarketError: `unauthorized`, `worker_unauthorized`.
+        """
+        if login is not None and not await self._is_current(login):
+            raise MarketError(Code.UNAUTHORIZED, ENDED)
+        if worker is not None:
+            await self._callers.require_device(request)
+
     async def _body(self, request: Request, route: Route, client: str) -> bytes:
         # A page of another site can send a body of no type, or of another, without a preflight.
         declared = request.headers.get("Content-Type", "" if request.body_exists else JSON)
@@ -348,7 +381,11 @@ async def _answered(
     call: Call[Any, Any],
     goes_on: GoesOn | None,
 ) -> web.StreamResponse:
-    reply = await _repeated(route, call)
+    if route.raw_max_bytes:  # a file may take hours
+        async with while_read(request, goes_on):
+            reply = await _repeated(route, call)
+    else:
+        reply = await _repeated(route, call)
     if isinstance(reply, Streamed | Download | Redirect):
         return await _sent(request, reply, call.client, goes_on)
     if isinstance(reply, WithCookie):

@@ -30,7 +30,7 @@ from market.proofs import RESET_SECONDS, Proof, Proofs, hashed, keep
 from market.throttle import Throttle
 from market.user_fields import check_password, email_key
 from market.webhooks import disable_all
-from storage import apps, device_codes, users
+from storage import apps, users
 from storage import outbox as outbox_queries
 from storage.errors import StoreError, level_of
 from storage.outbox import OutboxRow
@@ -222,7 +222,6 @@ async def _reset(
     user_id = await _use(tx, token_hash, "reset", now)
     await users.set_email_verified(tx, user_id, now)  # first: only then is there an e-mail
     await replace_password(tx, context, letters, user_id, NewPassword(password_hash))
-    await device_codes.deny_approved(tx, user_id)
     # A thief with the old one may have made keys, read keys of apps, and led events elsewhere.
     await end_all(tx, context, user_id)
     await apps.forget_of(tx, user_id)
