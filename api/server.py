@@ -17,7 +17,7 @@ from api import metrics as exposed
 from api.accept import prefers_page
 from api.bodies import RawBody, unsupported_media_type, whole
 from api.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
-from api.codec import Decoder, convert_query
+from api.codec import Decoder, check_number, convert_query
 from api.connections import (
     KEEPALIVE_SECONDS,
     LINGER_SECONDS,
@@ -339,7 +339,9 @@ class HttpServer(Front):
         declared = request.headers.get("Content-Type", "" if request.body_exists else JSON)
         if declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)
-        return await whole(request, self._body_max_bytes[route.body], client)
+        sent = await whole(request, self._body_max_bytes[route.body], client)
+        check_number(sent)
+        return sent
 
 
 async def _answered(

@@ -6,6 +6,7 @@ any other release than this one until they have been compared.
 """
 
 import re
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -15,6 +16,9 @@ from market.errors import Code, MarketError
 
 COMPARED_VERSION = "0.22.0"
 SHOWN_MAX_CHARACTERS = 40  # of a wrong value: enough to recognise it, too short to flood a log
+
+# It takes a millisecond, and a wrong request shall cost no more than a right one.
+type_info = cache(inspect.type_info)
 
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
@@ -113,7 +117,7 @@ def _got(text: str, *, from_text: bool) -> str:
 
 def _type_at(kind: type[Any], path: str) -> inspect.Type:
     """Return what is declared at a path such as `items[1].name`."""
-    declared = plain(inspect.type_info(kind))
+    declared = plain(type_info(kind))
     for step in _STEP.findall(path):
         if isinstance(declared, (inspect.ListType, inspect.VarTupleType)):
             declared = declared.item_type
