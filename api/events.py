@@ -67,8 +67,9 @@ class EventsReply(Reply, kw_only=True):
 class UsageEvent(Struct):
     """How much of a session is used and left now, in bytes, and how fast that changes.
 
-    Once a second for a session that moves, and once more when it stops. `connections` are those
-    that are open; null where other daemons may have some.
+    Once a second for a session that moves, and once more when it stops; more seldom where the
+    streams of a user would have more than 1,000 of them in a second. `connections` are those that
+    are open; null where other daemons may have some.
     """
 
     session_id: str

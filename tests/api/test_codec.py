@@ -1,6 +1,7 @@
 """JSON in and out: exact numbers, and errors that name the field."""
 
 import re
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -487,9 +488,7 @@ def test_the_parts_of_the_largest_body_are_counted_at_once(written: bytes) -> No
     data = (written * 1_048_576)[:1_048_576]
 
     def count() -> None:
-        try:
+        with suppress(MarketError):
             check_number(data)
-        except MarketError:
-            pass
 
     assert seconds_of(count) < 0.03
