@@ -98,6 +98,27 @@ class Callers:
                 await self.rates.refuse(insistent)
         return login, worker
 
+    async def count_more(
+        self, login: Caller | None, worker: DeviceRow | None, client: str, requests: int
+    ) -> None:
+        """Count a request that is as much work as several for its caller, once it is known.
+
+        Args:
+            login: its login, if it has one.
+            worker: its device, if it has one.
+            client: its network.
+            requests: as how many more it counts.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
+        if login is not None:
+            await self.rates.count(login.session_id, login.profile.user_id, requests)
+        elif worker is not None:
+            await self.rates.count(worker.id, worker.user_id, requests)
+        else:
+            await self.rates.count(client, requests=requests)
+
     async def is_device(self, request: web.BaseRequest) -> bool:
         """Say whether the worker token of a request is valid."""
         try:

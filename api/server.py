@@ -33,6 +33,7 @@ from api.forms import Form, Uploads
 from api.forwarded import Clients
 from api.lasting import GoesOn
 from api.limits import Limits
+from api.listing import Listing
 from api.metrics import Exposition
 from api.pages import Page, pages
 from api.patience import Patience
@@ -281,6 +282,9 @@ class HttpServer(Front):
         if route.query is not Nothing:
             parameters = dict(request.query) if request.rel_url.raw_query_string else {}
             query = convert_query(parameters, route.query)
+            more = _weight(route, query) - 1
+            if more:
+                await self._callers.count_more(login, worker, client, more)
         body: object = None
         sent = b""
         if route.form_max_bytes:
@@ -342,6 +346,11 @@ class HttpServer(Front):
         sent = await whole(request, self._body_max_bytes[route.body], client)
         check_number(sent)
         return sent
+
+
+def _weight(route: Route, query: object) -> int:
+    """Return as how many requests one counts: see `Route`."""
+    return route.weight * (query.requests if isinstance(query, Listing) else 1)
 
 
 async def _answered(

@@ -20,6 +20,8 @@ StepWord = Literal["hour", "day"]
 STEPS: dict[StepWord, Step] = {"hour": Step.HOUR, "day": Step.DAY}
 # `Sum.cost` in USD.
 COST_DIGITS = 15
+# A request for all hours that are kept is as much work as so many others.
+USAGE_WEIGHT = 5
 UNDATED_NOTE = "used before hours were recorded"
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -146,6 +148,7 @@ class UsageRoutes:
                 auth=Auth.JWT,
                 scope=Scope.USAGE_READ,
                 query=UsageQuery,
+                weight=USAGE_WEIGHT,
                 errors=(Code.TOO_MANY_ROWS, Code.SESSION_NOT_FOUND),
             ),
             Route(
@@ -157,6 +160,7 @@ class UsageRoutes:
                 auth=Auth.JWT,
                 scope=Scope.USAGE_READ,
                 query=UsageQuery,
+                weight=USAGE_WEIGHT,
                 errors=(Code.TOO_MANY_ROWS, Code.SESSION_NOT_FOUND),
             ),
             Route(
