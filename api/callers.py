@@ -101,13 +101,13 @@ class Callers:
     async def count_more(
         self, login: Caller | None, worker: DeviceRow | None, client: str, requests: int
     ) -> None:
-        """Count a request that is as much work as several for its caller, once it is known.
+        """Count the further requests that an expensive request counts as, for its caller.
 
         Args:
             login: its login, if it has one.
             worker: its device, if it has one.
             client: its network.
-            requests: as how many more it counts.
+            requests: the number of further requests.
 
         Raises:
             TransportError: `too_many_requests`.

@@ -17,7 +17,7 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 NUL = rb"\u0000"
 BACKSLASH = rb"\\"  # as JSON writes one
 QUOTE = rb"\""
-# What smaller bodies hold is read in milliseconds, whatever it is.
+# Reading a smaller body takes milliseconds, whatever it contains.
 COUNTED_FROM_BYTES = 64 * 1024
 # Of a larger body: far more than any path takes. Each object takes a microsecond or two.
 OBJECTS_MAX = 5_000
@@ -71,10 +71,9 @@ class Decoder(Generic[_Body]):
 
 
 def check_number(body: bytes) -> None:
-    """Check that a body has no more objects and texts than are read in some milliseconds.
+    """Check that reading the objects and texts of a body takes some milliseconds at most.
 
-    Quotation marks and brackets in texts do not count, but for those that are written with a
-    backslash.
+    Brackets in texts do not count.
 
     Raises:
         MarketError: `invalid_field`.

@@ -10,7 +10,7 @@ from market.errors import Code, MarketError
 from market.ids import parsed
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
-# The default of a list: so many take about what any other request does.
+# The default of a list: reading this many takes about as long as any other request.
 ITEMS_PER_REQUEST = 100
 # As RFC 3339 writes it, in UTC.
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
@@ -28,13 +28,13 @@ Row = TypeVar("Row", bound=Identified)
 
 
 class Listing(Struct, kw_only=True):
-    """How many items of a list; a longer part counts as several requests."""
+    """The number of items of a list; a longer part counts as several requests."""
 
     limit: Limit = 100
 
     @property
     def requests(self) -> int:
-        """As how many requests it counts."""
+        """The number of requests that it counts as."""
         return -(-self.limit // ITEMS_PER_REQUEST)
 
 

@@ -79,7 +79,7 @@ class Rates:
         Args:
             caller: a login, a device, or a network without either.
             user_id: the user of the login or device; all of a user's have a rate together, too.
-            requests: as how many it counts.
+            requests: the number of requests that it counts as.
 
         Raises:
             TransportError: `too_many_requests`.

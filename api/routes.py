@@ -195,8 +195,8 @@ class Route(Struct, frozen=True):
     `is_held`, the answer may be minutes in coming, and the handler sends spaces meanwhile
     (`Call.send_space`).
 
-    A request counts as one more for each hundred items behind the first hundred that its query asks
-    for, and as `weight` of them: about what it takes beside another one.
+    In the rates, a request counts as `weight` requests, times the hundreds of items that its query
+    asks for.
 
     `fixed` are fields that cannot be changed here, each with the refusal of a strict request. A
     body in which nothing else is known is refused so, too, however the request is handled, and

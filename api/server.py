@@ -278,13 +278,10 @@ class HttpServer(Front):
         is_strict = request.handling is Handling.STRICT
         if is_strict:
             prefer.check_names(request.query, route.query)
-        query: object = None
-        if route.query is not Nothing:
-            parameters = dict(request.query) if request.rel_url.raw_query_string else {}
-            query = convert_query(parameters, route.query)
-            more = _weight(route, query) - 1
-            if more:
-                await self._callers.count_more(login, worker, client, more)
+        query = _query(request, route)
+        more = _weight(route, query) - 1
+        if more:
+            await self._callers.count_more(login, worker, client, more)
         body: object = None
         sent = b""
         if route.form_max_bytes:
@@ -348,8 +345,16 @@ class HttpServer(Front):
         return sent
 
 
+def _query(request: Request, route: Route) -> object:
+    """Return the query of a request as the type of its route."""
+    if route.query is Nothing:
+        return None
+    parameters = dict(request.query) if request.rel_url.raw_query_string else {}
+    return convert_query(parameters, route.query)
+
+
 def _weight(route: Route, query: object) -> int:
-    """Return as how many requests one counts: see `Route`."""
+    """Return the number of requests that a request counts as: see `Route`."""
     return route.weight * (query.requests if isinstance(query, Listing) else 1)
 
 

@@ -20,7 +20,7 @@ StepWord = Literal["hour", "day"]
 STEPS: dict[StepWord, Step] = {"hour": Step.HOUR, "day": Step.DAY}
 # `Sum.cost` in USD.
 COST_DIGITS = 15
-# A request for all hours that are kept is as much work as so many others.
+# Reading all hours that are kept takes as long as five other requests.
 USAGE_WEIGHT = 5
 UNDATED_NOTE = "used before hours were recorded"
 
@@ -347,6 +347,6 @@ def _counts(total: Sum) -> tuple[str, str, str]:
 
 
 def _decimal(number: int, digits: int) -> str:
-    """Return a number of units as a decimal number of ones with so many digits."""
+    """Return `number` divided by a power of ten, as text with `digits` decimals."""
     whole, rest = divmod(number, 10**digits)
     return f"{whole}.{rest:0{digits}d}"

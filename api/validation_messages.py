@@ -54,7 +54,7 @@ _ITEMS: dict[type[inspect.Type], str] = {
 }
 
 
-def of_value(error: msgspec.ValidationError, kind: type[Any], *, from_text: bool) -> MarketError:
+def of_value(error: msgspec.ValidationError, kind: type[msgspec.Struct], *, from_text: bool) -> MarketError:
     """Return the refusal of a value that does not fit its field.
 
     Args:
@@ -115,7 +115,7 @@ def _got(text: str, *, from_text: bool) -> str:
     return f", got {_NAMES.get(got['got'], got['got'])}"
 
 
-def _type_at(kind: type[Any], path: str) -> inspect.Type:
+def _type_at(kind: type[msgspec.Struct], path: str) -> inspect.Type:
     """Return what is declared at a path such as `items[1].name`."""
     declared = plain(type_info(kind))
     for step in _STEP.findall(path):

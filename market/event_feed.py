@@ -40,8 +40,8 @@ PAGE_MAX_EVENTS = 100
 QUEUED_MAX_EVENTS = 100
 # Sessions of which a frame waits for a reader.
 QUEUED_MAX_FRAMES = 1_000
-# Of live usage, that all streams of a user together have in each round: one takes fifty
-# microseconds, and 32 streams with 1,000 sessions that move would take more than a second of each.
+# Frames that all streams of a user together get in a round. Sending one takes fifty microseconds:
+# 32 streams with 1,000 sessions that move would take more than a second for each round.
 FRAMES_PER_ROUND = 1_000
 # Events that a reader was just sent, so that it is not sent them twice when it looks by itself:
 # those of 45 seconds, of a user to whom a hundred happen in each.
@@ -146,7 +146,7 @@ class _Reader:
             self.woken.set()
 
     def permit(self, frames: int) -> None:
-        """Begin a round, in which so many frames may be taken."""
+        """Begin a round: `frames` may be taken in it."""
         self.frames_left = frames
         if self._frames:
             self.woken.set()

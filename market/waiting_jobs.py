@@ -26,8 +26,8 @@ from storage.store import Store, Transaction
 # Jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when these go.
 JOBS_MAX = 200_000
 READ_MAX_JOBS = 200
-# Jobs that are taken at once: a large payload with secrets takes a millisecond to be read, and
-# each job is compared with the offers of all devices that wait, which takes another one.
+# Jobs that are taken at once. Reading a large payload with secrets takes a millisecond, and the
+# comparison of a job with the offers of all waiting devices takes another one.
 TAKEN_AT_ONCE = 4
 PAGE_JOBS = 2_000
 # Everything that is heard of is read at once. This finds what was not heard of.
@@ -220,8 +220,8 @@ class WaitingJobs:
     async def _take(self, found: _Found) -> list[str]:
         """Keep jobs, or find devices for them; return those whose secrets cannot be read.
 
-        Others have their turn in between. What they hear of a job that is not taken yet is no news:
-        it may as well have happened while the store was asked.
+        Other tasks run in between. They may change a job that is not taken yet; the same happens
+        during the query.
         """
         unreadable: list[str] = []
         owners: dict[str, set[str]] = {}

@@ -474,7 +474,7 @@ def test_a_body_has_a_bounded_number_of_objects_and_texts() -> None:
     assert problem(objects) == "The body has more than 5000 objects."
     texts = b"[" + b",".join([b'""'] * (TEXTS_MAX + 1)) + b"]"
     assert problem(texts) == "The body has more than 50000 texts, or quotation marks in them."
-    # What stands in a text is none.
+    # A bracket in a text is no object.
     assert not problem(b'{"script": "' + b"{" * 100_000 + b'"}')
     assert not problem(rb'{"script": "\\\"' + b"{" * 100_000 + rb'\\"}')
     assert problem(b"{" * 100_000)

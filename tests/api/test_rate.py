@@ -176,8 +176,7 @@ async def test_a_long_list_counts_as_several_requests(
         ):
             fitting = burst // requests
             assert await statuses(path, fitting + 1) == [200] * fitting + [429], path
-        # Where nobody is logged in, it is the network's rate.
+        # Without a login the rate of the network counts.
         assert [
-            (await service.call("GET", "/api/marketplace/jobs?limit=1000")).status
-            for _ in range(5)
+            (await service.call("GET", "/api/marketplace/jobs?limit=1000")).status for _ in range(5)
         ].count(429) > 0

@@ -248,7 +248,7 @@ async def test_the_streams_of_a_user_share_the_usage_that_is_sent_in_a_round(
         for _ in range(50):
             await asyncio.sleep(0)
         assert [len(each) for each in heard] == [count, count]
-    # Those that waited come first, and none of them twice.
+    # Each stream got each session once: frames of the first round are not repeated.
     assert [sorted(each) for each in heard] == [sorted(sessions)] * 2
     for stream in streams:
         stream.cancel()
