@@ -7,7 +7,6 @@ any other release than this one until they have been compared.
 
 import re
 from functools import cache
-from typing import Any
 
 import msgspec
 from msgspec import inspect
@@ -54,7 +53,9 @@ _ITEMS: dict[type[inspect.Type], str] = {
 }
 
 
-def of_value(error: msgspec.ValidationError, kind: type[msgspec.Struct], *, from_text: bool) -> MarketError:
+def of_value(
+    error: msgspec.ValidationError, kind: type[msgspec.Struct], *, from_text: bool
+) -> MarketError:
     """Return the refusal of a value that does not fit its field.
 
     Args:
