@@ -17,7 +17,7 @@ from api import metrics as exposed
 from api.accept import prefers_page
 from api.bodies import RawBody, unsupported_media_type, whole
 from api.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
-from api.codec import Decoder, convert_query
+from api.codec import Decoder, check_number, convert_query
 from api.connections import (
     KEEPALIVE_SECONDS,
     LINGER_SECONDS,
@@ -33,6 +33,7 @@ from api.forms import Form, Uploads
 from api.forwarded import Clients
 from api.lasting import GoesOn, while_read
 from api.limits import Limits
+from api.listing import Listing
 from api.metrics import Exposition
 from api.pages import Page, pages
 from api.patience import Patience
@@ -279,10 +280,10 @@ class HttpServer(Front):
         is_strict = request.handling is Handling.STRICT
         if is_strict:
             prefer.check_names(request.query, route.query)
-        query: object = None
-        if route.query is not Nothing:
-            parameters = dict(request.query) if request.rel_url.raw_query_string else {}
-            query = convert_query(parameters, route.query)
+        query = _query(request, route)
+        more = _weight(route, query) - 1
+        if more:
+            await self._callers.count_more(login, worker, client, more)
         body: object = None
         sent = b""
         if route.form_max_bytes:
@@ -372,7 +373,22 @@ class HttpServer(Front):
         declared = request.headers.get("Content-Type", "" if request.body_exists else JSON)
         if declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)
-        return await whole(request, self._body_max_bytes[route.body], client)
+        sent = await whole(request, self._body_max_bytes[route.body], client)
+        check_number(sent)
+        return sent
+
+
+def _query(request: Request, route: Route) -> object:
+    """Return the query of a request as the type of its route."""
+    if route.query is Nothing:
+        return None
+    parameters = dict(request.query) if request.rel_url.raw_query_string else {}
+    return convert_query(parameters, route.query)
+
+
+def _weight(route: Route, query: object) -> int:
+    """Return the number of requests that a request counts as: see `Route`."""
+    return route.weight * (query.requests if isinstance(query, Listing) else 1)
 
 
 async def _answered(

@@ -15,7 +15,8 @@ from market.event_feed import EventFeed, EventFeedTerms, Idle, Item, Wanted, beg
 from market.event_log import NewEvent
 from market.events import Ping
 from market.ids import Identifiers
-from market.live_usage import LiveUsage
+from market.live_usage import LiveUsage, UsageFrame
+from market.money import GB
 from storage.events import EventRow
 from storage.store import Transaction
 
@@ -220,3 +221,35 @@ async def test_a_user_may_not_have_every_stream(
     for items in open_streams:
         await items.aclose()
     await until(lambda: len(feed) == 0)
+
+
+async def test_the_streams_of_a_user_share_the_usage_that_is_sent_in_a_round(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "FRAMES_PER_ROUND", 6)
+    user = await market.person("10")
+    sessions = [
+        (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
+        for _ in range(6)
+    ]
+    feed = feed_of(market, market.context)
+    heard: list[list[str]] = [[], []]
+
+    async def follow(number: int) -> None:
+        async for item in feed.follow(user, f"login {number}", Wanted(), since=None):
+            if isinstance(item, UsageFrame):
+                heard[number].append(item.session_id)
+
+    streams = [asyncio.create_task(follow(number)) for number in range(2)]
+    await until(lambda: len(feed) == 2)
+    for count in (3, 6):
+        await feed.send_usage()
+        await until(lambda count=count: [len(each) for each in heard] >= [count, count])
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert [len(each) for each in heard] == [count, count]
+    # Each stream got each session once: frames of the first round are not repeated.
+    assert [sorted(each) for each in heard] == [sorted(sessions)] * 2
+    for stream in streams:
+        stream.cancel()
+    await asyncio.wait(streams)

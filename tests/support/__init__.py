@@ -40,6 +40,7 @@ The daemon
     leftovers: the plugin that reports leftovers of a failed test with that test
     time_limit: the plugin that ends a test which takes too long
     clock: a wall clock that tests set
+    cost: how much of the processor code takes
 
 Exits
     exit_datagrams: how a device of a test carries datagrams
