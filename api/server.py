@@ -33,9 +33,10 @@ from api.ops import metrics as exposed
 from api.ops.metrics import Exposition
 from api.routing import sse
 from api.routing.callers import Authenticate, AuthenticateKey, AuthenticateWorker, Callers
-from api.routing.codec import Decoder, convert_query
+from api.routing.codec import Decoder, check_number, convert_query
 from api.routing.cookies import Cookies, is_console
-from api.routing.lasting import GoesOn
+from api.routing.lasting import GoesOn, while_read
+from api.routing.listing import Listing
 from api.routing.pages import Page, pages
 from api.routing.responses import CSV, JSON, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.routing.router import Router, routed, wrong_method
@@ -65,10 +66,11 @@ from api.serving.connections import (
 from api.serving.forms import Form, Uploads
 from api.serving.patience import Patience
 from market.accounts.accounts import Caller
-from market.base.errors import MarketError
+from market.base.errors import Code, MarketError
 from market.base.networks import counted_network
 from market.events.idempotency import KeyedRequest, Replayed, Seal
 from storage.blobs.base import BlobError, FullError
+from storage.devices.devices import DeviceRow
 from storage.engines.errors import StoreError, UnknownOutcomeError, level_of
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
 SHUTDOWN_SECONDS = 5.0
 # A switchover loses the answer to a commit so soon.
 REPEATED_WITHIN_SECONDS = 3.0
+ENDED = "The login or API key has ended while the body of the request was on its way."
 # Of answers in the form that the client asks for.
 OF_CLIENT = {"Vary": "Accept"}
 _logger = logging.getLogger("api")
@@ -286,10 +289,10 @@ class HttpServer(Front):
         is_strict = request.handling is Handling.STRICT
         if is_strict:
             prefer.check_names(request.query, route.query)
-        query: object = None
-        if route.query is not Nothing:
-            parameters = dict(request.query) if request.rel_url.raw_query_string else {}
-            query = convert_query(parameters, route.query)
+        query = _query(request, route)
+        more = _weight(route, query) - 1
+        if more:
+            await self._callers.count_more(login, worker, client, more)
         body: object = None
         sent = b""
         if route.form_max_bytes:
@@ -305,10 +308,7 @@ class HttpServer(Front):
         elif route.raw_max_bytes:
             body = RawBody(request, route.raw_max_bytes, route.raw_encodings)
         elif route.body is not Nothing:
-            absent = route.body_optional and not request.body_exists
-            sent = b"" if absent else await self._body(request, route, client)
-            if route.body_optional and not sent:
-                sent = b"{}"
+            sent = await self._received(request, route, client, login, worker)
             if is_strict:
                 prefer.check_body(sent, route.body, route.fixed)
             body = self._decoders[route.body].decode(sent)
@@ -343,12 +343,61 @@ class HttpServer(Front):
             user_agent=request.headers.get(hdrs.USER_AGENT, ""),
         )
 
+    async def _received(
+        self,
+        request: Request,
+        route: Route,
+        client: str,
+        login: Caller | None,
+        worker: DeviceRow | None,
+    ) -> bytes:
+        """Return the body of a request, which is JSON; its caller still has the right to send it.
+
+        Raises:
+            MarketError: `unauthorized`, `worker_unauthorized`, `too_busy`.
+            TransportError: it is too large, too slow, or of another type.
+        """
+        comes_later = not request.content.is_eof()
+        absent = route.body_optional and not request.body_exists
+        sent = b"" if absent else await self._body(request, route, client)
+        if comes_later:
+            await self._require_current(request, login, worker)
+        return b"{}" if route.body_optional and not sent else sent
+
+    async def _require_current(
+        self, request: Request, login: Caller | None, worker: DeviceRow | None
+    ) -> None:
+        """Refuse a login, key or worker token that has ended while the body was on its way.
+
+        Raises:
+            MarketError: `unauthorized`, `worker_unauthorized`.
+        """
+        if login is not None and not await self._is_current(login):
+            raise MarketError(Code.UNAUTHORIZED, ENDED)
+        if worker is not None:
+            await self._callers.require_device(request)
+
     async def _body(self, request: Request, route: Route, client: str) -> bytes:
         # A page of another site can send a body of no type, or of another, without a preflight.
         declared = request.headers.get("Content-Type", "" if request.body_exists else JSON)
         if declared.partition(";")[0].strip().lower() != JSON:
             raise unsupported_media_type(JSON)
-        return await whole(request, self._body_max_bytes[route.body], client)
+        sent = await whole(request, self._body_max_bytes[route.body], client)
+        check_number(sent)
+        return sent
+
+
+def _query(request: Request, route: Route) -> object:
+    """Return the query of a request as the type of its route."""
+    if route.query is Nothing:
+        return None
+    parameters = dict(request.query) if request.rel_url.raw_query_string else {}
+    return convert_query(parameters, route.query)
+
+
+def _weight(route: Route, query: object) -> int:
+    """Return the number of requests that a request counts as: see `Route`."""
+    return route.weight * (query.requests if isinstance(query, Listing) else 1)
 
 
 async def _answered(
@@ -357,7 +406,11 @@ async def _answered(
     call: Call[Any, Any],
     goes_on: GoesOn | None,
 ) -> web.StreamResponse:
-    reply = await _repeated(route, call)
+    if route.raw_max_bytes:  # a file may take hours
+        async with while_read(request, goes_on):
+            reply = await _repeated(route, call)
+    else:
+        reply = await _repeated(route, call)
     if isinstance(reply, Streamed | Download | Redirect):
         return await _sent(request, reply, call.client, goes_on)
     if isinstance(reply, WithCookie):

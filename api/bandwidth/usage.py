@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, tzinfo
-from decimal import Decimal
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -15,12 +14,14 @@ from market.accounts.scopes import Scope
 from market.bandwidth.usage import FORECAST_HOURS, Forecast, Point, Series, Sum, UsageHistory
 from market.bandwidth.usage_range import Range, Step, range_of, zone_of
 from market.base.errors import Code, MarketError
-from market.money.money import GB
+from market.money.money import BYTE_DIGITS, GB
 
 StepWord = Literal["hour", "day"]
 STEPS: dict[StepWord, Step] = {"hour": Step.HOUR, "day": Step.DAY}
 # `Sum.cost` in USD.
 COST_DIGITS = 15
+# Reading all hours that are kept takes as long as five other requests.
+USAGE_WEIGHT = 5
 UNDATED_NOTE = "used before hours were recorded"
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -147,6 +148,7 @@ class UsageRoutes:
                 auth=Auth.JWT,
                 scope=Scope.USAGE_READ,
                 query=UsageQuery,
+                weight=USAGE_WEIGHT,
                 errors=(Code.TOO_MANY_ROWS, Code.SESSION_NOT_FOUND),
             ),
             Route(
@@ -158,6 +160,7 @@ class UsageRoutes:
                 auth=Auth.JWT,
                 scope=Scope.USAGE_READ,
                 query=UsageQuery,
+                weight=USAGE_WEIGHT,
                 errors=(Code.TOO_MANY_ROWS, Code.SESSION_NOT_FOUND),
             ),
             Route(
@@ -339,6 +342,11 @@ def _cells(series: Series) -> Iterator[tuple[str, ...]]:
 
 
 def _counts(total: Sum) -> tuple[str, str, str]:
-    gb = Decimal(total.used_bytes).scaleb(-9)
-    usd = Decimal(total.cost).scaleb(-COST_DIGITS)
-    return str(total.used_bytes), f"{gb:f}", f"{usd:f}"
+    gb = _decimal(total.used_bytes, BYTE_DIGITS)
+    return str(total.used_bytes), gb, _decimal(total.cost, COST_DIGITS)
+
+
+def _decimal(number: int, digits: int) -> str:
+    """Return `number` divided by a power of ten, as text with `digits` decimals."""
+    whole, rest = divmod(number, 10**digits)
+    return f"{whole}.{rest:0{digits}d}"

@@ -278,7 +278,10 @@ class OneReply(Reply, kw_only=True):
 
 
 class ListReply(Reply, kw_only=True):
-    """Deploys, newest first; `next_cursor` is there when there are more."""
+    """Deploys, newest first; `next_cursor` is there when there are more.
+
+    A part has fewer than `limit` when they have 2,000 replicas together.
+    """
 
     deploys: list[DeployItem]
     next_cursor: str | UnsetType = UNSET
@@ -500,8 +503,10 @@ class DeployRoutes:
     async def own(self, call: Call[Nothing, Page]) -> ListReply:
         """List the caller's deploys."""
         query = call.query
-        rows = await self._deploys.page(call.user_id, before=query.before, limit=query.fetch_limit)
-        part, cursor = query.cut(rows)
+        part, has_more = await self._deploys.page(
+            call.user_id, before=query.before, limit=query.limit
+        )
+        cursor = part[-1].id if has_more else UNSET
         warnings = await self._shortages.of_deploys(part)
         items = [_item(deploy) for deploy in part]
         for item in items:

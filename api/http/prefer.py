@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, inspect
 
-from api.http.validation_messages import plain
+from api.http.validation_messages import plain, type_info
 from market.base.errors import Code, MarketError
 
 HEADER = "Prefer"
@@ -98,7 +98,7 @@ def check_body(body: bytes, kind: type[Struct], fixed: Mapping[str, str]) -> Non
         for name in value:
             if name in fixed:
                 raise MarketError(Code.PAYLOAD_INVALID, fixed[name], field=name)
-    _check(value, inspect.type_info(kind), "")
+    _check(value, type_info(kind), "")
 
 
 def _fields(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

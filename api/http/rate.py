@@ -32,8 +32,11 @@ class RateLimit:
         self._now = now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def allows(self, caller: str) -> bool:
-        """Take one token from a caller's bucket; False when it is empty."""
+    def allows(self, caller: str, requests: int = 1) -> bool:
+        """Take a token for each request from a caller's bucket; False when it has fewer.
+
+        For more than a full bucket has, a full one does, and is empty then.
+        """
         if not self._per_second:
             return True
         buckets, now = self._buckets, self._now()
@@ -45,12 +48,12 @@ class RateLimit:
             tokens, since = buckets.get(name, (most, now))
             tokens += (now - since) * rate
             tokens = min(tokens, most)
-            allowed = allowed and tokens >= 1
+            allowed = allowed and tokens >= min(requests, most)
             buckets[name] = (tokens, now)
             buckets.move_to_end(name)
         if allowed:
             for name, _ in networks:
-                buckets[name] = (buckets[name][0] - 1, now)
+                buckets[name] = (max(buckets[name][0] - requests, 0.0), now)
         while len(buckets) > CALLERS_MAX:
             buckets.popitem(last=False)
         return allowed
@@ -70,29 +73,30 @@ class Rates:
         self._health = RateLimit(limits.requests_per_second * HEALTH_SHARE, now)
         self._refusals = RateLimit(limits.requests_per_second, now)
 
-    async def count(self, caller: str, user_id: str = "") -> None:
+    async def count(self, caller: str, user_id: str = "", requests: int = 1) -> None:
         """Count a request.
 
         Args:
             caller: a login, a device, or a network without either.
             user_id: the user of the login or device; all of a user's have a rate together, too.
+            requests: the number of requests that it counts as.
 
         Raises:
             TransportError: `too_many_requests`.
         """
-        insistent = self.exceeds(caller, user_id)
+        insistent = self.exceeds(caller, user_id, requests)
         if insistent is not None:
             await self.refuse(insistent)
 
-    def exceeds(self, caller: str, user_id: str = "") -> str | None:
-        """Count a request as `count` does; return whose rate it exceeds, None for nobody's.
+    def exceeds(self, caller: str, user_id: str = "", requests: int = 1) -> str | None:
+        """Count requests as `count` does; return whose rate they exceed, None for nobody's.
 
         For what answers most requests: those it lets pass cost no coroutine. A caller may be "": a
         connection that was reset before it was accepted has no address any more.
         """
-        if not self._callers.allows(caller):
+        if not self._callers.allows(caller, requests):
             return caller
-        return None if not user_id or self._users.allows(user_id) else user_id
+        return None if not user_id or self._users.allows(user_id, requests) else user_id
 
     async def count_health(self, network: str) -> None:
         """Count a health probe; it has a rate of its own, beside that of the network.

@@ -6,7 +6,7 @@ on any other release than this one until they have been compared.
 """
 
 import re
-from typing import Any
+from functools import cache
 
 import msgspec
 from msgspec import inspect
@@ -15,6 +15,9 @@ from market.base.errors import Code, MarketError
 
 COMPARED_VERSION = "0.22.0"
 SHOWN_MAX_CHARACTERS = 40  # of a wrong value: enough to recognise it, too short to flood a log
+
+# It takes a millisecond, and a wrong request shall cost no more than a right one.
+type_info = cache(inspect.type_info)
 
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
@@ -50,7 +53,9 @@ _ITEMS: dict[type[inspect.Type], str] = {
 }
 
 
-def of_value(error: msgspec.ValidationError, kind: type[Any], *, from_text: bool) -> MarketError:
+def of_value(
+    error: msgspec.ValidationError, kind: type[msgspec.Struct], *, from_text: bool
+) -> MarketError:
     """Return the refusal of a value that does not fit its field.
 
     Args:
@@ -111,9 +116,9 @@ def _got(text: str, *, from_text: bool) -> str:
     return f", got {_NAMES.get(got['got'], got['got'])}"
 
 
-def _type_at(kind: type[Any], path: str) -> inspect.Type:
+def _type_at(kind: type[msgspec.Struct], path: str) -> inspect.Type:
     """Return what is declared at a path such as `items[1].name`."""
-    declared = plain(inspect.type_info(kind))
+    declared = plain(type_info(kind))
     for step in _STEP.findall(path):
         if isinstance(declared, (inspect.ListType, inspect.VarTupleType)):
             declared = declared.item_type

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from api.http.identifiers import in_body
-from api.routing.listing import Limit, Timestamp, timestamp
+from api.routing.listing import Listing, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Event, Reply, Route, Streamed
 from api.routing.sse import BYE, ByeEvent
 from market.accounts.scopes import Scope
@@ -21,7 +21,7 @@ from storage.events.events import EventRow
 USAGE = "usage"
 
 
-class EventsQuery(Struct):
+class EventsQuery(Listing, kw_only=True):
     """Which events: of `types`, a list with commas in between, or of all.
 
     `after` is the `next` of the part before. Those that are newest come first, or oldest.
@@ -29,7 +29,6 @@ class EventsQuery(Struct):
 
     types: str = ""
     after: str = ""
-    limit: Limit = 100
     order: Literal["newest", "oldest"] = "newest"
 
 
@@ -67,8 +66,9 @@ class EventsReply(Reply, kw_only=True):
 class UsageEvent(Struct):
     """How much of a session is used and left now, in bytes, and how fast that changes.
 
-    Once a second for a session that moves, and once more when it stops. `connections` are those
-    that are open; null where other daemons may have some.
+    Once a second for a session that moves, and once more when it stops; more seldom where the
+    streams of a user would have more than 1,000 of them in a second. `connections` are those that
+    are open; null where other daemons may have some.
     """
 
     session_id: str

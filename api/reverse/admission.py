@@ -72,11 +72,35 @@ def key_in_query(target: str) -> tuple[str, str]:
     path, _, query = target.partition("?")
     parts = query.split("&") if query else []
     for index, part in enumerate(parts):
-        name, equals, value = part.partition("=")
-        if equals and unquote_plus(name) == KEY_PARAMETER:
+        key = _key_of(part)
+        if key is not None:
             rest = "&".join(parts[:index] + parts[index + 1 :])
-            return unquote_plus(value), f"{path}?{rest}" if rest else path
+            return key, f"{path}?{rest}" if rest else path
     return "", target
+
+
+def without_keys(target: str, opens: Callable[[str], bool]) -> str:
+    """Return a target without the keys in its query that open an app; it is read once.
+
+    Args:
+        target: the request's.
+        opens: says whether a key is the app's.
+    """
+    path, _, query = target.partition("?")
+    parts = query.split("&")
+    kept = [part for part in parts if not ((key := _key_of(part)) and opens(key))]
+    if len(kept) == len(parts):
+        return target
+    rest = "&".join(kept)
+    return f"{path}?{rest}" if rest else path
+
+
+def _key_of(part: str) -> str | None:
+    """Return the key that a part of a query is; None where it is something else."""
+    name, equals, value = part.partition("=")
+    if not equals or (name if "%" not in name else unquote_plus(name)) != KEY_PARAMETER:
+        return None
+    return unquote_plus(value)
 
 
 def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:

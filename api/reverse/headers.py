@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from api.reverse.admission import Names, Shown, bearer, cookies, key_in_query
+from api.reverse.admission import Names, Shown, bearer, cookies, without_keys
 from api.reverse.places import Place
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -107,12 +107,7 @@ def target_of(place: Place, opens: Callable[[str], bool]) -> str:
         place: which app is asked for what.
         opens: says whether a key is the app's.
     """
-    target = place.target
-    while True:
-        key, rest = key_in_query(target)
-        if not key or not opens(key):
-            return target
-        target = rest
+    return without_keys(place.target, opens)
 
 
 def from_job(headers: Headers, place: Place, names: Names) -> Iterator[tuple[bytes, bytes]]:

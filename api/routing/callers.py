@@ -98,10 +98,39 @@ class Callers:
                 await self.rates.refuse(insistent)
         return login, worker
 
+    async def require_device(self, request: web.BaseRequest) -> None:
+        """Refuse a worker token that is not valid any more.
+
+        Raises:
+            MarketError: `worker_unauthorized`.
+        """
+        await self._authenticate_worker(_worker_token(request))
+
+    async def count_more(
+        self, login: Caller | None, worker: DeviceRow | None, client: str, requests: int
+    ) -> None:
+        """Count the further requests that an expensive request counts as, for its caller.
+
+        Args:
+            login: its login, if it has one.
+            worker: its device, if it has one.
+            client: its network.
+            requests: the number of further requests.
+
+        Raises:
+            TransportError: `too_many_requests`.
+        """
+        if login is not None:
+            await self.rates.count(login.session_id, login.profile.user_id, requests)
+        elif worker is not None:
+            await self.rates.count(worker.id, worker.user_id, requests)
+        else:
+            await self.rates.count(client, requests=requests)
+
     async def is_device(self, request: web.BaseRequest) -> bool:
         """Say whether the worker token of a request is valid."""
         try:
-            await self._authenticate_worker(_worker_token(request))
+            await self.require_device(request)
         except MarketError:
             return False
         return True

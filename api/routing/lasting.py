@@ -1,7 +1,7 @@
-"""Answers that take long end with the login, key or worker token that they are for.
+"""Files and answers that take long end with the login, key or worker token that they are for.
 
-Everything else asks for it with each request. A stream, a file or a large answer is asked for once
-and read for minutes or hours, so the login is looked at again while it is read.
+Everything else asks for it with each request. A stream, a file or a large answer has one request
+and takes minutes or hours, so the login is looked at again meanwhile.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from logging import getLogger
 
 from aiohttp import web
 
-# How often the login or key of an answer is checked, by one look-up of a primary key: the answer
+# How often the login or key of a request is checked, by one look-up of a primary key: the request
 # ends within 15 s of its key, also where the store takes seconds to answer.
 CHECK_SECONDS = 10.0
 
@@ -23,10 +23,10 @@ _logger = getLogger("api")
 
 @asynccontextmanager
 async def while_read(request: web.BaseRequest, goes_on: GoesOn | None) -> AsyncIterator[None]:
-    """Cut the connection of a request once its login is over; within the block it is answered.
+    """Cut the connection of a request once its login is over.
 
-    The connection is cut so that no part of an answer looks whole. Writing raises
-    `ConnectionError` then.
+    Within the block a file of it arrives, or it is answered. The connection is cut so that no part
+    of an answer looks whole. Reading and writing raise `ConnectionError` then.
 
     Args:
         request: the request.
@@ -46,7 +46,7 @@ async def while_read(request: web.BaseRequest, goes_on: GoesOn | None) -> AsyncI
 async def _watch(request: web.BaseRequest, goes_on: GoesOn) -> None:
     while await _later(goes_on):
         pass
-    _logger.info("%s: the answer is cut: its login, key or token is over", request.path)
+    _logger.info("%s: the request is cut: its login, key or token is over", request.path)
     if request.transport is not None:
         request.transport.abort()
 

@@ -10,6 +10,8 @@ from market.base.errors import Code, MarketError
 from market.base.ids import parsed
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
+# The default of a list: reading this many takes about as long as any other request.
+ITEMS_PER_REQUEST = 100
 # As RFC 3339 writes it, in UTC.
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
@@ -25,10 +27,20 @@ class Identified(Protocol):
 Row = TypeVar("Row", bound=Identified)
 
 
-class Page(Struct, kw_only=True):
-    """Which part of a list: at most `limit`, from where the last part's `next_cursor` says."""
+class Listing(Struct, kw_only=True):
+    """The number of items of a list; a longer part counts as several requests."""
 
     limit: Limit = 100
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that it counts as."""
+        return -(-self.limit // ITEMS_PER_REQUEST)
+
+
+class Page(Listing, kw_only=True):
+    """Which part of a list: at most `limit`, from where the last part's `next_cursor` says."""
+
     cursor: str = ""
 
     @property

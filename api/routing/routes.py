@@ -195,6 +195,9 @@ class Route(Struct, frozen=True):
     `is_held`, the answer may be minutes in coming, and the handler sends spaces meanwhile
     (`Call.send_space`).
 
+    In the rates, a request counts as `weight` requests, times the hundreds of items that its query
+    asks for.
+
     `fixed` are fields that cannot be changed here, each with the refusal of a strict request. A
     body in which nothing else is known is refused so, too, however the request is handled, and
     with its unknown fields; all fields of such a body have defaults.
@@ -226,4 +229,5 @@ class Route(Struct, frozen=True):
     has_text: bool = False
     has_file: bool = False
     is_held: bool = False
+    weight: int = 1
     fixed: Mapping[str, str] = field(default_factory=dict)

@@ -25,7 +25,8 @@ _encoder = msgspec.json.Encoder()
 class ByeEvent(Struct):
     """The stream ends. After `draining` come again at once; after `logged_out` log in first.
 
-    `logged_out` is also for an API key that was revoked or has expired.
+    `logged_out` is also for an API key that was revoked, has expired, or does not permit the
+    address of its reader any more.
     """
 
     reason: Literal["draining", "logged_out"]

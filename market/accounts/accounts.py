@@ -12,7 +12,7 @@ from market.accounts.mail import password_changed
 from market.accounts.passwords import Passwords
 from market.accounts.proofs import Proof, Proofs, keep
 from market.accounts.referrals import Rewards, parse_code, refer
-from market.accounts.scopes import Grant
+from market.accounts.scopes import Grant, permits
 from market.accounts.tokens import Claims, Tokens
 from market.base.errors import Code, MarketError
 from market.base.networks import site
@@ -33,6 +33,7 @@ from market.events.recording import Recording, record
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency
+from storage.accounts import device_codes
 from storage.accounts import keys as key_queries
 from storage.accounts import users as queries
 from storage.accounts.users import LoginRow, LoginSessionRow, UserRow
@@ -61,13 +62,14 @@ class Login(Struct, frozen=True):
 class Caller(Struct, frozen=True):
     """Whoever shows a valid session token, and the login session it belongs to.
 
-    With an API key in the token's place, `session_id` is the key's identifier, and `key` says what
-    it is for.
+    With an API key in the token's place, `session_id` is the key's identifier, `key` has its
+    scopes, and `address` is the client's.
     """
 
     profile: LoginRow
     session_id: str
     key: Grant | None = None
+    address: str = ""
 
 
 class _Known(Struct, frozen=True):
@@ -217,7 +219,12 @@ class Accounts:
 
     async def logout(self, caller: Caller) -> None:
         """End the caller's login session; its tokens are void at once."""
-        await self._store.write(queries.end_login, caller.session_id, self._now())
+
+        async def unit(tx: Transaction) -> None:
+            await self._take_back(tx, caller)
+            await queries.end_login(tx, caller.session_id, self._now())
+
+        await self._store.write(unit)
 
     async def logins(self, caller: Caller) -> list[LoginSessionRow]:
         """Return the caller's login sessions that are valid, newest first, a hundred at most."""
@@ -232,14 +239,32 @@ class Accounts:
             MarketError: `login_not_found`.
         """
         user_id, now = caller.profile.user_id, self._now()
-        if not await self._store.write(queries.end_login_of, session_id, user_id=user_id, now=now):
-            raise MarketError(Code.LOGIN_NOT_FOUND)
+
+        async def unit(tx: Transaction) -> None:
+            await self._take_back(tx, caller)
+            if not await queries.end_login_of(tx, session_id, user_id=user_id, now=now):
+                raise MarketError(Code.LOGIN_NOT_FOUND)
+
+        await self._store.write(unit)
 
     async def end_other_logins(self, caller: Caller) -> None:
         """End every login session of the caller but the one that asks."""
-        await self._store.write(
-            queries.end_logins, caller.profile.user_id, but=caller.session_id, now=self._now()
-        )
+        user_id = caller.profile.user_id
+
+        async def unit(tx: Transaction) -> None:
+            await self._take_back(tx, caller)
+            await queries.end_logins(tx, user_id, but=caller.session_id, now=self._now())
+
+        await self._store.write(unit)
+
+    async def _take_back(self, tx: Transaction, caller: Caller) -> None:
+        """Deny programs that a login of a user has approved and that have no key yet.
+
+        The login may be the one that ends, and a thief's. The user is locked, so that an approval
+        at the same time comes before, or finds that its login has ended.
+        """
+        await queries.lock(tx, caller.profile.user_id)
+        await device_codes.deny_approved(tx, caller.profile.user_id)
 
     async def refresh(self, caller: Caller) -> str:
         """Return a new token of the same login session; the old one lives out its time.
@@ -302,7 +327,9 @@ class Accounts:
         return caller
 
     async def is_current(self, caller: Caller) -> bool:
-        """Say whether the login, or key, of a caller who was let in has neither ended nor expired.
+        """Return whether the login or key of a caller has neither ended nor expired.
+
+        A key must also permit the caller's address still.
 
         Raises:
             StoreError: it cannot be said now.
@@ -310,7 +337,7 @@ class Accounts:
         now = self._now()
         if caller.key is not None:
             key = await self._store.read(key_queries.find_live, caller.key.key_id, now)
-            return key is not None
+            return key is not None and permits(key.allow_ips, caller.address)
         login = await self._store.read(
             queries.profile_by_login,
             session_id=caller.session_id,
@@ -475,12 +502,14 @@ async def replace_password(
 ) -> None:
     """Replace a user's password; the caller has locked the user, and wakes the sender of e-mails.
 
-    Every login session of theirs but `new.keep` ends, and every link that was sent to replace the
-    old password is void. An event and an e-mail follow, because a thief may have done it.
+    Every login session of theirs but `new.keep` ends, approved programs without a key are denied,
+    and every link that was sent to replace the old password is void. An event and an e-mail follow,
+    because a thief may have done it.
     """
     now = context.now()
     await queries.set_password(tx, user_id, new.password_hash)
     await queries.end_logins(tx, user_id, but=new.keep, now=now)
+    await device_codes.deny_approved(tx, user_id)
     await queries.void_mail_tokens(tx, user_id, purpose="reset", now=now)
     await record(tx, context, user_id, PasswordChanged(by_email=not new.keep))
     await letters.put(tx, user_id, f"password changed:{user_id}", password_changed)

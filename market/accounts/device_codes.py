@@ -155,7 +155,9 @@ class DeviceCodes:
         if row.status == "denied":
             return Code.ACCESS_DENIED
         if row.status == "approved" and row.user_id is not None:
-            await lock_user(tx, row.user_id)  # first, as by all who change what a user has
+            # First, as in each transaction that ends a login: that one denies the approval.
+            await users.lock(tx, row.user_id)
+            await lock_user(tx, row.user_id)
             if not await queries.redeem(tx, row.id, now):  # by another request at the same time
                 return Code.EXPIRED_TOKEN
             scopes = tuple(Scope(scope) for scope in row.scopes.split(","))
@@ -190,6 +192,7 @@ async def _answer(
 ) -> None:
     row = await _find(tx, user_code, now)
     if is_approved:
+        await users.lock(tx, caller.profile.user_id)  # the end of the login finds the approval
         began_at = await users.login_began_at(tx, caller.session_id, now)
         if began_at is None or now - began_at >= FRESH_SECONDS:
             raise MarketError(Code.FRESH_LOGIN_NEEDED)

@@ -10,16 +10,16 @@ import secrets
 import string
 import zlib
 from collections.abc import Sequence
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 
 from msgspec import Struct
 
-from market.accounts.accounts import ENDED as LOGIN_ENDED
 from market.accounts.accounts import Caller
 from market.accounts.bounds import lock_user, require
 from market.accounts.letters import Letters
 from market.accounts.mail import Message, strong_key_created
-from market.accounts.scopes import Grant, Scope
+from market.accounts.makers import require_current
+from market.accounts.scopes import Grant, Scope, permits
 from market.accounts.spending import (
     NO_LIMITS,
     LimitsChange,
@@ -138,7 +138,7 @@ class ApiKeys:
         now = self._now()
         if row.expires_at is not None and row.expires_at <= now:
             raise MarketError(Code.UNAUTHORIZED, EXPIRED)
-        if row.allow_ips and not _is_allowed(address, row.allow_ips.split()):
+        if not permits(row.allow_ips, address):
             raise MarketError(Code.KEY_ADDRESS)
         if row.last_used_at is None or row.last_used_at <= now - USED_SECONDS:
             await self._store.write(
@@ -148,7 +148,7 @@ class ApiKeys:
                 now=now,
                 since=now - USED_SECONDS,
             )
-        return Caller(owner, row.id, _grant(row))
+        return Caller(owner, row.id, _grant(row), address)
 
     async def _find(self, key_hash: str) -> tuple[KeyRow, LoginRow]:
         version = self._store.version()
@@ -172,7 +172,7 @@ class ApiKeys:
         """
 
         async def unit(tx: Transaction) -> IssuedKey:
-            await _require_login(tx, login_id, self._now())
+            await require_current(tx, user_id, self._now(), key=None, login_id=login_id)
             return await issue(tx, self._context, user_id, new, "login", self._letters)
 
         issued = await self._store.write(unit)
@@ -224,7 +224,7 @@ class ApiKeys:
         overlap_seconds = overlap_hours * 3_600
 
         async def unit(tx: Transaction) -> IssuedKey:
-            await _require_login(tx, login_id, self._now())
+            await require_current(tx, user_id, self._now(), key=None, login_id=login_id)
             return await _roll(tx, self._context, user_id, key_id, overlap_seconds=overlap_seconds)
 
         return await self._store.write(unit)
@@ -355,15 +355,6 @@ def status_of(row: KeyRow, now: int) -> str:
 def _grant(row: KeyRow) -> Grant:
     spender = Spender(row.id, row.user_id)
     return Grant(row.id, row.purse_id, frozenset(row.scopes.split()), spender)
-
-
-async def _require_login(tx: Transaction, login_id: str | None, now: int) -> None:
-    """Refuse a login that has ended; none is asked for where a program of this machine makes keys.
-
-    A request whose body is slow must not leave a key behind for a thief who was logged out.
-    """
-    if login_id is not None and await users.login_began_at(tx, login_id, now) is None:
-        raise MarketError(Code.UNAUTHORIZED, LOGIN_ENDED)
 
 
 async def _with_owner(tx: Transaction, key_hash: str) -> tuple[KeyRow, LoginRow] | None:
@@ -504,15 +495,6 @@ def _networks(texts: Sequence[str]) -> str:
         message = "allow_ips takes addresses, as 192.0.2.1, and networks, as 192.0.2.0/24."
         raise MarketError(Code.INVALID_FIELD, message, field="allow_ips") from None
     return " ".join(dict.fromkeys(str(network) for network in networks))
-
-
-def _is_allowed(address: str, networks: Sequence[str]) -> bool:
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return any((mapped or parsed) in ip_network(network) for network in networks)
 
 
 def _check(text: str) -> str:

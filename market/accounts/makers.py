@@ -1,7 +1,8 @@
-"""Makers of worker tokens and webhooks: a login or API key that ended meanwhile makes none.
+"""Makers of keys, worker tokens and webhooks: a login or API key that has ended makes none.
 
-A request shows its token before its body, which may take half a minute: a thief must not leave a
-worker token or a webhook behind that the owner's revocation has not found.
+A request shows its token before its body, and may wait for other transactions after it: a thief
+must not leave an API key, a key of an app, a worker token or a webhook behind that the owner's
+revocation has not found.
 """
 
 from market.accounts.accounts import ENDED as LOGIN_ENDED
@@ -17,7 +18,8 @@ async def require_current(
 ) -> None:
     """Lock the user, and refuse a login or a key that has ended.
 
-    The transaction that ends the work of a key also locks the user: it comes before, or finds all.
+    The transaction that ends the work of a key or replaces a password also locks the user: it comes
+    before, or finds all.
 
     Args:
         tx: the transaction that makes something.

@@ -1,10 +1,12 @@
 """What an API key may do: its scopes, and what is known of the one that a request shows."""
 
 from enum import StrEnum
+from ipaddress import ip_address, ip_network
 
 from msgspec import Struct
 
 from market.accounts.spending import Spender
+from market.base.networks import plain
 
 
 class Scope(StrEnum):
@@ -37,3 +39,19 @@ class Grant(Struct, frozen=True):
     purse_id: str
     scopes: frozenset[str]
     spender: Spender
+
+
+def permits(networks: str, address: str) -> bool:
+    """Return whether a key with these networks may be used from an address.
+
+    Args:
+        networks: as they are stored, with spaces between them; "" for all addresses.
+        address: of the client.
+    """
+    if not networks:
+        return True
+    try:
+        parsed = plain(ip_address(address))
+    except ValueError:
+        return False
+    return any(parsed in ip_network(network) for network in networks.split())

@@ -31,7 +31,7 @@ _TOPICS = (
         (
             r"(?:without|no)\s+(?:an?\s+|any\s+)?password|password-?less|allow[_ -]?ips?\b"
             r"|allow-?list|whitelist|(?:parola|şifre)(?:sız|siz|\s+olmadan)|без\s+парол\w*"
-            r"|бел\w+\s+спис\w+|(?:비밀번호|암호)\s*없|허용\s*목록"
+            r"|бел\w{1,8}\s+спис\w*|(?:비밀번호|암호)\s*없|허용\s*목록"
         ),
     ),
     (

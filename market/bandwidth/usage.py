@@ -330,17 +330,29 @@ async def _rows(
 
 
 def _sums(used: Iterable[UsedRow], refused: Iterable[RefusedRow]) -> dict[tuple[int, str], Sum]:
-    """Add rows up, by where their bucket begins and their session."""
-    sums: dict[tuple[int, str], Sum] = {}
+    """Add rows up, by where their bucket begins and their session.
+
+    There may be tens of thousands of them, so that a sum is made once for all of its rows.
+
+    Raises:
+        MarketError: `too_many_rows`, when there are more sums than an answer has rows.
+    """
+    counts: dict[tuple[int, str], tuple[int, int, int]] = {}
     for row in used:
         key = row.begins_at, row.session_id
-        more = Sum(row.used_bytes, row.used_bytes * row.price_per_gb, row.connections)
-        sums[key] = sums.get(key, Sum()) + more
+        used_bytes, cost, connections = counts.get(key, (0, 0, 0))
+        counts[key] = (
+            used_bytes + row.used_bytes,
+            cost + row.used_bytes * row.price_per_gb,
+            connections + row.connections,
+        )
+    refusals: dict[tuple[int, str], dict[str, int]] = {}
     for refusal in refused:
-        key = refusal.begins_at, refusal.session_id
-        more = Sum(refusals={refusal.reason: refusal.refusals})
-        sums[key] = sums.get(key, Sum()) + more
-    return sums
+        reasons = refusals.setdefault((refusal.begins_at, refusal.session_id), {})
+        reasons[refusal.reason] = reasons.get(refusal.reason, 0) + refusal.refusals
+    keys = counts.keys() | refusals.keys()
+    require_rows(len(keys))
+    return {key: Sum(*counts.get(key, (0, 0, 0)), refusals.get(key, {})) for key in keys}
 
 
 def _priced(rows: Iterable[PriceRow]) -> Sum:

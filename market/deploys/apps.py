@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from msgspec import Struct
 
+from market.accounts.makers import require_current
+from market.accounts.scopes import Grant
 from market.bandwidth.credentials import hash_password, matches
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
@@ -96,22 +98,35 @@ class Apps:
 
         return await self._store.read(read)
 
-    async def of_job(self, user_id: str, job_id: str) -> Opened:
+    async def of_job(
+        self, user_id: str, job_id: str, *, key: Grant | None = None, login_id: str | None = None
+    ) -> Opened:
         """Return a job of a user's as an app.
 
-        Raises:
-            MarketError: `job_not_found`, `job_over`, `no_app`.
-        """
-        return await self._store.write(self._of_job, user_id, job_id, queries.insert)
+        `key` or `login_id` is the API key or the login that asks, which may have ended since the
+        request began: then it makes no key.
 
-    async def of_deploy(self, user_id: str, deploy_id: str) -> list[Opened]:
+        Raises:
+            MarketError: `job_not_found`, `job_over`, `no_app`, `unauthorized`.
+        """
+
+        async def read(tx: Transaction) -> Opened:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            return await self._of_job(tx, user_id, job_id, queries.insert)
+
+        return await self._store.write(read)
+
+    async def of_deploy(
+        self, user_id: str, deploy_id: str, *, key: Grant | None = None, login_id: str | None = None
+    ) -> list[Opened]:
         """Return a deploy of a user's as an app, and behind it each replica that can be used.
 
         Raises:
-            MarketError: `deploy_not_found`, `deploy_over`, `no_app`.
+            MarketError: `deploy_not_found`, `deploy_over`, `no_app`, `unauthorized`.
         """
 
         async def read(tx: Transaction) -> list[Opened]:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
             ports = await _ports_of_deploy(tx, user_id, deploy_id)
             ready = await serving(tx, deploy_id)
             apps = [await self._of_deploy(tx, deploy_id, ports, bool(ready), queries.insert)]
@@ -123,17 +138,26 @@ class Apps:
 
         return await self._store.write(read)
 
-    async def new_job_key(self, user_id: str, job_id: str) -> Opened:
+    async def new_job_key(
+        self, user_id: str, job_id: str, *, key: Grant | None = None, login_id: str | None = None
+    ) -> Opened:
         """Have another key open a job; what was opened by the one before ends.
 
         Raises:
             MarketError: as `of_job`.
         """
-        opened = await self._store.write(self._of_job, user_id, job_id, queries.put)
+
+        async def change(tx: Transaction) -> Opened:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            return await self._of_job(tx, user_id, job_id, queries.put)
+
+        opened = await self._store.write(change)
         self.on_change(job_id)
         return opened
 
-    async def new_deploy_key(self, user_id: str, deploy_id: str) -> Opened:
+    async def new_deploy_key(
+        self, user_id: str, deploy_id: str, *, key: Grant | None = None, login_id: str | None = None
+    ) -> Opened:
         """Have another key open a deploy, and not its replicas alone; as `new_job_key`.
 
         Raises:
@@ -141,6 +165,7 @@ class Apps:
         """
 
         async def change(tx: Transaction) -> Opened:
+            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
             ports = await _ports_of_deploy(tx, user_id, deploy_id)
             ready = await serving(tx, deploy_id)
             return await self._of_deploy(tx, deploy_id, ports, bool(ready), queries.put)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import msgspec
 from msgspec import Struct
@@ -42,6 +43,8 @@ IMAGE_MAX_CHARACTERS = 300
 COMMAND_MAX_CHARACTERS = 2_000
 GPU_COUNT_MAX = 64
 REPLICAS_MAX = 100
+# Of one part of a list: the replicas of more deploys would be hundreds of milliseconds.
+LISTED_REPLICAS_MAX = 2_000
 
 
 class Rates(Struct, frozen=True):
@@ -224,8 +227,7 @@ class Deploys:
                 `idempotency_key_reused`, `spend_limit_reached`.
             Replayed: this was answered before.
         """
-        new = replace(new, job_name=new.job_name.strip(), gpu_model=new.gpu_model.strip())
-        _check(new)
+        new = _checked(new)
         usd = self.rates.of(new.gpu_model) * new.gpu_count * new.duration_hrs
         price_credit = self.rates.credits_for(usd)
         if price_credit > PRICE_MAX:
@@ -282,8 +284,11 @@ class Deploys:
         """
         return await self._store.read(_find, user_id, deploy_id, self._now())
 
-    async def page(self, user_id: str, *, before: str, limit: int) -> list[Deploy]:
-        """Return a user's deploys, newest first."""
+    async def page(self, user_id: str, *, before: str, limit: int) -> tuple[list[Deploy], bool]:
+        """Return a user's deploys, newest first, and whether there are more behind them.
+
+        There are fewer than `limit` where these have many replicas.
+        """
         return await self._store.read(_page, user_id, before=before, limit=limit, now=self._now())
 
     async def cancel(self, user_id: str, deploy_id: str) -> None:
@@ -306,10 +311,17 @@ class Deploys:
         return self.rates.of(new.gpu_model.strip()) * new.gpu_count * MILLION
 
     def needs_of(self, new: NewDeploy) -> Needs | None:
-        """Return what each replica of a deploy that was taken needs; None if it does not say so."""
+        """Return what each replica of a deploy needs; None if it does not say so.
+
+        Raises:
+            MarketError: `invalid_field`, `payload_invalid`.
+        """
+        new = _checked(new)
         template = self._template(new)
         if template is None:
             return None
+        # Before it is compared with devices: names of GPUs that are compared are kept in memory.
+        spec_of(template, new.job_type, new.duration_hrs * HOUR_SECONDS)
         job_type = job_type_of(new.job_type, template)
         reputation = template.min_reputation
         return Needs.of(template, template.resources, job_type, min_reputation=reputation)
@@ -382,7 +394,13 @@ class Deploys:
         )
 
 
-def _check(new: NewDeploy) -> None:
+def _checked(new: NewDeploy) -> NewDeploy:
+    """Return what a buyer wants to run, with names without spaces around them.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    new = replace(new, job_name=new.job_name.strip(), gpu_model=new.gpu_model.strip())
     for field, text, most in (
         ("job_name", new.job_name, NAME_MAX_CHARACTERS),
         ("gpu_model", new.gpu_model, MODEL_MAX_CHARACTERS),
@@ -409,6 +427,7 @@ def _check(new: NewDeploy) -> None:
     if not (strategy.max_surge or strategy.max_unavailable):
         message = "Without a surge at least one replica must be allowed to be unavailable."
         raise MarketError(Code.INVALID_FIELD, message, field="strategy")
+    return new
 
 
 async def _create(
@@ -431,22 +450,40 @@ async def _find(tx: Transaction, user_id: str, deploy_id: str, now: int) -> Depl
     row = await queries.find(tx, deploy_id)
     if row is None or row.user_id != user_id:
         raise MarketError(Code.DEPLOY_NOT_FOUND)
-    (deploy,) = await _with_replicas(tx, [row], now)
+    (deploy,) = await _with_replicas(tx, [row], await _rollouts(tx, [row]), now)
     return deploy
 
 
 async def _page(
     tx: Transaction, user_id: str, *, before: str, limit: int, now: int
+) -> tuple[list[Deploy], bool]:
+    rows = await queries.page(tx, user_id=user_id, before=before, limit=limit + 1)
+    rollouts = await _rollouts(tx, rows)
+    replicas = (
+        row.replicas if row.id not in rollouts else max(row.replicas, rollouts[row.id].desired)
+        for row in rows
+    )
+    fitting = sum(count <= LISTED_REPLICAS_MAX for count in accumulate(replicas))
+    part = rows[: min(max(fitting, 1), limit)]
+    return await _with_replicas(tx, part, rollouts, now), len(part) < len(rows)
+
+
+async def _rollouts(tx: Transaction, rows: Sequence[DeployRow]) -> dict[str, RolloutRow]:
+    """Return the rollouts of those of these deploys that have one."""
+    if not rows:
+        return {}
+    found = await rollout_queries.of_deploys(tx, [row.id for row in rows])
+    return {each.deploy_id: each for each in found}
+
+
+async def _with_replicas(
+    tx: Transaction, rows: Sequence[DeployRow], rollouts: Mapping[str, RolloutRow], now: int
 ) -> list[Deploy]:
-    rows = await queries.page(tx, user_id=user_id, before=before, limit=limit)
-    return await _with_replicas(tx, rows, now)
-
-
-async def _with_replicas(tx: Transaction, rows: Sequence[DeployRow], now: int) -> list[Deploy]:
+    """Return deploys with their replicas; `rollouts` has those of these deploys, or of more."""
     if not rows:
         return []
     ids = [row.id for row in rows]
-    rollouts = {each.deploy_id: each for each in await rollout_queries.of_deploys(tx, ids)}
+    rollouts = {each: rollouts[each] for each in ids if each in rollouts}
     replicas: dict[str, list[ReplicaRow]] = {each: [] for each in ids}
     for replica in await queries.replicas(tx, [each for each in ids if each not in rollouts]):
         replicas[replica.deploy_id].append(replica)

@@ -332,7 +332,7 @@ async def compare(tx: Transaction, group_id: str, *, least_price: int, now: int)
             continue
         await queries.judge(tx, copy.job_id, AGREES if agrees else DIFFERS)
         if copy.device_id is not None and copy.price_credit >= least_price:
-            await trust.checked(tx, copy.device_id, is_right=agrees)
+            await trust.compared(tx, copy.device_id, copy.buyer_id, is_right=agrees, now=now)
     return Compared(
         review_until,
         reviewed=[job_id for job_id, agrees in verdicts.items() if agrees],

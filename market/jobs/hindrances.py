@@ -14,7 +14,7 @@ from market.jobs.matching import JobBook, Lack, Needs, Offer, WaitingJob, lack
 from proxyctl.protocol.jobspec.matching import Shortage, shortage
 
 # Kinds of jobs that one device is compared with: some milliseconds.
-SHAPES_MAX: Final = 4_096
+SHAPES_MAX: Final = 1_024
 # Jobs whose prices and owners one comparison looks at; of more, the rest count as those before.
 JOBS_MAX: Final = 4_096
 

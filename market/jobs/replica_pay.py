@@ -38,6 +38,9 @@ SECONDS_MIN = 60
 # a device for nothing again and again, by a restart in time: in a day it has this much, which is
 # enough to load a large model.
 UNREADY_FREE_SECONDS = 1_800
+# The same, of all devices together: the time of eight. A hundred replicas that are never ready
+# would otherwise have fifty hours of work a day for nothing.
+UNREADY_FREE_IN_ALL_SECONDS = 8 * UNREADY_FREE_SECONDS
 DAY_SECONDS = 86_400
 HOUR_SECONDS = 3_600
 
@@ -321,5 +324,5 @@ async def _time(
         since=now - DAY_SECONDS,
         late=GRACE_SECONDS,
     )
-    free = max(UNREADY_FREE_SECONDS - given, 0)
-    return _Time(paid=max(unready - free, 0))
+    free = min(UNREADY_FREE_SECONDS - given.of_device, UNREADY_FREE_IN_ALL_SECONDS - given.in_all)
+    return _Time(paid=max(unready - max(free, 0), 0))

@@ -26,6 +26,9 @@ from storage.jobs.copies import MemberRow
 # Jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when these go.
 JOBS_MAX = 200_000
 READ_MAX_JOBS = 200
+# Jobs that are taken at once. Reading a large payload with secrets takes a millisecond, and the
+# comparison of a job with the offers of all waiting devices takes another one.
+TAKEN_AT_ONCE = 4
 PAGE_JOBS = 2_000
 # Everything that is heard of is read at once. This finds what was not heard of.
 COMPARE_SECONDS = 60.0
@@ -199,7 +202,7 @@ class WaitingJobs:
                 raise
             for job_id in batch:
                 self._book.remove(job_id)  # it is taken anew, if it still waits
-            for job_id in self._take(found):
+            for job_id in await self._take(found):
                 await self._end(job_id)
 
     async def _end(self, job_id: str) -> None:
@@ -214,8 +217,12 @@ class WaitingJobs:
         except Exception:  # the next comparison finds it
             _logger.exception("job %s, which cannot be read, cannot be ended", job_id)
 
-    def _take(self, found: _Found) -> list[str]:
-        """Keep jobs, or find devices for them; return those whose secrets cannot be read."""
+    async def _take(self, found: _Found) -> list[str]:
+        """Keep jobs, or find devices for them; return those whose secrets cannot be read.
+
+        Other tasks run in between. They may change a job that is not taken yet; the same happens
+        during the query.
+        """
         unreadable: list[str] = []
         owners: dict[str, set[str]] = {}
         for job_id, user_id, again_at in found.excluded:
@@ -223,7 +230,9 @@ class WaitingJobs:
             if again_at is not None and len(self._again_at) < JOBS_MAX:
                 self._again_at[job_id] = min(again_at, self._again_at.get(job_id, again_at))
         groups = {member.job_id: member.group_id for member in found.members}
-        for row in found.rows:
+        for number, row in enumerate(found.rows, 1):
+            if number % TAKEN_AT_ONCE == 0:
+                await asyncio.sleep(0)
             self._book.remove(row.job_id)  # a copy that was read along with another one
             if self._is_claimed(row.job_id) or len(self._book) >= JOBS_MAX:
                 continue

@@ -40,6 +40,9 @@ PAGE_MAX_EVENTS = 100
 QUEUED_MAX_EVENTS = 100
 # Sessions of which a frame waits for a reader.
 QUEUED_MAX_FRAMES = 1_000
+# Frames that all streams of a user together get in a round. Sending one takes fifty microseconds:
+# 32 streams with 1,000 sessions that move would take more than a second for each round.
+FRAMES_PER_ROUND = 1_000
 # Events that a reader was just sent, so that it is not sent them twice when it looks by itself:
 # those of 45 seconds, of a user to whom a hundred happen in each.
 SENT_MAX_EVENTS = 5_000
@@ -102,6 +105,7 @@ class _Reader:
         "_sent",
         "behind",
         "end",
+        "frames_left",
         "has_been_shown",
         "looked_at",
         "must_look",
@@ -116,6 +120,7 @@ class _Reader:
         self.behind: str | None = None
         self.must_look = False
         self.has_been_shown = False
+        self.frames_left = 0
         self.end: Bye | None = None
         self._rows: deque[EventRow] = deque()
         self._frames: dict[str, UsageFrame] = {}
@@ -140,6 +145,12 @@ class _Reader:
             self._frames[frame.session_id] = frame
             self.woken.set()
 
+    def permit(self, frames: int) -> None:
+        """Begin a round: `frames` may be taken in it."""
+        self.frames_left = frames
+        if self._frames:
+            self.woken.set()
+
     def finish(self, why: Bye) -> None:
         """Have the stream end."""
         self.end = why
@@ -151,13 +162,14 @@ class _Reader:
         self.woken.set()
 
     def take(self) -> Iterator[EventRow | UsageFrame]:
-        """Return what waits, the events first, each once."""
+        """Return what waits and may be taken, the events first, each once."""
         while self._rows:
             row = self._rows.popleft()
             if self.is_new(row):
                 yield row
-        frames, self._frames = self._frames, {}
-        yield from frames.values()
+        while self._frames and self.frames_left > 0:
+            self.frames_left -= 1
+            yield self._frames.pop(next(iter(self._frames)))
 
     def is_new(self, row: EventRow) -> bool:
         """Say whether an event was not sent just now, and note that it is."""
@@ -383,6 +395,9 @@ class EventFeed:
             wanting = [reader for reader in readers if reader.wanted.has_usage]
             if wanting:
                 watching[user_id] = wanting
+        for wanting in watching.values():
+            for reader in wanting:
+                reader.permit(FRAMES_PER_ROUND // len(wanting))
         for user_id, frame, is_news in await self._usage.frames(watching):
             for reader in watching[user_id]:
                 if is_news or not reader.has_been_shown:

@@ -30,8 +30,8 @@ from market.devices.devices import Revoked
 from market.events.context import Context
 from market.notify.webhooks import disable_all
 from market.recovery.made_by_keys import revoke_made
-from storage.accounts import device_codes, users
 from storage.accounts import outbox as outbox_queries
+from storage.accounts import users
 from storage.accounts.outbox import OutboxRow
 from storage.deploys import apps
 from storage.engines.errors import StoreError, level_of
@@ -223,7 +223,6 @@ async def _reset(
     user_id = await _use(tx, token_hash, "reset", now)
     await users.set_email_verified(tx, user_id, now)  # first: only then is there an e-mail
     await replace_password(tx, context, letters, user_id, NewPassword(password_hash))
-    await device_codes.deny_approved(tx, user_id)
     # A thief with the old one may have made keys, read keys of apps, and led events elsewhere.
     await end_all(tx, context, user_id)
     await apps.forget_of(tx, user_id)

@@ -97,6 +97,23 @@ async def checked(tx: Transaction, device_id: str, *, is_right: bool) -> None:
     )
 
 
+async def compared(
+    tx: Transaction, device_id: str, buyer_id: str, *, is_right: bool, now: int
+) -> None:
+    """Count the result of a copy, as `checked` does; one that differs once a day for a buyer.
+
+    A buyer can write work that comes to a different result on one of three devices: it may toss a
+    coin, or ask the buyer's own server.
+    """
+    if not is_right:
+        owner_id = (await queries.owners(tx, [device_id]))[device_id]
+        await tx.lock("reputations", sorted((device_id, owner_id)))
+        day = now // DAY_SECONDS
+        if not await queries.count_differing(tx, owner_id=owner_id, buyer_id=buyer_id, day=day):
+            return
+    await checked(tx, device_id, is_right=is_right)
+
+
 async def of_devices(tx: Transaction, device_ids: Sequence[str]) -> dict[str, Reputation]:
     """Return what counts for each of these devices; unknown devices are left out."""
     owners = await queries.owners(tx, device_ids)

@@ -180,6 +180,10 @@ class WebhookSender:
     async def _send(self, delivery_id: str) -> None:
         try:
             attempt = await self._webhooks.begin(delivery_id)
+            if attempt is not None and (seconds := self._delay(attempt)):
+                await asyncio.sleep(seconds)
+                # Meanwhile the endpoint may have been disabled, by its owner or by a reset.
+                attempt = await self._webhooks.begin(delivery_id)
         except StoreError as error:
             _logger.log(
                 level_of(error, logging.WARNING),
@@ -188,9 +192,12 @@ class WebhookSender:
             )
             return
         if attempt is not None:
-            host = urlsplit(attempt.url).hostname or ""
-            await asyncio.sleep(self.pace.delay(attempt.row.user_id, host))
             await self._settle(attempt, await self.post(attempt))
+
+    def _delay(self, attempt: Attempt) -> float:
+        """Count an attempt at its host, and return for how many seconds it has to wait."""
+        host = urlsplit(attempt.url).hostname or ""
+        return self.pace.delay(attempt.row.user_id, host)
 
     async def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
         """Write an outcome down, again and again for a while until the store takes it."""

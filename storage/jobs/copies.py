@@ -36,6 +36,7 @@ class CopyRow(NamedTuple):
     """
 
     job_id: str
+    buyer_id: str
     verdict: str | None
     status: str
     price_credit: int
@@ -115,7 +116,7 @@ async def copies(tx: Transaction, group_id: str) -> list[CopyRow]:
     return await tx.all(
         CopyRow,
         """
-        SELECT c.job_id, c.verdict, j.status, j.price_credit, j.device_id
+        SELECT c.job_id, j.user_id, c.verdict, j.status, j.price_credit, j.device_id
         FROM job_copies AS c JOIN jobs AS j ON j.id = c.job_id
         WHERE c.group_id = :group_id ORDER BY c.number
         """,

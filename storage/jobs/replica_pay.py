@@ -26,6 +26,13 @@ class DrawnRow(NamedTuple):
     has_last: int
 
 
+class UnreadyRow(NamedTuple):
+    """The seconds of work at replicas that never became ready, of one device and of all."""
+
+    of_device: int
+    in_all: int
+
+
 _COLUMNS = ", ".join(DrawRow._fields)
 _VALUES = ", ".join(f":{name}" for name in DrawRow._fields)
 
@@ -46,45 +53,50 @@ async def insert(tx: Transaction, draw: DrawRow, *, served_seconds: int) -> None
 
 async def unready_seconds(
     tx: Transaction, *, buyer_id: str, device_id: str, since: int, late: int
-) -> int:
-    """Return for how long a device has worked at a buyer's replicas that were not ready in the end.
+) -> UnreadyRow:
+    """Return the seconds of work at replicas of a buyer that never became ready.
 
-    What it could not do itself does not count. Only replicas are looked at that are open, or were
-    put up since then: of older ones that are over each had one more attempt at most.
+    Failures of the devices themselves do not count. Only replicas are looked at that are open, or
+    were put up since then: of older ones that are over each had one more attempt at most.
 
     Args:
         tx: the transaction.
         buyer_id: whose replicas.
-        device_id: the device.
+        device_id: the device that is looked at by itself.
         since: attempts that have ended after this moment, in UTC seconds.
         late: how many seconds beyond its time an attempt may go on before it is ended.
     """
-    seconds = await tx.one(
-        int,
+    found = await tx.one(
+        UnreadyRow,
         """
-        SELECT CAST(COALESCE(SUM(
-            CASE WHEN a.ended_at - a.work_started_at < r.ready_within + CAST(:late AS BIGINT)
-                THEN a.ended_at - a.work_started_at
-                ELSE r.ready_within + CAST(:late AS BIGINT) END
-        ), 0) AS BIGINT)
+        SELECT
+            CAST(COALESCE(SUM(CASE WHEN device_id = :device_id THEN seconds END), 0) AS BIGINT),
+            CAST(COALESCE(SUM(seconds), 0) AS BIGINT)
         FROM (
-            SELECT id FROM jobs WHERE user_id = :buyer_id AND created_at > :since
-            UNION
-            SELECT id FROM jobs WHERE user_id = :buyer_id AND status IN ('waiting', 'running')
-        ) AS j
-        JOIN deploy_replicas AS r ON r.job_id = j.id AND r.ready_within IS NOT NULL
-        JOIN job_attempts AS a ON a.job_id = j.id AND a.device_id = :device_id
-        WHERE a.work_started_at IS NOT NULL AND a.ready_at IS NULL
-            AND a.ended_at > :since AND (
-                a.outcome NOT IN ('failed', 'lost') OR a.failure_kind IN ('job', 'timeout', 'oom')
-            )
+            SELECT a.device_id AS device_id,
+                CASE WHEN a.ended_at - a.work_started_at < r.ready_within + CAST(:late AS BIGINT)
+                    THEN a.ended_at - a.work_started_at
+                    ELSE r.ready_within + CAST(:late AS BIGINT) END AS seconds
+            FROM (
+                SELECT id FROM jobs WHERE user_id = :buyer_id AND created_at > :since
+                UNION
+                SELECT id FROM jobs WHERE user_id = :buyer_id AND status IN ('waiting', 'running')
+            ) AS j
+            JOIN deploy_replicas AS r ON r.job_id = j.id AND r.ready_within IS NOT NULL
+            JOIN job_attempts AS a ON a.job_id = j.id
+            WHERE a.work_started_at IS NOT NULL AND a.ready_at IS NULL
+                AND a.ended_at > :since AND (
+                    a.outcome NOT IN ('failed', 'lost')
+                    OR a.failure_kind IN ('job', 'timeout', 'oom')
+                )
+        ) AS attempts
         """,
         buyer_id=buyer_id,
         device_id=device_id,
         since=since,
         late=late,
     )
-    return seconds or 0
+    return found or UnreadyRow(0, 0)
 
 
 async def drawn(tx: Transaction, job_id: str, attempt: int) -> DrawnRow:

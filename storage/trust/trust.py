@@ -97,6 +97,24 @@ async def count_buyer(
     return counted is not None
 
 
+async def count_differing(tx: Transaction, *, owner_id: str, buyer_id: str, day: int) -> bool:
+    """Count a copy of a buyer that differs; False when one has counted that day."""
+    counted = await tx.one(
+        int,
+        """
+        INSERT INTO reputation_buyers (owner_id, buyer_id, day, counted, differed_on)
+        VALUES (:owner_id, :buyer_id, :day, 0, :day)
+        ON CONFLICT (owner_id, buyer_id) DO UPDATE SET differed_on = excluded.differed_on
+        WHERE COALESCE(reputation_buyers.differed_on, -1) <> excluded.differed_on
+        RETURNING counted
+        """,
+        owner_id=owner_id,
+        buyer_id=buyer_id,
+        day=day,
+    )
+    return counted is not None
+
+
 async def owners(tx: Transaction, device_ids: Sequence[str]) -> dict[str, str]:
     """Return the owners of devices, by device."""
     rows = await tx.all(

@@ -44,6 +44,8 @@ a buyer chooses targets. So
 * the faults of an exit that one buyer meets have it rest for that buyer alone (`_Grudge`);
 * for all it rests when it has failed at several sites for as many buyers;
 * when a second exit fails at a site, the faults there are the site's, and count no more;
+* for all a site counts against one exit in five minutes, because it chooses which exits it answers:
+  a few sites would otherwise have every exit rest (`_count_for_all`);
 * an exit that is full is not at fault;
 * an exit that sends a TLS client something else is at fault for that buyer alone, until another
   exit gets TLS from the same target (`suspect`, `prove`): a target can send anything.
@@ -572,6 +574,7 @@ class Directory(Generic[Exit]):
 
     __slots__ = (
         "_bindings",
+        "_blamed",
         "_buckets",
         "_chance",
         "_gone",
@@ -602,6 +605,8 @@ class Directory(Generic[Exit]):
         # By site: the exit that failed there last, its buyer, and the end of the suspicion. No
         # exit: the fault was the site's.
         self._suspects: dict[str, tuple[str, str, float]] = {}
+        # By site: the exit against which it counts for all, and until when against no other one.
+        self._blamed: dict[str, tuple[str, float]] = {}
         self._buckets: dict[tuple[int, str | int, str], _Bucket[Exit]] = {}
         self._regions: dict[Region, int] = {}
         self._bindings: dict[str, dict[_Label, Binding]] = {}  # by session
@@ -776,7 +781,7 @@ class Directory(Generic[Exit]):
             standing = self._standing_of(device_id)
             standing.noted_at = now
             standing.is_contradicted = True
-            standing.fail(_site(target), buyer, now)
+            self._count_for_all(device_id, standing, buyer, _site(target), now)
             self._keep(device_id, standing)
 
     def doubts(self, entry: Exit) -> bool:
@@ -805,10 +810,22 @@ class Directory(Generic[Exit]):
             first, its_buyer = device_id, buyer
             _make_room(self._grudges, GRUDGES_TOTAL)
             self._grudges.setdefault((buyer, device_id), _Grudge()).fail(now)
-            standing.fail(site, buyer, now)
+            self._count_for_all(device_id, standing, buyer, site, now)
         if site:
             _make_room(self._suspects, SUSPECTS_TOTAL)
             self._suspects[site] = first, its_buyer, now + SUSPECT_SECONDS
+
+    def _count_for_all(
+        self, device_id: str, standing: _Standing, buyer: str, site: str, now: float
+    ) -> None:
+        """Count a fault for all buyers, unless its site counts against another exit."""
+        if site:
+            blamed, until = self._blamed.get(site, ("", 0.0))
+            if blamed != device_id and now < until:
+                return
+            _make_room(self._blamed, SUSPECTS_TOTAL)
+            self._blamed[site] = device_id, now + SUSPECT_SECONDS
+        standing.fail(site, buyer, now)
 
     def _standing_of(self, device_id: str) -> _Standing:
         member = self._members.get(device_id)

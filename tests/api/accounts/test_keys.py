@@ -1,8 +1,11 @@
 """API keys over HTTP: made by people, used by programs, within what each route asks for."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from support.daemons.service import Person, Service
 
@@ -46,6 +49,29 @@ async def test_no_key_touches_keys_logins_or_passwords(service: Service) -> None
     }
 
 
+@asynccontextmanager
+async def posting(
+    service: Service, path: str, body: bytes, who: str
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Send the head of a request; within the block the service waits for the body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    lines = (
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        who,
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "Expect: 100-continue",
+        "Connection: close",
+    )
+    async with asyncio.timeout(20):
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
+        # The key was looked at: the service asks for the body.
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        yield reader, writer
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -58,30 +84,58 @@ async def test_a_body_that_comes_after_its_key_was_revoked_makes_nothing(
 ) -> None:
     me = await service.person()
     made = await make(service, me, "webhooks:write", "devices:write")
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
-    lines = (
-        f"POST {path} HTTP/1.1",
-        "Host: localhost",
-        f"Authorization: Bearer {made['key']}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        "Expect: 100-continue",
-        "Connection: close",
-    )
-    async with asyncio.timeout(20):
-        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
-        # The key was looked at: the service asks for the body.
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+    who = f"Authorization: Bearer {made['key']}"
+    async with posting(service, path, body, who) as (reader, writer):
         revoked = await service.call(
             "POST", f"{ALL}/{made['key_id']}/revoke", {"with_created": True}, token=me.token
         )
         assert revoked.status == 200
         writer.write(body)
         answer = await reader.read()
-    writer.close()
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert (await service.call("GET", "/api/webhooks", token=me.token)).body["webhooks"] == []
     assert (await service.call("GET", "/api/worker/tokens", token=me.token)).body["tokens"] == []
+
+
+@pytest.mark.parametrize("how", ["login", "key"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/bandwidth/create", {"gb": 1}),
+        ("/api/jobs", {"title": "x", "job_type": "script", "price_credit": 0, "duration_hrs": 1}),
+    ],
+)
+async def test_a_body_that_comes_after_its_login_or_key_has_ended_buys_nothing(
+    service: Service, path: str, body: dict[str, Any], how: str
+) -> None:
+    me = await service.person(usd="10", credit="10")
+    login = {"email": me.email, "password": "long enough"}
+    thief = str((await service.call("POST", "/auth/login", login)).body["token"])
+    key = await make(service, me, "sessions:write", "jobs:write")
+    sent = msgspec.json.encode(body)
+    who = f"Authorization: Bearer {thief if how == 'login' else key['key']}"
+    async with posting(service, path, sent, who) as (reader, writer):
+        end = "/auth/logins/end-others" if how == "login" else f"{ALL}/{key['key_id']}/revoke"
+        assert (await service.call("POST", end, token=me.token)).status == 200
+        writer.write(sent)
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert await service.sessions(me) == []
+    assert (await service.call("GET", "/api/jobs", token=me.token)).body["jobs"] == []
+
+
+async def test_a_body_that_comes_after_its_worker_token_was_revoked_is_not_looked_at(
+    service: Service,
+) -> None:
+    me = await service.person()
+    made = await service.call("POST", "/api/worker/token/create", {"name": "r"}, token=me.token)
+    who, body = f"X-Worker-Token: {made.body['token']}", b'{"wait_s": 0, "wrong": '
+    async with posting(service, "/api/worker/next", body, who) as (reader, writer):
+        revoked = {"token_id": made.body["token_id"]}
+        answer = await service.call("POST", "/api/worker/token/revoke", revoked, token=me.token)
+        assert answer.status == 200
+        writer.write(body)
+        assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
 
 
 async def test_a_key_is_listed_without_its_secret(service: Service) -> None:

@@ -710,3 +710,23 @@ async def test_what_is_asked_to_be_ready_can_be_taken_away(service: Service) -> 
     answer = await service.call("GET", f"{path}/revisions", token=buyer.token)
     asked = [(bool(each["ports"]), "ready" in each) for each in answer.body["revisions"]]
     assert asked == [(False, False), (False, False), (True, True)]
+
+
+async def test_what_no_device_could_have_is_refused_before_devices_are_compared_with_it(
+    service: Service,
+) -> None:
+    buyer = await service.person()
+    worker = await worker_of(service, await service.person())
+    asked = {
+        "capacity": {"slots": 1, "gpus": 1, "vram_gb": 24},
+        "capabilities": {
+            "executors": ["bwrap"],
+            "job_types": ["script"],
+            "gpus": [{"name": "NVIDIA A100"}],
+            "cuda": "12.4",
+        },
+    }
+    assert (await service.call("POST", "/api/worker/next", asked, headers=worker)).status == 200
+    for field, value in (("cuda", "9" * 5_000), ("arch", "x" * 500_000)):
+        body = {**RUNS, "gpu_model": "A100", "resources": {field: value}}
+        refused(await create(service, buyer, **body), "payload_invalid", f"resources.{field}")

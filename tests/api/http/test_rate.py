@@ -37,6 +37,18 @@ def test_twice_the_rate_at_once_and_then_the_rate() -> None:
     assert [made.allows("a") for _ in range(21)] == [True] * 20 + [False]
 
 
+def test_what_is_as_much_as_several_takes_their_tokens_and_no_more_than_there_can_be() -> None:
+    clock = Seconds()
+    made = RateLimit(10, clock)
+    assert [made.allows("a", 6) for _ in range(4)] == [True, True, True, False]
+    assert [made.allows("a") for _ in range(3)] == [True, True, False]
+    clock.now += 1
+    assert not made.allows("a", 100)
+    clock.now += 1
+    assert made.allows("a", 100)
+    assert not made.allows("a")
+
+
 def test_no_limit_is_no_limit() -> None:
     made = RateLimit(0, Seconds())
     assert all(made.allows("a") for _ in range(10_000))
@@ -142,3 +154,29 @@ def test_a_caller_without_an_address_has_a_rate_too() -> None:
     """A connection that was reset before it was accepted has no address any more."""
     rates = Rates(Limits(requests_per_second=1), lambda: 0.0)
     assert [rates.exceeds("") for _ in range(3)] == [None, None, ""]
+
+
+async def test_a_long_list_counts_as_several_requests(
+    tmp_path: Path, no_time_for_rates: None, quick_refusals: None
+) -> None:
+    async with running_in(tmp_path, limits={"requests_per_second": 20}) as service:
+
+        async def statuses(path: str, times: int) -> list[int]:
+            person = await service.person()
+            answers = [await service.call("GET", path, token=person.token) for _ in range(times)]
+            return [answer.status for answer in answers]
+
+        burst = 40
+        for path, requests in (
+            ("/api/jobs?limit=1000", 10),
+            ("/api/events?limit=101", 2),
+            ("/api/usage", 5),
+            ("/api/jobs?limit=100", 1),
+            ("/auth/me", 1),
+        ):
+            fitting = burst // requests
+            assert await statuses(path, fitting + 1) == [200] * fitting + [429], path
+        # Without a login the rate of the network counts.
+        assert [
+            (await service.call("GET", "/api/marketplace/jobs?limit=1000")).status for _ in range(5)
+        ].count(429) > 0

@@ -2,9 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cost import seconds_of
 
 from api.reverse.admission import Names, Shown
-from api.reverse.headers import Client, from_job, length_of, to_job
+from api.reverse.headers import Client, from_job, length_of, target_of, to_job
 from api.reverse.places import Place, Places
 
 PLACE = Place("app", 0, "http://x.a.test", "", "/")
@@ -62,3 +63,23 @@ def test_a_length_is_one_number_or_none() -> None:
     assert length_of(((b"Content-Length", b"12"), (b"content-length", b" 12"))) == 12
     for values in ((b"1", b"2"), (b"-1",), (b"1e3",), (b"",), (b"9" * 30,), ()):
         assert length_of(tuple((b"Content-Length", value) for value in values)) is None
+
+
+def test_a_job_is_asked_without_any_key_that_opens_its_app() -> None:
+    def asked(target: str) -> str:
+        return target_of(PLACE._replace(target=target), lambda key: key == "k/1")
+
+    assert asked("/") == "/"
+    assert asked("/?") == "/?"
+    assert asked("/?a=1&b") == "/?a=1&b"
+    assert asked("/?key=k/1") == "/"
+    assert asked("/a?x=1&key=k%2F1&y=&ke%79=k/1&key") == "/a?x=1&y=&key"
+    # Others may mean something to the job.
+    assert asked("/?key=other&key=&key=k/1") == "/?key=other&key="
+
+
+def test_the_longest_query_of_keys_is_read_once() -> None:
+    target = "/?" + "&".join(["a="] * 1_200 + ["key=" + "k" * 32] * 120)
+    assert len(target) <= 8_190
+    seconds = seconds_of(lambda: target_of(PLACE._replace(target=target), lambda _: True))
+    assert seconds < 0.015

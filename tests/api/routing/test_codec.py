@@ -1,6 +1,7 @@
 """JSON in and out: exact numbers, and errors that name the field."""
 
 import re
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -9,8 +10,18 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.cost import seconds_of
 
-from api.routing.codec import Decoder, Money, Size, convert_query, money
+from api.routing.codec import (
+    OBJECTS_MAX,
+    TEXTS_MAX,
+    Decoder,
+    Money,
+    Size,
+    check_number,
+    convert_query,
+    money,
+)
 from market.base.errors import Code, MarketError
 
 
@@ -342,16 +353,35 @@ def test_what_is_not_json_is_told_where(data: bytes, words: str) -> None:
     assert refused(data).message == f"The body is not JSON: {words}."
 
 
-@pytest.mark.parametrize("data", [body(text='"a\\u0000b"'), body(note='"\\u0000"')])
+@pytest.mark.parametrize(
+    "data",
+    [
+        body(text='"a\\u0000b"'),
+        body(note='"\\u0000"'),
+        body(text='"\\\\\\u0000"'),
+        body(text='"\\\\u0000 \\u0000"'),
+    ],
+)
 def test_the_character_that_no_database_keeps_is_refused(data: bytes) -> None:
     assert "U+0000" in refused(data).message
 
 
 @pytest.mark.parametrize(
-    ("written", "text"), [('"\\\\u0000"', "\\u0000"), ('"C:\\\\u0000"', "C:\\u0000")]
+    ("written", "text"),
+    [
+        ('"\\\\u0000"', "\\u0000"),
+        ('"C:\\\\u0000"', "C:\\u0000"),
+        ('"\\\\\\\\u0000"', "\\\\u0000"),
+        ('"\\\\\\nu0000"', "\\\nu0000"),
+    ],
 )
 def test_a_backslash_before_u0000_is_only_a_backslash(written: str, text: str) -> None:
     assert EVERYTHING.decode(body(text=written)).text == text
+
+
+def test_a_long_text_with_such_a_backslash_is_looked_through_at_once() -> None:
+    data = body(text='"\\\\u0000' + "a" * 1_000_000 + '"')
+    assert seconds_of(lambda: EVERYTHING.decode(data)) < 0.02
 
 
 @pytest.mark.parametrize(
@@ -430,3 +460,35 @@ def test_a_wrong_query_parameter_is_named(name: str, text: str, words: str) -> N
     assert caught.value.code is Code.INVALID_FIELD
     assert caught.value.field == name
     assert caught.value.message == f"{name} must be {words}."
+
+
+def test_a_body_has_a_bounded_number_of_objects_and_texts() -> None:
+    def problem(data: bytes) -> str:
+        try:
+            check_number(data)
+        except MarketError as error:
+            return error.message or ""
+        return ""
+
+    objects = b"[" + b", ".join([b'{"name": ""}'] * (OBJECTS_MAX + 1)) + b"]"
+    assert problem(objects) == "The body has more than 5000 objects."
+    texts = b"[" + b",".join([b'""'] * (TEXTS_MAX + 1)) + b"]"
+    assert problem(texts) == "The body has more than 50000 texts, or quotation marks in them."
+    # A bracket in a text is no object.
+    assert not problem(b'{"script": "' + b"{" * 100_000 + b'"}')
+    assert not problem(rb'{"script": "\\\"' + b"{" * 100_000 + rb'\\"}')
+    assert problem(b"{" * 100_000)
+    assert not problem(b'{"script": "' + b"a" * 1_000_000 + b'"}')
+
+
+@pytest.mark.parametrize(
+    "written", [b'{"name":""},', b'"",', b"{},", b'{"a":"\\"},', b'"{{{{",', b'""{",']
+)
+def test_the_parts_of_the_largest_body_are_counted_at_once(written: bytes) -> None:
+    data = (written * 1_048_576)[:1_048_576]
+
+    def count() -> None:
+        with suppress(MarketError):
+            check_number(data)
+
+    assert seconds_of(count) < 0.03

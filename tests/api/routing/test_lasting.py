@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from support.base.waiting import until
 from support.daemons.service import Person, Service
-from support.workers.artifacts import as_device, as_person, upload
+from support.workers.artifacts import announced, as_device, as_person, upload
 
 from api.bandwidth import usage
 from api.routing import lasting
@@ -108,6 +108,59 @@ async def test_a_file_is_read_by_a_device_no_longer_than_its_token_lasts(service
         assert answer.status == 200
         await cut(service)
         assert await reader.rest() < len(LARGE)
+
+
+@asynccontextmanager
+async def sending(service: Service, path: str, who: dict[str, str]) -> AsyncIterator[None]:
+    """Send the beginning of a file, and wait until it is taken; the rest never comes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in who.items())
+    head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Type: x/y\r\n{lines}"
+    # A mebibyte: its sender may be silent for a minute.
+    writer.write(f"{head}Content-Length: {len(LARGE)}\r\n\r\n".encode() + LARGE[: 1 << 20])
+    try:
+        received = service.daemon.market.artifacts.traffic
+        await until(lambda: received.received_bytes >= 1 << 20, "the beginning is here")
+        yield
+        assert await reader.read() == b""
+    finally:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("how", ["revoked", "logged out"])
+async def test_a_file_is_sent_no_longer_than_the_key_or_login_lasts(
+    service: Service, how: str
+) -> None:
+    me = await service.person()
+    path = "/api/artifacts"
+    body = announced(LARGE)
+    upload = (await service.call("POST", path, body, token=me.token)).body["upload"]["url"]
+    key = (
+        await service.call(
+            "POST", "/api/keys", {"name": "x", "scopes": [Scope.JOBS_WRITE]}, token=me.token
+        )
+    ).body
+    who = as_person(me) if how == "logged out" else {"Authorization": f"Bearer {key['key']}"}
+    async with sending(service, upload, who):
+        end = "/auth/logout" if how == "logged out" else f"/api/keys/{key['key_id']}/revoke"
+        assert (await service.call("POST", end, token=me.token)).status == 200
+        await cut(service)
+
+
+async def test_a_file_is_sent_by_a_device_no_longer_than_its_token_lasts(service: Service) -> None:
+    buyer, owner = await service.person(credit="10"), await service.person()
+    job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
+    job_id = (await service.call("POST", "/api/jobs", job, token=buyer.token)).body["job_id"]
+    made = await service.call("POST", "/api/worker/token/create", {"name": "r"}, token=owner.token)
+    device = as_device(made.body["token"])
+    assert (await service.call("POST", f"/api/jobs/{job_id}/accept", headers=device)).status == 200
+    where, body = f"/api/worker/jobs/{job_id}/artifacts", announced(LARGE, attempt=1)
+    upload = (await service.call("POST", where, body, headers=device)).body["upload"]["url"]
+    async with sending(service, upload, device):
+        revoked = {"token_id": made.body["token_id"]}
+        answer = await service.call("POST", "/api/worker/token/revoke", revoked, token=owner.token)
+        assert answer.status == 200
+        await cut(service)
 
 
 async def test_a_large_table_is_read_no_longer_than_the_key_lasts(

@@ -132,6 +132,22 @@ async def test_a_log_and_events_are_followed_no_longer_than_the_key_lasts(
     await until(lambda: len(service.daemon.market.logs.readers) == 0)
 
 
+async def test_a_stream_ends_when_its_key_may_not_be_used_from_there_any_more(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.05)
+    me = await service.person()
+    body = {"name": "x", "scopes": [Scope.EVENTS_READ], "allow_ips": ["127.0.0.0/8"]}
+    key = (await service.call("POST", "/api/keys", body, token=me.token)).body
+    headers = {"Authorization": f"Bearer {key['key']}"}
+    path = f"/api/keys/{key['key_id']}"
+    async with service.http.get(service.url + STREAM, headers=headers) as response:
+        for addresses in (["127.0.0.1"], ["192.0.2.1"]):
+            answer = await service.call("PATCH", path, {"allow_ips": addresses}, token=me.token)
+            assert answer.status == 200
+        assert "bye" in await names_of(response)
+
+
 async def test_a_stream_goes_on_while_its_login_does(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,7 +157,7 @@ async def test_the_replicas_of_a_deploy_are_open_jobs(market: Market) -> None:
     assert await refused(deploy(6)) == (Code.TOO_MANY_JOBS, None)
     await deploy(3)
     assert await refused(deploy(3)) == (Code.TOO_MANY_JOBS, None)
-    assert await market.deploys.page(user, before="", limit=10)
+    assert (await market.deploys.page(user, before="", limit=10))[0]
     assert await available(market, user, Currency.USD) == 97 * MICRO
     await deploy(2)
 

@@ -136,6 +136,58 @@ async def test_a_login_that_was_ended_approves_nothing(market: Market) -> None:
     assert refused.value.code is Code.FRESH_LOGIN_NEEDED
 
 
+@pytest.mark.both_engines
+@pytest.mark.parametrize("how", ["logout", "ended", "others", "password"])
+async def test_a_login_that_ends_takes_back_what_programs_were_promised(
+    market: Market, how: str
+) -> None:
+    codes, accounts = market.device_codes, market.accounts
+    owner, thief = await ada(market), await again(market)
+    asked = await begun(codes)
+    await codes.answer(thief, asked.user_code, is_approved=True)
+    if how == "logout":
+        await accounts.logout(thief)
+    elif how == "ended":
+        await accounts.end_login(owner, thief.session_id)
+    elif how == "others":
+        await accounts.end_other_logins(owner)
+    else:
+        await accounts.change_password(owner, old="long enough", new="another one")
+    assert await refusal(codes, asked.device_code) is Code.ACCESS_DENIED
+    assert await market.keys.all_of(owner.profile.user_id) == []
+
+
+@pytest.mark.both_engines
+async def test_a_key_that_is_taken_while_logins_end_comes_before_that_or_never(
+    market: Market,
+) -> None:
+    codes, owner = market.device_codes, await ada(market)
+    for _ in range(5):
+        asked = await begun(codes)
+        await codes.answer(await again(market), asked.user_code, is_approved=True)
+        came, _ = await asyncio.gather(
+            codes.redeem(asked.device_code),
+            market.accounts.end_other_logins(owner),
+            return_exceptions=True,
+        )
+        if isinstance(came, BaseException):
+            assert isinstance(came, MarketError)
+            assert came.code in (Code.ACCESS_DENIED, Code.EXPIRED_TOKEN)
+        assert await refusal(codes, asked.device_code) in (Code.ACCESS_DENIED, Code.EXPIRED_TOKEN)
+
+
+async def test_a_login_that_does_not_end_takes_nothing_back(market: Market) -> None:
+    codes = market.device_codes
+    owner, other = await ada(market), await market.person()
+    asked = await begun(codes)
+    await codes.answer(owner, asked.user_code, is_approved=True)
+    login = await market.accounts.login(email="person1@example.com", password="long enough")
+    await market.accounts.logout(await market.accounts.authenticate(login.token))
+    with pytest.raises(MarketError):
+        await market.accounts.end_login(owner, other)
+    await codes.redeem(asked.device_code)
+
+
 async def test_who_asks_too_often_waits_longer_each_time(market: Market) -> None:
     codes = market.device_codes
     asked = await begun(codes)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.base.cost import seconds_of
 from support.market.books import caller_of
 from support.market.exits import SomeAttached, exit_device
 from support.market.market import Market
@@ -10,7 +11,7 @@ from support.market.model import ScriptedModel
 
 from market.assistant import asking as asking_module
 from market.assistant.asking import Asking, model_slots
-from market.assistant.builtin import Offer, Responder
+from market.assistant.builtin import Offer, Responder, _topics
 from market.assistant.chat import Chat, Message
 from market.assistant.model import ModelError, Turn
 from market.jobs.postings import NewJob
@@ -214,3 +215,11 @@ async def test_a_stream_is_the_model_s_while_it_speaks(
     pieces = [piece async for piece in made.stream(Message("a story"), None)]
     assert "".join(piece.text for piece in pieces) == "Once upon …"
     assert {piece.model for piece in pieces} == {"scripted"}
+
+
+async def test_no_message_takes_the_built_in_responder_long(market: Market) -> None:
+    for text in ("бел" * 2_666, "no " * 2_666, "без " * 2_000, "бел\u2003" * 2_000):
+        assert len(text) <= 8_000
+        assert seconds_of(lambda: _topics(text)) < 0.03  # noqa: B023 - called here
+    said = await asked_about(market, "белые списки", None)
+    assert "password" in said or "парол" in said

@@ -14,9 +14,11 @@ from support.market.market import Market
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.deploys.deploys import Deploy, NewDeploy, Rates
+from market.deploys.templates import Template
 from market.jobs.postings import TITLE_MAX_CHARACTERS
 from market.money.audit import audit_ledger
 from market.money.money import Currency, micro
+from proxyctl.protocol.jobspec import Resources
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
 from storage.jobs.jobs import JobRow
@@ -120,7 +122,7 @@ async def test_without_the_money_nothing_is_left_behind(
         await create(market, user, currency=currency)
     assert caught.value.code is Code.INSUFFICIENT_FUNDS
     assert await market.store.read(counts) == before
-    assert await market.deploys.page(user, before="", limit=10) == []
+    assert await market.deploys.page(user, before="", limit=10) == ([], False)
     assert await open_jobs(market) == []
     assert (await held(market, user), await held(market, user, CREDIT)) == (0, 0)
     assert await audited(market)
@@ -142,7 +144,7 @@ async def test_twenty_deploys_at_once_with_money_for_three_make_three(market: Ma
     refused = [each for each in outcomes if isinstance(each, BaseException)]
     assert {getattr(each, "code", each) for each in refused} == {Code.INSUFFICIENT_FUNDS}
     assert len(refused) == 17
-    assert len(await market.deploys.page(user, before="", limit=100)) == 3
+    assert len((await market.deploys.page(user, before="", limit=100))[0]) == 3
     assert len(await open_jobs(market)) == 9
     assert await available(market, user) == 0
 
@@ -558,11 +560,49 @@ async def test_pages_follow_each_other_newest_first(market: Market) -> None:
     for number in range(1, 6):
         made.append(await create(market, user, gpu_count=1, duration_hrs=1, replicas=number))
         await create(market, other, gpu_count=1, duration_hrs=1, replicas=1)
-    first = await market.deploys.page(user, before="", limit=3)
-    rest = await market.deploys.page(user, before=first[-1].row.id, limit=3)
+    first, has_more = await market.deploys.page(user, before="", limit=3)
+    assert has_more
+    rest, has_more = await market.deploys.page(user, before=first[-1].row.id, limit=3)
+    assert not has_more
     assert [deploy.row.id for deploy in (*first, *rest)] == made[::-1]
     assert [len(deploy.statuses) for deploy in (*first, *rest)] == [5, 4, 3, 2, 1]
-    assert await market.deploys.page(user, before=made[0], limit=3) == []
+    assert await market.deploys.page(user, before=made[0], limit=3) == ([], False)
+
+
+async def test_a_page_has_a_bounded_number_of_replicas(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("market.deploys.deploys.LISTED_REPLICAS_MAX", 5)
+    user = await market.person("100")
+    replicas = [1, 2, 2, 9, 5]
+    made = [
+        await create(market, user, gpu_count=1, duration_hrs=1, replicas=each) for each in replicas
+    ]
+    scaled = await create(
+        market,
+        user,
+        gpu_model="none",
+        gpu_count=1,
+        duration_hrs=1,
+        replicas=1,
+        template=Template(image="a:1"),
+        image="a:1",
+    )
+    await market.rollouts.scale(user, scaled, 4)
+    pages, before, has_more = [], "", True
+    while has_more:
+        found, has_more = await market.deploys.page(user, before=before, limit=10)
+        before = found[-1].id
+        pages.append([each.id for each in found])
+    one, two, three, four, five = made
+    assert pages == [[scaled], [five], [four], [three, two, one]]
+
+
+async def test_what_no_device_has_is_compared_with_none(market: Market) -> None:
+    plain = Template(image="a:1", resources=Resources(arch="x" * 1_000))
+    with pytest.raises(MarketError) as caught:
+        market.deploys.needs_of(NewDeploy(**{**FIELDS, "template": plain, "image": "a:1"}))
+    assert (caught.value.code, caught.value.field) == (Code.PAYLOAD_INVALID, "resources.arch")
 
 
 async def test_a_page_asks_the_same_however_many_deploys_there_are(
@@ -573,7 +613,7 @@ async def test_a_page_asks_the_same_however_many_deploys_there_are(
     await create(market, other, replicas=2)
     asked = counted(market.store, "read", monkeypatch)
     for limit in (1, 12):
-        found = await market.deploys.page(user, before="", limit=limit)
+        found, _ = await market.deploys.page(user, before="", limit=limit)
         assert [deploy.id for deploy in found] == made[::-1][:limit]
         assert [len(deploy.replicas) for deploy in found] == [
             deploy.row.replicas for deploy in found

@@ -25,7 +25,7 @@ from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.jobs import outcomes
 from market.jobs.overdue import STOP_SECONDS
-from market.jobs.replica_pay import DAY_SECONDS, UNREADY_FREE_SECONDS
+from market.jobs.replica_pay import DAY_SECONDS, UNREADY_FREE_IN_ALL_SECONDS, UNREADY_FREE_SECONDS
 from market.jobs.specs import Specs
 from market.money.audit import audit_ledger
 from market.money.money import Currency, micro
@@ -744,6 +744,24 @@ async def test_a_device_works_for_nothing_for_half_an_hour_a_day_however_often_i
     fifth = await begin(once_more, 600)
     await market.rollouts.cancel(user, once_more)
     assert await paid(fifth) == 0
+    assert await audited(market)
+
+
+@pytest.mark.both_engines
+async def test_many_devices_work_for_nothing_no_longer_than_eight_of_them(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    strategy = Strategy(progress_s=HOUR)
+    for free_seconds in (UNREADY_FREE_IN_ALL_SECONDS, 0):
+        deploy_id = await create(market, user, replicas=12, template=PROBE, strategy=strategy)
+        job_ids = await fleet.take(user, deploy_id)
+        assert len(job_ids) == 12
+        market.clock.now += UNREADY_FREE_SECONDS
+        await market.rollouts.cancel(user, deploy_id)
+        paid = [(await market.jobs.find(user, job_id)).paid or 0 for job_id in job_ids]
+        seconds = 12 * UNREADY_FREE_SECONDS - free_seconds
+        assert sum(paid) == seconds * REPLICA_USD // (2 * HOUR)
     assert await audited(market)
 
 

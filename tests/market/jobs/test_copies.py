@@ -411,6 +411,31 @@ async def test_what_costs_nothing_says_nothing_of_devices(market: Market) -> Non
     assert {each.checks for each in found.values()} == {0}
 
 
+@pytest.mark.both_engines
+async def test_copies_that_differ_count_once_a_day_for_a_buyer_and_an_owner(
+    market: Market,
+) -> None:
+    """Work that tosses a coin has another result on one of three devices."""
+    owner = await market.person()
+    others = [await worker(market) for _ in range(2)]
+
+    async def differs(buyer: str) -> int:
+        victim = await device_of(market, owner)
+        jobs = await copied(market, buyer)
+        for device, job_id, result in zip((victim, *others), jobs, ("0", "1", "1"), strict=True):
+            await begun(market, job_id, device)
+            await market.jobs.complete(device, job_id, result)
+        assert await verdicts(market, buyer, jobs[0]) == [False, True, True]
+        assert (await stored_job(market, jobs[0])).earned == 0
+        return (await market.store.read(trust.of_devices, [victim.id]))[victim.id].correctness
+
+    buyer, another = [await market.person(credit="150") for _ in range(2)]
+    assert [await differs(buyer) for _ in range(3)] == [500_000] * 3
+    assert [await differs(another) for _ in range(2)] == [250_000] * 2
+    market.clock.now += DAY
+    assert await differs(buyer) == 125_000
+
+
 @pytest.mark.parametrize(("result", "agrees"), [("42", True), ("43", False)])
 async def test_who_has_begun_may_still_agree(market: Market, result: str, agrees: bool) -> None:
     buyer = await market.person(credit="30")

@@ -1,6 +1,7 @@
 """The jobs that wait are in memory: from the start, as they come, and after what was missed."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from support.market.market import Market
 from support.market.work import posted
 
 from market.jobs import waiting_jobs
-from market.jobs.matching import JobBook
+from market.jobs.matching import JobBook, WaitingJob
 from market.jobs.waiting_jobs import WaitingJobs
 from storage.engines.store import Transaction
 
@@ -172,3 +173,38 @@ async def test_what_is_missed_while_all_are_compared_is_found(market: Market) ->
     for _ in range(2):
         await reader.catch_up()
     assert list(book) == posts
+
+
+async def test_others_have_their_turn_while_many_jobs_are_read(market: Market) -> None:
+    buyer = await market.person(credit="1000")
+    for _ in range(3 * waiting_jobs.TAKEN_AT_ONCE):
+        await posted(market, buyer)
+    turns, taken = 0, list[int]()
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    book = JobBook()
+
+    def found(job: WaitingJob) -> None:
+        book.add(job)
+        taken.append(turns)
+
+    reader = WaitingJobs(
+        market.store,
+        book,
+        market.specs,
+        10_000,
+        found,
+        frozenset[str]().__contains__,
+        market.context.now,
+    )
+    task = asyncio.create_task(others())
+    await reader.catch_up()
+    task.cancel()
+    at_once = Counter(taken)
+    assert len(book) == 3 * waiting_jobs.TAKEN_AT_ONCE
+    assert max(at_once.values()) <= waiting_jobs.TAKEN_AT_ONCE

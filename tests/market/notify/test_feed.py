@@ -14,9 +14,10 @@ from market.events import recording as event_log
 from market.events.catalogue import Ping
 from market.events.context import Context
 from market.events.recording import NewEvent
+from market.money.money import GB
 from market.notify import feed as event_feed
 from market.notify.feed import EventFeed, EventFeedTerms, Idle, Item, Wanted, beginning_of
-from market.notify.live_usage import LiveUsage
+from market.notify.live_usage import LiveUsage, UsageFrame
 from storage.engines.store import Transaction
 from storage.events.events import EventRow
 
@@ -221,3 +222,35 @@ async def test_a_user_may_not_have_every_stream(
     for items in open_streams:
         await items.aclose()
     await until(lambda: len(feed) == 0)
+
+
+async def test_the_streams_of_a_user_share_the_usage_that_is_sent_in_a_round(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "FRAMES_PER_ROUND", 6)
+    user = await market.person("10")
+    sessions = [
+        (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
+        for _ in range(6)
+    ]
+    feed = feed_of(market, market.context)
+    heard: list[list[str]] = [[], []]
+
+    async def follow(number: int) -> None:
+        async for item in feed.follow(user, f"login {number}", Wanted(), since=None):
+            if isinstance(item, UsageFrame):
+                heard[number].append(item.session_id)
+
+    streams = [asyncio.create_task(follow(number)) for number in range(2)]
+    await until(lambda: len(feed) == 2)
+    for count in (3, 6):
+        await feed.send_usage()
+        await until(lambda count=count: [len(each) for each in heard] >= [count, count])
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert [len(each) for each in heard] == [count, count]
+    # Each stream got each session once: frames of the first round are not repeated.
+    assert [sorted(each) for each in heard] == [sorted(sessions)] * 2
+    for stream in streams:
+        stream.cancel()
+    await asyncio.wait(streams)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.base.slots import SlotBounds, Slots
 from market.money.money import MICRO, Currency
+from market.recovery.made_by_keys import revoke_made
 from market.recovery.recovery import Recovery
 from storage.engines.errors import StoreError
 from storage.engines.store import Transaction
@@ -371,6 +373,69 @@ async def test_a_reset_ends_the_keys_of_apps(
     assert await market.apps.find(apps[me].id) is None
     assert (await market.apps.of_job(me, apps[me].id)).key != apps[me].key
     assert await market.apps.of_job(other, apps[other].id) == apps[other]
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize(
+    "what", ["key", "rolled key", "approved program", "app key", "another app key"]
+)
+async def test_what_is_made_in_the_moment_of_a_reset_does_not_survive_it(
+    market: Market,
+    recovery: Recovery,
+    letters: Inbox,
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
+    thief = await caller(market, token)
+    me, login_id = thief.profile.user_id, thief.session_id
+    await market.deposit(EMAIL, 10 * MICRO, currency=Currency.CREDIT)
+    payload = {"script": "serve()", "ports": [{"name": "web", "port": 8888}]}
+    job_id = await posted(market, me, payload=payload)
+    new = NewKey(name="x", scopes=(Scope.WALLET_READ,))
+    old = await market.keys.create(me, new)
+    asked = await market.device_codes.begin("a thief", [Scope.WALLET_READ], client="192.0.2.1")
+    makers: dict[str, Callable[[], Awaitable[object]]] = {
+        "key": lambda: market.keys.create(me, new, login_id=login_id),
+        "rolled key": lambda: market.keys.roll(me, old.row.id, overlap_hours=1, login_id=login_id),
+        "approved program": lambda: market.device_codes.answer(
+            thief, asked.user_code, is_approved=True
+        ),
+        "app key": lambda: market.apps.of_job(me, job_id, login_id=login_id),
+        "another app key": lambda: market.apps.new_job_key(me, job_id, login_id=login_id),
+    }
+    loop = asyncio.get_running_loop()
+    making: list[asyncio.Task[object]] = []
+
+    def begin() -> None:
+        making.append(loop.create_task(ask()))
+
+    async def ask() -> object:
+        return await makers[what]()
+
+    async def meanwhile(*args: Any, **kwargs: Any) -> Any:
+        """Have the thief ask for something while the reset is not committed yet.
+
+        A request that waits for this transaction comes as far as it can; others are done.
+        """
+        found = await revoke_made(*args, **kwargs)
+        loop.call_soon_threadsafe(begin)
+        if market.store.version() is None:
+            await asyncio.sleep(0.3)
+        else:  # the unit runs in the thread of SQLite, where nothing else can be awaited
+            time.sleep(0.3)
+        return found
+
+    monkeypatch.setattr("market.recovery.recovery.revoke_made", meanwhile)
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    came = await asyncio.gather(*making, return_exceptions=True)
+    refusals = {Code.UNAUTHORIZED, Code.FRESH_LOGIN_NEEDED}
+    assert [isinstance(each, MarketError) and each.code in refusals for each in came] == [True]
+    assert [each.status for each in await market.keys.all_of(me)] == ["revoked"]
+    assert await market.apps.find(job_id) is None
+    with pytest.raises(MarketError) as refused_key:
+        await market.device_codes.redeem(asked.device_code)
+    assert refused_key.value.code is not Code.EXPIRED_TOKEN
 
 
 async def test_a_change_does_not_undo_a_reset_that_was_faster(

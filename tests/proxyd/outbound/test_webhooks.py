@@ -503,6 +503,35 @@ async def test_one_user_s_events_reach_a_host_at_a_pace(market: Market) -> None:
         assert len(busy.requests) == 14
 
 
+async def test_an_endpoint_that_is_disabled_while_an_attempt_waits_is_told_nothing(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = await market.person()
+    sender = sender_of(market)
+    sender.pace = HostPace(per_second=1, burst=1)
+    async with receiving() as receiver:
+        mine = await endpoint(market, me, receiver.url)
+        for _ in range(2):
+            await market.webhooks.test(me, mine.endpoint.id)
+        waiting = asyncio.Event()
+        delay = sender.pace.delay
+
+        def noted(user_id: str, host: str) -> float:
+            seconds = delay(user_id, host)
+            if seconds:
+                waiting.set()
+            return seconds
+
+        monkeypatch.setattr(sender.pace, "delay", noted)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not waiting.is_set():
+                await sender.look()
+        await market.webhooks.change(me, mine.endpoint.id, is_enabled=False)
+        await sender.settled()
+        assert len(receiver.requests) == 1
+        assert await market.webhooks.due(but=(), limit=9) == []
+
+
 async def test_who_fills_the_window_of_what_is_due_hides_nobody(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,13 +174,14 @@ def check_apart(paths: Sequence[str]) -> None:
         SpecError: one does.
     """
     places = set(paths)
+    # Not at each slash: a path has hundreds of them, and there are few inputs.
+    lengths = {len(path) for path in paths}
     _check_different("inputs", paths, "path")
     for at, path in enumerate(paths):
-        parts = path.split("/")
-        if parts[0] == SCRIPT_NAME:
+        if path.partition("/")[0] == SCRIPT_NAME:
             message = f"{SCRIPT_NAME} is the name of the job's own script."
             raise SpecError(f"inputs[{at}].path", message)
-        if any("/".join(parts[:count]) in places for count in range(1, len(parts))):
+        if any(path[length : length + 1] == "/" and path[:length] in places for length in lengths):
             raise SpecError(f"inputs[{at}].path", "It is inside of another input.")
 
 

@@ -59,8 +59,12 @@ LOG_SECONDS: Final = 30.0
 # six hours after its time (`market.jobs.overdue`), so no buyer has more outputs than a line can
 # send.
 _DELIVERY_SECONDS: Final = 4 * 3_600.0
-# Of grace for cancelled work. The buyer does not pay for that time.
+# Of grace for cancelled work. The buyer does not pay for that time, so it is no more than a tenth
+# of the time before, or two seconds: work of a minute that is cancelled as it begins would
+# otherwise cost nothing.
 CANCELLED_GRACE_SECONDS: Final = 60.0
+CANCELLED_GRACE_PARTS: Final = 10
+CANCELLED_GRACE_LEAST_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
 _START_SECONDS: Final = 30.0  # for a supervisor to say that it has begun
 _END_SECONDS: Final = 10.0  # for a supervisor to say that its job has ended, once that was killed
@@ -171,9 +175,12 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
     def cancelled_grace_s(self) -> float:
         """How long it may go on when the marketplace does not want it any more."""
         try:
-            return min(payload_of_work(self.entry.work).grace_s, CANCELLED_GRACE_SECONDS)
-        except TaskError:  # so it will not run
+            said = payload_of_work(self.entry.work).grace_s
+            ran_s = self._ran_s()
+        except (TaskError, files.FileError):  # it will not run, or its time is not known
             return 0.0
+        earned_s = max(ran_s / CANCELLED_GRACE_PARTS, CANCELLED_GRACE_LEAST_SECONDS)
+        return min(said, earned_s, CANCELLED_GRACE_SECONDS)
 
     def start(self) -> None:
         """Go on from where it is."""
@@ -638,6 +645,14 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         path = self._folder / name
         # An empty one tells of a process that a loss of power has ended.
         return None if files.is_empty(path) else files.read(path)
+
+    def _ran_s(self) -> float:
+        """Return how long its program has run; 0 where none has begun since the machine has."""
+        running = self._read(names.RUNNING)
+        if running is None or self._is_of_another_boot():
+            return 0.0
+        program = Identity.of_fields(running)
+        return max(0.0, boot_seconds() - program.started / os.sysconf("SC_CLK_TCK"))
 
     def _is_of_another_boot(self) -> bool:
         return self.entry.boot != boot_id()

@@ -528,6 +528,30 @@ def test_a_site_that_answers_again_proves_nothing_of_exits_that_fail_there(book)
     assert {book.pick() for _ in range(50)} == {one}
 
 
+def test_a_few_sites_do_not_have_every_exit_rest(book):
+    other, *devices = book.fill(20)
+    for _ in range(3):  # so that each rests again after its rest
+        for device in devices:
+            for each in "abc":  # a site that refuses one exit, and answers the next one
+                book.note(other, Outcome.CONNECTED, target=f"{each}.com")
+                book.directory.contradict(
+                    device, book.now, buyer=f"buyer-{each}", target=f"{each}.com"
+                )
+        assert len({book.pick() for _ in range(1000)}) == 19
+        book.now += module.COOLING_MOST_SECONDS
+    assert {book.pick() for _ in range(1000)} == {other, *devices}
+
+
+def test_a_site_counts_against_another_exit_after_a_while(book):
+    one, two, three = book.fill(3)
+    for device in (one, two):
+        for each in "abc":
+            book.note(three, Outcome.CONNECTED, target=f"{each}.com")
+            book.directory.contradict(device, book.now, buyer=each, target=f"{each}.com")
+        assert device not in {book.pick() for _ in range(100)}
+        book.now += module.SUSPECT_SECONDS
+
+
 def test_the_word_of_an_exit_is_checked_while_it_is_new_and_after_a_contradiction(book):
     device = book.add(Device("one"))
     assert book.directory.doubts(device)
@@ -854,12 +878,15 @@ def test_the_rest_is_bounded_too(book, monkeypatch):
     monkeypatch.setattr(module, "ROTATING_TOTAL", 10)
     monkeypatch.setattr(module, "SITES_TOTAL", 10)
     monkeypatch.setattr(module, "GONE_TOTAL", 10)
+    monkeypatch.setattr(module, "SUSPECTS_TOTAL", 10)
     devices = book.fill(50)
     for number, device in enumerate(devices):
         book.pick("rotate", session=f"session {number}", target=f"{number}.example")
         assert len(book.directory._last) + len(book.directory._last_before) <= 10
         assert len(book.directory._sites) <= 10
         book.note(device, Outcome.CONNECTED)
+        book.directory.contradict(device, book.now, buyer="a", target=f"{number}.com")
+        assert len(book.directory._blamed) <= 10
         book.directory.remove(device)
         assert len(book.directory._gone) <= 10
 

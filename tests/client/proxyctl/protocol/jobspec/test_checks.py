@@ -5,8 +5,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cost import seconds_of
 
-from proxyctl.protocol.jobspec.checks import check, check_name, check_path, check_resources
+from proxyctl.protocol.jobspec.checks import (
+    check,
+    check_apart,
+    check_name,
+    check_path,
+    check_resources,
+)
 from proxyctl.protocol.jobspec.errors import SpecError
 from proxyctl.protocol.jobspec.payload import Resources, payload_of
 
@@ -218,3 +225,11 @@ def test_resources(resources: Resources, field: str) -> None:
     with pytest.raises(SpecError) as caught:
         check_resources(resources)
     assert caught.value.field == field
+
+
+def test_the_deepest_paths_of_as_many_inputs_as_may_be_are_compared_at_once() -> None:
+    paths = ["a/" * 500 + str(number) for number in range(64)]
+    check_apart(paths)
+    with pytest.raises(SpecError):
+        check_apart([*paths, paths[0] + "/b"])
+    assert seconds_of(lambda: check_apart(paths)) < 0.01

@@ -1,5 +1,6 @@
 """Steps of an attempt at moments that real processes meet too seldom, with stand-ins for them."""
 
+import os
 import signal
 import subprocess
 import threading
@@ -21,7 +22,7 @@ from proxyctl.worker.executors.base.base import INPUTS, Ending, Task, TaskError
 from proxyctl.worker.network.ports import Served
 from proxyctl.worker.task.journal import Entry, Journal, Report, Stop
 from proxyctl.worker.task.patience import INPUT, Patience
-from proxyctl.worker.task.processes import Identity, boot_seconds
+from proxyctl.worker.task.processes import Identity, boot_id, boot_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -574,9 +575,25 @@ def test_of_a_job_that_was_ready_nobody_asks_again(
     assert attempt.join(20)
 
 
-@pytest.mark.parametrize(("said", "given"), [(0, 0), (10, 10), (60, 60), (600, 60)])
+@pytest.mark.parametrize(
+    ("said", "ran_s", "given"),
+    [
+        (0, 9_000, 0),
+        (10, 9_000, 10),
+        (60, 9_000, 60),
+        (600, 9_000, 60),
+        (600, 100, 10),  # a tenth of its time: else a minute of work would cost nothing
+        (600, 1, 2),
+        (600, None, 2),
+        (1, None, 1),
+    ],
+)
 def test_cancelled_work_does_not_go_on_unpaid_for_longer_than_a_minute(
-    device: Device, said: int, given: int
+    device: Device, said: int, ran_s: int | None, given: float
 ) -> None:
     work = {**WORK, "payload": {"script": "print(1)", "grace_s": said}}
-    assert device.attempt(work=work).cancelled_grace_s == given
+    attempt = device.attempt(work=work)
+    if ran_s is not None:
+        started = int((boot_seconds() - ran_s) * os.sysconf("SC_CLK_TCK"))
+        device.write(names.RUNNING, Identity(os.getpid(), started, boot_id()).as_fields())
+    assert attempt.cancelled_grace_s == pytest.approx(given, abs=0.05)
