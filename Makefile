@@ -93,11 +93,11 @@ REWRITE = PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m pytest
 	-p support.plugins.rewriting >/dev/null 2>&1
 
 TESTS = $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
-# What reaches most of the data path in half a minute of processor time. A device's agent is never compiled and the
-# engine of the database is none of the data path's business, so both are left to the tests above.
+# What reaches most of the data path in half a minute of processor time. The engine of the database is none of the data
+# path's business, so it is left to the tests above.
 BRIEFLY := tests/proxyd/relay tests/proxyd/loop tests/proxyd/metering/test_session.py \
 	$(addprefix tests/conformance/,test_handshake.py test_streams.py test_metering.py) \
-	-k 'not postgres and (not agent or TLS)'
+	-k 'not postgres' -m 'not long'
 # Everything that is about it.
 DATA_PATH := tests/conformance $(addprefix tests/proxyd/,metering wire relay loop egress) $(wildcard tests/proxyd/test_*.py)
 IS_COMPILED = $(VENV)/bin/proxyd --version | grep -q '(compiled)'
@@ -114,17 +114,19 @@ ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
 # are printed once more after it, for a reader of the last lines.
 test: setup
 	@$(MUST_BE_COMPILED)
-	@mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; set +m; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
-	$(REWRITE); echo "$(TESTS)"; rm -f build/failures.log; $(TESTS) --engines needed --failures build/failures.log; status=$$?; \
-	wait $$aside || status=$$?; trap - EXIT; cat build/aside.log build/failures.log; exit $$status
+	@SECONDS=0; mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; set +m; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
+	$(REWRITE); echo "$(TESTS)"; rm -f build/failures.log; $(TESTS) --engines needed -m "not long" --failures build/failures.log; status=$$?; \
+	wait $$aside || status=$$?; trap - EXIT; cat build/aside.log build/failures.log; \
+	echo "make test: the tests took $$((SECONDS / 60)) minutes and $$((SECONDS % 60)) seconds"; exit $$status
 	@$(MUST_BE_COMPILED)
 	@echo "make test: every test that ran passed, of $$($(VENV)/bin/proxyd --version)"
 
-# All tests of the data path, compiled and interpreted, and all of the marketplace on both engines.
+# All tests of the data path, compiled and interpreted, all of the marketplace on both engines, and the long ones.
 test-both: setup
 	@$(IS_COMPILED) || { $(VENV)/bin/proxyd --version; echo "make test-both: nothing is compiled here" >&2; exit 1; }
 	$(TESTS) --engines checked $(DATA_PATH) tests/market tests/storage
 	PROXYD_INTERPRETED=1 $(TESTS) $(DATA_PATH)
+	$(TESTS) -m long --ignore tests/conformance
 
 # Every test, and which lines they reach: below the floor in pyproject.toml it fails. Not a part of `make test`:
 # what is computed takes three times as long then. Of daemons that are processes of their own nothing is measured.

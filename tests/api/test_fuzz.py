@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.daemons import process
 
-EXAMPLES = int(os.environ.get("PROXYD_FUZZ_EXAMPLES", "3"))
+EXAMPLES = int(os.environ.get("PROXYD_FUZZ_EXAMPLES", "1"))
 CHECKS = (
     "not_a_server_error,status_code_conformance,"
     "content_type_conformance,response_schema_conformance"

@@ -34,6 +34,8 @@ WAYS = {
     "through the agent under TLS": partial(running_with_agent, **SECURE),
     "through an exit of another node": running_over_nodes,
 }
+# `make test` goes through each part once: the agent is an exit. `make test-both` goes every way.
+LONG = {"through an exit", "through the agent of asyncio", "through the agent under TLS"}
 # Writing to a side that has reset the connection fails before what that side has sent is read, and
 # then asyncio's transports do not read it any more.
 NOT_THROUGH_ASYNCIO = {
@@ -55,7 +57,9 @@ def stalled_max(service: Service) -> int:
     return STALLED_OF_SEVEN_MAX_BYTES if is_secure or service.homes else STALLED_MAX_BYTES
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(
+    params=[pytest.param(way, marks=[pytest.mark.long] * (way in LONG)) for way in WAYS]
+)
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
     """A daemon whose sessions leave directly, or all through an exit; its ledger must agree."""
     if request.node.name in NOT_THROUGH_ASYNCIO:

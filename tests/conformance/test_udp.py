@@ -54,6 +54,8 @@ WAYS = {
     "through the agent of asyncio": partial(running_with_agent, relays=AsyncioRelays),
     "through the agent under TLS": partial(running_with_agent, **SECURE),
 }
+# `make test` goes through each part once: the agent is an exit. `make test-both` goes every way.
+LONG = {"through an exit", "through the agent of asyncio", "through the agent under TLS"}
 DIRECTLY_ALONE = {
     "test_a_datagram_without_payload_goes_only_while_a_byte_would",
     "test_without_a_descriptor_an_association_is_refused",
@@ -66,7 +68,9 @@ SIZES = [0, 1, 1_200, 1_472, 8_000, 60_000]
 GENERAL_FAILURE = b"\x05\x01\x00\x01" + bytes(6)
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(
+    params=[pytest.param(way, marks=[pytest.mark.long] * (way in LONG)) for way in WAYS]
+)
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
     """A daemon whose sessions leave directly, or all through an exit; its ledger must agree."""
     if request.param != "directly" and request.node.originalname in DIRECTLY_ALONE:

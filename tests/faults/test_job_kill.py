@@ -31,7 +31,9 @@ DISK_MEGABYTES = 700  # jobs are ended where less than 512 are free
 FULL_SECONDS = 8.0  # longer than the agent's wait until it writes again
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
+)
 def shared_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CrashSite]:

@@ -353,6 +353,7 @@ def live_as_several(
     load.target.wait_quiet()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300 + 20 * MORE_KILLS)
 async def test_daemon_or_exits_killed_at_random_moments_under_load(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

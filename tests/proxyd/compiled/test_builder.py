@@ -57,6 +57,7 @@ def test_an_edit_compiles_anew_what_it_changes(checkout: Checkout) -> None:
     assert 0 < len(re.findall(r" -c ", checkout.log)) < compiled / 2
 
 
+@pytest.mark.long
 def test_what_takes_a_minute_is_announced_and_nothing_else(checkout: Checkout) -> None:
     announced: list[str] = []
     headers = Path(sysconfig.get_path("include"))
@@ -93,6 +94,7 @@ def test_a_compiler_that_fails_is_named(bare: Checkout) -> None:
     assert "$ /bin/false " in bare.log
 
 
+@pytest.mark.long
 def test_what_cannot_be_renewed_is_used_as_it_is(checkout: Checkout) -> None:
     before = checkout.manifest.read_bytes()
     told = checkout.build(CC="/bin/false")
@@ -104,6 +106,7 @@ def test_what_cannot_be_renewed_is_used_as_it_is(checkout: Checkout) -> None:
     assert checkout.build().startswith("compiled: 2 modules"), "it is tried again"
 
 
+@pytest.mark.long
 def test_what_cannot_be_renewed_and_is_stale_is_not_used(checkout: Checkout) -> None:
     checkout.small.write_text(SMALL.replace("+ BASE", "- BASE"))
     assert checkout.build(CC="/bin/false").startswith("proxyd runs interpreted: the C compiler ")
@@ -111,6 +114,7 @@ def test_what_cannot_be_renewed_and_is_stale_is_not_used(checkout: Checkout) -> 
     assert checkout.build().startswith("compiled: 2 modules"), "it is tried again"
 
 
+@pytest.mark.long
 def test_what_cannot_be_loaded_takes_the_place_of_nothing(checkout: Checkout) -> None:
     before = sorted(path.name for path in checkout.folder.iterdir())
     told = checkout.build(CC=nonsense(checkout))
@@ -119,6 +123,7 @@ def test_what_cannot_be_loaded_takes_the_place_of_nothing(checkout: Checkout) ->
     assert checkout.look() == "21 compiled"
 
 
+@pytest.mark.long
 def test_a_library_stays_until_the_one_after_it_has_a_successor(checkout: Checkout) -> None:
     """A process that is starting may have read the manifest that names it."""
     libraries = [checkout.library]
@@ -133,6 +138,7 @@ def test_a_library_stays_until_the_one_after_it_has_a_successor(checkout: Checko
     assert not list(checkout.folder.glob("*.part"))
 
 
+@pytest.mark.long
 def test_a_compiler_that_makes_nonsense_is_found_out(bare: Checkout) -> None:
     needs_compiler()
     assert "loading what was compiled failed (status 1); " in bare.build(CC=nonsense(bare))
@@ -159,6 +165,7 @@ def test_without_headers_it_says_what_to_install(bare: Checkout) -> None:
     assert bare.look() == f"21 interpreted: {missing}; `make setup` compiles it"
 
 
+@pytest.mark.long
 def test_a_source_that_cannot_be_compiled_is_left_to_python(bare: Checkout) -> None:
     needs_compiler()
     bare.small.write_text(SMALL.replace("-> int", "-> str"))
@@ -250,6 +257,7 @@ def test_what_the_checkout_has_is_installed_as_it_is(
     assert checkout.build(installed.root) == "compiled: as before; nothing has changed"
 
 
+@pytest.mark.long
 def test_what_is_installed_leaves_nothing_in_the_checkout(
     bare: Checkout, installed: Checkout
 ) -> None:
@@ -272,6 +280,7 @@ def test_what_was_installed_and_edited_is_not_taken_for_what_was_compiled(
     assert installed.look() == f"25 interpreted: {why}; `make setup` compiles it"
 
 
+@pytest.mark.long
 def test_an_edit_meanwhile_is_found_out(checkout: Checkout) -> None:
     """The digests are those of the sources that were compiled, not of what is there afterwards."""
     words = Toolchain(os.environ, checkout.root).compiler
