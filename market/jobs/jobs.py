@@ -26,12 +26,16 @@ from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
 from market.jobs import copies, offers, owner_slots, postings, reviews
+from market.jobs.chances import attempt_outcome
 from market.jobs.copies import Copying
+from market.jobs.kinds.base import Report
 from market.jobs.matching import Needs, Offer
-from market.jobs.outcomes import JobTerms, Outcomes, Quote, attempt_outcome
+from market.jobs.outcomes import Outcomes, Quote
 from market.jobs.overdue import Ended, Overdue
-from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, hold_of, waiting
+from market.jobs.pay import hold_of
+from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, waiting
 from market.jobs.specs import UNREADABLE, Spec, Specs, size_of
+from market.jobs.terms import JobTerms
 from market.jobs.waiting_jobs import needs_of
 from market.jobs.waking import Waking
 from market.money.money import as_decimal
@@ -374,9 +378,9 @@ class Jobs:
         self._waking.gone([job.id])
         if job.device_id is not None:
             self._waking.device(job.device_id)
-            self._ended(job.id, "cancelled")
+            self._ended(job, "cancelled")
         else:
-            self.changed(job.id)
+            self._replica_changed(job)
 
     async def end_unreadable(self, job_id: str) -> None:
         """Cancel a job whose secrets cannot be read any more, and tell its buyer why.
@@ -428,7 +432,7 @@ class Jobs:
         self._waking.gone([job_id])
         for other in others:  # who may have these is another matter now
             self._waking.job(other)
-        self._changed(job_id)
+        self._changed(job)
         return job
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
@@ -476,21 +480,15 @@ class Jobs:
                 when the job has a payload, and what it ran has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
+        report = Report(device, job_id, attempt, result, ending)
         done = await self._store.write(
-            self.outcomes.complete,
-            self.outcomes.moment(),
-            device,
-            job_id,
-            attempt,
-            result,
-            ending,
-            is_logged,
+            self.outcomes.complete, self.outcomes.moment(), report, is_logged=is_logged
         )
         if done is None:
             return
         if done.status == JobStatus.WAITING:
             self._waking.job(job_id)
-        self._ended(job_id, "completed" if done.status == JobStatus.COMPLETED else "failed")
+        self._ended(done.job, "completed" if done.status == JobStatus.COMPLETED else "failed")
         for job in done.unneeded:
             self.stopped(job)
 
@@ -523,12 +521,11 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        is_waiting = await self._store.write(
-            self.outcomes.fail, self.outcomes.moment(), device, job_id, attempt, reason, ending
-        )
-        if is_waiting:
+        report = Report(device, job_id, attempt, reason, ending)
+        done = await self._store.write(self.outcomes.fail, self.outcomes.moment(), report)
+        if done.status == JobStatus.WAITING:
             self._waking.job(job_id)
-        self._ended(job_id, attempt_outcome(ending))
+        self._ended(done.job, attempt_outcome(ending))
 
     async def take_back(self) -> int:
         """Take jobs back from devices that say nothing, or take too long; return how many.
@@ -565,21 +562,26 @@ class Jobs:
             self._waking.device(job.device_id)
         # It may have failed for good instead: whoever looks finds that it does not wait.
         self._waking.job(job.id)
-        self._ended(job.id, "failed" if ended.is_timeout else "lost")
+        self._ended(job, "failed" if ended.is_timeout else "lost")
         return True
 
-    def _ended(self, job_id: str, outcome: str) -> None:
+    def _ended(self, job: JobRow, outcome: str) -> None:
         self.ends[outcome] += 1
-        self._changed(job_id)
+        self._changed(job)
 
-    def _changed(self, job_id: str) -> None:
-        """Tell who keeps logs, and who replaces replicas, that an attempt began or ended."""
+    def _changed(self, job: JobRow) -> None:
+        """Notify the logs and the rollouts that an attempt began or ended."""
         if self.logs is not None:
-            self.logs.changed(job_id)
-        self.changed(job_id)
+            self.logs.changed(job.id)
+        self._replica_changed(job)
+
+    def _replica_changed(self, job: JobRow) -> None:
+        """Notify the rollouts of a change of a job, if it belongs to a deploy."""
+        if job.deploy_id is not None:
+            self.changed(job.id)
 
     def changed(self, job_id: str) -> None:
-        """Tell who replaces replicas that an attempt began, was ready, or ended."""
+        """Notify the rollouts that an attempt began, was ready, or ended."""
         if self.on_change is not None:
             self.on_change(job_id)
 

@@ -17,6 +17,7 @@ from market.events.recording import NewEvent, record_all
 from market.files.artifacts import require_inputs
 from market.jobs import copies
 from market.jobs.copies import Copying
+from market.jobs.pay import hold_of
 from market.jobs.specs import Spec
 from market.money import ledger
 from market.money.money import MICRO, Currency
@@ -65,11 +66,6 @@ class CopyGroup(Struct, frozen=True):
 
     copying: Copying
     review_seconds: int
-
-
-def hold_of(job_id: str) -> str:
-    """Return the hold that pays for a job."""
-    return f"job:{job_id}"
 
 
 def check(new: NewJob) -> None:
