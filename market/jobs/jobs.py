@@ -33,7 +33,7 @@ from market.jobs.matching import Needs, Offer
 from market.jobs.outcomes import Outcomes, Quote
 from market.jobs.overdue import Ended, Overdue
 from market.jobs.pay import hold_of
-from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, waiting
+from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Order, Posting, waiting
 from market.jobs.specs import UNREADABLE, Spec, Specs, size_of
 from market.jobs.terms import JobTerms
 from market.jobs.waiting_jobs import needs_of
@@ -124,6 +124,14 @@ class Open(Struct, frozen=True):
     group: copies.Group | None = None
 
 
+class _Taker(Struct, frozen=True):
+    """A device that accepts a job: the last word of it about itself, and where it is."""
+
+    device: DeviceRow
+    offer: Offer
+    network: str
+
+
 class Jobs:
     """The marketplace of jobs.
 
@@ -194,7 +202,7 @@ class Jobs:
         """
         job = self._posting(user_id, new)
         keep = _keeping(receipt, job.row.id)
-        await self._put_up(user_id, new.price, [job], None, keep, spender)
+        await self._put_up(user_id, Order([job], keep=keep, spender=spender))
         return job.row.id
 
     async def create_copies(
@@ -216,8 +224,7 @@ class Jobs:
         job_ids = [each.row.id for each in posted]
         seconds = self._terms.review_seconds(None if new.spec is None else new.spec.review_hours)
         group = CopyGroup(copying, seconds)
-        price = new.price * copying.copies
-        await self._put_up(user_id, price, posted, group, _keeping(receipt, job_ids), spender)
+        await self._put_up(user_id, Order(posted, group, _keeping(receipt, job_ids), spender))
         return job_ids
 
     def _posting(self, user_id: str, new: NewJob) -> Posting:
@@ -234,35 +241,24 @@ class Jobs:
         artifact_ids = [] if new.spec is None else new.spec.artifact_ids
         return Posting(job, row, artifact_ids, self._identifiers.new())
 
-    async def _put_up(
-        self,
-        user_id: str,
-        price: int,
-        posted: Sequence[Posting],
-        group: CopyGroup | None,
-        keep: Callable[[Transaction], Awaitable[None]] | None,
-        spender: Spender | None,
-    ) -> None:
-        """Put jobs up in one unit of work, which `keep` begins."""
+    async def _put_up(self, user_id: str, order: Order) -> None:
+        """Put jobs up in one unit of work."""
         try:
             with self.counting_refusals(user_id):
                 await written(
                     self._context,
-                    spender,
+                    order.spender,
                     postings.create,
                     self._context,
-                    posted,
+                    order,
                     self.bounds,
-                    group,
-                    keep,
-                    spender,
                 )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"The price of {as_decimal(price)} credits is more than is available."
+            message = f"The price of {as_decimal(order.price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
-        for each in posted:
+        for each in order.posted:
             if each.spec is not None and each.spec.payload is not None:
                 self._waking.job(each.row.id)
 
@@ -425,10 +421,8 @@ class Jobs:
                 several copies, and the device's owner or network has another one, or has put it
                 up; `worker_unauthorized`, when the device was revoked meanwhile.
         """
-        offer = self.offer_of(device)
-        job, others = await self._store.write(
-            _accept, self._context, device, job_id, network, self.bounds, offer
-        )
+        taker = _Taker(device, self.offer_of(device), network)
+        job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds)
         self._waking.gone([job_id])
         for other in others:  # who may have these is another matter now
             self._waking.job(other)
@@ -711,15 +705,10 @@ async def _require_able(
 
 
 async def _accept(
-    tx: Transaction,
-    context: Context,
-    device: DeviceRow,
-    job_id: str,
-    network: str,
-    bounds: Bounds,
-    offer: Offer,
+    tx: Transaction, context: Context, taker: _Taker, job_id: str, bounds: Bounds
 ) -> tuple[JobRow, Sequence[str]]:
     """Start a job on a device; return it, and its other copies that wait."""
+    device, network = taker.device, taker.network
     device_id, now = device.id, context.now()
     # The token may be revoked while this request is under way. Revoking takes the device's jobs
     # back and must not miss one that begins, so both lock the device.
@@ -733,7 +722,7 @@ async def _accept(
     if is_permitted:
         started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
-        await _require_able(tx, device, started, bounds, offer)
+        await _require_able(tx, device, started, bounds, taker.offer)
         if members:
             await copies.note_networks(tx, [pair], [job_id])
         begun = JobAccepted(job_id, started.title, started.attempts, started.deploy_id)

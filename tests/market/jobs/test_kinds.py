@@ -1,5 +1,6 @@
 """The kinds of jobs: each job has one, and a plain job is completed by few files."""
 
+import ast
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
@@ -29,6 +30,7 @@ from storage.trust.samples import SampleRow
 
 ROOT = Path(market_package.__file__).parent
 FILES_MAX = 14
+PARAMETERS_MAX = 6
 SPEC = Spec(Payload(script="print(1)"), Resources())
 PROBE = Template(ports=(Port("web", 8080),), ready=Ready(8080))
 CREDIT = Currency.CREDIT
@@ -106,3 +108,16 @@ async def test_a_plain_job_is_completed_by_few_files(market: Market) -> None:
     assert (await stored_job(market, job_id)).status == JobStatus.COMPLETED
     assert {"jobs/outcomes.py", "jobs/kinds/plain.py", "money/ledger.py"} <= files
     assert len(files) <= FILES_MAX, sorted(files)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").rglob("*.py")), ids=lambda path: path.stem)
+def test_no_function_has_many_parameters(path: Path) -> None:
+    many = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        names = [each.arg for each in arguments if each.arg not in ("self", "cls")]
+        if len(names) > PARAMETERS_MAX:
+            many[node.name] = names
+    assert not many
