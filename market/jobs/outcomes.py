@@ -131,7 +131,7 @@ class Outcomes:
         job = await self._locked(tx, moment, report.job_id)
         if job.is_taken(report):
             return None
-        await require_current(tx, report.device.id, report.job_id, report.attempt)
+        await _require_current(job, report)
         if not is_logged:
             raise MarketError(Code.LOG_INCOMPLETE, field="log_bytes")
         return await job.completed(report)
@@ -139,7 +139,7 @@ class Outcomes:
     async def fail(self, tx: Transaction, moment: Moment, report: Report) -> Settled:
         """Take a job back from a device. Return the job after that."""
         job = await self._locked(tx, moment, report.job_id)
-        await require_current(tx, report.device.id, report.job_id, report.attempt)
+        await _require_current(job, report)
         return Settled(job.job, await job.failed(report))
 
     async def take_back(self, tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
@@ -204,6 +204,16 @@ async def _row(tx: Transaction, job_id: str) -> JobRow:
     if row is None:
         raise MarketError(Code.JOB_NOT_FOUND)
     return row
+
+
+async def _require_current(job: Plain, report: Report) -> None:
+    """Check that the device of a report runs the job, in its attempt.
+
+    Raises:
+        MarketError: `job_not_found`, `attempt_not_current`.
+    """
+    if not job.is_current(report):
+        await require_current(job.tx, report.device.id, job.job.id, report.attempt)
 
 
 def _require_own(job: JobRow, user_id: str) -> None:

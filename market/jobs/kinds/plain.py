@@ -8,7 +8,7 @@ from typing import Self
 
 from msgspec.json import encode
 
-from market.attempts.attempts import Ending, is_of
+from market.attempts.attempts import Ending
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.events.catalogue import (
@@ -64,10 +64,13 @@ class Plain:
         """Return the jobs that are cancelled with this one, itself among them."""
         return [self.job.id]
 
+    def is_current(self, report: Report) -> bool:
+        """Return whether the device of a report runs the job, in its attempt."""
+        return self.job.status == JobStatus.RUNNING and self._is_of(report)
+
     def is_taken(self, report: Report) -> bool:
         """Return whether the device has handed in a result in this attempt before."""
-        is_same = self.job.device_id == report.device.id and is_of(self.job, report.attempt)
-        return is_same and self._has_result()
+        return self._is_of(report) and self._has_result()
 
     def is_in(self, attempt: int) -> bool:
         """Return whether the job runs, in this attempt."""
@@ -156,6 +159,11 @@ class Plain:
         return ()
 
     # --- shared by all kinds ----------------------------------------------------------------
+
+    def _is_of(self, report: Report) -> bool:
+        """Return whether a report is about the last attempt, by its device."""
+        job = self.job
+        return job.device_id == report.device.id and report.attempt in (None, job.attempts)
 
     async def _accept(self, report: Report, gross: int, review_seconds: int = 0) -> Settled:
         """Complete the job: its result is worth `gross` micro-credits."""

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 from support.market.books import stored_job
 from support.market.jobs import device_of, on, specified, wanted
 from support.market.market import Market
@@ -65,7 +65,7 @@ async def deploy_of(market: Market, buyer: str, template: Template | None) -> st
     """Return the job of the only replica of a new deploy."""
     new = NewDeploy("a service", "Docker", "A100", 1, 2, 1, CREDIT, "", template=template)
     if template is not None:
-        new = replace(new, image="web:1")
+        new = structs.replace(new, image="web:1")
     deploy = await market.deploys.create(buyer, new)
     [job_id] = (await market.deploys.find(buyer, deploy.id)).job_ids
     return job_id
@@ -100,7 +100,10 @@ async def test_each_job_has_a_kind(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_a_plain_job_is_completed_by_few_files(market: Market) -> None:
+@pytest.mark.parametrize("has_samples", [False, True])
+async def test_a_plain_job_is_completed_by_few_files(market: Market, has_samples: bool) -> None:
+    outcomes = market.jobs.outcomes
+    outcomes._terms = structs.replace(outcomes._terms, has_samples=has_samples)
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await market.jobs.create(buyer, wanted())
     device = await on(market, job_id, worker)
