@@ -116,7 +116,7 @@ class AttemptReports:
         self._logs.begun(device.id, Attempt(job_id, number), is_new=is_new)
 
     async def ready(self, device: DeviceRow, job_id: str, attempt: int | None) -> None:
-        """Note that what a job serves can be used; raises as `started`."""
+        """Note that the service of a job can be used; raises as `started`."""
         begun = _Begun(device.id, job_id, attempt, is_ready=True)
         await self._store.write(_begin, begun, now=self._now())
         self._jobs.changed(job_id)

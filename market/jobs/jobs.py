@@ -424,7 +424,7 @@ class Jobs:
         taker = _Taker(device, self.offer_of(device), network)
         job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds)
         self._waking.gone([job_id])
-        for other in others:  # who may have these is another matter now
+        for other in others:  # other devices may have these now
             self._waking.job(other)
         self._changed(job)
         return job
@@ -554,7 +554,7 @@ class Jobs:
             return False
         if job.device_id is not None:
             self._waking.device(job.device_id)
-        # It may have failed for good instead: whoever looks finds that it does not wait.
+        # It may have failed for good instead: its reader finds that it does not wait.
         self._waking.job(job.id)
         self._ended(job, "failed" if ended.is_timeout else "lost")
         return True

@@ -180,7 +180,7 @@ class WaitingJob(Struct, eq=False):
         return False
 
     def again(self) -> "WaitingJob":
-        """Return it as one that is in no book: what was taken out may still lie in a heap."""
+        """Return it as one in no book: a job that was taken out may still lie in a heap."""
         return replace(self, is_taken=False)
 
     def is_for(self, offer: Offer, owner: str, network: str = "") -> bool:

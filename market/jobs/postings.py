@@ -76,11 +76,11 @@ class CopyGroup(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    """New jobs that are put up together, with what they run.
+    """New jobs that are put up together, with their specifications.
 
     Attributes:
         posted: the jobs.
-        group: how they are copies of each other; None for a job that is done once.
+        group: their comparison, if they are copies of each other.
         keep: begins the transaction: it keeps the reply to a request with a key.
         spender: the API key that pays; None where the buyer does so by hand.
     """
@@ -160,7 +160,7 @@ def waiting(
 
 
 async def create(tx: Transaction, context: Context, order: Order, bounds: Bounds) -> None:
-    """Put jobs up, with what they run.
+    """Put jobs up, with their specifications.
 
     Raises:
         MarketError: as `put_up`; `spend_limit_reached`.

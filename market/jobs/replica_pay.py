@@ -93,16 +93,16 @@ async def draw(
 ) -> Drawn:
     """Record what the attempt at a replica is paid that ends now.
 
-    An attempt that was paid before is not paid again. What is due is to be paid in the same
-    transaction (`pay`), after what the end says of the device was written: reputations are locked
-    before accounts.
+    An attempt that was paid before is not paid again. The same transaction pays the amount due
+    (`pay`), after it has changed the reputation of the device: reputations are locked before
+    accounts.
 
     Args:
         tx: the transaction, which has locked the job.
         job: as it is before the attempt ends.
         replica: the replica that the job is.
-        how: what is needed from outside.
-        is_lost: whether its device has fallen silent; it is paid until it was last heard of then.
+        how: the values from outside.
+        is_lost: whether its device has fallen silent; it is paid until its last report then.
         is_devices_fault: whether that could not do it; it is never paid then for time before it was
             ready.
     """

@@ -83,7 +83,7 @@ class Finds(Struct, frozen=True):
     Attributes:
         found: is called with each job that was read; it adds it to the book, or finds a device.
         is_claimed: returns whether a job is being given to a device, and so is in no book.
-        unreadable: ends a job whose secrets nobody can read any more.
+        unreadable: ends a job whose secrets cannot be read any more.
     """
 
     found: Callable[[WaitingJob], None]
