@@ -42,10 +42,10 @@ from market.files.artifacts import Artifacts, ArtifactTerms
 from market.files.logs import Logs, LogTerms
 from market.jobs.attempt_reports import AttemptReports
 from market.jobs.jobs import Jobs
-from market.jobs.outcomes import JobTerms
 from market.jobs.overdue import Overdue
 from market.jobs.reviews import Reviews
 from market.jobs.specs import Specs
+from market.jobs.terms import JobTerms
 from market.jobs.waking import Waking
 from market.notify.feed import EventFeed, EventFeedTerms
 from market.notify.live_usage import LiveUsage, LiveUses

@@ -26,8 +26,8 @@ from market.exits.consents import ExitTerms
 from market.exits.consents import Limits as ExitDeviceLimits
 from market.files.artifacts import ArtifactTerms
 from market.files.logs import LogTerms
-from market.jobs.outcomes import JobTerms
 from market.jobs.overdue import Leases
+from market.jobs.terms import JobTerms
 from market.market import Rules
 from market.money.money import micro
 from market.notify.feed import EventFeedTerms

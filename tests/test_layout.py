@@ -181,9 +181,18 @@ TESTED_IN = {
     "market/deploys/templates.py": "tests/market/deploys/test_rollouts.py",
     "market/events/context.py": "tests/market/test_market.py",
     "market/jobs/attempt_reports.py": "tests/market/attempts/test_attempts.py",
+    "market/jobs/chances.py": "tests/market/jobs/test_jobs.py",
+    "market/jobs/kinds/base.py": "tests/market/jobs/test_kinds.py",
+    "market/jobs/kinds/copied.py": "tests/market/jobs/test_copies.py",
+    "market/jobs/kinds/plain.py": "tests/market/jobs/test_jobs.py",
+    "market/jobs/kinds/plain_replica.py": "tests/market/deploys/test_deploys.py",
+    "market/jobs/kinds/replica.py": "tests/market/jobs/test_replica_pay.py",
+    "market/jobs/kinds/sample.py": "tests/market/dispatch/test_samples.py",
+    "market/jobs/kinds/scripted.py": "tests/market/jobs/test_failed_attempts.py",
     "market/jobs/outcomes.py": "tests/market/jobs/test_jobs.py",
     "market/jobs/pay.py": "tests/market/jobs/test_jobs.py",
     "market/jobs/postings.py": "tests/market/jobs/test_jobs.py",
+    "market/jobs/terms.py": "tests/market/jobs/test_reviews.py",
     "market/photos/containers.py": "tests/market/photos/test_decoding.py",
     "market/photos/photo.py": "tests/market/photos/test_decoding.py",
     "market/photos/picture.py": "tests/market/photos/test_decoding.py",
@@ -264,6 +273,7 @@ TESTED_IN = {
     "storage/jobs/copies.py": "tests/market/jobs/test_copies.py",
     "storage/jobs/job_specs.py": "tests/market/jobs/test_specs.py",
     "storage/jobs/jobs.py": "tests/market/jobs/test_jobs.py",
+    "storage/jobs/kinds.py": "tests/market/jobs/test_kinds.py",
     "storage/jobs/replica_pay.py": "tests/market/jobs/test_replica_pay.py",
     "storage/jobs/reviews.py": "tests/market/jobs/test_reviews.py",
     "storage/money/ledger.py": "tests/market/money/test_ledger.py",
@@ -301,11 +311,12 @@ ABOUT_SEVERAL = {
         "the money of exits, by any sequence of operations"
     ),
     "tests/market/jobs/test_cancelling_costs.py": (
-        "market/jobs/outcomes.py: what cancelling would cost now"
+        "market/jobs/kinds/: what cancelling would cost now"
     ),
     "tests/market/jobs/test_failed_attempts.py": (
-        "market/jobs/outcomes.py and replica_pay.py: work that has failed"
+        "market/jobs/kinds/scripted.py and replica_pay.py: work that has failed"
     ),
+    "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
     "tests/proxyd/exits/dialling/test_failover.py": (
         "proxyd/exits/dialling/dial.py with the choice of proxyd/exits/choosing/directory.py"

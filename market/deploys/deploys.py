@@ -27,7 +27,7 @@ from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.jobs.jobs import Jobs
 from market.jobs.matching import MILLION, Needs
-from market.jobs.postings import DURATION_MAX_HOURS, PRICE_MAX, NewJob, put_up, waiting
+from market.jobs.postings import DURATION_MAX_HOURS, PRICE_MAX, HeldPrice, NewJob, put_up, waiting
 from market.money.money import Currency, as_decimal
 from proxyctl.protocol.jobspec import gpus
 from storage.deploys import deploys as queries
@@ -389,8 +389,7 @@ class Deploys:
             user_id=deploy.user_id,
             now=deploy.created_at,
             deploy_id=deploy.id,
-            currency=Currency(deploy.currency),
-            price_held=price,
+            held=HeldPrice(Currency(deploy.currency), price),
         )
 
 

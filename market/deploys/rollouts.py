@@ -27,7 +27,7 @@ from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
 from market.jobs.jobs import Jobs
-from market.jobs.postings import DAY_SECONDS, NewJob, put_up, waiting
+from market.jobs.postings import DAY_SECONDS, HeldPrice, NewJob, put_up, waiting
 from market.jobs.replica_pay import SECONDS_MIN, accounts_of
 from market.jobs.specs import Specs, size_of
 from market.jobs.waking import Waking
@@ -798,8 +798,7 @@ class Rollouts:
             user_id=deploy.user_id,
             now=self._now(),
             deploy_id=deploy.id,
-            currency=Currency(deploy.currency),
-            price_held=rollout.replica_price * seconds // whole,
+            held=HeldPrice(Currency(deploy.currency), rollout.replica_price * seconds // whole),
         )
 
 

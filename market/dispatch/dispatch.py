@@ -39,7 +39,7 @@ from market.jobs.matching import DeviceBook, JobBook, Needs, Offer, WaitingJob, 
 from market.jobs.offers import reported
 from market.jobs.overdue import Leases
 from market.jobs.specs import Specs
-from market.jobs.waiting_jobs import WaitingJobs
+from market.jobs.waiting_jobs import Finds, WaitingJobs
 from market.jobs.waking import Waking
 from market.trust import trust
 from market.trust.reputation import NEW_RELIABILITY, Reputation
@@ -433,10 +433,8 @@ class Dispatch:
             self.jobs,
             specs,
             terms.credit,
-            self._add,
-            self._claimed.__contains__,
+            Finds(self._add, self._claimed.__contains__, self._end_unreadable),
             context.now,
-            self._end_unreadable,
         )
         self._looks = Gathering(self._look_up, LOOKS_MAX_DEVICES)
         # The owners without a free slot, and the moment of the next try, by the clock of the loop.

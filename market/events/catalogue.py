@@ -316,12 +316,8 @@ def _plain(value: object) -> int:
     raise NotImplementedError(f"an event cannot say {type(value)}")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
-
-
-def encoded(data: EventData) -> str:
-    """Return what an event says as JSON."""
-    return _encoder.encode(data).decode()
+# Makes the JSON of an event.
+ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def amount(micro_units: int) -> float:

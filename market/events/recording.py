@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from market.base.ids import Identifiers
-from market.events.catalogue import TYPE_OF, EventData, encoded
+from market.events.catalogue import ENCODER, TYPE_OF, EventData
 from storage.engines.errors import StoreError, level_of
 from storage.engines.store import Store, Transaction
 from storage.events import events as queries
@@ -176,6 +176,11 @@ async def record_all(
     await webhooks.schedule(tx, rows, context.identifiers.new)
     tx.after_commit(partial(context.events.committed, rows))
     return rows
+
+
+def encoded(data: EventData) -> str:
+    """Return an event as JSON."""
+    return ENCODER.encode(data).decode()
 
 
 async def _notify(tx: Transaction, texts: Sequence[str]) -> None:

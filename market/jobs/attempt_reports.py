@@ -59,6 +59,16 @@ class Past(Struct, frozen=True):
     benchmark: BenchmarkRow | None
 
 
+class _Begun(Struct, frozen=True):
+    """The report of a device that the work of an attempt has begun, and perhaps is ready."""
+
+    device_id: str
+    job_id: str
+    attempt: int | None
+    is_ready: bool = False
+    image_digest: str | None = None
+
+
 class AttemptReports:
     """Takes what devices say of the attempts that they hold.
 
@@ -100,15 +110,15 @@ class AttemptReports:
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        number, is_new = await self._store.write(
-            _start, device.id, job_id, attempt, image_digest, now=self._now()
-        )
+        begun = _Begun(device.id, job_id, attempt, image_digest=image_digest)
+        number, is_new = await self._store.write(_start, begun, now=self._now())
         self._jobs.changed(job_id)
         self._logs.begun(device.id, Attempt(job_id, number), is_new=is_new)
 
     async def ready(self, device: DeviceRow, job_id: str, attempt: int | None) -> None:
-        """Note that what a job serves can be used; raises as `started`."""
-        await self._store.write(_begin, device.id, job_id, attempt, is_ready=True, now=self._now())
+        """Note that the service of a job can be used; raises as `started`."""
+        begun = _Begun(device.id, job_id, attempt, is_ready=True)
+        await self._store.write(_begin, begun, now=self._now())
         self._jobs.changed(job_id)
 
     async def sync(
@@ -177,37 +187,25 @@ class AttemptReports:
         return observed - unnamed.since >= UNNAMED_SECONDS
 
 
-async def _start(
-    tx: Transaction,
-    device_id: str,
-    job_id: str,
-    attempt: int | None,
-    image_digest: str | None,
-    *,
-    now: int,
-) -> tuple[int, bool]:
+async def _start(tx: Transaction, begun: _Begun, *, now: int) -> tuple[int, bool]:
     """Note that work and its log begin; return the attempt, and whether its log is a new one.
 
     Nearly every job prints something: with a transaction of its own, its first line would wait.
     """
-    job = await _begin(tx, device_id, job_id, attempt, image_digest=image_digest, now=now)
+    job = await _begin(tx, begun, now=now)
     return job.attempts, await note_begin(tx, job, now)
 
 
-async def _begin(
-    tx: Transaction,
-    device_id: str,
-    job_id: str,
-    attempt: int | None,
-    *,
-    is_ready: bool = False,
-    image_digest: str | None = None,
-    now: int,
-) -> JobRow:
-    await tx.lock("jobs", [job_id])
-    job = await require_current(tx, device_id, job_id, attempt)
+async def _begin(tx: Transaction, begun: _Begun, *, now: int) -> JobRow:
+    await tx.lock("jobs", [begun.job_id])
+    job = await require_current(tx, begun.device_id, begun.job_id, begun.attempt)
     await queries.begin_work(
-        tx, job.id, job.attempts, is_ready=is_ready, image_digest=image_digest, now=now
+        tx,
+        job.id,
+        job.attempts,
+        is_ready=begun.is_ready,
+        image_digest=begun.image_digest,
+        now=now,
     )
     return job
 

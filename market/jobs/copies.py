@@ -145,24 +145,6 @@ async def find(tx: Transaction, job_id: str) -> Group | None:
     return Group(group.compare, group.state, group.canonical_id, copies, taken)
 
 
-async def lock(tx: Transaction, job_id: str) -> GroupRow | None:
-    """Lock a job, and with a copy all copies of its group; return the group.
-
-    What happens to a copy may end others, or their reviews: each such unit locks them all, in one
-    order.
-    """
-    if await lock_members(tx, job_id):
-        return await queries.find(tx, job_id)
-    await tx.lock("jobs", [job_id])
-    return None
-
-
-async def open_copies(tx: Transaction, group: GroupRow) -> list[str]:
-    """Return the copies of a group that are not over."""
-    rows = await queries.copies(tx, group.id)
-    return [row.job_id for row in rows if row.status in OPEN]
-
-
 async def lock_reputations(tx: Transaction, group: GroupRow) -> None:
     """Lock the reputations that a comparison may change; before accounts, and in one order."""
     devices = [row.device_id for row in await queries.copies(tx, group.id) if row.device_id]

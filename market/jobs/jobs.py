@@ -27,12 +27,16 @@ from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
 from market.jobs import copies, offers, owner_slots, postings, reviews
+from market.jobs.chances import attempt_outcome
 from market.jobs.copies import Copying
+from market.jobs.kinds.base import Report
 from market.jobs.matching import Needs, Offer
-from market.jobs.outcomes import JobTerms, Outcomes, Quote, attempt_outcome
+from market.jobs.outcomes import Outcomes, Quote
 from market.jobs.overdue import Ended, Overdue
-from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Posting, hold_of, waiting
+from market.jobs.pay import hold_of
+from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Order, Posting, waiting
 from market.jobs.specs import UNREADABLE, Spec, Specs, size_of
+from market.jobs.terms import JobTerms
 from market.jobs.waiting_jobs import needs_of
 from market.jobs.waking import Waking
 from market.money.money import as_decimal
@@ -121,6 +125,14 @@ class Open(Struct, frozen=True):
     group: copies.Group | None = None
 
 
+class _Taker(Struct, frozen=True):
+    """A device that accepts a job: the last word of it about itself, and where it is."""
+
+    device: DeviceRow
+    offer: Offer
+    network: str
+
+
 class Jobs:
     """The marketplace of jobs.
 
@@ -191,7 +203,7 @@ class Jobs:
         """
         job = self._posting(user_id, new)
         keep = _keeping(receipt, job.row.id)
-        await self._put_up(user_id, new.price, [job], None, keep, spender)
+        await self._put_up(user_id, Order([job], keep=keep, spender=spender))
         return job.row.id
 
     async def create_copies(
@@ -213,8 +225,7 @@ class Jobs:
         job_ids = [each.row.id for each in posted]
         seconds = self._terms.review_seconds(None if new.spec is None else new.spec.review_hours)
         group = CopyGroup(copying, seconds)
-        price = new.price * copying.copies
-        await self._put_up(user_id, price, posted, group, _keeping(receipt, job_ids), spender)
+        await self._put_up(user_id, Order(posted, group, _keeping(receipt, job_ids), spender))
         return job_ids
 
     def _posting(self, user_id: str, new: NewJob) -> Posting:
@@ -231,35 +242,24 @@ class Jobs:
         artifact_ids = [] if new.spec is None else new.spec.artifact_ids
         return Posting(job, row, artifact_ids, self._identifiers.new())
 
-    async def _put_up(
-        self,
-        user_id: str,
-        price: int,
-        posted: Sequence[Posting],
-        group: CopyGroup | None,
-        keep: Callable[[Transaction], Awaitable[None]] | None,
-        spender: Spender | None,
-    ) -> None:
-        """Put jobs up in one unit of work, which `keep` begins."""
+    async def _put_up(self, user_id: str, order: Order) -> None:
+        """Put jobs up in one unit of work."""
         try:
             with self.counting_refusals(user_id):
                 await written(
                     self._context,
-                    spender,
+                    order.spender,
                     postings.create,
                     self._context,
-                    posted,
+                    order,
                     self.bounds,
-                    group,
-                    keep,
-                    spender,
                 )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
                 raise
-            message = f"The price of {as_decimal(price)} credits is more than is available."
+            message = f"The price of {as_decimal(order.price)} credits is more than is available."
             raise MarketError(error.code, message, field="price_credit") from error
-        for each in posted:
+        for each in order.posted:
             if each.spec is not None and each.spec.payload is not None:
                 self._waking.job(each.row.id)
 
@@ -375,9 +375,9 @@ class Jobs:
         self._waking.gone([job.id])
         if job.device_id is not None:
             self._waking.device(job.device_id)
-            self._ended(job.id, "cancelled")
+            self._ended(job, "cancelled")
         else:
-            self.changed(job.id)
+            self._replica_changed(job)
 
     async def end_unreadable(self, job_id: str) -> None:
         """Cancel a job whose secrets cannot be read any more, and tell its buyer why.
@@ -422,14 +422,12 @@ class Jobs:
                 several copies, and the device's owner or network has another one, or has put it
                 up; `worker_unauthorized`, when the device was revoked meanwhile.
         """
-        offer = self.offer_of(device)
-        job, others = await self._store.write(
-            _accept, self._context, device, job_id, network, self.bounds, offer
-        )
+        taker = _Taker(device, self.offer_of(device), network)
+        job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds)
         self._waking.gone([job_id])
-        for other in others:  # who may have these is another matter now
+        for other in others:  # other devices may have these now
             self._waking.job(other)
-        self._changed(job_id)
+        self._changed(job)
         return job
 
     async def work(self, device: DeviceRow, job_id: str) -> Work:
@@ -477,21 +475,15 @@ class Jobs:
                 when the job has a payload, and what it ran has failed.
         """
         is_logged = await self._has_log(job_id, attempt, ending.log_bytes)
+        report = Report(device, job_id, attempt, result, ending)
         done = await self._store.write(
-            self.outcomes.complete,
-            self.outcomes.moment(),
-            device,
-            job_id,
-            attempt,
-            result,
-            ending,
-            is_logged,
+            self.outcomes.complete, self.outcomes.moment(), report, is_logged=is_logged
         )
         if done is None:
             return
         if done.status == JobStatus.WAITING:
             self._waking.job(job_id)
-        self._ended(job_id, "completed" if done.status == JobStatus.COMPLETED else "failed")
+        self._ended(done.job, "completed" if done.status == JobStatus.COMPLETED else "failed")
         for job in done.unneeded:
             self.stopped(job)
 
@@ -524,12 +516,11 @@ class Jobs:
         Raises:
             MarketError: `job_not_found`, `attempt_not_current`.
         """
-        is_waiting = await self._store.write(
-            self.outcomes.fail, self.outcomes.moment(), device, job_id, attempt, reason, ending
-        )
-        if is_waiting:
+        report = Report(device, job_id, attempt, reason, ending)
+        done = await self._store.write(self.outcomes.fail, self.outcomes.moment(), report)
+        if done.status == JobStatus.WAITING:
             self._waking.job(job_id)
-        self._ended(job_id, attempt_outcome(ending))
+        self._ended(done.job, attempt_outcome(ending))
 
     async def take_back(self) -> int:
         """Take jobs back from devices that say nothing, or take too long; return how many.
@@ -564,23 +555,28 @@ class Jobs:
             return False
         if job.device_id is not None:
             self._waking.device(job.device_id)
-        # It may have failed for good instead: whoever looks finds that it does not wait.
+        # It may have failed for good instead: its reader finds that it does not wait.
         self._waking.job(job.id)
-        self._ended(job.id, "failed" if ended.is_timeout else "lost")
+        self._ended(job, "failed" if ended.is_timeout else "lost")
         return True
 
-    def _ended(self, job_id: str, outcome: str) -> None:
+    def _ended(self, job: JobRow, outcome: str) -> None:
         self.ends[outcome] += 1
-        self._changed(job_id)
+        self._changed(job)
 
-    def _changed(self, job_id: str) -> None:
-        """Tell who keeps logs, and who replaces replicas, that an attempt began or ended."""
+    def _changed(self, job: JobRow) -> None:
+        """Notify the logs and the rollouts that an attempt began or ended."""
         if self.logs is not None:
-            self.logs.changed(job_id)
-        self.changed(job_id)
+            self.logs.changed(job.id)
+        self._replica_changed(job)
+
+    def _replica_changed(self, job: JobRow) -> None:
+        """Notify the rollouts of a change of a job, if it belongs to a deploy."""
+        if job.deploy_id is not None:
+            self.changed(job.id)
 
     def changed(self, job_id: str) -> None:
-        """Tell who replaces replicas that an attempt began, was ready, or ended."""
+        """Notify the rollouts that an attempt began, was ready, or ended."""
         if self.on_change is not None:
             self.on_change(job_id)
 
@@ -710,15 +706,10 @@ async def _require_able(
 
 
 async def _accept(
-    tx: Transaction,
-    context: Context,
-    device: DeviceRow,
-    job_id: str,
-    network: str,
-    bounds: Bounds,
-    offer: Offer,
+    tx: Transaction, context: Context, taker: _Taker, job_id: str, bounds: Bounds
 ) -> tuple[JobRow, Sequence[str]]:
     """Start a job on a device; return it, and its other copies that wait."""
+    device, network = taker.device, taker.network
     device_id, now = device.id, context.now()
     # The token may be revoked while this request is under way. Revoking takes the device's jobs
     # back and must not miss one that begins, so both lock the device.
@@ -732,7 +723,7 @@ async def _accept(
     if is_permitted:
         started = await queries.start(tx, job_id=job_id, device_id=device_id, now=now)
     if started is not None:
-        await _require_able(tx, device, started, bounds, offer)
+        await _require_able(tx, device, started, bounds, taker.offer)
         if members:
             await copies.note_networks(tx, [pair], [job_id])
         begun = JobAccepted(job_id, started.title, started.attempts, started.deploy_id)

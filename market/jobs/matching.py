@@ -152,61 +152,36 @@ def lack(needs: Needs, offer: Offer) -> Lack | None:
     return Lack.ARCHIVES if needs.has_archives and not offer.archives else None
 
 
-class WaitingJob:
+class WaitingJob(Struct, eq=False):
     """A job that waits: its price per hour as in an `Offer`, and `place`, the least comes first.
 
     `attempts` is how many it had when it was read, and `excluded` are the owners whose devices do
     not get it any more. One that is a copy has a `group`, and `networks` whose devices do not.
     """
 
-    __slots__ = (
-        "attempts",
-        "buyer",
-        "excluded",
-        "group",
-        "id",
-        "is_taken",
-        "needs",
-        "networks",
-        "place",
-        "price",
-    )
+    id: str
+    needs: Needs
+    price: int
+    created_at: int
+    buyer: str = ""
+    attempts: int = 0
+    excluded: frozenset[str] = frozenset()
+    group: str = ""
+    networks: frozenset[str] = frozenset()
+    place: float = 0.0
+    is_taken: bool = False
 
-    def __init__(
-        self,
-        job_id: str,
-        needs: Needs,
-        *,
-        price: int,
-        created_at: int,
-        buyer: str = "",
-        attempts: int = 0,
-        excluded: frozenset[str] = frozenset(),
-        group: str = "",
-        networks: frozenset[str] = frozenset(),
-    ) -> None:
-        self.id = job_id
-        self.buyer = buyer
-        self.needs = needs
-        self.price = price
-        self.attempts = attempts
-        self.excluded = excluded
-        self.group = group
-        self.networks = networks
-        self.place = -rank(price // MILLION, created_at)
-        self.is_taken = False
+    def __post_init__(self) -> None:
+        """Find the place among the others."""
+        self.place = -rank(self.price // MILLION, self.created_at)
 
     def __lt__(self, other: "WaitingJob") -> bool:
         """Compare with its own old self, which may lie in the same heap: either may come first."""
         return False
 
     def again(self) -> "WaitingJob":
-        """Return it as one that is in no book: what was taken out may still lie in a heap."""
-        copy = WaitingJob.__new__(WaitingJob)
-        for name in self.__slots__:
-            setattr(copy, name, getattr(self, name))
-        copy.is_taken = False
-        return copy
+        """Return it as one in no book: a job that was taken out may still lie in a heap."""
+        return replace(self, is_taken=False)
 
     def is_for(self, offer: Offer, owner: str, network: str = "") -> bool:
         """Say whether a device whose offer suits may have it: by price, and by whose it is."""

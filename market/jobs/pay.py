@@ -6,9 +6,10 @@ at other jobs whose own work has failed; the last attempt has the rest of the pr
 
 from msgspec import Struct
 
+from market.events.context import Context
 from market.jobs import replica_pay as draws
 from market.jobs import reviews
-from market.jobs.postings import hold_of
+from market.jobs.replica_pay import FEE_WHOLE
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money.money import Currency
@@ -20,11 +21,43 @@ HOUR_SECONDS = 3_600
 
 
 class Moment(Struct, frozen=True):
-    """What a change needs from outside its transaction: the time, and identifiers of transfers."""
+    """The values of a change from outside its transaction: the time, identifiers of transfers."""
 
     now: int
     resolution: TransferIds
     payout_id: str
+
+    @classmethod
+    def of(cls, context: Context) -> "Moment":
+        """Return the values for a change that is made now."""
+        new = context.identifiers.new
+        return cls(context.now(), TransferIds(new(), new()), new())
+
+
+class Pay(Struct, frozen=True):
+    """The pay of a worker for a job.
+
+    Attributes:
+        worker: the owner of the device.
+        gross: micro-credits that the work is worth.
+        earned: the worker's part of that.
+        review_seconds: the time of review before it is paid; 0 pays without a review.
+    """
+
+    worker: str
+    gross: int
+    earned: int
+    review_seconds: int = 0
+
+    @classmethod
+    def after_fee(cls, worker: str, gross: int, fee: int, review_seconds: int = 0) -> "Pay":
+        """Return the pay of work; the house keeps `fee` ten-thousandths."""
+        return cls(worker, gross, gross - gross * fee // FEE_WHOLE, review_seconds)
+
+
+def hold_of(job_id: str) -> str:
+    """Return the hold that pays for a job."""
+    return f"job:{job_id}"
 
 
 def share(
@@ -55,63 +88,60 @@ def spent(job: JobRow, paid_seconds: int) -> int:
     return draws.part(job.price_credit, 0, paid_seconds, job.duration_hrs * HOUR_SECONDS)
 
 
-async def settle(
-    tx: Transaction,
-    moment: Moment,
-    job: JobRow,
-    worker: str | None,
-    *,
-    gross: int,
-    earned: int,
-    review_seconds: int,
-) -> None:
+async def settle(tx: Transaction, moment: Moment, job: JobRow, pay: Pay | None) -> None:
     """Pay what a job that has ended is worth, or let its buyer look at the result first.
+
+    A worker is always paid in credits. Where the buyer holds another currency, the house takes that
+    and pays the credits.
 
     Args:
         tx: the transaction; it has just ended the job.
         moment: when, with the identifiers of the transfers.
         job: as it was while it ran.
-        worker: who is paid; None gives the buyer everything back.
-        gross: micro-credits that the work is worth.
-        earned: what of that is the worker's.
-        review_seconds: for how long the buyer may look at the result; 0 pays at once.
+        pay: the pay of the worker; None gives the buyer everything back.
     """
-    if worker is not None and review_seconds:
-        how = reviews.Beginning(
-            worker=worker,
-            price=held_part(job, gross),
-            earned=earned,
-            seconds=review_seconds,
-            resolution=moment.resolution,
-            hold_id=moment.payout_id,
-            now=moment.now,
-        )
-        await reviews.begin(tx, job, hold_of(job.id), how)
-        return
-    house, fee = ledger.revenue(Currency(job.currency)), gross - earned
-    if worker is None:
-        payments = []
-    elif job.currency == Currency.CREDIT:
-        payments = [(ledger.available(worker, Currency.CREDIT), earned), (house, fee)]
-    else:
-        payments = [(house, held_part(job, gross))]
-        await _pay_out(tx, moment, job, worker, earned)
+    payments: list[tuple[str, int]] = []
+    if pay is not None:
+        if pay.review_seconds:
+            await _begin_review(tx, moment, job, pay)
+            return
+        house, fee = ledger.revenue(Currency(job.currency)), pay.gross - pay.earned
+        if job.currency == Currency.CREDIT:
+            worker = ledger.available(pay.worker, Currency.CREDIT)
+            payments = [(worker, pay.earned), (house, fee)]
+        else:
+            payments = [(house, held_part(job, pay.gross))]
+            await _pay_out(tx, moment, job, pay)
     await ledger.capture(
         tx, hold_of(job.id), payments, transfer_ids=moment.resolution, now=moment.now
     )
 
 
+async def _begin_review(tx: Transaction, moment: Moment, job: JobRow, pay: Pay) -> None:
+    """Let the buyer of a job look at the result before the worker is paid."""
+    how = reviews.Beginning(
+        worker=pay.worker,
+        price=held_part(job, pay.gross),
+        earned=pay.earned,
+        seconds=pay.review_seconds,
+        resolution=moment.resolution,
+        hold_id=moment.payout_id,
+        now=moment.now,
+    )
+    await reviews.begin(tx, job, hold_of(job.id), how)
+
+
 def held_part(job: JobRow, gross: int) -> int:
-    """Return the part of what a buyer holds, in its currency, that is worth so many credits."""
+    """Return the part of the held price, in its currency, for work worth `gross` credits."""
     if job.currency == Currency.CREDIT and gross < job.price_credit:
         return gross
     return job.price_held * gross // job.price_credit if job.price_credit else job.price_held
 
 
-async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, worker: str, earned: int) -> None:
-    """Pay a worker in credits for what the buyer holds in another currency."""
+async def _pay_out(tx: Transaction, moment: Moment, job: JobRow, pay: Pay) -> None:
+    """Pay a worker in credits for a price that is held in another currency."""
     payout = Movement(
-        ledger.revenue(Currency.CREDIT), ledger.available(worker, Currency.CREDIT), earned
+        ledger.revenue(Currency.CREDIT), ledger.available(pay.worker, Currency.CREDIT), pay.earned
     )
     currency = Currency(job.currency)
     buyer = ledger.available(job.user_id, currency)

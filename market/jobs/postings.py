@@ -17,6 +17,7 @@ from market.events.recording import NewEvent, record_all
 from market.files.artifacts import require_inputs
 from market.jobs import copies
 from market.jobs.copies import Copying
+from market.jobs.pay import hold_of
 from market.jobs.specs import Spec
 from market.money import ledger
 from market.money.money import MICRO, Currency
@@ -60,6 +61,13 @@ class Posting(Struct, frozen=True):
     transfer_id: str
 
 
+class HeldPrice(Struct, frozen=True):
+    """The price of a job as its buyer holds it, in micro-units of a currency."""
+
+    currency: Currency
+    amount: int
+
+
 class CopyGroup(Struct, frozen=True):
     """How new jobs are copies of each other, and for how long their buyer may look at results."""
 
@@ -67,9 +75,25 @@ class CopyGroup(Struct, frozen=True):
     review_seconds: int
 
 
-def hold_of(job_id: str) -> str:
-    """Return the hold that pays for a job."""
-    return f"job:{job_id}"
+class Order(Struct, frozen=True):
+    """New jobs that are put up together, with their specifications.
+
+    Attributes:
+        posted: the jobs.
+        group: their comparison, if they are copies of each other.
+        keep: begins the transaction: it keeps the reply to a request with a key.
+        spender: the API key that pays; None where the buyer does so by hand.
+    """
+
+    posted: Sequence[Posting]
+    group: CopyGroup | None = None
+    keep: Callable[[Transaction], Awaitable[None]] | None = None
+    spender: Spender | None = None
+
+    @property
+    def price(self) -> int:
+        """The price of all of them together, in micro-credits."""
+        return sum(each.row.price_credit for each in self.posted)
 
 
 def check(new: NewJob) -> None:
@@ -104,10 +128,10 @@ def waiting(
     user_id: str,
     now: int,
     deploy_id: str | None = None,
-    currency: Currency = Currency.CREDIT,
-    price_held: int | None = None,
+    held: HeldPrice | None = None,
 ) -> JobRow:
     """Return a new job's row; by default its price is held in credits."""
+    held = held or HeldPrice(Currency.CREDIT, new.price)
     return JobRow(
         id=job_id,
         user_id=user_id,
@@ -126,8 +150,8 @@ def waiting(
         earned=0,
         result=None,
         deploy_id=deploy_id,
-        currency=currency,
-        price_held=new.price if price_held is None else price_held,
+        currency=held.currency,
+        price_held=held.amount,
         failure_reason=None,
         text_bytes=sum(
             len(text.encode()) for text in (new.title, new.description, new.requirements)
@@ -135,22 +159,15 @@ def waiting(
     )
 
 
-async def create(
-    tx: Transaction,
-    context: Context,
-    posted: Sequence[Posting],
-    bounds: Bounds,
-    group: CopyGroup | None,
-    keep: Callable[[Transaction], Awaitable[None]] | None,
-    spender: Spender | None = None,
-) -> None:
-    """Put jobs up, with what they run; `keep` begins the transaction, `spender` pays.
+async def create(tx: Transaction, context: Context, order: Order, bounds: Bounds) -> None:
+    """Put jobs up, with their specifications.
 
     Raises:
         MarketError: as `put_up`; `spend_limit_reached`.
     """
-    if keep is not None:
-        await keep(tx)
+    posted, group = order.posted, order.group
+    if order.keep is not None:
+        await order.keep(tx)
     await put_up(tx, context, [(each.row, each.transfer_id) for each in posted], bounds)
     for each in posted:
         if each.spec is not None:
@@ -161,7 +178,7 @@ async def create(
         await copies.begin(tx, group.copying, job_ids, group.review_seconds)
     for currency in {each.row.currency for each in posted}:
         price = sum(each.row.price_held for each in posted if each.row.currency == currency)
-        await spend(tx, spender, currency, price, posted[0].row.created_at)
+        await spend(tx, order.spender, currency, price, posted[0].row.created_at)
 
 
 async def put_up(

@@ -23,7 +23,6 @@ from market.money.money import Currency
 from proxyctl.protocol.jobspec import Payload
 from storage.attempts import attempts as attempt_queries
 from storage.attempts.attempts import SpecRow
-from storage.deploys import rollouts as rollout_queries
 from storage.deploys.rollouts import ReplicaRow
 from storage.devices import devices as device_queries
 from storage.engines.store import Transaction
@@ -89,58 +88,54 @@ class _Time(Struct, frozen=True):
 async def draw(
     tx: Transaction,
     job: JobRow,
+    replica: ReplicaRow,
     how: Drawing,
     *,
     is_lost: bool = False,
     is_devices_fault: bool = False,
-) -> Drawn | None:
-    """Record what the attempt at a replica is paid that ends now; None if the job is none.
+) -> Drawn:
+    """Record what the attempt at a replica is paid that ends now.
 
-    An attempt that was paid before is not paid again. What is due is to be paid in the same
-    transaction (`pay`), after what the end says of the device was written: reputations are locked
-    before accounts.
+    An attempt that was paid before is not paid again. The same transaction pays the amount due
+    (`pay`), after it has changed the reputation of the device: reputations are locked before
+    accounts.
 
     Args:
         tx: the transaction, which has locked the job.
         job: as it is before the attempt ends.
-        how: what is needed from outside.
-        is_lost: whether its device has fallen silent; it is paid until it was last heard of then.
+        replica: the replica that the job is.
+        how: the values from outside.
+        is_lost: whether its device has fallen silent; it is paid until its last report then.
         is_devices_fault: whether that could not do it; it is never paid then for time before it was
             ready.
     """
-    found = await _measure(tx, job, how, is_lost=is_lost, is_devices_fault=is_devices_fault)
-    if found is None:
-        return None
-    drawn, served = found
+    drawn, served = await _measure(
+        tx, job, replica, how, is_lost=is_lost, is_devices_fault=is_devices_fault
+    )
     if drawn.due is not None:
         await queries.insert(tx, drawn.due, served_seconds=served)
     return drawn
 
 
-async def due_now(tx: Transaction, job: JobRow, how: Drawing) -> int | None:
+async def due_now(tx: Transaction, job: JobRow, replica: ReplicaRow, how: Drawing) -> int:
     """Return what the attempt at a replica would be paid if its buyer ended it now.
 
-    In micro-units of its hold; None if the job is none. Nothing is changed.
+    In micro-units of its hold. Nothing is changed.
     """
-    found = await _measure(tx, job, how)
-    if found is None:
-        return None
-    due = found[0].due
-    return 0 if due is None else due.amount
+    drawn, _ = await _measure(tx, job, replica, how)
+    return 0 if drawn.due is None else drawn.due.amount
 
 
 async def _measure(
     tx: Transaction,
     job: JobRow,
+    replica: ReplicaRow,
     how: Drawing,
     *,
     is_lost: bool = False,
     is_devices_fault: bool = False,
-) -> tuple[Drawn, int] | None:
+) -> tuple[Drawn, int]:
     """Return what an attempt is to be paid, and for how many seconds of that it could be used."""
-    replica = None if job.deploy_id is None else await rollout_queries.replica(tx, job.id)
-    if replica is None:
-        return None
     before = await queries.drawn(tx, job.id, job.attempts)
     left = replica.seconds - before.seconds
     if job.status != JobStatus.RUNNING or job.device_id is None or before.has_last:

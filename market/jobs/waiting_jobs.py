@@ -80,6 +80,20 @@ _payload = msgspec.json.Decoder(Runs)
 _resources = msgspec.json.Decoder(Resources)
 
 
+class Finds(Struct, frozen=True):
+    """The calls of a reader of jobs that wait.
+
+    Attributes:
+        found: is called with each job that was read; it adds it to the book, or finds a device.
+        is_claimed: returns whether a job is being given to a device, and so is in no book.
+        unreadable: ends a job whose secrets cannot be read any more.
+    """
+
+    found: Callable[[WaitingJob], None]
+    is_claimed: Callable[[str], bool]
+    unreadable: Callable[[str], Awaitable[None]] | None = None
+
+
 class WaitingJobs:
     """Keeps a book of jobs as the store has them.
 
@@ -88,10 +102,8 @@ class WaitingJobs:
         book: those in memory that no device was found for.
         specs: knows which secrets can be read.
         credit: what a credit is worth, in micro-USD.
-        found: is called with each job that was read; it adds it to the book, or finds a device.
-        is_claimed: says whether a job is being given to a device, and so is in no book.
+        finds: takes the jobs that were read.
         now: returns the time in UTC seconds.
-        unreadable: ends a job whose secrets nobody can read any more.
     """
 
     def __init__(
@@ -100,18 +112,16 @@ class WaitingJobs:
         book: JobBook,
         specs: Specs,
         credit: int,
-        found: Callable[[WaitingJob], None],
-        is_claimed: Callable[[str], bool],
+        finds: Finds,
         now: Callable[[], int],
-        unreadable: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        self._unreadable = unreadable
+        self._unreadable = finds.unreadable
         self._store = store
         self._book = book
         self._specs = specs
         self._credit = credit
-        self._found = found
-        self._is_claimed = is_claimed
+        self._found = finds.found
+        self._is_claimed = finds.is_claimed
         self._now = now
         # When jobs are to be read again, because others may have them then: at most those in the
         # book, and those that were given away since.

@@ -8,7 +8,6 @@ and what the device has in review waits for the operator's decision.
 import math
 import secrets
 
-from market.base.states import JobStatus
 from market.trust import trust
 from market.trust.reputation import NEW
 from storage.engines.store import Transaction
@@ -49,14 +48,6 @@ async def begin_turn(tx: Transaction, device_id: str) -> None:
 async def find(tx: Transaction, job_id: str) -> SampleRow | None:
     """Return a sample; None for any other job."""
     return await queries.find(tx, job_id)
-
-
-async def is_wrong(tx: Transaction, job: JobRow) -> bool:
-    """Say whether a job is a sample whose result was taken, and was not right."""
-    if job.status != JobStatus.FAILED:
-        return False
-    sample = await queries.find(tx, job.id)
-    return sample is not None and sample.outcome == WRONG
 
 
 async def count(tx: Transaction, job: JobRow, owner_id: str, *, least_price: int) -> None:

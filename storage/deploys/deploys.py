@@ -82,14 +82,6 @@ async def replicas(tx: Transaction, deploy_ids: Sequence[str]) -> list[ReplicaRo
     )
 
 
-async def has_rollout(tx: Transaction, deploy_id: str) -> bool:
-    """Say whether the replicas of a deploy are replaced, revision by revision."""
-    row = await tx.one(
-        int, "SELECT 1 FROM deploy_rollouts WHERE deploy_id = :deploy_id", deploy_id=deploy_id
-    )
-    return row is not None
-
-
 async def count_open(tx: Transaction, deploy_id: str) -> int:
     """Return how many jobs of a deploy wait or run."""
     count = await tx.one(

@@ -9,7 +9,7 @@ import pytest
 from support.clients.story import credits_of, refused, worker_token
 from support.daemons.service import Answer, Person, Service
 
-from market.jobs.outcomes import OWNERS_MAX
+from market.jobs.chances import OWNERS_MAX
 
 MARKETPLACE = "/api/marketplace/jobs"
 JOBS = "/api/jobs"

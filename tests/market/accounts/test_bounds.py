@@ -20,12 +20,11 @@ from market.base.sweeping import PUT_OFF_SECONDS
 from market.deploys.deploys import NewDeploy
 from market.jobs import jobs as jobs_module
 from market.jobs import overdue
+from market.jobs.kinds.plain import Plain
 from market.jobs.outcomes import UNWANTED
 from market.jobs.postings import JOB_BYTES, NewJob
 from market.money.money import GB, MICRO, Currency
 from storage.devices.devices import DeviceRow
-from storage.engines.store import Transaction
-from storage.jobs.jobs import JobRow
 
 DAY = 86_400
 SILENCE = 600
@@ -270,18 +269,16 @@ async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
     damaged = await put_up(market, user, MICRO)
     market.clock.now += 1
     others = [await put_up(market, user, MICRO) for _ in range(2)]
-    leave = market.jobs.outcomes._leave
+    leave = Plain.leave
 
-    async def leave_unless_damaged(
-        tx: Transaction, moment: Any, job: JobRow, *rest: Any, **more: Any
-    ) -> Any:
-        if job.id == damaged:
+    async def leave_unless_damaged(plain: Plain, *rest: Any) -> Any:
+        if plain.job.id == damaged:
             raise LookupError("its rows are damaged")
-        return await leave(tx, moment, job, *rest, **more)
+        return await leave(plain, *rest)
 
     market.clock.now += WAITING_SECONDS
     with monkeypatch.context() as patched:
-        patched.setattr(market.jobs.outcomes, "_leave", leave_unless_damaged)
+        patched.setattr(Plain, "leave", leave_unless_damaged)
         assert [await market.jobs.expire() for _ in range(4)] == [0, 1, 1, 0]
     assert f"job {damaged} cannot be cancelled" in caplog.text
     assert {(await stored_job(market, each)).status for each in others} == {JobStatus.CANCELLED}

@@ -24,6 +24,7 @@ from market.deploys.rollouts import READY_MAX_SECONDS, Rollouts, Serving, servin
 from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.jobs import outcomes
+from market.jobs.kinds.replica import ENDED_EARLY
 from market.jobs.overdue import STOP_SECONDS
 from market.jobs.replica_pay import DAY_SECONDS, UNREADY_FREE_IN_ALL_SECONDS, UNREADY_FREE_SECONDS
 from market.jobs.specs import Specs
@@ -882,7 +883,7 @@ async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fl
     [job_id] = await fleet.take(user, deploy_id)
     await market.jobs.complete(fleet.devices[job_id], job_id, "all done")
     [job] = await fleet.jobs(user, deploy_id)
-    assert (job.status, job.failure_reason) == ("waiting", outcomes.ENDED_EARLY)
+    assert (job.status, job.failure_reason) == ("waiting", ENDED_EARLY)
     assert await audited(market)
     other = await running(fleet, user, replicas=1)  # which listens nowhere
     [job] = await fleet.jobs(user, other)

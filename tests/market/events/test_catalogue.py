@@ -8,6 +8,7 @@ import pytest
 
 from market.events import catalogue as events
 from market.events.catalogue import CATALOGUE, TYPE_OF, EventData
+from market.events.recording import encoded
 
 
 def test_the_catalogue_has_every_event_once() -> None:
@@ -29,5 +30,5 @@ def test_an_event_has_a_schema(name: str) -> None:
 
 def test_amounts_are_exact_and_times_are_in_utc() -> None:
     deposited = events.WalletDeposited(events.amount(1_234_567), "usd", "x")
-    assert json.loads(events.encoded(deposited))["amount"] == 1.234567
+    assert json.loads(encoded(deposited))["amount"] == 1.234567
     assert events.timestamp(1_800_000_000) == "2027-01-15T08:00:00Z"

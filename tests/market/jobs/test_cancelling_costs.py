@@ -9,8 +9,9 @@ from market.base.errors import Code
 from market.deploys.deploys import NewDeploy
 from market.deploys.templates import Template
 from market.jobs.copies import Copying
+from market.jobs.specs import Spec
 from market.money.money import MICRO, Currency
-from proxyctl.protocol.jobspec import Port, Ready
+from proxyctl.protocol.jobspec import Payload, Port, Ready, Resources
 
 CREDIT = Currency.CREDIT
 HOUR = 3_600
@@ -45,7 +46,7 @@ async def test_what_runs_costs_the_share_that_has_run(market: Market, ran: int) 
 
 async def test_all_copies_are_counted(market: Market) -> None:
     buyer = await market.person(credit="30")
-    new = wanted()
+    new = wanted(job_type="script", spec=Spec(Payload(script="print(1)"), Resources()))
     first, *_ = await market.jobs.create_copies(buyer, new, Copying(3, "bytes"))
     quote = await market.jobs.cancelling_costs(buyer, first)
     assert (quote.stopped, quote.pays, quote.returns) == (3, 0, 30 * MICRO)

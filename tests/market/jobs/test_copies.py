@@ -24,8 +24,8 @@ from market.base.states import ReviewStatus
 from market.dispatch.claims import Claims, Outcome, Pair, Refused, claim
 from market.jobs import reviews
 from market.jobs.copies import COPIES_MAX, RUNNING_MAX_SECONDS, UNTAKEN_SECONDS, Copying, copying_of
+from market.jobs.kinds.copied import UNNEEDED
 from market.jobs.matching import Needs, WaitingJob
-from market.jobs.outcomes import UNNEEDED
 from market.jobs.specs import Spec
 from market.money.audit import audit_ledger
 from market.money.money import MICRO, Currency

@@ -20,11 +20,11 @@ from market.attempts.renewals import Renewals
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.devices.devices import Devices
+from market.jobs import chances
 from market.jobs import jobs as jobs_module
-from market.jobs import outcomes
 from market.jobs import overdue as overdue_module
+from market.jobs.chances import OWNERS_MAX
 from market.jobs.jobs import Jobs, Work
-from market.jobs.outcomes import OWNERS_MAX
 from market.jobs.overdue import Overdue
 from market.jobs.specs import Spec
 from market.money.audit import audit_ledger
@@ -1002,7 +1002,7 @@ async def test_a_buyer_lists_all_jobs_of_its_own(market: Market) -> None:
 async def test_owners_who_refuse_a_job_do_not_end_it(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcomes, "ATTEMPTS_MAX", 6)
+    monkeypatch.setattr(chances, "ATTEMPTS_MAX", 6)
     buyer = await market.person(credit="20")
     job_id = await market.jobs.create(buyer, wanted())
     refused = Ending(FailureKind.REFUSED)

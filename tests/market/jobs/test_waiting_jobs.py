@@ -14,7 +14,7 @@ from support.market.work import posted
 
 from market.jobs import waiting_jobs
 from market.jobs.matching import JobBook, WaitingJob
-from market.jobs.waiting_jobs import WaitingJobs
+from market.jobs.waiting_jobs import Finds, WaitingJobs
 from storage.engines.store import Transaction
 
 
@@ -33,7 +33,12 @@ class Reader:
 async def reading(market: Market, claimed: frozenset[str] = frozenset()) -> AsyncIterator[Reader]:
     book = JobBook()
     reader = WaitingJobs(
-        market.store, book, market.specs, 10_000, book.add, claimed.__contains__, market.context.now
+        market.store,
+        book,
+        market.specs,
+        10_000,
+        Finds(book.add, claimed.__contains__),
+        market.context.now,
     )
     task = asyncio.create_task(reader.run())
     try:
@@ -149,7 +154,12 @@ async def test_a_job_that_waits_again_while_it_is_read_is_read_again(market: Mar
 
     slow: Any = Slow(market, fail)
     reader = WaitingJobs(
-        slow, book, market.specs, 10_000, book.add, frozenset().__contains__, market.context.now
+        slow,
+        book,
+        market.specs,
+        10_000,
+        Finds(book.add, frozenset().__contains__),
+        market.context.now,
     )
     reader._must_compare = False
     reader.read_soon(job)
@@ -168,7 +178,12 @@ async def test_what_is_missed_while_all_are_compared_is_found(market: Market) ->
 
     slow: Any = Slow(market, miss)
     reader = WaitingJobs(
-        slow, book, market.specs, 10_000, book.add, frozenset().__contains__, market.context.now
+        slow,
+        book,
+        market.specs,
+        10_000,
+        Finds(book.add, frozenset().__contains__),
+        market.context.now,
     )
     for _ in range(2):
         await reader.catch_up()

@@ -22,7 +22,7 @@ from market.deploys.deploys import Rates
 from market.events.context import Context
 from market.exits.consents import ExitTerms
 from market.jobs.jobs import Jobs
-from market.jobs.outcomes import JobTerms
+from market.jobs.terms import JobTerms
 from market.market import Keys, Rules
 from market.money.money import Currency, micro
 from storage.blobs.base import Blobs
