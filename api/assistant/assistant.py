@@ -183,7 +183,6 @@ class AssistantRoutes:
                     Code.PHOTO_BROKEN,
                     Code.PHOTO_ANIMATED,
                     Code.PHOTO_BIT_DEPTH,
-                    Code.PHOTO_TRAILING_DATA,
                     Code.AMOUNT_TOO_LARGE,
                     Code.TOO_MANY_ATTEMPTS,
                     Code.TOO_BUSY,

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from api.accounts.accounts import RequiredText
 from api.devices.reputations import in_millionths
@@ -19,7 +19,7 @@ from api.http.literals import (
 )
 from api.jobs.shortages import Shortages
 from api.routing.codec import money
-from api.routing.listing import Page, Timestamp, timestamp
+from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code
@@ -277,14 +277,13 @@ class OneReply(Reply, kw_only=True):
     deploy: OneDeploy
 
 
-class ListReply(Reply, kw_only=True):
+class ListReply(Listed[DeployItem], kw_only=True):
     """Deploys, newest first; `next_cursor` is there when there are more.
 
     A part has fewer than `limit` when they have 2,000 replicas together.
     """
 
-    deploys: list[DeployItem]
-    next_cursor: str | UnsetType = UNSET
+    items: list[DeployItem] = field(name="deploys")
 
 
 class DeployRoutes:
@@ -511,7 +510,7 @@ class DeployRoutes:
         items = [_item(deploy) for deploy in part]
         for item in items:
             item.warnings = warnings.get(item.id, UNSET)
-        return ListReply(deploys=items, next_cursor=cursor)
+        return ListReply(items=items, next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> OneReply:
         """Return one of the caller's deploys."""

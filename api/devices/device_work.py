@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from api.devices.reputations import Reputation, shown
 from api.http.identifiers import in_path
@@ -23,7 +23,7 @@ from api.http.literals import (
     WorkState,
 )
 from api.routing.codec import money
-from api.routing.listing import Page, Timestamp, timestamp
+from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code
@@ -134,11 +134,10 @@ class DoneJob(Struct):
     reason: str | UnsetType = UNSET
 
 
-class DoneReply(Reply, kw_only=True):
+class DoneReply(Listed[DoneJob], kw_only=True):
     """Jobs of a device, newest first; `next_cursor` is there when there are more."""
 
-    jobs: list[DoneJob]
-    next_cursor: str | UnsetType = UNSET
+    items: list[DoneJob] = field(name="jobs")
 
 
 class DaysQuery(Struct, kw_only=True):
@@ -224,8 +223,7 @@ class DeviceRoutes:
         rows = await self._work.jobs(
             call.user_id, _device_id(call), before=query.before, limit=query.fetch_limit
         )
-        part, cursor = query.cut(rows)
-        return DoneReply(jobs=[_done(row) for row in part], next_cursor=cursor)
+        return DoneReply.of(query, rows, _done)
 
     async def earnings(self, call: Call[Nothing, DaysQuery]) -> EarnedReply:
         """Return what one of the caller's devices has earned."""

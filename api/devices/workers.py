@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from api.accounts.accounts import RequiredText
 from api.devices.benchmarks import Benchmark, benchmark_item
@@ -17,7 +17,7 @@ from api.http.literals import (
     WorkState,
 )
 from api.routing.codec import Money, money
-from api.routing.listing import Page, Timestamp, timestamp
+from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
@@ -97,11 +97,10 @@ class DeviceItem(Struct):
     ram_pct: float | UnsetType = UNSET
 
 
-class DevicesReply(Reply, kw_only=True):
+class DevicesReply(Listed[DeviceItem], kw_only=True):
     """Devices, newest first; `next_cursor` is there when there are more."""
 
-    devices: list[DeviceItem]
-    next_cursor: str | UnsetType = UNSET
+    items: list[DeviceItem] = field(name="devices")
 
 
 class TokenItem(Struct):
@@ -115,11 +114,10 @@ class TokenItem(Struct):
     revoked_at: Timestamp | UnsetType = UNSET
 
 
-class TokensReply(Reply, kw_only=True):
+class TokensReply(Listed[TokenItem], kw_only=True):
     """Worker tokens, newest first; `next_cursor` is there when there are more."""
 
-    tokens: list[TokenItem]
-    next_cursor: str | UnsetType = UNSET
+    items: list[TokenItem] = field(name="tokens")
 
 
 class RevokeRequest(Struct):
@@ -251,8 +249,7 @@ class WorkerRoutes:
 
     async def tokens(self, call: Call[Nothing, Page]) -> TokensReply:
         """List the caller's tokens."""
-        devices, cursor = await self._page(call)
-        return TokensReply(tokens=[_token_item(device) for device in devices], next_cursor=cursor)
+        return TokensReply.of(call.query, await self._rows(call), _token_item)
 
     async def revoke_token(self, call: Call[RevokeRequest, Any]) -> Reply:
         """End a token at once; the jobs that its device runs wait for another."""
@@ -290,7 +287,7 @@ class WorkerRoutes:
 
     async def list_devices(self, call: Call[Nothing, Page]) -> DevicesReply:
         """List the caller's devices, as of now."""
-        devices, cursor = await self._page(call)
+        devices, cursor = call.query.cut(await self._rows(call))
         earned = await self._jobs.earned_today(call.user_id)
         device_ids = [device.id for device in devices]
         shared = await self._exits.today(device_ids)
@@ -310,7 +307,7 @@ class WorkerRoutes:
             )
             for device in devices
         ]
-        return DevicesReply(devices=items, next_cursor=cursor)
+        return DevicesReply(items=items, next_cursor=cursor)
 
     def _device_item(
         self,
@@ -344,11 +341,10 @@ class WorkerRoutes:
             ram_pct=_known(device.ram_pct),
         )
 
-    async def _page(self, call: Call[Any, Page]) -> tuple[list[DeviceRow], str | UnsetType]:
-        rows = await self._devices.page(
+    async def _rows(self, call: Call[Any, Page]) -> list[DeviceRow]:
+        return await self._devices.page(
             call.user_id, before=call.query.before, limit=call.query.fetch_limit
         )
-        return call.query.cut(rows)
 
 
 def _made(made: WorkerToken) -> CreateTokenReply:

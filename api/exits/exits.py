@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from api.accounts.accounts import RequiredText
 from api.http.identifiers import in_body, in_path
 from api.http.literals import EXIT_STATES, ExitState
 from api.routing.codec import Money, money
-from api.routing.listing import Page, Timestamp, timestamp
+from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
@@ -126,11 +126,10 @@ class ExitItem(Struct):
     reason: str
 
 
-class MyExitsReply(Reply, kw_only=True):
+class MyExitsReply(Listed[ExitItem], kw_only=True):
     """Exits, newest first; `next_cursor` is there when there are more."""
 
-    exits: list[ExitItem]
-    next_cursor: str | UnsetType = UNSET
+    items: list[ExitItem] = field(name="exits")
 
 
 class EarningsQuery(Struct):
@@ -368,8 +367,7 @@ class ExitRoutes:
         """List the caller's exits, as of now."""
         query = call.query
         rows = await self._exits.page(call.user_id, before=query.before, limit=query.fetch_limit)
-        part, cursor = query.cut(rows)
-        return MyExitsReply(exits=[_item(each) for each in part], next_cursor=cursor)
+        return MyExitsReply.of(query, rows, _item)
 
     async def earnings(self, call: Call[Nothing, EarningsQuery]) -> EarningsReply:
         """Return what the caller's exits have earned."""

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from api.http.errors import Transport
 from api.http.identifiers import AttemptNumber, in_path
-from api.routing.listing import Page, Timestamp, timestamp
+from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Download, Nothing, Redirect, Reply, Route
 from api.serving.bodies import RawBody
 from market.accounts.scopes import Scope
@@ -115,11 +115,10 @@ class ArtifactReply(Reply, kw_only=True):
     artifact: ArtifactItem
 
 
-class ArtifactsReply(Reply, kw_only=True):
+class ArtifactsReply(Listed[ArtifactItem], kw_only=True):
     """Artifacts, newest first; `next_cursor` is there when there are more."""
 
-    artifacts: list[ArtifactItem]
-    next_cursor: str | UnsetType = UNSET
+    items: list[ArtifactItem] = field(name="artifacts")
 
 
 class AddressReply(Reply, kw_only=True):
@@ -357,7 +356,7 @@ class ArtifactRoutes:
         rows = await self._artifacts.page_of_user(
             call.user_id, before=query.before, limit=query.fetch_limit
         )
-        return _page(query, rows)
+        return ArtifactsReply.of(query, rows, _item)
 
     async def of_job(self, call: Call[Nothing, Page]) -> ArtifactsReply:
         """List what a job of the caller's has left."""
@@ -366,7 +365,7 @@ class ArtifactRoutes:
         rows = await self._artifacts.page_of_job(
             call.user_id, job_id, before=query.before, limit=query.fetch_limit
         )
-        return _page(query, rows)
+        return ArtifactsReply.of(query, rows, _item)
 
     async def download(self, call: Call[Nothing, Any]) -> Reply:
         """Return one of the caller's files."""
@@ -422,11 +421,6 @@ def _announced(announced: Announced, where: str) -> AnnounceReply:
             for part in parts
         ]
     return reply
-
-
-def _page(query: Page, rows: list[ArtifactRow]) -> ArtifactsReply:
-    part, cursor = query.cut(rows)
-    return ArtifactsReply(artifacts=[_item(row) for row in part], next_cursor=cursor)
 
 
 def _item(row: ArtifactRow) -> ArtifactItem:

@@ -4,7 +4,7 @@ from collections.abc import Container
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from api.devices.reputations import in_millionths
 from api.http import literals
@@ -21,7 +21,7 @@ from api.http.literals import (
 from api.jobs.attempts import Bytes, OutputsLeftOut, Usage, left_out_of
 from api.jobs.shortages import Shortages
 from api.routing.codec import Money, money
-from api.routing.listing import Page, Timestamp, timestamp
+from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.response_cache import Answers
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
@@ -137,11 +137,10 @@ class MarketplaceQuery(Page):
     job_type: JobType | None = None
 
 
-class MarketplaceReply(Reply, kw_only=True):
+class MarketplaceReply(Listed[JobItem], kw_only=True):
     """Open jobs, newest first; `next_cursor` is there when there are more."""
 
-    jobs: list[JobItem]
-    next_cursor: str | UnsetType = UNSET
+    items: list[JobItem] = field(name="jobs")
 
 
 class OpenJob(JobItem, kw_only=True):
@@ -240,11 +239,10 @@ class OwnQuery(Page):
     status: literals.JobStatus | None = None
 
 
-class OwnReply(Reply, kw_only=True):
+class OwnReply(Listed[OwnJobItem], kw_only=True):
     """The caller's jobs, newest first; `next_cursor` is there when there are more."""
 
-    jobs: list[OwnJobItem]
-    next_cursor: str | UnsetType = UNSET
+    items: list[OwnJobItem] = field(name="jobs")
 
 
 class JobReply(Reply, kw_only=True):
@@ -323,11 +321,10 @@ class HeldJob(Struct):
     accepted_at: Timestamp | UnsetType = UNSET
 
 
-class HeldReply(Reply, kw_only=True):
+class HeldReply(Listed[HeldJob], kw_only=True):
     """The jobs that the device runs, newest first; `next_cursor` is there when there are more."""
 
-    jobs: list[HeldJob]
-    next_cursor: str | UnsetType = UNSET
+    items: list[HeldJob] = field(name="jobs")
 
 
 class LogBytes(Struct):
@@ -551,8 +548,7 @@ class JobRoutes:
             before=query.before,
             limit=query.fetch_limit,
         )
-        part, cursor = query.cut(rows)
-        return MarketplaceReply(jobs=[_item(job) for job in part], next_cursor=cursor)
+        return MarketplaceReply.of(query, rows, _item)
 
     async def open_job(self, call: Call[Nothing, Any]) -> OpenJobReply:
         """Return any open job; its texts are for its buyer and for worker devices."""
@@ -661,7 +657,7 @@ class JobRoutes:
         warnings = await self._shortages.of_waiting(waiting)
         for item in items:
             item.warnings = warnings.get(item.id, UNSET)
-        return OwnReply(jobs=items, next_cursor=cursor)
+        return OwnReply(items=items, next_cursor=cursor)
 
     async def one(self, call: Call[Nothing, Any]) -> JobReply:
         """Return one of the caller's jobs."""
@@ -729,8 +725,7 @@ class JobRoutes:
         rows = await self._jobs.page_of_device(
             call.device, before=query.before, limit=query.fetch_limit
         )
-        part, cursor = query.cut(rows)
-        return HeldReply(jobs=[_running_item(job) for job in part], next_cursor=cursor)
+        return HeldReply.of(query, rows, _running_item)
 
     async def work(self, call: Call[Nothing, Any]) -> WorkReply:
         """Return what the device is to run."""

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from api.http.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKind
 from api.routing.codec import money
-from api.routing.listing import Page, Timestamp, timestamp
+from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.accounts.wallet import Change, Wallet
@@ -48,11 +48,10 @@ class TransactionItem(Struct):
     reference: str
 
 
-class TransactionsReply(Reply, kw_only=True):
+class TransactionsReply(Listed[TransactionItem], kw_only=True):
     """Transactions, newest first; `next_cursor` is there when there are more."""
 
-    transactions: list[TransactionItem]
-    next_cursor: str | UnsetType = UNSET
+    items: list[TransactionItem] = field(name="transactions")
 
 
 class WalletRoutes:
@@ -105,10 +104,7 @@ class WalletRoutes:
         """List what moved in the caller's wallet."""
         query = call.query
         rows = await self._wallet.page(call.user_id, before=query.before, limit=query.fetch_limit)
-        part, cursor = query.cut(rows)
-        return TransactionsReply(
-            transactions=[_item(change) for change in part], next_cursor=cursor
-        )
+        return TransactionsReply.of(query, rows, _item)
 
 
 def _item(change: Change) -> TransactionItem:

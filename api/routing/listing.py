@@ -1,11 +1,13 @@
-"""What lists share: their query, their cursors, and how times are written."""
+"""What lists share: their query, their reply, their cursors, and how times are written."""
 
+from collections.abc import Callable
 from datetime import date, timedelta
 from functools import lru_cache
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Generic, Protocol, Self, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from api.routing.routes import Reply
 from market.base.errors import Code, MarketError
 from market.base.ids import parsed
 
@@ -25,6 +27,7 @@ class Identified(Protocol):
 
 
 Row = TypeVar("Row", bound=Identified)
+Item = TypeVar("Item")
 
 
 class Listing(Struct, kw_only=True):
@@ -67,6 +70,22 @@ class Page(Listing, kw_only=True):
         """Return this part of the list, and the `next_cursor` if there is more behind it."""
         part = rows[: self.limit]
         return part, part[-1].id if len(rows) > self.limit else UNSET
+
+
+class Listed(Reply, Generic[Item], kw_only=True):
+    """A part of a list, newest first; `next_cursor` is there when there are more.
+
+    Each list declares its `items` again, with their name in JSON.
+    """
+
+    items: list[Item]
+    next_cursor: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, page: Page, rows: list[Row], item: Callable[[Row], Item]) -> Self:
+        """Return the part of a list of `page`, made of rows that may be one more."""
+        part, cursor = page.cut(rows)
+        return cls(items=[item(row) for row in part], next_cursor=cursor)
 
 
 def timestamp(seconds: int) -> str:

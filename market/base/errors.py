@@ -369,11 +369,6 @@ class Code(Enum):
         Kind.INVALID,
         "The photo has more than eight bits a channel; send it with eight.",
     )
-    PHOTO_TRAILING_DATA = (
-        "photo_trailing_data",
-        Kind.INVALID,
-        "The file goes on behind the end of the photo; send the photo alone.",
-    )
     TOO_MANY_ATTEMPTS = (
         "too_many_attempts",
         Kind.OVERLOADED,

@@ -1,10 +1,10 @@
-"""The structure of JPEG and PNG files, read before anything is decoded.
+"""The head of JPEG files and the chunks of PNG files, read before anything is decoded.
 
-Why it is here, and not left to the decoder: a decoder stops at the end of the picture and accepts
-what follows, and it parses all metadata. Segments and chunks are walked to the very end (ITU-T
-T.81, annex B; PNG, section 5), so that a picture that is too large, one that is cut off, and a file
-with more behind its picture (`trailers.py`) are each refused by their own code, and the decoder is
-handed the pixels alone.
+Why it is here, and not left to the decoder: a decoder parses all metadata, and has no bound on the
+number of pieces and scans. So the segments and chunks that describe a picture are read here, within
+bounds (ITU-T T.81, annex B; PNG, section 5). A picture that is too large or cut off is refused by
+its own code, and the decoder gets the pixels alone. What follows the picture goes nowhere: no
+original is kept.
 """
 
 import re
@@ -15,31 +15,30 @@ from typing import Literal
 from msgspec import Struct
 
 from market.base.errors import Code, MarketError
-from market.photos.trailers import is_harmless
 
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PIECES_MAX = 20_000  # segments or chunks; 10 MB in PNG chunks of 8 KiB are some 1,200
 SCANS_MAX = 64  # progressive encoders write about ten
-SCAN_PIECE_BYTES = 512 * 1024  # searched at once, with the interpreter's lock held
 METADATA_MAX_BYTES = 1024 * 1024
 TEXT_MAX_BYTES = 256 * 1024  # of one text, unpacked
 EXIF_START = b"Exif\0\0"
 EXIF_ENTRIES_MAX = 200
 ORIENTATION = 0x0112
-GAIN_MAPS = b"http://ns.google.com/photos/1.0/container/"
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset(range(0xD0, 0xD8)) | {0x01}
-_START, _END, _SCAN = 0xD8, 0xD9, 0xDA
-_COMMENT, _APP1, _APP2, _APP11, _APP14 = 0xFE, 0xE1, 0xE2, 0xEB, 0xEE
+_START, _SCAN = 0xD8, 0xDA
+_COMMENT, _APP1, _APP11, _APP14 = 0xFE, 0xE1, 0xEB, 0xEE
+_MISPLACED = frozenset((0x00, _START, 0xD9))
+# Neither is within a scan, where zero follows 0xFF.
+_END_MARKER, _SCAN_MARKER = b"\xff\xd9", b"\xff\xda"
 # All but JFIF's and Adobe's, which say how to read the colours.
 _DESCRIPTIONS = frozenset(range(_APP1, 0xF0)) - {_APP14} | {_COMMENT}
 _TEXT_CHUNKS = frozenset((b"tEXt", b"zTXt", b"iTXt"))
 _READ_CHUNKS = _TEXT_CHUNKS | {b"IHDR", b"acTL", b"eXIf", b"caBX"}
 _PIXEL_CHUNKS = frozenset((b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"))
 _FILL = re.compile(rb"\xff+")
-_AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
 
 class Container(Struct, frozen=True):
@@ -65,7 +64,7 @@ def inspect(data: bytes) -> Container:
 
     Raises:
         MarketError: `photo_not_jpeg_or_png`, `photo_broken`, `photo_truncated`, `photo_animated`,
-            `photo_bit_depth`, `photo_trailing_data`.
+            `photo_bit_depth`.
     """
     if data.startswith(JPEG_START):
         return _jpeg(data)
@@ -80,58 +79,42 @@ def refused(code: Code, message: str | None = None) -> MarketError:
 
 
 class _Jpeg:
-    """The segments of a JPEG file."""
+    """The head of a JPEG file: its segments as far as the first scan."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.sizes: list[tuple[int, int]] = []
-        self.pixels: list[bytes] = []
+        self.pixels: list[bytes] = [data[:2]]
         self.orientation = 1
         self.metadata = bytearray()
         self.manifest = bytearray()
-        self.has_further_pictures = False
-        self.scans = 0
 
-    def walk(self, at: int) -> int:
-        """Walk one picture that starts at an offset; return where it ends."""
-        data = self._data
-        at += 2
+    def walk(self) -> int:
+        """Walk the head; return where the first scan begins."""
+        data, at = self._data, 2
         for _ in range(PIECES_MAX):
             fill = _FILL.match(data, at)
-            if fill is not None:
-                at = fill.end() - 1
-            if at + 2 > len(data):
-                raise refused(Code.PHOTO_TRUNCATED)
-            if fill is None:
+            start = fill.end() - 1 if fill is not None else at
+            if fill is None and at < len(data):
                 raise refused(Code.PHOTO_BROKEN)
-            marker = data[at + 1]
-            at += 2
-            if marker == _END:
-                return at
+            if start + 4 > len(data):
+                raise refused(Code.PHOTO_TRUNCATED)
+            marker = data[start + 1]
+            at = start + 2
             if marker in _STANDALONE:
                 continue
-            start, at = at - 2, self._segment(marker, at)
+            length = int.from_bytes(data[at : at + 2])
+            if length < 2 or marker in _MISPLACED:
+                raise refused(Code.PHOTO_BROKEN)
+            at += length
+            if at > len(data):
+                raise refused(Code.PHOTO_TRUNCATED)
+            self._read(marker, data[start + 4 : at])
             if marker not in _DESCRIPTIONS:
                 self.pixels.append(data[start:at])
+            if marker == _SCAN:
+                return at
         raise refused(Code.PHOTO_BROKEN)
-
-    def _segment(self, marker: int, at: int) -> int:
-        data = self._data
-        if at + 2 > len(data):
-            raise refused(Code.PHOTO_TRUNCATED)
-        length = int.from_bytes(data[at : at + 2])
-        if length < 2 or marker in (0x00, _START):
-            raise refused(Code.PHOTO_BROKEN)
-        end = at + length
-        if end > len(data):
-            raise refused(Code.PHOTO_TRUNCATED)
-        self._read(marker, data[at + 2 : end])
-        if marker != _SCAN:
-            return end
-        self.scans += 1
-        if self.scans > SCANS_MAX:  # each is decoded over the whole picture, however short it is
-            raise refused(Code.PHOTO_BROKEN)
-        return _end_of_scan(data, end)
 
     def _read(self, marker: int, payload: bytes) -> None:
         if marker in _FRAMES:
@@ -141,8 +124,6 @@ class _Jpeg:
             if depth != 8:
                 raise refused(Code.PHOTO_BIT_DEPTH)
             self.sizes.append((width, height))
-        elif marker == _APP2 and payload.startswith(b"MPF\0"):
-            self.has_further_pictures = True
         elif marker == _APP11 and payload.startswith(b"JP"):
             self.manifest += _jumbf(payload)
         elif marker in _DESCRIPTIONS:
@@ -151,51 +132,29 @@ class _Jpeg:
             self.metadata += payload[: max(0, METADATA_MAX_BYTES - len(self.metadata))]
 
 
-def _end_of_scan(data: bytes, at: int) -> int:
-    """Return where the next marker is; searched in pieces, so that other threads run in between."""
-    while at < len(data):
-        marker = _AFTER_SCAN.search(data, at, at + SCAN_PIECE_BYTES + 1)
-        if marker is not None:
-            return marker.start()
-        at += SCAN_PIECE_BYTES
-    raise refused(Code.PHOTO_TRUNCATED)
-
-
 def _jpeg(data: bytes) -> Container:
     jpeg = _Jpeg(data)
-    end = jpeg.walk(0)
-    if not jpeg.sizes:
+    scans = jpeg.walk()
+    # What the decoder gets ends here: it cannot read scans that were not counted.
+    end = data.find(_END_MARKER, scans)
+    if end < 0:
+        raise refused(Code.PHOTO_TRUNCATED)
+    # Each is decoded over the whole picture, however short it is.
+    if not jpeg.sizes or data.count(_SCAN_MARKER, scans, end) >= SCANS_MAX:
         raise refused(Code.PHOTO_BROKEN)
-    announces = jpeg.has_further_pictures or GAIN_MAPS in jpeg.metadata
-    if not is_harmless(data, end, lambda at: _further_picture(data, at) if announces else None):
-        raise refused(Code.PHOTO_TRAILING_DATA)
     width, height = max(jpeg.sizes, key=lambda size: size[0] * size[1])
     return _checked(
         Container(
             format="JPEG",
             width=width,
             height=height,
-            pixels=b"".join((data[:2], *jpeg.pixels, data[end - 2 : end])),
+            pixels=b"".join((*jpeg.pixels, data[scans : end + 2])),
             orientation=jpeg.orientation,
             metadata=bytes(jpeg.metadata) + bytes(jpeg.manifest[:METADATA_MAX_BYTES]),
             keys=frozenset(),
             has_manifest=b"c2pa" in jpeg.manifest,
         )
     )
-
-
-def _further_picture(data: bytes, at: int) -> int | None:
-    """Return the end of a further JPEG that begins here, None for none.
-
-    Cameras append a preview or a gain map, and announce it in the first picture (CIPA DC-007, and
-    the Container of Ultra HDR).
-    """
-    if not data.startswith(JPEG_START, at):
-        return None
-    try:
-        return _Jpeg(data).walk(at)
-    except MarketError:
-        return None
 
 
 def _jumbf(payload: bytes) -> bytes:
@@ -216,8 +175,8 @@ class _Png:
         self.keys: set[str] = set()
         self.has_manifest = False
 
-    def walk(self) -> int:
-        """Walk the picture; return where it ends."""
+    def walk(self) -> None:
+        """Walk the picture to its end."""
         data, at = self._data, len(PNG_START)
         for _ in range(PIECES_MAX):
             if at + 12 > len(data):
@@ -234,7 +193,7 @@ class _Png:
                 self.pixels.append(data[at : at + 12 + length])
             at += 12 + length
             if kind == b"IEND":
-                return at
+                return
         raise refused(Code.PHOTO_BROKEN)
 
     def _read(self, kind: bytes, payload: bytes) -> None:
@@ -258,9 +217,7 @@ class _Png:
 
 def _png(data: bytes) -> Container:
     png = _Png(data)
-    end = png.walk()
-    if data[end:].strip(b"\0"):
-        raise refused(Code.PHOTO_TRAILING_DATA)
+    png.walk()
     width, height, depth = struct.unpack(">IIB", png.head[:9])
     if depth == 16:
         raise refused(Code.PHOTO_BIT_DEPTH)

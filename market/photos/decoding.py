@@ -39,7 +39,7 @@ class Photos:
         Raises:
             MarketError: `photo_too_large`, `photo_too_many_pixels`, `photo_not_jpeg_or_png`,
                 `photo_truncated`, `photo_broken`, `photo_animated`, `photo_bit_depth`,
-                `photo_trailing_data`, `too_busy`.
+                `too_busy`.
         """
         if len(data) > self._limits.max_bytes:
             message = (

@@ -1,4 +1,8 @@
-"""Numbered steps from an empty database to the present schema: forward only, each applied once."""
+"""Numbered steps from an empty database to the present schema: forward only, each applied once.
+
+Step 40 joins the steps 12 to 40 of unreleased programs and makes the same schema. So a database of
+0.1.0 (11) takes it, and one that has taken all of the separate steps (40) has it already.
+"""
 
 import re
 from collections.abc import Iterator
@@ -73,7 +77,8 @@ def pending(engine: str, version: int) -> Iterator[Migration]:
     """Yield the steps that a database at `version` still needs.
 
     Raises:
-        CannotOpenError: the database is newer than this program.
+        CannotOpenError: the database is newer than this program, or its version is one of those
+            between releases whose steps were joined into one.
     """
     steps = migrations(engine)
     newest = steps[-1].version
@@ -81,5 +86,11 @@ def pending(engine: str, version: int) -> Iterator[Migration]:
         raise CannotOpenError(
             f"the database has schema version {version}, this program knows only {newest}; "
             "run the newer program that made it"
+        )
+    joined = next(step.version for step in steps if step.version >= version)
+    if version and version not in {step.version for step in steps}:
+        raise CannotOpenError(
+            f"the database has schema version {version}, which no release has; first run the "
+            f"unreleased program that takes it to {joined} in separate steps"
         )
     return (step for step in steps if step.version > version)

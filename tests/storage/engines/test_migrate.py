@@ -1,26 +1,31 @@
 """Migrations: any earlier database reaches the schema of a fresh one, once, whoever starts."""
 
 import asyncio
+import gzip
+import re
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.base.clock import Clock
+from support.daemons import process
+from support.database import postgres
 from support.market.market import Market
 
 from market.bandwidth.leases import Usage
-from market.money import ledger
 from market.money.audit import audit_ledger
-from market.money.money import Currency
 from storage.accounts import referrals
 from storage.bandwidth import usage
 from storage.engines import migrate
-from storage.engines.errors import CannotOpenError, ConstraintError, StoreError
+from storage.engines.errors import CannotOpenError, ConstraintError
 from storage.engines.migrate import Migration
 from storage.engines.open import open_store
 from storage.engines.store import Store, Transaction
-from storage.jobs import reviews
-from storage.money.ledger import HoldRow
+
+RELEASED = 11  # the last step of 0.1.0
+DATABASES = Path(__file__).parent / "databases"
 
 SCHEMA = {
     "sqlite": """
@@ -98,7 +103,7 @@ async def test_steps_taken_one_by_one_reach_the_same_schema(
 async def test_what_a_deploy_runs_leaves_the_descriptions_of_its_jobs(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version < 13]
+    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version <= RELEASED]
     with monkeypatch.context() as patched:
         await opened_with(patched, empty_url, steps)
         store = await open_store(empty_url)
@@ -202,7 +207,7 @@ async def test_earlier_transfers_are_told_apart_and_stay_unchangeable(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = migrate.migrations(engine_of(empty_url))
-    earlier = [step for step in steps if step.version < 14]
+    earlier = [step for step in steps if step.version <= RELEASED]
     told_apart = {
         "deposit:invoice-1:usd": ("deposit", "invoice-1"),
         "deposit:a:b:hold:credit": ("deposit", "a:b:hold"),
@@ -252,7 +257,7 @@ async def test_users_of_an_earlier_database_may_have_what_is_pending(
 ) -> None:
     steps = migrate.migrations(engine_of(empty_url))
     with monkeypatch.context() as patched:
-        await opened_with(patched, empty_url, [step for step in steps if step.version < 16])
+        await opened_with(patched, empty_url, [step for step in steps if step.version <= RELEASED])
         store = await open_store(empty_url)
 
     async def account(tx: Transaction, kind: str, user: str | None) -> None:
@@ -285,116 +290,87 @@ async def test_users_of_an_earlier_database_may_have_what_is_pending(
     await store.close()
 
 
-async def test_what_runs_in_an_earlier_database_runs_on_and_is_paid_as_it_was_agreed(
-    empty_url: str, monkeypatch: pytest.MonkeyPatch
+async def restore(url: str, name: str) -> None:
+    """Fill an empty database with what another program has left."""
+    with gzip.open(DATABASES / f"{name}.{engine_of(url)}.sql.gz", "rt", encoding="utf-8") as file:
+        script = file.read()
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            connection.executescript(script)
+    else:
+        await postgres.execute(url, script)
+
+
+def comparable(line: str) -> str:
+    """Return a line of a schema without what SQLite keeps of how it was written."""
+    line = re.sub(r"--[^\n]*", "", line).replace('"', "")
+    return re.sub(r"\s+", " ", re.sub(r"\s*([(),])\s*", r"\1", line))
+
+
+@pytest.mark.parametrize("name", ["release_0_1_0", "separate_steps"])
+async def test_the_database_of_an_earlier_program_gets_the_schema_of_a_fresh_one(
+    empty_url: str, store: Store, store_url: str, name: str
 ) -> None:
-    steps = migrate.migrations(engine_of(empty_url))
-    with monkeypatch.context() as patched:
-        await opened_with(patched, empty_url, [step for step in steps if step.version < 20])
-        store = await open_store(empty_url)
-    clock = Clock()
-    accepted_at = clock.seconds() - 3_600
-
-    async def fill(tx: Transaction) -> None:
-        await insert_user(tx, "buyer", "worker")
-        for user in ("buyer", "worker"):
-            await ledger.open_accounts(tx, user)
-        await tx.run(
-            """
-            INSERT INTO devices (id, user_id, token_hash, name, device_type, hostname, gpu_name,
-                created_at)
-            VALUES ('device', 'worker', 'hash', '', 'desktop', '', '', 1)
-            """
-        )
-        for job_id, status, device in (("runs", "running", "device"), ("waits", "waiting", None)):
-            await tx.run(
-                """
-                INSERT INTO jobs (id, user_id, title, job_type, price_credit, duration_hrs,
-                    description, requirements, status, created_at, attempts, device_id, accepted_at,
-                    currency, price_held)
-                VALUES (:id, 'buyer', '', 'script', 1000000, 2, '', '', :status, 1, 1,
-                    :device, :accepted_at, 'credit', 1000000)
-                """,
-                id=job_id,
-                status=status,
-                device=device,
-                accepted_at=accepted_at if device else None,
-            )
-            await tx.run(
-                """
-                INSERT INTO job_attempts (job_id, attempt, device_id, started_at, ended_at, outcome)
-                VALUES (:id, 1, 'device', :accepted_at, :ended_at, :outcome)
-                """,
-                id=job_id,
-                accepted_at=accepted_at,
-                ended_at=None if device else accepted_at,
-                outcome=None if device else "lost",
-            )
-            hold = HoldRow(f"job:{job_id}", "buyer", "credit", 1_000_000, None)
-            source = ledger.deposits(Currency.CREDIT)
-            await ledger.hold(tx, hold, transfer_id=job_id, now=accepted_at, source=source)
-
-    await store.write(fill)
-    await store.close()
-    store = await open_store(empty_url)
-    market = Market(store, clock)
+    """Of 0.1.0, and of an unreleased program that has taken the steps 12 to 40 one by one."""
+    earlier_url = empty_url.replace("proxyd.db", "earlier.db")
+    await restore(earlier_url, name)
+    process.assert_audit(earlier_url)
+    earlier = await open_store(earlier_url)
     try:
-        assert (await audit_ledger(store)).passed
-        await market.jobs.cancel("buyer", "runs")
-        await market.jobs.cancel("buyer", "waits")
-        assert (await market.jobs.find("buyer", "runs")).paid == 500_000
-        assert (await market.jobs.find("buyer", "waits")).paid == 0
+        expected = {comparable(line) for line in await schema(store, store_url)}
+        actual = {comparable(line) for line in await schema(earlier, earlier_url)}
+        assert (actual - expected, expected - actual) == (set(), set())
+        assert len(expected) > 100
+        is_joined = name == "release_0_1_0"
+        assert await versions(earlier) == [*range(1, 12), *([40] if is_joined else range(12, 41))]
+    finally:
+        await earlier.close()
+    process.assert_audit(earlier_url)
+
+
+@pytest.mark.parametrize("version", [12, 39])
+async def test_a_database_between_the_joined_steps_is_left_alone(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version <= RELEASED]
+    steps.append(Migration(version, "one", ()))
+    with monkeypatch.context() as patched:
+        before = await opened_with(patched, empty_url, steps)
+    with pytest.raises(CannotOpenError, match=f"schema version {version}, which no release"):
+        await open_store(empty_url)
+    assert await opened_with(monkeypatch, empty_url, steps) == before
+
+
+async def test_what_runs_in_an_earlier_database_runs_on_and_is_paid_as_it_was_agreed(
+    empty_url: str,
+) -> None:
+    await restore(empty_url, "release_0_1_0")
+    store = await open_store(empty_url)
+    clock = Clock()
+    clock.now += 3_600  # of two hours
+    market = Market(store, clock)
+
+    async def read(tx: Transaction) -> dict[str, tuple[str, str]]:
+        sql = "SELECT title, id, user_id FROM jobs WHERE deploy_id IS NULL"
+        return dict(await tx.all(lambda title, *rest: (title, rest), sql))
+
+    try:
+        jobs = await store.read(read)
+        for title, paid in (("runs", 5_000_000), ("waits", 0)):
+            job_id, buyer = jobs[title]
+            await market.jobs.cancel(buyer, job_id)
+            assert (await market.jobs.find(buyer, job_id)).paid == paid
         assert (await audit_ledger(store)).passed
     finally:
         market.passwords.close()
         await store.close()
 
 
-async def test_reviews_of_an_earlier_database_are_there_and_stay_unchangeable(
-    empty_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version < 24]
-    with monkeypatch.context() as patched:
-        await opened_with(patched, empty_url, steps)
-        store = await open_store(empty_url)
-
-    async def fill(tx: Transaction) -> None:
-        await insert_user(tx, "u", "v")
-        await tx.run(
-            """
-            INSERT INTO jobs (id, user_id, title, job_type, price_credit, duration_hrs,
-                description, requirements, status, created_at)
-            VALUES ('j', 'v', '', 'script', 10, 1, '', '', 'completed', 1)
-            """
-        )
-        await tx.run(
-            """
-            INSERT INTO job_reviews (job_id, attempt, user_id, buyer_id, earned, currency, price,
-                created_at, review_until, state)
-            VALUES ('j', 2, 'u', 'v', 9, 'credit', 10, 1, 100, 'held')
-            """
-        )
-
-    await store.write(fill)
-    await store.close()
-    store = await open_store(empty_url)
-    [row] = await store.read(reviews.of_job, "j")
-    assert (row.attempt, row.earned, row.review_until, row.is_draw) == (2, 9, 100, 0)
-    for sql in ("UPDATE job_reviews SET earned = 8", "DELETE FROM job_reviews"):
-        with pytest.raises(StoreError):
-            await store.write(_run, sql)
-    await store.close()
-
-
-async def _run(tx: Transaction, sql: str) -> None:
-    await tx.run(sql)
-
-
 async def test_what_was_used_before_it_was_dated_is_known_from_the_first_day(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One session that goes on, under an open lease, and one that is over; both have used some."""
-    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version < 30]
+    steps = [step for step in migrate.migrations(engine_of(empty_url)) if step.version <= RELEASED]
     with monkeypatch.context() as patched:
         await opened_with(patched, empty_url, steps)
         store = await open_store(empty_url)
@@ -506,8 +482,8 @@ async def test_a_database_from_a_newer_program_is_left_alone(empty_url: str) -> 
         await open_store(empty_url)
 
 
-def test_numbers_follow_each_other_and_both_engines_have_the_same(tmp_path: Path) -> None:
+def test_numbers_follow_each_other_and_both_engines_have_the_same() -> None:
     sqlite = [(step.version, step.name) for step in migrate.migrations("sqlite")]
-    postgres = [(step.version, step.name) for step in migrate.migrations("postgres")]
-    assert sqlite == postgres
-    assert [version for version, _ in sqlite] == list(range(1, len(sqlite) + 1))
+    assert sqlite == [(step.version, step.name) for step in migrate.migrations("postgres")]
+    numbers = [version for version, _ in sqlite]
+    assert numbers == [*range(1, RELEASED + 1), *range(40, 40 + len(numbers) - RELEASED)]

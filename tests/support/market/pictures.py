@@ -229,17 +229,3 @@ def box(kind: bytes, content: bytes = b"") -> bytes:
 def video(content: bytes = b"") -> bytes:
     """Return the outermost structure of an MP4 file."""
     return box(b"ftyp", b"mp42\0\0\0\0isommp42") + box(b"mdat", content) + box(b"moov", bytes(100))
-
-
-def samsung(blocks: dict[str, bytes]) -> bytes:
-    """Return a trailer as Samsung's phones append it: blocks, and where each stands."""
-    body, entries = b"", []
-    for number, (name, content) in enumerate(blocks.items()):
-        kind = struct.pack("<HH", 0, 0x0A01 + number)
-        entries.append((kind, len(body)))
-        body += kind + struct.pack("<I", len(name)) + name.encode() + content
-    ends = [start for _, start in entries[1:]] + [len(body)]
-    directory = b"SEFH" + struct.pack("<II", 107, len(blocks))
-    for (kind, start), end in zip(entries, ends, strict=True):
-        directory += kind + struct.pack("<II", len(body) - start, end - start)
-    return body + directory + struct.pack("<I", len(directory)) + b"SEFT"
