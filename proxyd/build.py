@@ -509,7 +509,7 @@ def _app_port(settings: Settings, listeners: Listeners, market: Market) -> AppPo
     streams, apps = JobStreams(), market.apps
     terms = slices.app_terms(settings, bound_port(listeners.apps), raise_descriptors())
     server = AppServer(apps.find, apps.key_hashes, streams, terms, settings.api.trusted_proxies)
-    apps.on_change = server.forget
+    apps.watch(server.forget)
     return AppPort(server, streams, listeners.apps, listeners.apps_tls)
 
 

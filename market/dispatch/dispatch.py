@@ -399,6 +399,8 @@ class Dispatch:
         specs: reads payloads with their secrets.
         bounds: returns how much a device may have at once.
         terms: how requests are answered; may be replaced.
+        end_unreadable: ends a job whose secrets cannot be read any more.
+        samples: gives jobs whose answers are known; None where there are none.
     """
 
     def __init__(
@@ -408,18 +410,18 @@ class Dispatch:
         specs: Specs,
         bounds: Callable[[], Bounds],
         terms: DispatchTerms,
+        end_unreadable: Callable[[str], Awaitable[None]],
+        samples: SampleSource | None = None,
     ) -> None:
         self.terms = terms
-        # Where there are samples, whoever gives them puts itself here.
-        self.samples: SampleSource | None = None
-        # Who ends jobs whose secrets cannot be read puts itself here.
-        self.on_unreadable: Callable[[str], Awaitable[None]] | None = None
         self.claims = Claims(context, bounds)
         self.jobs = JobBook()
         self._store = context.store
         self._now = context.now
         self._waking = waking
         self._specs = specs
+        self._end_unreadable = end_unreadable
+        self._samples = samples
         self._devices: OrderedDict[str, _Device] = OrderedDict()
         # Comparisons of jobs with the devices, each until a time of the loop.
         self._lacks: dict[
@@ -436,7 +438,7 @@ class Dispatch:
             self._add,
             self._claimed.__contains__,
             context.now,
-            self._end_unreadable,
+            end_unreadable,
         )
         self._looks = Gathering(self._look_up, LOOKS_MAX_DEVICES)
         # The owners without a free slot, and the moment of the next try, by the clock of the loop.
@@ -758,10 +760,6 @@ class Dispatch:
                 jobs.append(GivenJob(row, payload))
         return jobs
 
-    async def _end_unreadable(self, job_id: str) -> None:
-        if self.on_unreadable is not None:
-            await self.on_unreadable(job_id)
-
     def _payload(self, row: GivenRow) -> bytes | None:
         """Return a payload with its secrets; nearly all have none, and are as they were stored.
 
@@ -836,11 +834,11 @@ class Dispatch:
     async def _sample(self, request: _Request) -> GivenRow | None:
         """Give a device a sample, if it gets one now: else when it is looked up the next time."""
         device = request.device
-        if self.samples is None or self._is_draining or request.offer.capacity.slots < 1:
+        if self._samples is None or self._is_draining or request.offer.capacity.slots < 1:
             return None
         device.claiming += 1  # a later request waits, and looks up what this one was given
         try:
-            row = await self.samples.give(request.device_id, request.offer)
+            row = await self._samples.give(request.device_id, request.offer)
         except BaseException:
             device.is_certain = False
             raise
@@ -852,7 +850,7 @@ class Dispatch:
         return row
 
     async def _look_up(self, questions: Sequence[_Question]) -> dict[_Question, _Found]:
-        return await self._store.read(_look, questions, self.samples)
+        return await self._store.read(_look, questions, self._samples)
 
     # --- matching ---------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ async def device_of(market: Market, user: str) -> DeviceRow:
 
 def restarted(market: Market) -> Devices:
     """What a new daemon on the same store knows."""
-    return Devices(market.context, market.devices.bounds)
+    return Devices(market.context, market.bounds)
 
 
 async def only(devices: Devices, user: str) -> DeviceRow:

@@ -298,7 +298,7 @@ async def test_who_failed_at_a_job_does_not_get_it_again_and_others_do(market: M
 
 
 async def test_a_device_gets_no_more_than_its_slots(market: Market) -> None:
-    market.jobs.bounds = Bounds(device_slots=3, new_device_slots=2)
+    market.change_bounds(Bounds(device_slots=3, new_device_slots=2))
     device, buyer = await device_for(market), await buyer_of(market)
     for _ in range(4):
         await posted(market, buyer)
@@ -370,7 +370,7 @@ async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "FULL_SECONDS", 0.01)
-    market.jobs.bounds = Bounds(device_slots=1)
+    market.change_bounds(Bounds(device_slots=1))
     device, buyer = await device_for(market), await buyer_of(market)
     first, second = [await posted(market, buyer) for _ in range(2)]
     await waiting_jobs(market, 2)
@@ -509,8 +509,8 @@ async def _another(tx: Transaction, device: DeviceRow, number: int, market: Mark
 
 @pytest.mark.both_engines
 async def test_every_job_is_given_once_whoever_asks_and_sums_are_right(market: Market) -> None:
-    market.jobs.bounds = Bounds(
-        device_slots=20, new_device_slots=20, new_owner_slots=0, jobs=0, free_jobs=0
+    market.change_bounds(
+        Bounds(device_slots=20, new_device_slots=20, new_owner_slots=0, jobs=0, free_jobs=0)
     )
     buyer, owner = await buyer_of(market), await market.person()
     device = await device_of(market, owner)
