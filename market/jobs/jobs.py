@@ -425,7 +425,7 @@ class Jobs:
                 several copies, and the device's owner or network has another one, or has put it
                 up; `worker_unauthorized`, when the device was revoked meanwhile.
         """
-        offer = offer or offers.reported(device)
+        offer = offers.reported(device) if offer is None else offer
         job, others = await self._store.write(
             _accept, self._context, device, job_id, network, self.bounds(), offer
         )
