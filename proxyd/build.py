@@ -146,16 +146,16 @@ def _daemon(
     """Return the daemon.
 
     Each part is built when all that it needs is there: leases, the meter that spends them, the ways
-    out, the gateway, the marketplace, the port of exits, the port of apps, what is measured of
-    these, and the API.
+    out, the gateway, the marketplace, the port of exits, the port of apps, the metrics of these,
+    and the API.
 
     Args:
-        settings: what the operator wants.
+        settings: the operator's settings.
         listeners: the sockets to serve on.
         store: an open store.
-        key: what session tokens are signed with, and other keys are derived from.
+        key: signs session tokens; other keys are derived from it.
         access_log: takes records of proxied connections, if they are wanted.
-        role: which of several processes this is; None where there is one.
+        role: of this process among several; None where there is one.
         geography: says where exits are; None where they cannot attach.
     """
     store = timed = TimedStore(store)

@@ -1,7 +1,7 @@
-"""Building the exits: what dials through them, and the port where devices attach.
+"""Building the exits: the dials through them, and the port where devices attach.
 
-The order is that of what needs what. The parts that know of other nodes are built first; those that
-these notify join a hub (`exits.nodes.hub`) when they are built.
+A part is built after the parts that it needs. The mesh of nodes is built first, and gets a hub
+(`exits.nodes.hub`); the parts that the mesh notifies join the hub when they are built.
 """
 
 import asyncio
@@ -63,14 +63,14 @@ class AmongNodes:
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """What dials through exits, and what the port shares with it: the bound on waiting connections.
+    """The dials through exits, and the parts that the port of exits shares with them.
 
     Attributes:
         exits: dial.
-        directory: knows who is attached, and chooses.
-        own_ports: what no buyer reaches through an exit.
-        budget: how many connections of exits may wait.
-        nodes: what knows of other nodes; None where there can be none.
+        directory: chooses among the exits that are attached.
+        own_ports: the ports of the service, which no buyer reaches through an exit.
+        budget: bounds the connections of exits that wait.
+        nodes: the parts that know of other nodes; None where there can be none.
     """
 
     exits: Exits
@@ -90,13 +90,13 @@ def way_out(
     is_here: OwnAddresses,
     cluster: Cluster | None,
 ) -> WayOut:
-    """Return what dials through exits.
+    """Return the dials through exits.
 
     Args:
-        settings: what the operator wants.
+        settings: the operator's settings.
         listeners: the sockets to serve on.
         directory: of the exits.
-        reactor: what the sockets of the loop share.
+        reactor: shared by the sockets of the loop.
         closer: takes over sockets whose last bytes are still on their way.
         resolver: looks names up.
         is_here: says which addresses are this machine's.
@@ -154,10 +154,10 @@ def exit_port(
     geography: "Geography",
     desk: socket.socket | None,
 ) -> ExitPort:
-    """Return where devices attach; the marketplace asks it who is attached.
+    """Return the port where devices attach, known to the marketplace.
 
     Args:
-        settings: what the operator wants.
+        settings: the operator's settings.
         listeners: the sockets to serve on.
         way: dials through those that are attached.
         market: decides who may attach.
@@ -224,7 +224,7 @@ def exit_port(
 def _canaries(
     settings: Settings, exits: Exits, listener: ExitListener, market: Market, door: Door
 ) -> Canaries:
-    """Return what looks whether exits are honest."""
+    """Return the checks of exits."""
     # The house itself may dial its own port through exits: older agents make their calls so.
     policy = slices.policy(settings)
     ways = ErrandWays(exits.reactor, exits.resolver, policy, exits.encrypts_all)

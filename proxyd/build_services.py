@@ -1,4 +1,4 @@
-"""Building the marketplace and its API, over what the proxy is made of."""
+"""Building the marketplace and its API, over the parts of the proxy."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ MINUTE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """The marketplace, and what it works with that is closed with it.
+    """The marketplace, and the parts that are closed with it.
 
     Attributes:
         market: the marketplace.
@@ -112,7 +112,7 @@ def services_of(
     readiness: Readiness,
     ways_of_webhooks: tuple[Resolver, Policy],
 ) -> Services:
-    """Return what serves the marketplace: its API, its e-mails, its webhooks, its apps."""
+    """Return the services of the marketplace: its API, its e-mails, its webhooks, its apps."""
     market = trade.market
     model, photos = _model(settings), Photos(slices.photo_limits(settings))
     assistant = _assistant(settings, market, model, photos)

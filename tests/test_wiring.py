@@ -1,4 +1,4 @@
-"""The wiring: each part is given what it works with when it is built, and nothing afterwards."""
+"""The wiring: each part gets its collaborators when it is built, and none afterwards."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ ANNOUNCED = re.compile(
 def late_assignments(source: str) -> list[str]:
     """Return the statements of a module that assign to an attribute of an object.
 
-    The first assignment of an object's own attributes, in its constructor, is none of them.
+    A constructor may assign to the attributes of its own object.
     """
     tree = ast.parse(source)
     own = {

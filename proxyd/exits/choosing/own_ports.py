@@ -86,7 +86,7 @@ class OwnPorts:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self, doors: Iterable[Door]) -> bool:
-        """Look up where the service is reached; return whether that has changed."""
+        """Look up where the service is reached. Return whether that has changed."""
         doors = tuple(doors)
         known: set[Address] = set()
         for host in self._hosts | {door.host for door in doors}:

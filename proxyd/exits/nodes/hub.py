@@ -1,4 +1,4 @@
-"""Passes on what other nodes say to the parts of this node that act on it.
+"""Notifies the parts of this node that act on the words of other nodes.
 
 The port of exits, the loans and the labels need the mesh of nodes, and the mesh notifies each of
 them. So the mesh is given this hub when it is built, and they join it.
@@ -13,13 +13,13 @@ from proxyd.wire.links import Loan
 
 
 class Port(Protocol):
-    """The exits' port of this node: of the listener, what is needed here."""
+    """The exits' port of this node."""
 
     def displace(self, device_id: str) -> None:
         """Let go of an exit that has attached to another node later."""
 
     def recheck(self, device_id: str) -> None:
-        """Look again whether a device may be attached, and what it may do."""
+        """Look again whether a device may be attached, and under which limits."""
 
     def nodes_changed(self) -> None:
         """There are other nodes than before where devices may attach."""
@@ -48,14 +48,14 @@ class Labels(Protocol):
     """Knows which exits the labels of sessions are bound to, on all nodes."""
 
     def moved(self, session_id: str, label: str) -> None:
-        """Another node has moved a label: what is known of it here is old."""
+        """Another node has moved a label: its exit here is doubtful."""
 
     def doubt(self) -> None:
-        """Moves may have been missed: what is known of all labels may be old."""
+        """Moves may have been missed: the exits of all labels are doubtful."""
 
 
 class NodeHub:
-    """Calls every part that has joined; what nobody has joined for is passed over."""
+    """Notifies every part that has joined."""
 
     def __init__(self) -> None:
         self._ports: list[Port] = []
@@ -67,11 +67,11 @@ class NodeHub:
         self._ports.append(port)
 
     def join_lender(self, lender: Lender) -> None:
-        """Notify what borrows and lends exits from now on."""
+        """Notify the loans of exits from now on."""
         self._lenders.append(lender)
 
     def join_labels(self, labels: Labels) -> None:
-        """Notify what agrees on labels from now on."""
+        """Notify the labels of sessions from now on."""
         self._labels.append(labels)
 
     # --- the port ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Passes on what the listener of exits reports, to those that look whether exits are honest."""
+"""Notifies the checks of exits of arrivals and suspicions at the listener."""
 
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.listener import Watch

@@ -42,7 +42,7 @@ async def device_of(market: Market, user: str) -> DeviceRow:
 
 
 def restarted(market: Market) -> Devices:
-    """What a new daemon on the same store knows."""
+    """Return the devices of a new daemon on the same store."""
     return Devices(market.context, market.bounds)
 
 

@@ -49,7 +49,7 @@ revenue = partial(books.revenue, currency=CREDIT)
 
 
 def restarted(market: Market) -> Jobs:
-    """What a new daemon on the same store would run."""
+    """Return the jobs of a new daemon on the same store."""
     devices = Devices(market.context, Bounds)
     renewals = Renewals(market.context)
     overdue = Overdue(market.context, devices, renewals, RULES.jobs.leases, market.clock.steady)

@@ -191,7 +191,7 @@ class Node(Port):
 def sides_of(
     listener: ExitListener, exits: Exits, closer: Closer, reached_at: Callable[[], tuple[str, int]]
 ) -> tuple[Borrowing, Lending, StandInServices]:
-    """Return what a node borrows and lends, and what its stand-ins need."""
+    """Return both sides of the loans of a node, and the services of its stand-ins."""
     join = UnmeteredRelays(exits.reactor, closer)
     services = StandInServices(exits.reactor, join, 100)
     borrowing = Borrowing(
