@@ -9,7 +9,7 @@ from time import monotonic
 from msgspec import Struct
 
 from market.accounts.accounts import Accounts, LoginLimits
-from market.accounts.bounds import Bounds
+from market.accounts.bounds import Bounds, CurrentBounds
 from market.accounts.device_codes import DeviceCodes
 from market.accounts.keys import ApiKeys
 from market.accounts.letters import Letters
@@ -41,6 +41,7 @@ from market.exits.payouts import ExitPayouts
 from market.files.artifacts import Artifacts, ArtifactTerms
 from market.files.logs import Logs, LogTerms
 from market.jobs.attempt_reports import AttemptReports
+from market.jobs.changes import JobChanges
 from market.jobs.jobs import Jobs
 from market.jobs.overdue import Overdue
 from market.jobs.reviews import Reviews
@@ -120,7 +121,8 @@ class Market:
         live_uses: LiveUses | None = None,
         is_shared: bool = False,
     ) -> None:
-        passwords, limits, bounds = keys.passwords, rules.login_limits, rules.bounds
+        passwords, limits = keys.passwords, rules.login_limits
+        self.bounds = CurrentBounds(rules.bounds)
         self.context = context
         self.passwords = passwords
         self.tokens = keys.tokens
@@ -131,36 +133,43 @@ class Market:
             context, passwords, keys.tokens, limits, rules.rewards, proofs, letters
         )
         self.keys = ApiKeys(context, letters)
-        forgotten = Outbox(context, keys.sealing, "forgotten password")
-        self.recovery = Recovery(
-            context, passwords, proofs, forgotten, letters, self.accounts, limits
-        )
         self.wallet = Wallet(context)
         self.referrals = Referrals(context, rules.rewards)
         self.leases = leases
         self.bandwidth = Bandwidth(
-            context, leases, traffic, rules.terms, bounds, exit_terms=rules.exits
+            context, leases, traffic, rules.terms, self.bounds, exit_terms=rules.exits
         )
         self.usage = UsageHistory(context, leases, traffic)
         live_usage = LiveUsage(context, leases, live_uses, monotonic)
         self.event_feed = EventFeed(context, rules.event_feed, live_usage)
         self.webhooks = Webhooks(context, keys.webhook_secrets, letters, rules.webhooks)
         self.device_codes = DeviceCodes(context, letters, rules.app_url)
-        self.devices = Devices(context, bounds, is_shared=is_shared)
+        self.devices = Devices(context, self.bounds, is_shared=is_shared)
         self.exits = Exits(context, self.devices, rules.exits)
         self.exit_advances = ExitAdvances(context)
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
         self.waking = Waking(context.store, is_shared=is_shared)
-        self.logs = Logs(context, rules.logs, monotonic, is_shared=is_shared)
+        self.renewals = Renewals(context)
+        self.logs = Logs(context, rules.logs, monotonic, self.renewals.renew, is_shared=is_shared)
         self.waking.listen(self.logs)
         self.specs = Specs(keys.job_secrets)
+        overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
+        changes = JobChanges()
+        self.jobs = Jobs(
+            context, overdue, rules.jobs, self.bounds, self.specs, self.waking, self.logs, changes
+        )
+        self.samples: Samples | None = None
+        if rules.samples.is_on:
+            self.samples = Samples(context, rules.samples, self.specs, self.bounds)
         self.dispatch = Dispatch(
             context,
             self.waking,
             self.specs,
-            lambda: self.jobs.bounds,
+            self.bounds,
             rules.dispatch,
+            self.jobs.end_unreadable,
+            self.samples,
         )
         self.supply = Supply(
             self.dispatch.asking,
@@ -169,34 +178,27 @@ class Market:
             monotonic,
         )
         self.device_work = DeviceWork(context, self.devices, self.dispatch, is_shared=is_shared)
-        self.renewals = Renewals(context)
-        overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
-        self.jobs = Jobs(context, overdue, rules.jobs, bounds, self.specs, self.waking)
-        self.samples: Samples | None = None
-        if rules.samples.is_on:
-            self.samples = Samples(context, rules.samples, self.specs, lambda: self.jobs.bounds)
         self.attempt_reports = AttemptReports(
             context, self.devices, self.jobs, self.renewals, self.logs, observed_seconds
         )
         self.reviews = Reviews(context)
         self.benchmarks = Benchmarks(context, monotonic)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
-        self.rollouts = Rollouts(context, self.jobs, self.specs, self.waking)
+        self.rollouts = Rollouts(context, self.jobs, self.specs, self.waking, changes)
         self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)
         self.apps = Apps(context, keys.app_keys, self.specs)
         self.made_by_keys = MadeByKeys(context, self.devices, self.exits, self.jobs)
-        self._connect()
-
-    def _connect(self) -> None:
-        """Have the parts notify each other."""
-        self.jobs.logs = self.logs
-        self.jobs.offer_of = self.dispatch.offer_of
-        self.jobs.on_change = self.rollouts.hear
-        self.dispatch.samples = self.samples
-        self.dispatch.on_unreadable = self.jobs.end_unreadable
-        self.logs.renewed = self.renewals.renew
-        self.recovery.on_revoked = self.made_by_keys.ended
+        self.recovery = Recovery(
+            context,
+            passwords,
+            proofs,
+            Outbox(context, keys.sealing, "forgotten password"),
+            letters,
+            self.accounts,
+            limits,
+            self.made_by_keys.ended,
+        )
 
     def change_bounds(self, bounds: Bounds) -> None:
         """Hold each user to other bounds from now on; nothing that is open is ended."""
-        self.bandwidth.bounds = self.devices.bounds = self.jobs.bounds = bounds
+        self.bounds.change(bounds)

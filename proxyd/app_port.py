@@ -25,11 +25,13 @@ _logger = logging.getLogger("apps")
 class JobStreams:
     """Opens streams into jobs, through the tunnels that their devices keep.
 
-    `tunnels` are set before the daemon starts; without them no job can be reached.
+    Args:
+        tunnels: of the devices that are attached; None where none can be, so that no job can be
+            reached.
     """
 
-    def __init__(self) -> None:
-        self.tunnels: Tunnels | None = None
+    def __init__(self, tunnels: Tunnels | None) -> None:
+        self._tunnels = tunnels
 
     async def __call__(
         self, device_id: str, job_id: str, attempt: int, port: int, seconds: float, buyer_id: str
@@ -39,10 +41,10 @@ class JobStreams:
         Raises:
             UnreachedError: there is none.
         """
-        if self.tunnels is None:
+        if self._tunnels is None:
             raise UnreachedError(AWAY)
         try:
-            return await self.tunnels.open(device_id, job_id, attempt, port, seconds, buyer_id)
+            return await self._tunnels.open(device_id, job_id, attempt, port, seconds, buyer_id)
         except TunnelError as error:
             raise UnreachedError(error.reason) from error
 
@@ -56,7 +58,6 @@ class AppPort:
 
     Args:
         server: serves apps.
-        streams: by which it reaches them.
         sock: listens already, and is owned from here on.
         tls: speaks TLS on it; None for plain HTTP.
     """
@@ -64,12 +65,10 @@ class AppPort:
     def __init__(
         self,
         server: AppServer,
-        streams: JobStreams,
         sock: socket.socket,
         tls: ssl.SSLContext | None,
     ) -> None:
         self.server = server
-        self.streams = streams
         self._sock = sock
         self._tls = tls
         self._acceptor: Acceptor[socket.socket] | None = None

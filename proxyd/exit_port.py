@@ -38,19 +38,18 @@ _logger = logging.getLogger("exits")
 class ExitPort:
     """The exits of a daemon, for those who start and stop it, and for the marketplace.
 
-    `desk` answers the other processes of this machine, where there are any, and `labels` are set
-    where there may be other nodes; both may be set until the start. `tunnels` are the devices that
-    are attached as workers.
-
     Args:
         listener: takes exits in.
         sock: listens already, and is owned from here on.
         door: where devices find it.
         context: speaks TLS for it.
         geography: says where exits are; closed with the port.
-        tunnels: streams into jobs on devices.
+        tunnels: streams into jobs on devices that are attached as workers.
         canaries: look whether exits are honest, as long as the port is there.
+        own_ports: what no buyer reaches through an exit.
         mesh: the other nodes and their exits; None where there can be none.
+        labels: agree with the other nodes on the exits of labels; None where there can be none.
+        desk: answers the other processes of this machine; None where there are none.
     """
 
     def __init__(
@@ -62,31 +61,31 @@ class ExitPort:
         geography: "Geography",
         canaries: Canaries,
         tunnels: DeviceTunnels,
+        own_ports: "OwnPorts",
+        *,
         mesh: "Mesh | None" = None,
+        labels: "Labels | None" = None,
+        desk: "ExitDesk | None" = None,
     ) -> None:
         self.listener = listener
         self.tunnels = tunnels
-        listener.workers = tunnels
         self.canaries = canaries
         self.mesh = mesh
-        self.labels: Labels | None = None
-        self.desk: ExitDesk | None = None
-        self.own_ports: OwnPorts | None = None
+        self.labels = labels
+        self.desk = desk
+        self._own_ports = own_ports
         self._geography = geography
         self._context = context
         self._sock = sock
         self._door = door
         self._acceptor: Acceptor[socket.socket] | None = None
         if mesh is not None:
-            listener.neighbours = mesh
-            mesh.port = listener
             mesh.change_door(door)
 
     def spawn_tasks(self, tasks: "Tasks") -> None:
         """Begin to keep links with the other nodes, and to look where the service is reached."""
-        if self.own_ports is not None:
-            self.own_ports.changed = self.listener.deny_changed
-            tasks.spawn("own ports", self.own_ports.run(self._all_doors))
+        own_ports = self._own_ports.run(self._all_doors, self.listener.deny_changed)
+        tasks.spawn("own ports", own_ports)
         if self.mesh is not None:
             tasks.spawn("links of nodes", self.mesh.run())
         if self.labels is not None:
@@ -174,10 +173,6 @@ class ExitPort:
         await cancellation.within(CLOSE_SECONDS, self.listener.wait_closed(), "closing exits")
         await cancellation.within(CLOSE_SECONDS, self.canaries.wait_closed(), "ending canaries")
         self._geography.close()
-
-    def reached_at(self) -> tuple[str, int]:
-        """Return the host and port where work connections come in."""
-        return self._door.host, self._door.port
 
     def _all_doors(self) -> list[Door]:
         return [self._door, *self.doors()]

@@ -715,7 +715,8 @@ class JobRoutes:
 
     async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
         """Let the device run a job."""
-        job = await self._jobs.accept(call.device, _job_id(call), site(call.address))
+        offer = self._dispatch.offer_of(call.device)
+        job = await self._jobs.accept(call.device, _job_id(call), site(call.address), offer)
         status = JOB_STATUSES[job.status]
         return AcceptReply(job=AcceptedJob(job.id, job.title, status, job.attempts))
 

@@ -39,6 +39,21 @@ class Bounds(Struct, frozen=True):  # as wide as the list of bounds
     new_owner_slots: int = 16
 
 
+class CurrentBounds:
+    """The bounds that hold now: one object for all services, so that one change reaches each."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+
+    def __call__(self) -> Bounds:
+        """Return them."""
+        return self._bounds
+
+    def change(self, bounds: Bounds) -> None:
+        """Hold each user to other bounds from now on; nothing that is open is ended."""
+        self._bounds = bounds
+
+
 async def lock_user(tx: Transaction, user_id: str) -> None:
     """Serialise the transactions that add to what a user has open.
 

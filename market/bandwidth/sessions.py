@@ -1,7 +1,7 @@
 """Bandwidth, sold by the byte: buying a session, looking at it, ending it."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -170,7 +170,7 @@ class Bandwidth:
         leases: settles them.
         traffic: the live counters.
         terms: prices and addresses.
-        bounds: how much one user may have at once; may be replaced.
+        bounds: returns how much one user may have at once.
         exit_terms: what sessions through exits cost at least, and their owners' share.
     """
 
@@ -180,11 +180,11 @@ class Bandwidth:
         leases: Leases,
         traffic: Traffic,
         terms: Terms,
-        bounds: Bounds,
+        bounds: Callable[[], Bounds],
         *,
         exit_terms: ExitTerms = NO_EXITS,
     ) -> None:
-        self.bounds = bounds
+        self._bounds = bounds
         self._context = context
         self._store = context.store
         self._leases = leases
@@ -286,7 +286,7 @@ class Bandwidth:
                 _buy,
                 self._context,
                 sale,
-                self.bounds,
+                self._bounds(),
                 receipt,
                 transfer_id=self._identifiers.new(),
             )

@@ -70,8 +70,6 @@ class Opened(Struct, frozen=True):
 class Apps:
     """Says what opens apps, and where they are.
 
-    `on_change` is told of an app whose key is another one now.
-
     Args:
         context: the store, identifiers and the time.
         sealing: encrypts keys, so that buyers are shown them again.
@@ -83,7 +81,11 @@ class Apps:
         self._now = context.now
         self._sealing = sealing
         self._specs = specs
-        self.on_change: Callable[[str], None] = lambda _: None
+        self._watchers: list[Callable[[str], None]] = []
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with each app whose key is replaced from now on."""
+        self._watchers.append(changed)
 
     async def find(self, app_id: str) -> App | None:
         """Return an app that has a key; None for one that has none, or is over."""
@@ -152,7 +154,7 @@ class Apps:
             return await self._of_job(tx, user_id, job_id, queries.put)
 
         opened = await self._store.write(change)
-        self.on_change(job_id)
+        self._changed(job_id)
         return opened
 
     async def new_deploy_key(
@@ -171,8 +173,12 @@ class Apps:
             return await self._of_deploy(tx, deploy_id, ports, bool(ready), queries.put)
 
         opened = await self._store.write(change)
-        self.on_change(deploy_id)
+        self._changed(deploy_id)
         return opened
+
+    def _changed(self, app_id: str) -> None:
+        for changed in self._watchers:
+            changed(app_id)
 
     async def sweep(self) -> int:
         """Delete the keys of what is over; return how many.

@@ -260,7 +260,7 @@ class Deploys:
                         self._context,
                         deploy,
                         self._replicas(deploy, price_credit, price),
-                        self._jobs.bounds,
+                        self._jobs.bounds(),
                         receipt,
                         spender,
                     )

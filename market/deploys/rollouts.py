@@ -26,6 +26,7 @@ from market.events.catalogue import DeployCancelled, DeployFinished, DeployReady
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
+from market.jobs.changes import JobChanges
 from market.jobs.jobs import Jobs
 from market.jobs.postings import DAY_SECONDS, HeldPrice, NewJob, put_up, waiting
 from market.jobs.replica_pay import SECONDS_MIN, accounts_of
@@ -194,9 +195,12 @@ class Rollouts:
         jobs: the marketplace that replicas go to.
         specs: stores what jobs run.
         waking: passes on that jobs wait.
+        changes: notify of attempts that began, were ready, or ended.
     """
 
-    def __init__(self, context: Context, jobs: Jobs, specs: Specs, waking: Waking) -> None:
+    def __init__(
+        self, context: Context, jobs: Jobs, specs: Specs, waking: Waking, changes: JobChanges
+    ) -> None:
         self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
@@ -210,6 +214,7 @@ class Rollouts:
         self._wake = asyncio.Event()
         self._after = ""
         self._refused: dict[str, int] = {}
+        changes.listen(self.hear)
 
     # --- what buyers want -------------------------------------------------------------------
 
@@ -471,7 +476,7 @@ class Rollouts:
         await queries.insert(tx, rollout)
         # Each of them is looked at again and again, also one that has no replicas.
         count = await queries.count_open(tx, deploy.user_id)
-        require(count, self._jobs.bounds.jobs, Code.TOO_MANY_JOBS)
+        require(count, self._jobs.bounds().jobs, Code.TOO_MANY_JOBS)
         await self._insert_revision(tx, deploy, 1, template, "created", deploy.created_at)
         numbers = range(1, deploy.replicas + 1)
         return await self._start(tx, deploy, rollout, template, dict.fromkeys(numbers, 0))
@@ -697,7 +702,7 @@ class Rollouts:
             replicas.append((job, row, replica))
         new = self._identifiers.new
         jobs = [(job, new()) for job, _, _ in replicas]
-        await put_up(tx, self._context, jobs, self._jobs.bounds)
+        await put_up(tx, self._context, jobs, self._jobs.bounds())
         for _, row, replica in replicas:
             await spec_queries.insert(tx, row)
             await queries.insert_replica(tx, replica)
@@ -773,7 +778,7 @@ class Rollouts:
         )
         await queries.insert_revision(tx, row, keep=REVISIONS_KEPT)
         size = await queries.revision_bytes(tx, deploy.user_id, since=now - DAY_SECONDS)
-        require(size, self._jobs.bounds.job_bytes, Code.TOO_MUCH_JOB_TEXT)
+        require(size, self._jobs.bounds().job_bytes, Code.TOO_MUCH_JOB_TEXT)
 
     def _replica(
         self,

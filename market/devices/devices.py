@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypedDict
 
@@ -89,13 +89,15 @@ class Devices:
 
     Args:
         context: the store, identifiers and the time.
-        bounds: how much one user may have at once; may be replaced.
+        bounds: returns how much one user may have at once.
         is_shared: whether other daemons hear of the same devices. Then the store is asked every
             time, and only what is not written down yet is answered from memory.
     """
 
-    def __init__(self, context: Context, bounds: Bounds, *, is_shared: bool = False) -> None:
-        self.bounds = bounds
+    def __init__(
+        self, context: Context, bounds: Callable[[], Bounds], *, is_shared: bool = False
+    ) -> None:
+        self._bounds = bounds
         self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
@@ -171,7 +173,7 @@ class Devices:
                 self._context,
                 device,
                 worker_token,
-                bounds=self.bounds,
+                bounds=self._bounds(),
                 key=key,
                 receipt=receipt,
             )

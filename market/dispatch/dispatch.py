@@ -63,23 +63,8 @@ LOOKS_MAX_DEVICES = 50  # looked up together: the first of them waits for the la
 NOTHING = Capacity()
 # In a market with more devices than that, some of the latest run what is run at all.
 KINDS_LOOKED_AT_MAX = 200
-# A comparison of a job with 200 devices takes a millisecond, so its result is kept. A client that
-# lists jobs again and again would otherwise delay all others.
-LACKS_KEPT_FROM_DEVICES = 20
-LACKS_KEPT_SECONDS = 2.0
-LACKS_KEPT_MAX = 4_096
 # Devices that have left are passed over: a tenth of a millisecond.
 LATEST_LOOKED_AT_MAX = 2_000
-# A device that has as many jobs as it may, and offers to do more, is tried again after so long:
-# nobody says here when it has finished one. All devices of a full owner wait for the same time.
-FULL_SECONDS = 5.0
-# An agent asks again at once, or after a minute if the marketplace was away for long.
-AGENT_AWAY_SECONDS = 120.0
-# An agent that breaks its request off asks again at once, or has left.
-BROKEN_OFF_SECONDS = 10.0
-# So many jobs on average end before a device is asked to show what it has, so that it does not know
-# when; each time takes it some seconds, in which it gets no job.
-BENCHMARK_ONE_IN = 8
 # Each device has some, and an empty set of its own takes 216 bytes.
 NO_ATTEMPTS: Final[frozenset[tuple[str, int]]] = frozenset()
 NO_ACTIONS: Final[frozenset[Action]] = frozenset()
@@ -116,6 +101,37 @@ class DispatchTerms(Struct, frozen=True):
     sign_seconds: float = 50.0
     held_max: int = 10_000
     benchmark_seconds: int = 0
+
+
+class DispatchPace(Struct, frozen=True):
+    """The times and sizes of the dispatch that no operator decides.
+
+    Attributes:
+        full_seconds: a device with as many jobs as it may have, which offers to do more, is tried
+            again after so long: the end of a job is not reported here. All devices of a full owner
+            wait for the same time.
+        away_seconds: an agent is away after so long; it asks again at once, or after a minute if
+            the marketplace was away for long.
+        broken_off_seconds: an agent that breaks its request off asks again at once, or has left.
+        benchmark_one_in: so many jobs on average end before a device is asked for a benchmark, so
+            that the moment cannot be foreseen; the device gets no job for some seconds then.
+        kept_from_devices: with so many devices the result of a comparison with a job is kept. One
+            with 200 devices takes a millisecond, and a client that lists jobs again and again would
+            delay all others.
+        kept_seconds: for so long.
+        kept_max: so many results.
+    """
+
+    full_seconds: float = 5.0
+    away_seconds: float = 120.0
+    broken_off_seconds: float = 10.0
+    benchmark_one_in: int = 8
+    kept_from_devices: int = 20
+    kept_seconds: float = 2.0
+    kept_max: int = 4_096
+
+
+USUAL_PACE = DispatchPace()
 
 
 class Agent(Struct, frozen=True):
@@ -282,14 +298,14 @@ class _Device:
         self.claiming = 0
         self.settled: asyncio.Future[None] | None = None
 
-    def is_asking(self, now: float) -> bool:
+    def is_asking(self, now: float, pace: DispatchPace) -> bool:
         """Say whether its agent asks for work: a request is held, or one ended lately."""
-        seconds = BROKEN_OFF_SECONDS if self.has_broken_off else AGENT_AWAY_SECONDS
+        seconds = pace.broken_off_seconds if self.has_broken_off else pace.away_seconds
         return self.request is not None or now - self.asked_at <= seconds
 
-    def is_for(self, agent: Agent, now: float) -> bool:
+    def is_for(self, agent: Agent, now: float, pace: DispatchPace) -> bool:
         """Note who asks; say whether that is not an agent in whose place another one works."""
-        is_away = self.request is None and now - self.asked_at > AGENT_AWAY_SECONDS
+        is_away = self.request is None and now - self.asked_at > pace.away_seconds
         if self.has_other(agent) and agent.since < self.agent.since and not is_away:
             return False
         if agent.name:
@@ -399,6 +415,9 @@ class Dispatch:
         specs: reads payloads with their secrets.
         bounds: returns how much a device may have at once.
         terms: how requests are answered; may be replaced.
+        end_unreadable: ends a job whose secrets cannot be read any more.
+        samples: gives jobs whose answers are known; None where there are none.
+        pace: times and sizes; may be replaced.
     """
 
     def __init__(
@@ -408,18 +427,20 @@ class Dispatch:
         specs: Specs,
         bounds: Callable[[], Bounds],
         terms: DispatchTerms,
+        end_unreadable: Callable[[str], Awaitable[None]],
+        samples: SampleSource | None = None,
+        pace: DispatchPace = USUAL_PACE,
     ) -> None:
         self.terms = terms
-        # Where there are samples, whoever gives them puts itself here.
-        self.samples: SampleSource | None = None
-        # Who ends jobs whose secrets cannot be read puts itself here.
-        self.on_unreadable: Callable[[str], Awaitable[None]] | None = None
+        self.pace = pace
         self.claims = Claims(context, bounds)
         self.jobs = JobBook()
         self._store = context.store
         self._now = context.now
         self._waking = waking
         self._specs = specs
+        self._end_unreadable = end_unreadable
+        self._samples = samples
         self._devices: OrderedDict[str, _Device] = OrderedDict()
         # Comparisons of jobs with the devices, each until a time of the loop.
         self._lacks: dict[
@@ -479,7 +500,7 @@ class Dispatch:
         known = self._devices.get(device_id)
         if known is None or known.offer is None:
             return None
-        return known.is_asking(asyncio.get_running_loop().time())
+        return known.is_asking(asyncio.get_running_loop().time(), self.pace)
 
     def slots(self, device_id: str) -> int | None:
         """Return for how many more jobs a device last had room; None if it never said."""
@@ -518,16 +539,16 @@ class Dispatch:
             price: its price as in an `Offer`; None for one that every device takes.
             failed: the owners whose devices have failed at it.
         """
-        if len(self._devices) < LACKS_KEPT_FROM_DEVICES:
+        if len(self._devices) < self.pace.kept_from_devices:
             return self._compared(needs, price, failed)
         key, now = (needs, price, failed), asyncio.get_running_loop().time()
         kept = self._lacks.get(key)
         if kept is not None and now < kept[0]:
             return kept[1]
-        if len(self._lacks) >= LACKS_KEPT_MAX:
+        if len(self._lacks) >= self.pace.kept_max:
             self._lacks.clear()
         found = self._compared(needs, price, failed)
-        self._lacks[key] = now + LACKS_KEPT_SECONDS, found
+        self._lacks[key] = now + self.pace.kept_seconds, found
         return found
 
     def _compared(self, needs: Needs, price: int | None, failed: Container[str]) -> Lacking | None:
@@ -568,7 +589,7 @@ class Dispatch:
         """Yield the devices that ask for work here now; devices may come and go meanwhile."""
         now = asyncio.get_running_loop().time()
         for device in tuple(self._devices.values()):
-            if device.offer is not None and device.is_asking(now):
+            if device.offer is not None and device.is_asking(now, self.pace):
                 yield Supplying(
                     device.offer,
                     device.whole,
@@ -582,7 +603,7 @@ class Dispatch:
         """Yield the devices that ask for work now and asked last, with their offers."""
         now = asyncio.get_running_loop().time()
         latest = islice(reversed(self._devices.values()), LATEST_LOOKED_AT_MAX)
-        asking = (device for device in latest if device.is_asking(now))
+        asking = (device for device in latest if device.is_asking(now, self.pace))
         for device in islice(asking, KINDS_LOOKED_AT_MAX):
             if device.offer is not None:
                 yield device, device.offer
@@ -616,7 +637,7 @@ class Dispatch:
             StoreError: nothing was given to the device, as far as is known.
         """
         device = self._device(row.id)
-        if not device.is_for(ask.agent, asyncio.get_running_loop().time()):
+        if not device.is_for(ask.agent, asyncio.get_running_loop().time(), self.pace):
             return replaced(ask)
         earlier, request = device.request, _Request(row, device, ask, say_held)
         del row  # of twenty fields; thousands wait here
@@ -663,7 +684,7 @@ class Dispatch:
             if not request.claiming and (seconds <= 0 or self._is_draining):
                 break
             is_full = request.offer is not ask.offer or self._is_full(request.owner)
-            await self._wait(request, min(seconds, FULL_SECONDS) if is_full else seconds)
+            await self._wait(request, min(seconds, self.pace.full_seconds) if is_full else seconds)
             if is_full:
                 request.offer = ask.offer
             if request.error is not None:
@@ -756,10 +777,6 @@ class Dispatch:
                 jobs.append(GivenJob(row, payload))
         return jobs
 
-    async def _end_unreadable(self, job_id: str) -> None:
-        if self.on_unreadable is not None:
-            await self.on_unreadable(job_id)
-
     def _payload(self, row: GivenRow) -> bytes | None:
         """Return a payload with its secrets; nearly all have none, and are as they were stored.
 
@@ -824,7 +841,7 @@ class Dispatch:
         if not seconds or not is_free or request.offer.capacity.slots < 1:
             return False
         now = asyncio.get_running_loop().time()
-        if now - device.benchmark_at < seconds or secrets.randbelow(BENCHMARK_ONE_IN):
+        if now - device.benchmark_at < seconds or secrets.randbelow(self.pace.benchmark_one_in):
             return False
         rows = await self._store.read(benchmark_queries.find, [request.device_id])
         row = rows.get(request.device_id)
@@ -834,11 +851,11 @@ class Dispatch:
     async def _sample(self, request: _Request) -> GivenRow | None:
         """Give a device a sample, if it gets one now: else when it is looked up the next time."""
         device = request.device
-        if self.samples is None or self._is_draining or request.offer.capacity.slots < 1:
+        if self._samples is None or self._is_draining or request.offer.capacity.slots < 1:
             return None
         device.claiming += 1  # a later request waits, and looks up what this one was given
         try:
-            row = await self.samples.give(request.device_id, request.offer)
+            row = await self._samples.give(request.device_id, request.offer)
         except BaseException:
             device.is_certain = False
             raise
@@ -850,7 +867,7 @@ class Dispatch:
         return row
 
     async def _look_up(self, questions: Sequence[_Question]) -> dict[_Question, _Found]:
-        return await self._store.read(_look, questions, self.samples)
+        return await self._store.read(_look, questions, self._samples)
 
     # --- matching ---------------------------------------------------------------------------
 
@@ -941,7 +958,7 @@ class Dispatch:
         now = asyncio.get_running_loop().time()
         for other in [each for each, until in self._full_until.items() if until <= now]:
             del self._full_until[other]
-        self._full_until[owner] = now + FULL_SECONDS
+        self._full_until[owner] = now + self.pace.full_seconds
 
     def _is_full(self, owner: str) -> bool:
         until = self._full_until.get(owner)

@@ -60,11 +60,12 @@ class Listener(Protocol):
 class EventHub:
     """Passes on what was recorded, to readers here and to other daemons.
 
-    `is_shared` says that there are others: whoever builds the daemon knows.
+    Args:
+        is_shared: whether there are other daemons on the database.
     """
 
-    def __init__(self) -> None:
-        self.is_shared = False
+    def __init__(self, *, is_shared: bool = False) -> None:
+        self.is_shared = is_shared
         # Which daemon says it: notices come back to whoever sent them.
         self._origin = secrets.token_hex(8)
         self._listeners: list[Listener] = []

@@ -231,8 +231,6 @@ class MyExit(Struct, frozen=True):
 class Exits:
     """Knows which devices are exits, what they may carry, and what they have carried and earned.
 
-    `attached` is replaced by the daemon once exits can attach.
-
     Args:
         context: the store, identifiers and the time.
         devices: know the tokens of devices.
@@ -240,7 +238,7 @@ class Exits:
     """
 
     def __init__(self, context: Context, devices: Devices, terms: ExitTerms) -> None:
-        self.attached: Attached = NoneAttached()
+        self._attached: Attached = NoneAttached()
         self.terms = terms
         self.text = text_of(terms)
         self.terms_hash = hashlib.sha256(self.text.encode()).hexdigest()
@@ -254,6 +252,18 @@ class Exits:
         # at the last look.
         self._recorded: dict[str, OriginRow] = {}
         self._standings: dict[str, StandingRow] = {}
+
+    @property
+    def attached(self) -> Attached:
+        """The exits that are attached; none until the port of exits has joined."""
+        return self._attached
+
+    def join(self, attached: Attached) -> None:
+        """Ask `attached` from now on which exits are attached.
+
+        The port of exits asks this which devices may attach, so it is built later.
+        """
+        self._attached = attached
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """Have `changed` called with each device that may do less, or other things, than before.

@@ -222,11 +222,11 @@ class Logs:
         context: the store and the time.
         terms: what is kept, and how fast it may come.
         seconds: a clock that cannot be set, in seconds.
+        renewed: called with an attempt (job, number) whose log arrives, which is a sign of life.
         is_shared: whether other daemons work on the same store and the same folder.
 
     Attributes:
         readers: those who read live.
-        renewed: told of an attempt (job, number) that sends its log: a sign of life.
         totals: what was taken.
     """
 
@@ -235,16 +235,17 @@ class Logs:
         context: Context,
         terms: LogTerms,
         seconds: Callable[[], float],
+        renewed: Callable[[str, int], None],
         *,
         is_shared: bool = False,
     ) -> None:
         self.readers = Readers(context.store, is_shared=is_shared)
-        self.renewed: Callable[[str, int], None] | None = None
         self.totals = Totals()
         self._store = context.store
         self._now = context.now
         self._terms = terms
         self._seconds = seconds
+        self._renewed = renewed
         self._is_shared = is_shared
         self._files = LogFiles(
             terms.folder,
@@ -349,8 +350,7 @@ class Logs:
         self._open.move_to_end(attempt.job_id)
         self._forget_some()
         log.checked_at = now
-        if self.renewed is not None:
-            self.renewed(attempt.job_id, attempt.number)
+        self._renewed(attempt.job_id, attempt.number)
         return log
 
     def begun(self, device_id: str, attempt: Attempt, *, is_new: bool) -> None:

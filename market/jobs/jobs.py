@@ -28,6 +28,7 @@ from market.events.idempotency import Receipt
 from market.events.recording import record
 from market.jobs import copies, offers, owner_slots, postings, reviews
 from market.jobs.chances import attempt_outcome
+from market.jobs.changes import JobChanges
 from market.jobs.copies import Copying
 from market.jobs.kinds.base import Report
 from market.jobs.matching import Needs, Offer
@@ -140,9 +141,11 @@ class Jobs:
         context: the store, identifiers and the time.
         overdue: knows which attempts have ended without a word.
         terms: what the operator decides.
-        bounds: how much one user or device may have open at once; may be replaced.
+        bounds: returns how much one user or device may have open at once.
         specs: stores what jobs run.
         waking: passes on that jobs wait, and that devices have something to hear.
+        logs: keep the logs of attempts.
+        changes: notified of each attempt that began, was ready, or ended.
     """
 
     def __init__(
@@ -150,28 +153,26 @@ class Jobs:
         context: Context,
         overdue: Overdue,
         terms: JobTerms,
-        bounds: Bounds,
+        bounds: Callable[[], Bounds],
         specs: Specs,
         waking: Waking,
+        logs: AttemptLogs,
+        changes: JobChanges,
     ) -> None:
-        self.bounds = bounds
-        # Whoever keeps logs puts itself here.
-        self.logs: AttemptLogs | None = None
-        # Returns the last word of a device about itself; requests for work say more than reports.
-        self.offer_of: Callable[[DeviceRow], Offer] = offers.reported
-        # And whoever replaces replicas; it neither waits nor raises.
-        self.on_change: Callable[[str], None] | None = None
         # How many attempts ended here, by outcome.
         self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
+        self.bounds = bounds
         self._specs = specs
         self._waking = waking
+        self._logs = logs
+        self._changes = changes
         self._terms = terms
         self._context = context
         self._store = context.store
         self._overdue = overdue
         self._identifiers = context.identifiers
         self._now = context.now
-        self.outcomes = Outcomes(context, terms, lambda: self.bounds)
+        self.outcomes = Outcomes(context, terms, bounds)
         self._has_warned_of_key = False
         self._refusals = Throttle(REFUSALS_MAX, REFUSALS_SECONDS, context.now)
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
@@ -252,7 +253,7 @@ class Jobs:
                     postings.create,
                     self._context,
                     order,
-                    self.bounds,
+                    self.bounds(),
                 )
         except MarketError as error:
             if error.code is not Code.INSUFFICIENT_FUNDS:
@@ -408,13 +409,16 @@ class Jobs:
                 if error.code is not Code.JOB_OVER:
                     raise
 
-    async def accept(self, device: DeviceRow, job_id: str, network: str = "") -> JobRow:
+    async def accept(
+        self, device: DeviceRow, job_id: str, network: str = "", offer: Offer | None = None
+    ) -> JobRow:
         """Let a device run a waiting job; doing it again while it runs there changes nothing.
 
         Args:
             device: which accepts it.
             job_id: the job.
             network: where the device is (`market.base.networks.site`).
+            offer: what it last said of itself (`Dispatch.offer_of`); None for its last report.
 
         Raises:
             MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
@@ -422,8 +426,8 @@ class Jobs:
                 several copies, and the device's owner or network has another one, or has put it
                 up; `worker_unauthorized`, when the device was revoked meanwhile.
         """
-        taker = _Taker(device, self.offer_of(device), network)
-        job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds)
+        taker = _Taker(device, offers.reported(device) if offer is None else offer, network)
+        job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds())
         self._waking.gone([job_id])
         for other in others:  # other devices may have these now
             self._waking.job(other)
@@ -491,12 +495,12 @@ class Jobs:
         self, job_id: str, attempt: int | None, announced: Mapping[str, int] | None
     ) -> bool:
         """Say whether as much of the log of an attempt has arrived as its device announces."""
-        if not announced or self.logs is None:
+        if not announced:
             return True
         if attempt is None:
             message = "attempt must say which log it is."
             raise MarketError(Code.INVALID_FIELD, message, field="attempt")
-        stored = await self.logs.stored(job_id, attempt)
+        stored = await self._logs.stored(job_id, attempt)
         return all(stored.get(stream, 0) >= size for stream, size in announced.items())
 
     async def fail(
@@ -566,8 +570,7 @@ class Jobs:
 
     def _changed(self, job: JobRow) -> None:
         """Notify the logs and the rollouts that an attempt began or ended."""
-        if self.logs is not None:
-            self.logs.changed(job.id)
+        self._logs.changed(job.id)
         self._replica_changed(job)
 
     def _replica_changed(self, job: JobRow) -> None:
@@ -577,8 +580,7 @@ class Jobs:
 
     def changed(self, job_id: str) -> None:
         """Notify the rollouts that an attempt began, was ready, or ended."""
-        if self.on_change is not None:
-            self.on_change(job_id)
+        self._changes.changed(job_id)
 
     async def expire(self) -> int:
         """Cancel jobs that have waited for a worker for too long; return how many.

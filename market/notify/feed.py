@@ -27,17 +27,12 @@ from storage.engines.errors import StoreError, level_of
 from storage.events import events as queries
 from storage.events.events import EventRow
 
-HEARTBEAT_SECONDS = 15.0
 # Of one login: tabs of a browser share one stream, and so do programs with any sense.
 STREAMS_PER_LOGIN_MAX = 4
-STREAMS_PER_USER_MAX = 32
 # For how much longer than its identifier says an event may take to be committed. Units of work have
 # time limits of seconds.
 OVERLAP_SECONDS = 30
 RETENTION_SECONDS = 30 * 86_400
-PAGE_MAX_EVENTS = 100
-# Events that wait for a reader: a second of a busy buyer. One with more of them reads the store.
-QUEUED_MAX_EVENTS = 100
 # Sessions of which a frame waits for a reader.
 QUEUED_MAX_FRAMES = 1_000
 # Frames that all streams of a user together get in a round. Sending one takes fifty microseconds:
@@ -49,13 +44,9 @@ SENT_MAX_EVENTS = 5_000
 # Events of other daemons that are looked up together, and how many may wait for that.
 FETCH_MAX_EVENTS = 500
 UNFETCHED_MAX_EVENTS = 20_000
-# How often the database is watched for commits of programs beside this service, such as
-# `proxyd wallet deposit`. Theirs take less than the overlap from the identifier to the commit.
-WATCH_SECONDS = 1.0
+# Programs beside this service take less from the identifier to the commit.
 WATCH_OVERLAP_SECONDS = 5
 FAILED_SECONDS = 1.0
-DELETED_MAX_EVENTS = 5_000
-DELETED_MAX_TIMES = 20
 
 _logger = logging.getLogger("events")
 
@@ -64,6 +55,33 @@ class EventFeedTerms(Struct, frozen=True):
     """How many may follow at once, of all logins together; may be replaced."""
 
     streams: int = 500
+
+
+class FeedPace(Struct, frozen=True):
+    """The times and sizes of the feed.
+
+    Attributes:
+        heartbeat_seconds: a stream without events carries something so often.
+        watch_seconds: between two looks for commits of programs beside this service, such as
+            `proxyd wallet deposit`.
+        streams_per_user: of one user at once.
+        page_events: read from the store at once.
+        queued_events: of one reader, about a second of a busy buyer; a reader with more of them
+            reads the store.
+        deleted_events: in one transaction of a sweep.
+        deleted_times: transactions of one sweep.
+    """
+
+    heartbeat_seconds: float = 15.0
+    watch_seconds: float = 1.0
+    streams_per_user: int = 32
+    page_events: int = 100
+    queued_events: int = 100
+    deleted_events: int = 5_000
+    deleted_times: int = 20
+
+
+USUAL_PACE = FeedPace()
 
 
 class Bye(Enum):
@@ -101,6 +119,7 @@ class _Reader:
 
     __slots__ = (
         "_frames",
+        "_queued_max",
         "_rows",
         "_sent",
         "behind",
@@ -113,8 +132,9 @@ class _Reader:
         "woken",
     )
 
-    def __init__(self, wanted: Wanted, now: int) -> None:
+    def __init__(self, wanted: Wanted, now: int, queued_max: int) -> None:
         self.wanted = wanted
+        self._queued_max = queued_max
         self.looked_at = now
         self.woken = asyncio.Event()
         self.behind: str | None = None
@@ -130,7 +150,7 @@ class _Reader:
         """Have an event wait, if it is wanted."""
         if self.wanted.types and row.type not in self.wanted.types:
             return
-        if self.behind is None and len(self._rows) >= QUEUED_MAX_EVENTS:
+        if self.behind is None and len(self._rows) >= self._queued_max:
             self.behind = min(each.id for each in self._rows)
             self._rows.clear()
         if self.behind is None:
@@ -188,10 +208,18 @@ class EventFeed:
         context: the store, the time, and what was recorded.
         terms: how many may follow; may be replaced.
         usage: makes frames of live usage.
+        pace: times and sizes; may be replaced.
     """
 
-    def __init__(self, context: Context, terms: EventFeedTerms, usage: LiveUsage) -> None:
+    def __init__(
+        self,
+        context: Context,
+        terms: EventFeedTerms,
+        usage: LiveUsage,
+        pace: FeedPace = USUAL_PACE,
+    ) -> None:
         self.terms = terms
+        self.pace = pace
         self._store = context.store
         self._now = context.now
         self._identifiers = context.identifiers
@@ -247,8 +275,8 @@ class EventFeed:
         """
         before = beginning_of(self._now() - RETENTION_SECONDS)
         deleted = 0
-        for _ in range(DELETED_MAX_TIMES):
-            most = DELETED_MAX_EVENTS
+        for _ in range(self.pace.deleted_times):
+            most = self.pace.deleted_events
             gone = await self._store.write(queries.delete_before, before, limit=most)
             deleted += gone
             if gone < most:
@@ -267,7 +295,7 @@ class EventFeed:
     ) -> AsyncGenerator[Item, None]:
         """Yield what happens to a user, until the reader goes or the daemon stops.
 
-        The first item comes at once, and one at least every `HEARTBEAT_SECONDS`. To whom nothing
+        The first item comes at once, and one at least every `heartbeat_seconds`. To whom nothing
         was missed it says where to go on from if the stream breaks before there is an event. An
         event that was committed before that item is not new: no later item repeats it.
 
@@ -301,7 +329,7 @@ class EventFeed:
         if since is not None:
             async for row in self._missed(user_id, reader, _overlapping(since)):
                 yield row
-        heartbeat_at = _loop_time() + HEARTBEAT_SECONDS
+        heartbeat_at = _loop_time() + self.pace.heartbeat_seconds
         while True:
             async for item in self._due(user_id, reader):
                 yield item
@@ -311,7 +339,7 @@ class EventFeed:
             if _loop_time() >= heartbeat_at:
                 yield Idle()
                 reader.must_look = True
-                heartbeat_at = _loop_time() + HEARTBEAT_SECONDS
+                heartbeat_at = _loop_time() + self.pace.heartbeat_seconds
                 continue
             await _woken(reader.woken, heartbeat_at - _loop_time())
 
@@ -341,7 +369,7 @@ class EventFeed:
         types = reader.wanted.types
         while True:
             rows, after = await self._store.read(
-                queries.page_on, user_id, types=types, after=after, limit=PAGE_MAX_EVENTS
+                queries.page_on, user_id, types=types, after=after, limit=self.pace.page_events
             )
             for row in rows:
                 if reader.end is not None:
@@ -355,11 +383,11 @@ class EventFeed:
     def _reading(self, user_id: str, login_id: str, wanted: Wanted) -> Iterator[_Reader]:
         readers = self._by_user.get(user_id, set())
         # As with other slots, nobody has more of them than are left for the others.
-        left = min(STREAMS_PER_USER_MAX, self.terms.streams - self._count)
+        left = min(self.pace.streams_per_user, self.terms.streams - self._count)
         is_full = len(readers) >= left
         if is_full or self._by_login.get(login_id, 0) >= STREAMS_PER_LOGIN_MAX:
             raise MarketError(Code.TOO_BUSY)
-        reader = _Reader(wanted, self._now())
+        reader = _Reader(wanted, self._now(), self.pace.queued_events)
         if self._has_ended:
             reader.finish(Bye.DRAINING)
         self._by_user.setdefault(user_id, readers).add(reader)
@@ -463,7 +491,7 @@ class EventFeed:
         """
         seen = self._store.version()
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.sleep(self.pace.watch_seconds)
             version = self._store.version()
             if version is None or version == seen or not self._by_user:
                 continue

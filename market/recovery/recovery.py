@@ -48,8 +48,6 @@ _logger = logging.getLogger("recovery")
 class Recovery:
     """Sends secrets by mail and accepts them back.
 
-    `on_revoked` is called with the worker tokens that a reset has revoked.
-
     Args:
         context: the store, identifiers and the time.
         passwords: hashes new ones.
@@ -58,6 +56,7 @@ class Recovery:
         letters: e-mails to users.
         accounts: forgets the failed logins of users who prove their address.
         limits: how often a client may fail.
+        on_revoked: called with the worker tokens that a reset has revoked.
     """
 
     def __init__(
@@ -69,8 +68,9 @@ class Recovery:
         letters: Letters,
         accounts: Accounts,
         limits: LoginLimits,
+        on_revoked: Callable[[Sequence[Revoked]], Awaitable[None]],
     ) -> None:
-        self.on_revoked: Callable[[Sequence[Revoked]], Awaitable[None]] = _ignored
+        self._on_revoked = on_revoked
         self._letters = letters
         self._accounts = accounts
         self._failures = Throttle(limits.failures_per_client, LOGIN_WINDOW_SECONDS, context.now)
@@ -139,7 +139,7 @@ class Recovery:
             )
         self._accounts.forgive(email)
         self._letters.wake()
-        await self.on_revoked(revoked)
+        await self._on_revoked(revoked)
 
     async def run(self) -> None:
         """Send what `forgot` was asked for, until cancelled."""
@@ -205,10 +205,6 @@ async def _use(tx: Transaction, token_hash: str, purpose: str, now: int) -> str:
 
 async def _verify(tx: Transaction, token_hash: str, now: int) -> None:
     await users.set_email_verified(tx, await _use(tx, token_hash, "verify", now), now)
-
-
-async def _ignored(_: Sequence[Revoked]) -> None:
-    """Do nothing with revoked tokens: no device can be known here."""
 
 
 async def _reset(

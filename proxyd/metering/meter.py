@@ -34,6 +34,7 @@ def solo_meter(
     *,
     connections_per_session: int,
     bytes_per_second: int = 0,
+    forgotten: Callable[[str], None] | None = None,
 ) -> "Meter":
     """Return the meter of a daemon that is alone on its database.
 
@@ -42,8 +43,9 @@ def solo_meter(
         now: the wall clock, in UTC seconds.
         connections_per_session: how many may be open at once.
         bytes_per_second: how fast a session may go; 0 for as fast as it can.
+        forgotten: called with each session that is not known here any more.
     """
-    sessions, tallies, wake = Sessions(), Tallies(), asyncio.Event()
+    sessions, tallies, wake = Sessions(forgotten), Tallies(), asyncio.Event()
     settler = Settler(leases, sessions, wake)
     writer = SoloWriter(leases, sessions, settler, tallies)
     admission = Admission(
@@ -65,6 +67,7 @@ def cluster_meter(
     *,
     connections_per_session: int,
     bytes_per_second: int = 0,
+    forgotten: Callable[[str], None] | None = None,
 ) -> tuple["Meter", ClusterWriter]:
     """Return the meter of one node among several, and its writer, which hears the others.
 
@@ -74,8 +77,9 @@ def cluster_meter(
         fence: until when bytes may be handed out.
         connections_per_session: how many may be open at once on this node.
         bytes_per_second: how fast a session may go on this node; 0 for as fast as it can.
+        forgotten: as for `solo_meter`.
     """
-    sessions, tallies, wake = Sessions(), Tallies(), asyncio.Event()
+    sessions, tallies, wake = Sessions(forgotten), Tallies(), asyncio.Event()
     settler = Settler(leases, sessions, wake)
     writer = ClusterWriter(leases, sessions, settler, tallies, fence, wake)
     admission = Admission(

@@ -32,14 +32,17 @@ class Sessions:
 
     `opening` has an event for each session that is being leased, set when that is over. `pending`
     has, for each session that has any, the addresses that are to be proved, and from when on (loop
-    time) that may be tried. `forgotten` is called with each session that is over for so long that
-    nobody comes for it any more.
+    time) that may be tried.
+
+    Args:
+        forgotten: called with each session that is over for so long that nobody comes for it any
+            more; None where nobody wants to know.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forgotten: Callable[[str], None] | None = None) -> None:
         self.opening: dict[str, asyncio.Event] = {}
         self.pending: dict[str, dict[str, float]] = {}
-        self.forgotten: Callable[[str], None] | None = None
+        self._forgotten = forgotten
         self._by_id: dict[str, LiveSession] = {}
         self._by_username: dict[str, LiveSession] = {}
         self._by_entry: dict[Entry, LiveSession] = {}
@@ -202,8 +205,8 @@ class Sessions:
                 continue
             if session is not None:
                 self._forget(session)
-            if self.forgotten is not None:
-                self.forgotten(session_id)
+            if self._forgotten is not None:
+                self._forgotten(session_id)
 
     def _forget(self, session: LiveSession) -> None:
         if self._by_id.get(session.id) is session:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NoReturn
@@ -16,10 +16,10 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from api.reverse.server import AppServer
-from market.deploys.rollouts import Rollouts
 from market.dispatch.dispatch import Dispatch
 from market.files.artifacts import Traffic
 from market.files.logs import Logs
+from market.market import Market
 from market.money.money import MICRO
 from market.notify.webhooks import Webhooks
 from proxyd.counters import LATENCY_BOUNDS_SECONDS, Latency
@@ -55,7 +55,11 @@ _logger = logging.getLogger("metrics")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The parts that the numbers are read from; `way` is how the data path runs."""
+    """The parts that the numbers are read from; `way` is how the data path runs.
+
+    Without `market` this process has the proxy alone; `apps`, `exits` and `tunnels` are None where
+    apps are not reached and devices cannot attach.
+    """
 
     gateway: Gateway
     meter: Meter
@@ -63,6 +67,10 @@ class Sources:
     access_log: AccessLog | None
     version: str
     way: str
+    market: Market | None = None
+    apps: AppServer | None = None
+    exits: ExitListener | None = None
+    tunnels: DeviceTunnels | None = None
 
 
 class Metrics(Collector):
@@ -75,22 +83,12 @@ class Metrics(Collector):
 
     def __init__(self, sources: Sources, role: Role | None = None) -> None:
         self._sources = sources
-        self._emails: Callable[[], int] | None = None
-        self._webhooks: Webhooks | None = None
-        self._exits: ExitListener | None = None
-        self._tunnels: DeviceTunnels | None = None
         self._lag = Latency()
         self._highest_traffic = (0, 0)  # bytes up and down, as they were last rendered
         self._ledger: list[TotalRow] = []
         self._jobs: list[StateRow] = []
         self._deploys: list[RolloutStateRow] = []
         self._samples: list[OutcomeRow] = []
-        self._attempts: Callable[[], Mapping[str, int]] | None = None
-        self._dispatch: Dispatch | None = None
-        self._files: Traffic | None = None
-        self._logs: Logs | None = None
-        self._rollouts: Rollouts | None = None
-        self._apps: AppServer | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.process = ProcessMetrics()
@@ -100,46 +98,6 @@ class Metrics(Collector):
             self.shared = SharedMetrics(role, self._registry.collect)
             self._all = CollectorRegistry(auto_describe=False)
             self._all.register(self.shared)
-
-    def count_emails(self, waiting: Callable[[], int]) -> None:
-        """Have the e-mails counted that wait, where this process sends them."""
-        self._emails = waiting
-
-    def count_webhooks(self, webhooks: Webhooks) -> None:
-        """Have deliveries of webhooks counted, where this process sends them."""
-        self._webhooks = webhooks
-
-    def count_logs(self, logs: Logs) -> None:
-        """Have logs of jobs counted, where this process has the marketplace."""
-        self._logs = logs
-
-    def count_attempts(self, ends: Callable[[], Mapping[str, int]]) -> None:
-        """Have attempts counted by how they ended, where this process has the marketplace."""
-        self._attempts = ends
-
-    def count_dispatch(self, dispatch: Dispatch) -> None:
-        """Have jobs and devices counted that wait for each other, where they do so."""
-        self._dispatch = dispatch
-
-    def count_rollouts(self, rollouts: Rollouts) -> None:
-        """Have replicas counted that were started and stopped, where this process does so."""
-        self._rollouts = rollouts
-
-    def count_artifacts(self, traffic: Traffic) -> None:
-        """Have the files of jobs counted, where this process has the marketplace."""
-        self._files = traffic
-
-    def count_apps(self, server: AppServer) -> None:
-        """Have streams into apps counted, where they are reached."""
-        self._apps = server
-
-    def count_exits(self, listener: ExitListener) -> None:
-        """Have exits counted, where they may attach."""
-        self._exits = listener
-
-    def count_tunnels(self, tunnels: DeviceTunnels) -> None:
-        """Have streams into jobs counted, where devices may attach."""
-        self._tunnels = tunnels
 
     def render(self) -> bytes:
         """Return every metric as text (Prometheus' exposition format, version 0.0.4).
@@ -158,10 +116,10 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read the counters."""
         yield from self._proxy()
-        if self._exits is not None:
-            yield from _exits(self._exits)
-        if self._tunnels is not None:
-            yield from _tunnel_metrics(self._tunnels)
+        if self._sources.exits is not None:
+            yield from _exits(self._sources.exits)
+        if self._sources.tunnels is not None:
+            yield from _tunnel_metrics(self._sources.tunnels)
         yield from self._rest()
         yield from self._money()
 
@@ -240,10 +198,10 @@ class Metrics(Collector):
             label="operation",
         )
         yield from _database(sources.store.health())
-        if self._emails is not None:
-            yield _gauge("proxyd_mail_waiting", "E-mails that wait", self._emails())
-        if self._webhooks is not None:
-            yield from _deliveries(self._webhooks)
+        if sources.market is not None:
+            waiting = sources.market.emails.waiting
+            yield _gauge("proxyd_mail_waiting", "E-mails that wait", waiting)
+            yield from _deliveries(sources.market.webhooks)
         log = sources.access_log
         yield _count("proxyd_access_records", "Records written", log.written if log else 0)
         yield _count("proxyd_access_dropped", "Records dropped", log.dropped if log else 0)
@@ -260,19 +218,17 @@ class Metrics(Collector):
         for row in self._ledger:
             money.add_metric([row.kind, row.currency], row.amount / MICRO)
         yield money
-        yield from self._work()
-        if self._dispatch is not None:
-            yield from _dispatched(self._dispatch)
-        if self._files is not None:
-            yield from _artifacts(self._files)
+        market = self._sources.market
+        if market is not None:
+            yield from self._work(market)
+            yield from _dispatched(market.dispatch)
+            yield from _artifacts(market.artifacts.traffic)
 
-    def _work(self) -> Iterator[Metric]:
-        if self._attempts is None:
-            return
+    def _work(self, market: Market) -> Iterator[Metric]:
         ends = CounterMetricFamily(
             "proxyd_attempts", "Attempts at jobs that ended", labels=["outcome"]
         )
-        for outcome, number in self._attempts().items():
+        for outcome, number in market.jobs.ends.items():
             ends.add_metric([outcome], number)
         yield ends
         jobs = GaugeMetricFamily("proxyd_jobs", "Open jobs, and those in review", labels=["state"])
@@ -294,13 +250,12 @@ class Metrics(Collector):
         for outcome in SAMPLE_OUTCOMES:
             samples.add_metric([outcome], outcomes.get(outcome, 0))
         yield samples
-        if self._rollouts is not None:
-            replicas = CounterMetricFamily(
-                "proxyd_rollout_replicas", "Replicas started and stopped", labels=["step"]
-            )
-            replicas.add_metric(["start"], self._rollouts.started)
-            replicas.add_metric(["stop"], self._rollouts.stopped)
-            yield replicas
+        replicas = CounterMetricFamily(
+            "proxyd_rollout_replicas", "Replicas started and stopped", labels=["step"]
+        )
+        replicas.add_metric(["start"], market.rollouts.started)
+        replicas.add_metric(["stop"], market.rollouts.stopped)
+        yield replicas
         deploys = GaugeMetricFamily(
             "proxyd_deploys", "Deploys that say what they run and are not over", labels=["state"]
         )
@@ -308,15 +263,16 @@ class Metrics(Collector):
         for state in ROLLOUT_STATES:
             deploys.add_metric([state], counts.get(state, 0))
         yield deploys
-        if self._apps is not None:
-            yield from _apps(self._apps)
-        logs = self._logs
-        if logs is not None:
-            totals = logs.totals
-            yield _count("proxyd_log_bytes", "Bytes of logs stored", totals.stored_bytes)
-            refused = totals.refused_bytes
-            yield _count("proxyd_log_bytes_refused", "Bytes of logs without room", refused)
-            yield _gauge("proxyd_log_readers", "Buyers who follow a log", len(logs.readers))
+        if self._sources.apps is not None:
+            yield from _apps(self._sources.apps)
+        yield from _logs(market.logs)
+
+
+def _logs(logs: Logs) -> Iterator[Metric]:
+    totals = logs.totals
+    yield _count("proxyd_log_bytes", "Bytes of logs stored", totals.stored_bytes)
+    yield _count("proxyd_log_bytes_refused", "Bytes of logs without room", totals.refused_bytes)
+    yield _gauge("proxyd_log_readers", "Buyers who follow a log", len(logs.readers))
 
 
 def _database(health: Health) -> Iterator[Metric]:

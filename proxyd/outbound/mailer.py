@@ -26,15 +26,6 @@ from storage.engines.errors import StoreError, level_of
 SENDERS = 8  # mail servers let one client have ten connections or more
 # Retries may have half of the senders: e-mails that fail for hours must not hold up new ones.
 AGAIN_MAX = SENDERS // 2
-# How often the outbox is read without a wake-up: for what another daemon put there, and for
-# retries. An e-mail may be late by so much, and an idle mailer costs one query in that time.
-LOOK_SECONDS = 2.0
-# How long nothing is sent while the server is unavailable. The pause doubles from the first, which
-# bridges a restart, up to the longest, which is how late the end of a long outage is noticed.
-FIRST_PAUSE_SECONDS = 5.0
-LONGEST_PAUSE_SECONDS = 60.0
-# Between two attempts to record an outcome. It has to be recorded: else the e-mail is sent again.
-STORE_PAUSE_SECONDS = 1.0
 # How long the e-mails that are being sent may take when the daemon stops; one that is cut off may
 # be sent twice. Below `tasks.ATTEMPT_SECONDS`, after which the owner of `run` cancels it again.
 GRACE_SECONDS = 0.8
@@ -42,6 +33,30 @@ GRACE_SECONDS = 0.8
 _Settle = Callable[[Item], Awaitable[object]]  # records an outcome in the outbox
 
 _logger = logging.getLogger("mail")
+
+
+@dataclass(frozen=True, slots=True)
+class MailTiming:
+    """The pauses of a mailer, in seconds.
+
+    Attributes:
+        look: between two reads of the outbox without a wake-up: for e-mails of other daemons, and
+            for retries. An e-mail may be late by so much, and an idle mailer costs one query in
+            that time.
+        first_pause: nothing is sent for so long while the server is unavailable. The pause doubles
+            from the first, which bridges a restart, up to the longest.
+        longest_pause: the end of a long outage is noticed so late at most.
+        store_pause: between two attempts to record an outcome. It has to be recorded: else the
+            e-mail is sent again.
+    """
+
+    look: float = 2.0
+    first_pause: float = 5.0
+    longest_pause: float = 60.0
+    store_pause: float = 1.0
+
+
+USUAL_TIMING = MailTiming()
 
 
 class RefusedError(Exception):
@@ -87,9 +102,18 @@ class Mailer:
         outbox: the e-mails that wait.
         transport: sends one.
         is_alone: whether no other daemon sends from this outbox.
+        timing: the pauses.
     """
 
-    def __init__(self, outbox: Outbox, transport: Transport, *, is_alone: bool) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        transport: Transport,
+        *,
+        is_alone: bool,
+        timing: MailTiming = USUAL_TIMING,
+    ) -> None:
+        self._timing = timing
         self._outbox = outbox
         self._transport = transport
         self._is_alone = is_alone
@@ -109,7 +133,7 @@ class Mailer:
             try:
                 while True:
                     await self._look(group)
-                    await self._outbox.wait(LOOK_SECONDS)
+                    await self._outbox.wait(self._timing.look)
             except asyncio.CancelledError:
                 tasks = [each.task for each in self._sending.values()]
                 if tasks:
@@ -125,7 +149,7 @@ class Mailer:
             now = asyncio.get_running_loop().time()
             if now >= self._tidy_at:
                 await self._outbox.tidy()
-                self._tidy_at = now + LOOK_SECONDS
+                self._tidy_at = now + self._timing.look
             for again in (False, True):
                 while await self._begin_some(group, again=again):
                     pass
@@ -190,7 +214,7 @@ class Mailer:
                 row.item_key,
                 error,
             )
-            await asyncio.sleep(STORE_PAUSE_SECONDS)
+            await asyncio.sleep(self._timing.store_pause)
             return
         if item is not None:
             await self._settle(item, await self._try(item))
@@ -229,7 +253,7 @@ class Mailer:
                         "e-mail %s: its outcome waits for the store to return: %s", item.key, error
                     )
                 is_failing = True
-                await asyncio.sleep(STORE_PAUSE_SECONDS)
+                await asyncio.sleep(self._timing.store_pause)
             else:
                 return
 
@@ -252,7 +276,8 @@ class Mailer:
         now = asyncio.get_running_loop().time()
         if now < self._resume_at:
             return
-        pause = min(FIRST_PAUSE_SECONDS * 2 ** min(self._failures, 16), LONGEST_PAUSE_SECONDS)
+        timing = self._timing
+        pause = min(timing.first_pause * 2 ** min(self._failures, 16), timing.longest_pause)
         self._failures += 1
         self._resume_at = now + pause
         _logger.warning(

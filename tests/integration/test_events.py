@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 from support.base.waiting import until_true
 from support.daemons import process
 from support.daemons.process import Member, Process, running, serving
@@ -19,7 +18,7 @@ from support.daemons.service import running as running_in_here
 from support.daemons.service import settings_for
 from support.database import postgres
 
-from market.notify import feed as event_feed
+from market.notify.feed import STREAMS_PER_LOGIN_MAX, FeedPace
 
 TOGETHER = 40
 STREAMS = 1_000
@@ -122,15 +121,13 @@ async def test_daemons_on_one_database_hear_each_other(empty_url: str, tmp_path:
     process.assert_audit(empty_url)
 
 
-async def test_a_daemon_tells_the_others_at_once(
-    postgres_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 3_600.0)  # nobody looks by themselves
+async def test_a_daemon_tells_the_others_at_once(postgres_server: str) -> None:
     async with (
         postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url,
         running_in_here(settings_for(url)) as one,
         running_in_here(settings_for(url)) as other,
     ):
+        one.daemon.market.event_feed.pace = FeedPace(heartbeat_seconds=3_600.0)  # only notices
         person = await one.person(credit="10")
         headers = {"Authorization": f"Bearer {person.token}"}
         path = "/api/events/stream?types=job.created"
@@ -156,15 +153,13 @@ def test_a_thousand_streams_take_little_memory(tmp_path: Path) -> None:
     people = [process.funded(url, name=f"user{number}") for number in range(STREAMS // 32 + 1)]
     with serving(url, **settings) as daemon, ExitStack() as stack:
         tokens = [
-            daemon.log_in(*person)
-            for person in people
-            for _ in range(32 // event_feed.STREAMS_PER_LOGIN_MAX)
+            daemon.log_in(*person) for person in people for _ in range(32 // STREAMS_PER_LOGIN_MAX)
         ]
         resident = psutil.Process(daemon.process.pid).memory_info
         before, address = resident().rss, daemon.api.removeprefix("http://").split(":")
         streams = []
         for number in range(STREAMS):
-            token = tokens[number // event_feed.STREAMS_PER_LOGIN_MAX]
+            token = tokens[number // STREAMS_PER_LOGIN_MAX]
             sock = stack.enter_context(socket.create_connection((address[0], int(address[1]))))
             head = f"GET /api/events/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}"
             sock.sendall(f"{head}\r\n\r\n".encode())

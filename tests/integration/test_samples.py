@@ -13,7 +13,8 @@ from support.workers.market import WorkerMarket
 from support.workers.process import WorkerAgent, require_sandbox
 
 from market.devices import benchmarks
-from market.dispatch import dispatch, sample_tasks
+from market.dispatch import sample_tasks
+from market.dispatch.dispatch import DispatchPace
 from proxyctl.worker.base.record import Lend
 
 
@@ -24,7 +25,6 @@ async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(
     for name in ("HASHES", "STEPS", "NUMBERS", "SHELL_STEPS"):
         monkeypatch.setattr(sample_tasks, name, (1_000, 2_000))
     monkeypatch.setattr(benchmarks, "ROUNDS", 1_000)
-    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 1)
     jobs = {
         "sample_account": "person1@example.com",
         "sample_credits_per_day": 100,
@@ -32,6 +32,7 @@ async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(
     }
     async with running_in(tmp_path, jobs=jobs) as service:
         payer, owner = await service.person(credit="10"), await service.person()
+        service.daemon.market.dispatch.pace = DispatchPace(benchmark_one_in=1)
         made = service.daemon.market.samples
         assert made is not None
         await until(lambda: made.ready > 0)

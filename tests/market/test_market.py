@@ -11,9 +11,10 @@ async def test_other_bounds_reach_every_service_that_has_some(market: Market) ->
     bounds = Bounds(sessions=1, devices=2, jobs=3)
     assert bounds != RULES.bounds
     market.change_bounds(bounds)
-    services = [each for each in vars(market).values() if hasattr(each, "bounds")]
-    assert len(services) == 3
-    assert all(service.bounds is bounds for service in services)
+    of_services = [each.__dict__ for each in (market.bandwidth, market.devices, market.jobs)]
+    of_services += [market.jobs.outcomes.__dict__, market.dispatch.claims.__dict__]
+    for fields in of_services:
+        assert (fields.get("bounds") or fields["_bounds"])() is bounds
 
 
 async def test_what_is_set_aside_is_the_same_but_for_the_store(market: Market) -> None:

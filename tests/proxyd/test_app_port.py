@@ -34,7 +34,7 @@ async def test_every_daemon_sweeps_its_own_streams_whatever_fails(
     monkeypatch.setattr(app_port, "SWEEP_SECONDS", 0.001)
     server = Server()
     with socket.socket() as sock:
-        port = AppPort(cast(Any, server), JobStreams(), sock, None)
+        port = AppPort(cast(Any, server), sock, None)
         tasks = Tasks(lambda: False)  # another daemon has the sweeps of the database
         port.spawn_tasks(tasks)
         await until(lambda: server.sweeps > 3)
@@ -51,9 +51,8 @@ async def test_why_there_is_no_stream_is_passed_on() -> None:
         def is_attached(self, device_id: str) -> bool:
             return True
 
-    streams = JobStreams()
     for tunnels, reason in ((None, "away"), (Busy(), "busy")):
-        streams.tunnels = cast(Any, tunnels)
+        streams = JobStreams(cast(Any, tunnels))
         with pytest.raises(app_port.UnreachedError) as refused:
             await streams("device", "job", 1, 80, 1.0, "buyer")
         assert refused.value.reason == reason

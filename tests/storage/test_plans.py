@@ -108,10 +108,11 @@ async def _opened(url: str, size: int) -> AsyncIterator[Market]:
     market = Market(store, clock, LocalBlobs(Path("/nonexistent")))  # no byte is sent
     # What a user has open is counted when they add to it, up to a bound: without one here, where a
     # buyer has more than that.
-    for each in (market.bandwidth, market.devices, market.jobs):
-        each.bounds = Bounds(
+    market.change_bounds(
+        Bounds(
             sessions=0, addresses=0, jobs=0, free_jobs=0, job_bytes=0, devices=0, new_owner_slots=0
         )
+    )
     market.artifacts.terms = ArtifactTerms(user_bytes=0, user_files=0)
     try:
         yield market
@@ -296,7 +297,8 @@ async def leave(market: Market, buyer: str) -> None:
     usage = Usage(bought.session_id, grant.lease_id or "", GB // 2, ((made.id, GB // 2),))
     await market.leases.report([usage])
     await market.exits.authorize(made.token, market.exits.terms_hash)
-    attached = market.exits.attached = SomeAttached()
+    attached = SomeAttached()
+    market.exits.join(attached)
     attached.come(made.id, "de")
     await market.exits.look()
     await market.exits.by_country(buyer, bought.session_id)

@@ -246,9 +246,6 @@ class Alone(Neighbours):
 class ExitListener:
     """Takes exits in, within bounds, and lets them go.
 
-    `watch` looks whether they are honest; it may be set until the first one attaches. `neighbours`
-    are replaced by the daemon where there are others.
-
     Args:
         reactor: what the sockets of the loop share.
         context: speaks TLS.
@@ -258,6 +255,13 @@ class ExitListener:
         limits: bounds.
         counters: count what becomes of them.
         now: the wall clock, in UTC seconds.
+        encrypts_all: whether no connection is used that is not under TLS.
+        budget: how many connections of exits may wait; None for one of its own.
+        watch: looks whether exits are honest; None where nobody does.
+        neighbours: the other nodes; None where there are none.
+        loaner: lends exits to other nodes, and borrows theirs; None where there are none.
+        workers: devices that are attached as workers; None where there are none.
+        own_ports: what no buyer reaches through an exit; None where nothing is denied.
     """
 
     def __init__(
@@ -270,29 +274,37 @@ class ExitListener:
         limits: ExitLimits,
         counters: ExitCounters,
         now: Callable[[], int],
+        *,
+        encrypts_all: bool = False,
+        budget: ParkedBudget | None = None,
+        watch: Watch | None = None,
+        neighbours: Neighbours | None = None,
+        loaner: Loaner | None = None,
+        workers: Workers | None = None,
+        own_ports: "OwnPorts | None" = None,
     ) -> None:
         self.limits = limits
         self.counters = counters
-        self.watch: Watch | None = None
-        self.neighbours: Neighbours = Alone(now)
+        self.watch = watch
+        self.neighbours: Neighbours = Alone(now) if neighbours is None else neighbours
         self.next_door: Door | None = None  # by which devices will know this daemon
-        self.loaner: Loaner = NoLoans()  # replaced where there are other nodes
-        self.workers: Workers | None = None  # set by who builds, before the first one arrives
-        self.own_ports: OwnPorts | None = None  # the same
+        self.loaner: Loaner = NoLoans() if loaner is None else loaner
+        self.workers = workers
+        self.own_ports = own_ports
         self._reactor = reactor
         self._context = context
         self._authority = authority
         self._directory = directory
         self._locate = locate
         self._now = now
-        self._budget = ParkedBudget(limits.parked)
+        self._budget = ParkedBudget(limits.parked) if budget is None else budget
         self._arrivals: Deadlines[Arrival] = Deadlines(reactor.loop, ARRIVAL_SECONDS)
         self._arriving = NetworkCounts()
         self._handshakes: Handshakes[Arrival] = Handshakes(reactor.loop, self._begin_handshake)
         # Controls that have not attached, the oldest first, with what each is counted by.
         self._strangers: dict[Control, str] = {}
         self._controls: set[Control] = set()
-        self.encrypts_all = False  # set by who builds: nobody uses what is not under TLS
+        self.encrypts_all = encrypts_all
         self._seals: set[Seal] = set()  # of work connections under TLS
         self._attached: dict[int, tuple[Attached, Control]] = {}
         self._by_device: dict[str, Attached] = {}

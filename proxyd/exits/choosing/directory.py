@@ -592,13 +592,12 @@ class Directory(Generic[Exit]):
         "_suspects",
         "_unproven",
         "_unswept",
-        "standby_changed",
+        "_watchers",
     )
 
     def __init__(self, chance: Callable[[], float] | None = None) -> None:
         self._chance = chance or Random().random  # noqa: S311 - it spreads load, and hides nothing
-        # Called with an exit that stands behind another one on its line from now on, or no more.
-        self.standby_changed: Callable[[Exit], None] | None = None
+        self._watchers: list[Callable[[Exit], None]] = []
         self._members: dict[str, _Member[Exit]] = {}
         self._lines: dict[str, list[_Member[Exit]]] = {}
         self._grudges: dict[tuple[str, str], _Grudge] = {}  # by buyer and device
@@ -673,6 +672,10 @@ class Directory(Generic[Exit]):
         """Return the exit that a device is; None when it is away."""
         member = self._members.get(device_id)
         return None if member is None else member.entry
+
+    def watch(self, changed: Callable[[Exit], None]) -> None:
+        """Call `changed` with each exit that stands behind another one on its line, or no more."""
+        self._watchers.append(changed)
 
     def is_standby(self, entry: Exit) -> bool:
         """Say whether an exit carries only what no older one on its line offers."""
@@ -1091,8 +1094,8 @@ class Directory(Generic[Exit]):
             if member.is_first is bool(elders):
                 member.is_first = not elders
                 self._count_region(member.place, 1 if member.is_first else -1)
-                if self.standby_changed is not None:
-                    self.standby_changed(member.entry)
+                for changed in self._watchers:
+                    changed(member.entry)
 
     def _count_region(self, place: Place, more: int) -> None:
         region = _region(place)

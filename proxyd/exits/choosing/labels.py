@@ -142,7 +142,7 @@ class Labels:
             self._tasks.spawn(self._ask(wants, *key, holder))
         return Question(waiting, done)
 
-    # --- what other nodes say: see `mesh.Labels` -----------------------------------------------
+    # --- what other nodes say: see `hub.Labels` -----------------------------------------------
 
     def moved(self, session_id: str, label: str) -> None:
         """Another node has moved a label: what is known of it here is old."""

@@ -27,8 +27,6 @@ _logger = logging.getLogger("exits")
 class OwnPorts:
     """Says which addresses and ports are the service's own.
 
-    `changed` is called when an address or a port has come or gone; set before `run`.
-
     Args:
         is_here: says whether an address is this machine's.
         resolver: looks names up.
@@ -45,7 +43,6 @@ class OwnPorts:
         hosts: Iterable[str],
         networks: Iterable[str],
     ) -> None:
-        self.changed: Callable[[], None] = lambda: None
         self._is_here = is_here
         self._resolver = resolver
         self._own = frozenset(ports) - {0}
@@ -76,27 +73,29 @@ class OwnPorts:
         begun = [Deny(part, (), (), each) for part, each in zip(parts, left, strict=True)]
         return [*begun, Deny(last, addresses, ports)]
 
-    async def run(self, doors: Callable[[], Iterable[Door]]) -> None:
+    async def run(self, doors: Callable[[], Iterable[Door]], changed: Callable[[], None]) -> None:
         """Look up where the service is reached, again and again.
 
         Args:
             doors: returns where exits attach, on each node.
+            changed: called when an address or a port has come or gone.
         """
         while True:
-            await self.look(doors())
+            if await self.look(doors()):
+                changed()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def look(self, doors: Iterable[Door]) -> None:
-        """Look up where the service is reached."""
+    async def look(self, doors: Iterable[Door]) -> bool:
+        """Look up where the service is reached. Return whether that has changed."""
         doors = tuple(doors)
         known: set[Address] = set()
         for host in self._hosts | {door.host for door in doors}:
             known.update(await self._addresses_of(host))
         addresses = frozenset(sorted(known, key=str)[:ADDRESSES_MAX])
         ports = self._own | {door.port for door in doors}
-        if (addresses, ports) != (self._addresses, self._ports):
-            self._addresses, self._ports = addresses, ports
-            self.changed()
+        has_changed = (addresses, ports) != (self._addresses, self._ports)
+        self._addresses, self._ports = addresses, ports
+        return has_changed
 
     async def _addresses_of(self, host: str) -> list[Address]:
         """Return the addresses of a host; those of before where it cannot be looked up now."""

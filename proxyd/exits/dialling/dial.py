@@ -280,8 +280,8 @@ class Exits(Ways):
         seconds: how long a dial may take in all.
         counters: count what becomes of dials.
         encrypts_all: whether every connection of an exit is to be under TLS.
-
-    `borrower` and `labels` are set where there are other nodes.
+        borrower: borrows exits of other nodes; None where there are none.
+        labels: agree with other nodes on the exits of labels; None where there are none.
     """
 
     __slots__ = (
@@ -306,6 +306,8 @@ class Exits(Ways):
         counters: ExitCounters,
         *,
         encrypts_all: bool = False,
+        borrower: Borrower | None = None,
+        labels: Labels | None = None,
     ) -> None:
         self.encrypts_all = encrypts_all
         self.reactor = reactor
@@ -313,8 +315,8 @@ class Exits(Ways):
         self.resolver = resolver
         self.policy = policy
         self.counters = counters
-        self.borrower: Borrower | None = None
-        self.labels: Labels | None = None
+        self.borrower = borrower
+        self.labels = labels
         self.deadlines: Deadlines[ExitDial] = Deadlines(reactor.loop, seconds)
 
     def dial(

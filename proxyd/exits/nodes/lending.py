@@ -53,7 +53,7 @@ _logger = logging.getLogger("exits")
 
 
 class Lenders(Protocol):
-    """Who is attached here: of the listener, what loans need."""
+    """The exits that are attached here: of the mesh, the part that loans need."""
 
     def attached_here(self, device_id: str) -> Attached | None:
         """Return the exit that a device is, if it is attached to this node."""

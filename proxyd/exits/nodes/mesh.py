@@ -19,11 +19,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from market.exits.consents import Door
 from proxyd.exits.attached.attached import STANDBY, Attached
 from proxyd.exits.choosing.directory import Directory, Place
+from proxyd.exits.nodes.hub import NodeHub
 from proxyd.exits.nodes.link import Link, client_context, greeted
 from proxyd.exits.nodes.remote import AnyExit, RemoteExit, announcement
 from proxyd.loop.owned_tasks import OwnedTasks
@@ -64,45 +65,6 @@ _Equal = TypeVar("_Equal")
 _logger = logging.getLogger("exits")
 
 
-class Lender(Protocol):
-    """Borrows exits of other nodes, and lends those of this one."""
-
-    def lending(self, link: Link, frame: Loan) -> None:
-        """Another node says something about a loan."""
-
-    def changed(self, remote: RemoteExit) -> None:
-        """An exit of another node has changed: it may be paused."""
-
-    def gone(self, remote: RemoteExit) -> None:
-        """An exit of another node is gone, or its link is."""
-
-    def lost(self, link: Link) -> None:
-        """A link is gone, and all loans with it; `gone` is called for each exit besides."""
-
-
-class Labels(Protocol):
-    """Knows which exits the labels of sessions are bound to, on all nodes."""
-
-    def moved(self, session_id: str, label: str) -> None:
-        """Another node has moved a label: what is known of it here is old."""
-
-    def doubt(self) -> None:
-        """Moves may have been missed: what is known of all labels may be old."""
-
-
-class Port(Protocol):
-    """The exits' port of this node: of the listener, what is needed here."""
-
-    def displace(self, device_id: str) -> None:
-        """Let go of an exit that has attached to another node later."""
-
-    def recheck(self, device_id: str) -> None:
-        """Look again whether a device may be attached, and what it may do."""
-
-    def nodes_changed(self) -> None:
-        """There are other nodes than before where devices may attach."""
-
-
 class Cluster(NamedTuple):
     """This node among the others.
 
@@ -121,13 +83,12 @@ class Cluster(NamedTuple):
 class Mesh:
     """The other nodes, and their exits.
 
-    `lender` and `labels` are set by the daemon where there are such; `port` by the listener's.
-
     Args:
         loop: the event loop.
         cluster: this node among the others.
         directory: is told of their exits.
         milliseconds: the wall clock, in UTC.
+        hub: notified of what other nodes say.
     """
 
     def __init__(
@@ -136,11 +97,10 @@ class Mesh:
         cluster: Cluster,
         directory: Directory[AnyExit],
         milliseconds: Callable[[], int],
+        hub: NodeHub,
     ) -> None:
         self.links: dict[str, Link] = {}
-        self.lender: Lender | None = None
-        self.labels: Labels | None = None
-        self.port: Port | None = None
+        self.hub = hub
         self._loop = loop
         self._cluster = cluster
         self._directory = directory
@@ -191,6 +151,10 @@ class Mesh:
             if not link.is_leaving and (row := self._rows.get(link.node_id)) and row.certificate
         ]
         return [Door(row.exits_host, row.exits_port, row.certificate) for _, row in sorted(rows)]
+
+    def attached_here(self, device_id: str) -> Attached | None:
+        """Return the exit that a device is, if it is attached to this node."""
+        return self._local.get(device_id)
 
     def find(self, device_id: str) -> RemoteExit | None:
         """Return the exit that a device is at another node, the latest one; None if it is none."""
@@ -411,9 +375,8 @@ class Mesh:
             older.close("the node has linked again")
         self.links[link.node_id] = link
         self._remote[link] = {}
-        link.can_borrow = self.lender is not None
-        if self.labels is not None:
-            self.labels.doubt()
+        link.can_borrow = self.hub.can_borrow
+        self.hub.doubt()
         if self._is_leaving:
             link.send(Leaving())
         self._tasks.spawn(self._announce(link))
@@ -429,19 +392,17 @@ class Mesh:
             if remote is not None:
                 self._forget(remote)
         elif isinstance(frame, Recheck):
-            if self.port is not None:
-                self.port.recheck(frame.device_id)
+            self.hub.recheck(frame.device_id)
         elif isinstance(frame, Moved):
-            if self.labels is not None:
-                self.labels.moved(frame.session_id, frame.label)
+            self.hub.moved(frame.session_id, frame.label)
         else:
             link.is_leaving = True
             self._tell_nodes()
 
     def lending(self, link: Link, frame: Loan) -> None:
         """See `LinkHandler.lending`."""
-        if self.lender is not None:
-            self.lender.lending(link, frame)
+        if self.hub.can_borrow:
+            self.hub.lending(link, frame)
         elif isinstance(frame, Borrow):
             link.send(Borrowed(frame.number, "not_lent"))
 
@@ -449,8 +410,7 @@ class Mesh:
         """See `LinkHandler.lost`."""
         if self.links.get(link.node_id) is link:
             del self.links[link.node_id]
-        if self.lender is not None:
-            self.lender.lost(link)
+        self.hub.lost(link)
         remotes = [*self._remote.pop(link).values()]
         for each in remotes[:ENTRIES_PER_TURN]:
             self._forget(each)
@@ -459,8 +419,8 @@ class Mesh:
         self._tell_nodes()
 
     def _tell_nodes(self) -> None:
-        if self.port is not None and not self._is_closed:
-            self.port.nodes_changed()
+        if not self._is_closed:
+            self.hub.nodes_changed()
 
     async def _announce(self, link: Link) -> None:
         """Announce all exits that are attached here; what changes meanwhile is told at once."""
@@ -487,8 +447,7 @@ class Mesh:
         known = None if remote is None else (remote.since, remote.place, remote.network)
         if remote is not None and known == (announced.since, place, announced.network):
             remote.change(announced, limits)
-            if self.lender is not None:
-                self.lender.changed(remote)
+            self.hub.changed(remote)
         elif remote is None and len(remotes) >= EXITS_PER_NODE_MAX:
             return
         else:
@@ -502,8 +461,7 @@ class Mesh:
         remote.is_gone = True
         self._directory.remove(remote)
         self._settle(remote.device_id)
-        if self.lender is not None:
-            self.lender.gone(remote)
+        self.hub.gone(remote)
 
     async def _forget_all(self, remotes: Iterable[RemoteExit]) -> None:
         for number, each in enumerate(remotes):
@@ -523,8 +481,7 @@ class Mesh:
         local, remote = self._local.get(device_id), self.find(device_id)
         if local is not None and remote is not None:
             if (local.since, self._node_id) < _attached_at(remote):
-                assert self.port is not None  # noqa: S101 - something is attached here
-                self.port.displace(device_id)  # which comes back here, when it is gone
+                self.hub.displace(device_id)  # which comes back here, when it is gone
                 return
             remote = None
         filed = self._directory.get(device_id)

@@ -41,7 +41,8 @@ async def test_without_exits_the_address_is_told_alone(service: Service) -> None
 
 
 async def test_every_source_is_heard(service: Service) -> None:
-    attached = service.daemon.market.exits.attached = SomeAttached()
+    attached = SomeAttached()
+    service.daemon.market.exits.join(attached)
     attached.whereabouts["127.0.0.1"] = Whereabouts(
         "de", "", "berlin", 3320, "residential", {"known": "", "registries": "de"}
     )

@@ -34,7 +34,7 @@ def offered(service: Service) -> Service:
     floors = {"ca": MICRO // 2, "de": 2 * MICRO, "any": MICRO}
     market.exits.terms = ExitTerms(is_offered=True, price_floors=floors, session_price_floor=MICRO)
     market.bandwidth._exit_terms = market.exits.terms
-    market.exits.attached = SomeAttached()
+    market.exits.join(SomeAttached())
     return service
 
 
@@ -98,7 +98,7 @@ async def test_a_worker_is_told_where_to_attach_for_its_jobs(
     place = answer.body["host"], answer.body["port"], answer.body["certificate_sha256"]
     assert place == ("exits.example.com", 1090, "ab" * 32)
     assert (await offered.call("GET", "/api/worker/tunnel")).status == 401
-    service.daemon.market.exits.attached = NoneAttached()
+    service.daemon.market.exits.join(NoneAttached())
     answer = await service.call("GET", "/api/worker/tunnel", headers=headers)
     assert (answer.status, answer.code) == (400, "tunnels_not_offered")
 

@@ -234,7 +234,7 @@ async def test_a_report_waits_for_its_log(service: Service) -> None:
         def changed(self, job_id: str) -> None:
             self.told.append(job_id)
 
-    service.daemon.market.jobs.logs = sizes = Sizes()
+    service.daemon.market.jobs._logs = sizes = Sizes()
     body: dict[str, Any] = {"attempt": 1, "log_bytes": {"out": 5}}
     refused(await report(service, device, job_id, "complete", body), "log_incomplete", "log_bytes")
     answer = await report(service, device, job_id, "complete", {"log_bytes": {"out": 5}})

@@ -3,12 +3,11 @@
 import asyncio
 from typing import Any
 
-import pytest
 from support.base.waiting import until
 from support.clients.story import worker_token
 from support.daemons.service import Service
 
-from market.dispatch import dispatch
+from market.dispatch.dispatch import DispatchPace
 
 
 async def test_a_job_that_no_device_can_run_is_warned_of_wherever_it_is_shown(
@@ -129,14 +128,12 @@ async def test_without_any_device_each_job_and_deploy_is_warned_of(service: Serv
         assert answer.body["warnings"] == [warning]
 
 
-async def test_a_device_that_has_left_counts_no_more(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_device_that_has_left_counts_no_more(service: Service) -> None:
     """Its agent breaks its request off and does not come back: warnings and the supply agree."""
-    monkeypatch.setattr(dispatch, "BROKEN_OFF_SECONDS", 0.0)
     buyer, owner = await service.person(credit="100"), await service.person()
     worker = {"X-Worker-Token": await worker_token(service, owner)}
     asking = service.daemon.market.dispatch
+    asking.pace = DispatchPace(broken_off_seconds=0.0)
 
     async def warnings() -> list[str]:
         body = {**JOB, "resources": {"cores": 2}, "job_type": "script"}

@@ -16,7 +16,7 @@ from support.daemons.service import Person, Service, running, settings_for
 from api.routing import lasting, sse
 from market.events import recording as event_log
 from market.events.catalogue import DeployFinished, Ping
-from market.notify import feed as event_feed
+from market.notify.feed import STREAMS_PER_LOGIN_MAX, FeedPace
 from storage.engines.store import Transaction
 from storage.events import events as event_queries
 
@@ -235,7 +235,7 @@ async def test_a_stream_that_breaks_before_there_is_an_event_misses_none(service
 async def test_many_that_were_missed_come_in_parts(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "PAGE_MAX_EVENTS", 7)
+    service.daemon.market.event_feed.pace = FeedPace(page_events=7)
     monkeypatch.setattr(event_queries, "LOOKED_AT_MAX", 10)
     me = await service.person()
     ids = [await ping(service, me) for _ in range(25)]
@@ -256,10 +256,8 @@ async def test_what_is_no_identifier_is_refused(service: Service) -> None:
         assert (answer.status, answer.code, answer.field) == (400, "invalid_field", field)
 
 
-async def test_a_stream_without_events_is_kept_in_use(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0.05)
+async def test_a_stream_without_events_is_kept_in_use(service: Service) -> None:
+    service.daemon.market.event_feed.pace = FeedPace(heartbeat_seconds=0.05)
     me = await service.person()
     async with following(service, me) as reader:
         hearing = asyncio.create_task(reader.next())
@@ -306,7 +304,7 @@ async def test_a_daemon_that_drains_says_goodbye(service: Service) -> None:
 async def test_a_login_has_a_few_streams(service: Service) -> None:
     me, other = await service.person(), await service.person()
     feed = service.daemon.market.event_feed
-    streams = [following(service, me) for _ in range(event_feed.STREAMS_PER_LOGIN_MAX)]
+    streams = [following(service, me) for _ in range(STREAMS_PER_LOGIN_MAX)]
     for stream in streams:
         await stream.__aenter__()
     answer = await service.call("GET", PATH, token=me.token)
@@ -344,15 +342,13 @@ async def test_a_reader_that_does_not_read_is_cut_and_takes_little(
     while len(feed):
         await pings(service, me, 300, size=3_000)
         most = max(most, len(slow._rows))
-    assert most <= event_feed.QUEUED_MAX_EVENTS
+    assert most <= feed.pace.queued_events
     writer.close()
     assert reader.at_eof() is False
 
 
-async def test_a_reader_that_was_slow_misses_nothing(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_feed, "QUEUED_MAX_EVENTS", 5)
+async def test_a_reader_that_was_slow_misses_nothing(service: Service) -> None:
+    service.daemon.market.event_feed.pace = FeedPace(queued_events=5)
     me = await service.person()
     async with following(service, me) as reader:
         ids = await pings(service, me, 60)

@@ -66,7 +66,7 @@ async def make(market: Market, user: str) -> DeviceRow:
 
 
 async def test_the_active_sessions_of_a_user_are_bounded(market: Market) -> None:
-    market.bandwidth.bounds = Bounds(sessions=3)
+    market.change_bounds(Bounds(sessions=3))
     user, other = await market.person("10"), await market.person("10")
     refusals = await outcomes_of([buy(market, user) for _ in range(10)])
     assert sorted(refusals, key=str) == [Code.TOO_MANY_SESSIONS] * 7 + [None] * 3
@@ -75,7 +75,7 @@ async def test_the_active_sessions_of_a_user_are_bounded(market: Market) -> None
     await market.bandwidth.end(user, first.id)
     await buy(market, user)
     assert await refused(buy(market, user)) == (Code.TOO_MANY_SESSIONS, None)
-    market.bandwidth.bounds = Bounds(sessions=0)
+    market.change_bounds(Bounds(sessions=0))
     await buy(market, user)
 
 
@@ -94,7 +94,7 @@ async def test_bytes_that_are_worth_less_than_a_millionth_are_not_free(market: M
 
 async def test_what_is_sold_for_nothing_costs_nothing(market: Market) -> None:
     terms = replace(TERMS, price_floor=0)
-    sales = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds())
+    sales = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds)
     user = await market.person("1")
     bought = await sales.buy(user, quota_bytes=GB, price_per_gb=0)
     grant = await market.lease(bought)
@@ -106,7 +106,7 @@ async def test_what_is_sold_for_nothing_costs_nothing(market: Market) -> None:
 
 async def test_an_operator_may_say_what_a_session_must_be_worth(market: Market) -> None:
     terms = replace(TERMS, cost_floor=10_000)
-    sales = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds())
+    sales = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds)
     user = await market.person("1")
     small = sales.buy(user, quota_bytes=GB // 100 - 1_000, price_per_gb=None)
     assert await refused(small) == (Code.SESSION_TOO_SMALL, "gb")
@@ -132,7 +132,7 @@ async def test_a_users_many_sessions_do_not_keep_others_from_expiring(
 
 
 async def test_the_open_jobs_of_a_user_are_bounded(market: Market) -> None:
-    market.jobs.bounds = Bounds(jobs=3)
+    market.change_bounds(Bounds(jobs=3))
     user, other = await market.person(credit="100"), await market.person(credit="100")
     attempts = [put_up(market, user, MICRO) for _ in range(10)]
     refusals = await outcomes_of(attempts)
@@ -146,7 +146,7 @@ async def test_the_open_jobs_of_a_user_are_bounded(market: Market) -> None:
 
 
 async def test_the_replicas_of_a_deploy_are_open_jobs(market: Market) -> None:
-    market.jobs.bounds = Bounds(jobs=5)
+    market.change_bounds(Bounds(jobs=5))
     user = await market.person("100")
 
     def deploy(replicas: int) -> Awaitable[object]:
@@ -162,7 +162,7 @@ async def test_the_replicas_of_a_deploy_are_open_jobs(market: Market) -> None:
 
 
 async def test_jobs_that_pay_next_to_nothing_are_bounded_more_tightly(market: Market) -> None:
-    market.jobs.bounds = Bounds(free_jobs=2, free_below=10_000)
+    market.change_bounds(Bounds(free_jobs=2, free_below=10_000))
     user = await market.person(credit="100")
     await put_up(market, user, 0)
     await put_up(market, user, 9_999)
@@ -181,7 +181,7 @@ async def test_jobs_that_pay_next_to_nothing_are_bounded_more_tightly(market: Ma
 async def test_the_text_of_a_users_jobs_is_bounded_in_bytes(market: Market) -> None:
     text = "\N{GRINNING FACE}" * TEXT_MAX
     size = 2 * 4 * TEXT_MAX + 1 + JOB_BYTES
-    market.jobs.bounds = Bounds(job_bytes=3 * size)
+    market.change_bounds(Bounds(job_bytes=3 * size))
     user, other = await market.person(), await market.person()
     for _ in range(3):
         await put_up(market, user, description=text, requirements=text)
@@ -190,7 +190,7 @@ async def test_the_text_of_a_users_jobs_is_bounded_in_bytes(market: Market) -> N
 
 
 async def test_who_cancels_and_puts_up_again_fills_the_disk_no_faster(market: Market) -> None:
-    market.jobs.bounds = Bounds(job_bytes=3 * (JOB_BYTES + 1))
+    market.change_bounds(Bounds(job_bytes=3 * (JOB_BYTES + 1)))
     user = await market.person()
     for _ in range(3):
         await market.jobs.cancel(user, await put_up(market, user))
@@ -206,7 +206,7 @@ async def test_who_cancels_and_puts_up_again_fills_the_disk_no_faster(market: Ma
 
 
 async def test_recent_jobs_count_where_none_is_nearly_free(market: Market) -> None:
-    market.jobs.bounds = Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=0)
+    market.change_bounds(Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=0))
     user = await market.person()
     for _ in range(2):
         await market.jobs.cancel(user, await put_up(market, user))
@@ -214,7 +214,7 @@ async def test_recent_jobs_count_where_none_is_nearly_free(market: Market) -> No
 
 
 async def test_jobs_that_were_done_and_paid_for_take_no_room(market: Market) -> None:
-    market.jobs.bounds = Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=10_000)
+    market.change_bounds(Bounds(job_bytes=2 * (JOB_BYTES + 1), free_below=10_000))
     user, worker = await market.person(credit="1"), await market.person()
     device = await make(market, worker)
     for price, most in ((10_000, 5), (9_999, 2)):
@@ -228,7 +228,7 @@ async def test_jobs_that_were_done_and_paid_for_take_no_room(market: Market) -> 
 async def test_who_has_too_many_jobs_is_not_asked_about_without_end(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    market.jobs.bounds = Bounds(free_jobs=1)
+    market.change_bounds(Bounds(free_jobs=1))
     user, other = await market.person(), await market.person()
     await put_up(market, user)
     asked = counted(market.store, "write", monkeypatch)
@@ -317,7 +317,7 @@ async def test_a_users_many_silent_jobs_do_not_keep_others_from_being_taken_back
 ) -> None:
     monkeypatch.setattr(overdue, "END_MAX_ATTEMPTS", 2)
     flood, user = await market.person(), await market.person(credit="1")
-    market.change_bounds(replace(market.jobs.bounds, new_device_slots=5))
+    market.change_bounds(replace(market.bounds(), new_device_slots=5))
     silent = await make(market, flood)
     for _ in range(5):
         await market.jobs.accept(silent, await put_up(market, flood))
@@ -334,7 +334,7 @@ async def test_a_users_many_silent_jobs_do_not_keep_others_from_being_taken_back
 
 
 async def test_the_worker_tokens_of_a_user_are_bounded(market: Market) -> None:
-    market.devices.bounds = Bounds(devices=3)
+    market.change_bounds(Bounds(devices=3))
     user, other = await market.person(), await market.person()
     refusals = await outcomes_of([make(market, user) for _ in range(10)])
     assert sorted(refusals, key=str) == [Code.TOO_MANY_DEVICES] * 7 + [None] * 3

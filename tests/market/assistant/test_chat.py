@@ -71,7 +71,8 @@ async def test_without_a_model_the_account_answers(market: Market) -> None:
 
 async def test_a_device_that_is_attached_as_an_exit_counts_as_online(market: Market) -> None:
     owner = await market.person()
-    attached = market.exits.attached = SomeAttached()
+    attached = SomeAttached()
+    market.exits.join(attached)
     made = [await exit_device(market, owner) for _ in range(2)]
     attached.states = {made[0].id: ""}
     said = await asked_about(market, "my devices", owner)

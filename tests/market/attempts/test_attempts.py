@@ -66,28 +66,28 @@ async def test_a_thousand_accepts_of_one_device_give_it_no_more_than_its_slots(
 async def test_a_device_that_has_completed_ten_jobs_may_hold_more(market: Market) -> None:
     buyer, worker = await market.person(), await market.person()
     device = await device_of(market, worker)
-    left = [await market.store.read(slots_left, device.id, market.jobs.bounds)]
+    left = [await market.store.read(slots_left, device.id, market.bounds())]
     for _ in range(10):
         job_id = await market.jobs.create(buyer, wanted(price=0))
         await market.jobs.accept(device, job_id)
-        left.append(await market.store.read(slots_left, device.id, market.jobs.bounds))
+        left.append(await market.store.read(slots_left, device.id, market.bounds()))
         await market.jobs.complete(device, job_id, "")
-    left.append(await market.store.read(slots_left, device.id, market.jobs.bounds))
+    left.append(await market.store.read(slots_left, device.id, market.bounds()))
     assert left == [4, *[3] * 10, 16]
-    unbounded = replace(market.jobs.bounds, device_slots=0, new_device_slots=0)
+    unbounded = replace(market.bounds(), device_slots=0, new_device_slots=0)
     assert await market.store.read(slots_left, device.id, unbounded) is None
 
 
 async def test_full_says_nothing_of_jobs_that_could_not_be_had_anyway(market: Market) -> None:
     buyer, worker = await market.person(), await market.person()
-    market.change_bounds(replace(market.jobs.bounds, new_device_slots=1))
+    market.change_bounds(replace(market.bounds(), new_device_slots=1))
     job_id, device = await running(market, buyer, worker, price=0)
     taken, _ = await running(market, buyer, worker, price=0)
     nothing = market.identifiers.new()
     assert await refusal(market.jobs.accept(device, nothing)) is Code.JOB_NOT_FOUND
     assert await refusal(market.jobs.accept(device, taken)) is Code.JOB_NOT_WAITING
     assert (await market.jobs.accept(device, job_id)).attempts == 1
-    market.change_bounds(replace(market.jobs.bounds, new_device_slots=0))
+    market.change_bounds(replace(market.bounds(), new_device_slots=0))
     await market.jobs.accept(device, await market.jobs.create(buyer, wanted(price=0)))
 
 

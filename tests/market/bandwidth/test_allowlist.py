@@ -163,7 +163,7 @@ async def test_a_purchase_without_money_takes_no_address(market: Market) -> None
 
 async def test_where_there_is_no_such_port_no_address_may_be_named(market: Market) -> None:
     terms = replace(TERMS, passwordless_ports=())
-    bandwidth = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds())
+    bandwidth = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds)
     user = await market.person("100")
     with pytest.raises(MarketError) as caught:
         await bandwidth.buy(user, quota_bytes=GB, price_per_gb=None, allow_ips=[HERE])
@@ -277,7 +277,7 @@ async def test_a_session_that_is_over_waits_for_no_address(market: Market) -> No
 
 
 async def test_the_addresses_of_a_user_are_bounded(market: Market) -> None:
-    market.bandwidth.bounds = Bounds(addresses=3)
+    market.change_bounds(Bounds(addresses=3))
     user, other = await market.person("100"), await market.person("100")
     bought = await order(market, HERE, THERE, user=user, client=HERE)
     with pytest.raises(MarketError) as caught:
@@ -368,7 +368,7 @@ async def test_a_port_that_was_changed_is_told_and_one_that_is_gone_is_not(marke
     for _ in TERMS.passwordless_ports:
         await buy(market, HERE, user=user)
     terms = replace(TERMS, passwordless_ports=(3001,))
-    bandwidth = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds())
+    bandwidth = Bandwidth(market.context, market.leases, market.traffic, terms, Bounds)
     found = await bandwidth.page(user, status=None, before="", limit=10)
     assert [(each.passwordless_port, each.allow_ips) for each in found] == [
         (None, (HERE,)),

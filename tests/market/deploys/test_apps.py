@@ -104,7 +104,7 @@ async def test_a_new_key_takes_the_place_of_the_one_before(market: Market) -> No
     buyer = await market.person(credit=10)
     job_id = await posted(market, buyer, payload=WEB)
     changed: list[str] = []
-    market.apps.on_change = changed.append
+    market.apps.watch(changed.append)
     before = await market.apps.of_job(buyer, job_id)
     after = await market.apps.new_job_key(buyer, job_id)
     assert before.key != after.key

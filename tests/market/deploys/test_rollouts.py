@@ -24,6 +24,7 @@ from market.deploys.rollouts import READY_MAX_SECONDS, Rollouts, Serving, servin
 from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.jobs import outcomes
+from market.jobs.changes import JobChanges
 from market.jobs.kinds.replica import ENDED_EARLY
 from market.jobs.overdue import STOP_SECONDS
 from market.jobs.replica_pay import DAY_SECONDS, UNREADY_FREE_IN_ALL_SECONDS, UNREADY_FREE_SECONDS
@@ -310,7 +311,7 @@ async def test_a_crash_between_any_two_steps_is_harmless(
     deploy_id = await running(fleet, user)
     await market.rollouts.revise(user, deploy_id, NEXT)
     for _ in range(30):  # each time by a daemon that knows nothing
-        daemon = Rollouts(market.context, market.jobs, market.specs, market.waking)
+        daemon = Rollouts(market.context, market.jobs, market.specs, market.waking, JobChanges())
         await daemon.look(deploy_id)
         jobs = await fleet.jobs(user, deploy_id)
         assert len([job for job in jobs if job.status == "running"]) >= 2
@@ -326,7 +327,7 @@ async def test_a_crash_between_any_two_steps_is_harmless(
 async def test_two_daemons_do_not_do_it_twice(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=4)
-    other = Rollouts(market.context, market.jobs, market.specs, market.waking)
+    other = Rollouts(market.context, market.jobs, market.specs, market.waking, JobChanges())
     await market.rollouts.revise(user, deploy_id, NEXT)
     for _ in range(5):
         await asyncio.gather(*(each.look(deploy_id) for each in (other, market.rollouts) * 3))
@@ -607,7 +608,7 @@ async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, flee
     assert all(row.secrets is not None for row in rows)
     assert "hunter2" not in repr(rows)
     other = Specs(Sealing(b"o" * 40, b"job secrets"))
-    stranger = Rollouts(market.context, market.jobs, other, market.waking)
+    stranger = Rollouts(market.context, market.jobs, other, market.waking, JobChanges())
     with pytest.raises(MarketError) as caught:
         await stranger.restart(user, deploy_id)
     assert caught.value.field == "secrets"
@@ -623,7 +624,7 @@ async def test_templates_take_their_part_of_what_a_buyer_may_store(
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=1)
     await market.rollouts.scale(user, deploy_id, 0)
-    market.jobs.bounds = Bounds(job_bytes=40_000)
+    market.change_bounds(Bounds(job_bytes=40_000))
     large = Change(env={"TEXT": "x" * 15_000})
     await market.rollouts.revise(user, deploy_id, large)
     await market.rollouts.revise(user, deploy_id, large)
@@ -636,7 +637,7 @@ async def test_templates_take_their_part_of_what_a_buyer_may_store(
 
 async def test_deploys_without_replicas_are_bounded_as_well(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
-    market.jobs.bounds = Bounds(jobs=2)
+    market.change_bounds(Bounds(jobs=2))
     for _ in range(2):
         deploy_id = await create(market, user, replicas=1)
         await market.rollouts.scale(user, deploy_id, 0)
@@ -650,7 +651,7 @@ async def test_deploys_without_replicas_are_bounded_as_well(market: Market, flee
 async def test_replicas_that_served_count_as_paid(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user)
-    market.jobs.bounds = Bounds(job_bytes=6_000)
+    market.change_bounds(Bounds(job_bytes=6_000))
     market.clock.now += 10
     await market.rollouts.restart(user, deploy_id)
     await fleet.settle(user, deploy_id)  # who has paid for those of before has room for others

@@ -42,8 +42,8 @@ async def device_of(market: Market, user: str) -> DeviceRow:
 
 
 def restarted(market: Market) -> Devices:
-    """What a new daemon on the same store knows."""
-    return Devices(market.context, market.devices.bounds)
+    """Return the devices of a new daemon on the same store."""
+    return Devices(market.context, market.bounds)
 
 
 async def only(devices: Devices, user: str) -> DeviceRow:

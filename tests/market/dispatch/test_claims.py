@@ -40,7 +40,7 @@ async def outcomes(
 
 @pytest.fixture
 def claims(market: Market) -> Claims:
-    return Claims(market.context, lambda: market.jobs.bounds)
+    return Claims(market.context, market.bounds)
 
 
 async def people(market: Market) -> tuple[str, DeviceRow]:
@@ -69,7 +69,7 @@ async def test_a_job_that_was_tried_meanwhile_is_not_given(market: Market, claim
 
 
 async def test_each_pair_of_a_batch_has_its_own_outcome(market: Market, claims: Claims) -> None:
-    market.jobs.bounds = Bounds(device_slots=2)
+    market.change_bounds(Bounds(device_slots=2))
     buyer, device = await people(market)
     owner = await market.person()
     revoked = await device_of(market, owner)
@@ -100,7 +100,7 @@ async def test_what_nobody_waits_for_is_not_written(market: Market, claims: Clai
 
 
 async def test_more_pairs_than_a_batch_are_all_written(market: Market, claims: Claims) -> None:
-    market.jobs.bounds = Bounds(device_slots=0, new_device_slots=0, new_owner_slots=0)
+    market.change_bounds(Bounds(device_slots=0, new_device_slots=0, new_owner_slots=0))
     buyer, device = await people(market)
     jobs = [await posted(market, buyer) for _ in range(BATCH_MAX_PAIRS + 5)]
     made = await outcomes(claims, *((waiting(job), device) for job in jobs))

@@ -21,7 +21,7 @@ from market.accounts.bounds import Bounds
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.dispatch import dispatch
-from market.dispatch.dispatch import Agent, Ask, DispatchTerms, apart
+from market.dispatch.dispatch import Agent, Ask, DispatchPace, DispatchTerms, apart
 from market.jobs import matching
 from market.jobs.specs import UNREADABLE
 from market.jobs.waking import Waking
@@ -78,7 +78,7 @@ def later(market: Market, device: DeviceRow, **changes: object) -> "asyncio.Task
 
 
 async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
     device, buyer = await device_for(market), await buyer_of(market)
     free = structs.replace(ask(), can_benchmark=True)
@@ -87,7 +87,7 @@ async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
         market.dispatch.device_wakes(device.id)  # as when a job of it has ended
         return (await market.dispatch.next(device, asked)).benchmark
 
-    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 1)
+    market.dispatch.pace = DispatchPace(benchmark_one_in=1)
     assert not await is_asked()  # the operator does not want it
     market.dispatch.terms = structs.replace(market.dispatch.terms, benchmark_seconds=3_600)
     assert not await is_asked(ask())
@@ -110,9 +110,9 @@ async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
     [job] = await given(market, device)
     assert not await is_asked(structs.replace(free, attempts=frozenset(((job, 1),))))
     await market.jobs.complete(device, job, "done")
-    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 10**9)
+    market.dispatch.pace = DispatchPace(benchmark_one_in=10**9)
     assert not await is_asked()
-    monkeypatch.setattr(dispatch, "BENCHMARK_ONE_IN", 1)
+    market.dispatch.pace = DispatchPace(benchmark_one_in=1)
     assert await is_asked()
 
 
@@ -270,14 +270,12 @@ async def test_what_one_agent_was_given_the_other_one_is_not(market: Market) -> 
     assert await given(market, device, ask(agent=Agent("one", since=300))) == [job]
 
 
-async def test_an_agent_takes_the_place_of_one_that_is_gone(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_takes_the_place_of_one_that_is_gone(market: Market) -> None:
     device = await device_for(market)
     older, newer = Agent("one", since=100), Agent("other", since=200)
     await given(market, device, ask(agent=newer))
     assert (await market.dispatch.next(device, ask(agent=older))).is_replaced
-    monkeypatch.setattr(dispatch, "AGENT_AWAY_SECONDS", -1.0)
+    market.dispatch.pace = DispatchPace(away_seconds=-1.0)
     assert not (await market.dispatch.next(device, ask(agent=older))).is_replaced
 
 
@@ -298,7 +296,7 @@ async def test_who_failed_at_a_job_does_not_get_it_again_and_others_do(market: M
 
 
 async def test_a_device_gets_no_more_than_its_slots(market: Market) -> None:
-    market.jobs.bounds = Bounds(device_slots=3, new_device_slots=2)
+    market.change_bounds(Bounds(device_slots=3, new_device_slots=2))
     device, buyer = await device_for(market), await buyer_of(market)
     for _ in range(4):
         await posted(market, buyer)
@@ -367,10 +365,10 @@ async def test_a_job_that_a_device_has_seen_and_does_not_take_is_not_given_to_it
 
 @pytest.mark.both_engines
 async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(dispatch, "FULL_SECONDS", 0.01)
-    market.jobs.bounds = Bounds(device_slots=1)
+    market.dispatch.pace = DispatchPace(full_seconds=0.01)
+    market.change_bounds(Bounds(device_slots=1))
     device, buyer = await device_for(market), await buyer_of(market)
     first, second = [await posted(market, buyer) for _ in range(2)]
     await waiting_jobs(market, 2)
@@ -509,8 +507,8 @@ async def _another(tx: Transaction, device: DeviceRow, number: int, market: Mark
 
 @pytest.mark.both_engines
 async def test_every_job_is_given_once_whoever_asks_and_sums_are_right(market: Market) -> None:
-    market.jobs.bounds = Bounds(
-        device_slots=20, new_device_slots=20, new_owner_slots=0, jobs=0, free_jobs=0
+    market.change_bounds(
+        Bounds(device_slots=20, new_device_slots=20, new_owner_slots=0, jobs=0, free_jobs=0)
     )
     buyer, owner = await buyer_of(market), await market.person()
     device = await device_of(market, owner)

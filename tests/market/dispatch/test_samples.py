@@ -63,9 +63,9 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def begin_sampling(market: Market, payer_email: str, a_day: int = 50) -> None:
     """Have a marketplace give samples."""
     terms = SampleTerms(payer_email, a_day * MICRO, PRICE)
-    samples = Samples(market.context, terms, market.specs, lambda: market.jobs.bounds)
+    samples = Samples(market.context, terms, market.specs, market.bounds)
     samples._ready.extend(sample_tasks.make(CHOOSE) for _ in range(READY))
-    market.samples = market.dispatch.samples = samples
+    market.samples = market.dispatch._samples = samples
     market.jobs.outcomes._terms = replace(market.jobs.outcomes._terms, has_samples=True)
 
 
@@ -266,7 +266,7 @@ async def test_the_day_and_the_account_bound_what_is_spent(market: Market) -> No
             sample = await sample_of(market, job_id)
             assert sample is not None
             spent += sample.price
-        market.dispatch.samples._paused_until = 0.0  # type: ignore[union-attr]
+        market.samples._paused_until = 0.0  # type: ignore[union-attr]
     assert MICRO * 8 // 10 < spent <= MICRO  # half of a day's, for it is eight in the morning
     market.clock.now += DAY
     # An account without money, and one that there is not.
@@ -295,7 +295,7 @@ async def test_who_pays_is_not_sampled_and_offers_are_heeded(market: Market) -> 
         offer(dataclasses.replace(SMALL, slots=0)),
     ):
         assert await given(market, device, ask(unfit)) == []
-    market.jobs.bounds = Bounds(device_slots=1)
+    market.change_bounds(Bounds(device_slots=1))
     market.dispatch.device_wakes(device.id)
     busy = await take(market, device)
     await market.store.write(queries.set_jobs_left, device.id, 0)

@@ -138,7 +138,7 @@ async def test_a_session_tells_of_its_purchase_and_its_end(market: Market) -> No
 
 async def test_a_purchase_that_is_refused_says_nothing(market: Market) -> None:
     user = await market.person("10")
-    market.bandwidth.bounds = Bounds(sessions=1)
+    market.change_bounds(Bounds(sessions=1))
     await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     with pytest.raises(MarketError):
         await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)

@@ -148,7 +148,8 @@ async def test_what_another_process_has_ended_is_told(market: Market) -> None:
     market.exits.watch(heard.append)
     assert await market.exits.look() == 0
     assert heard == []
-    attached = market.exits.attached = SomeAttached()
+    attached = SomeAttached()
+    market.exits.join(attached)
     for each in made.values():
         attached.come(each.id)
     assert await market.exits.look() == 4
@@ -159,7 +160,8 @@ async def test_what_another_process_has_ended_is_told(market: Market) -> None:
 async def test_what_another_process_has_changed_is_told_once(market: Market) -> None:
     made, other = await exit_device(market), await exit_device(market)
     elsewhere = Exits(market.context, market.devices, market.exits.terms)
-    attached = market.exits.attached = SomeAttached()
+    attached = SomeAttached()
+    market.exits.join(attached)
     for each in (made, other):
         attached.come(each.id)
     heard: list[str] = []
@@ -394,7 +396,8 @@ async def test_ones_own_exit_earns_nothing_of_ones_own_sessions(market: Market) 
 @pytest.mark.both_engines
 async def test_an_owner_sees_what_each_device_does(market: Market) -> None:
     owner = await market.person()
-    attached = market.exits.attached = SomeAttached()
+    attached = SomeAttached()
+    market.exits.join(attached)
     names = ("away", "busy", "resting", "paused", "revoked")
     made = {name: await exit_device(market, owner) for name in names}
     attached.states = {made["busy"].id: "", made["resting"].id: "the battery is low"}
@@ -426,7 +429,8 @@ async def test_earnings_are_told_by_day(market: Market) -> None:
 
 async def test_a_buyer_sees_where_a_session_left(market: Market) -> None:
     made = [await exit_device(market) for _ in range(3)]
-    attached = market.exits.attached = SomeAttached()
+    attached = SomeAttached()
+    market.exits.join(attached)
     for each, country in zip(made, ("de", "de", "xx"), strict=True):
         attached.come(each.id, country)
     await market.exits.look()

@@ -43,14 +43,24 @@ TERMS = LogTerms(keep_bytes=MIB, bytes_per_second=0, keep_seconds=30 * DAY)
 Make = Callable[..., Logs]
 
 
+def _ignored(job_id: str, attempt: int) -> None:
+    """Do nothing with a sign of life."""
+
+
 @pytest.fixture
 async def make(market: Market, tmp_path: Path) -> AsyncIterator[Make]:
     """Make the logs of a daemon on the market's store."""
     made: list[Logs] = []
 
-    def of_daemon(*, is_shared: bool = False, **changes: object) -> Logs:
+    def of_daemon(
+        *,
+        renewed: Callable[[str, int], None] = _ignored,
+        is_shared: bool = False,
+        **changes: object,
+    ) -> Logs:
         terms = replace(TERMS, folder=tmp_path / "logs", **changes)
-        made.append(Logs(market.context, terms, market.clock.steady, is_shared=is_shared))
+        logs = Logs(market.context, terms, market.clock.steady, renewed, is_shared=is_shared)
+        made.append(logs)
         return made[-1]
 
     yield of_daemon
@@ -103,12 +113,12 @@ async def rows(market: Market) -> list[tuple[int, int]]:
 
 
 async def test_a_busy_log_costs_the_database_a_question_a_second(
-    market: Market, logs: Logs, monkeypatch: pytest.MonkeyPatch
+    market: Market, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
     renewals: list[tuple[str, int]] = []
-    logs.renewed = lambda *attempt: renewals.append(attempt)
+    logs = make(renewed=lambda *attempt: renewals.append(attempt))
     reads, writes = (counted(market.store, each, monkeypatch) for each in ("read", "write"))
     for number in range(50):
         assert (await append(logs, device, job_id, number, b"x")).offset == number + 1

@@ -144,7 +144,7 @@ async def test_each_copy_is_a_job_with_its_own_hold_or_there_is_none(market: Mar
         assert [(copy.job_id, copy.status, copy.agrees) for copy in group.copies] == [
             (each, "waiting", None) for each in jobs
         ]
-    market.jobs.bounds = Bounds(jobs=4)
+    market.change_bounds(Bounds(jobs=4))
     rich = await market.person(credit="100")
     assert await refusal(copied(market, rich, 5)) is Code.TOO_MANY_JOBS
 

@@ -24,6 +24,7 @@ from market.jobs import chances
 from market.jobs import jobs as jobs_module
 from market.jobs import overdue as overdue_module
 from market.jobs.chances import OWNERS_MAX
+from market.jobs.changes import JobChanges
 from market.jobs.jobs import Jobs, Work
 from market.jobs.overdue import Overdue
 from market.jobs.specs import Spec
@@ -48,11 +49,20 @@ revenue = partial(books.revenue, currency=CREDIT)
 
 
 def restarted(market: Market) -> Jobs:
-    """What a new daemon on the same store would run."""
-    devices = Devices(market.context, Bounds())
+    """Return the jobs of a new daemon on the same store."""
+    devices = Devices(market.context, Bounds)
     renewals = Renewals(market.context)
     overdue = Overdue(market.context, devices, renewals, RULES.jobs.leases, market.clock.steady)
-    return Jobs(market.context, overdue, RULES.jobs, Bounds(), market.specs, market.waking)
+    return Jobs(
+        market.context,
+        overdue,
+        RULES.jobs,
+        Bounds,
+        market.specs,
+        market.waking,
+        market.logs,
+        JobChanges(),
+    )
 
 
 async def test_a_new_job_waits_and_holds_exactly_its_price(market: Market) -> None:
@@ -786,7 +796,7 @@ async def test_a_daemon_whose_clock_is_behind_hears_for_one_whose_clock_is_right
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await running(market, buyer, worker)
     behind = Clock(market.clock.now)
-    elsewhere = Devices(replace(market.context, now=behind.seconds), Bounds(), is_shared=True)
+    elsewhere = Devices(replace(market.context, now=behind.seconds), Bounds, is_shared=True)
     market.clock.jump(HOUR)
     for _ in range(2 * SILENCE // 30):
         behind.now += 30

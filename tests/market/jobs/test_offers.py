@@ -64,8 +64,9 @@ async def test_a_request_for_work_says_more_than_a_heartbeat(market: Market) -> 
     jobs = [await posted(market, buyer, resources={"disk_gb": size}) for size in (50, 51)]
     asking = await device(market, None)
     await market.dispatch.next(asking, ask(offer(SMALL)))
-    assert (await market.jobs.accept(asking, jobs[0])).status == JobStatus.RUNNING
-    assert await refusal(market.jobs.accept(asking, jobs[1])) is Code.DEVICE_UNSUITABLE
+    said = market.dispatch.offer_of(asking)
+    assert (await market.jobs.accept(asking, jobs[0], "", said)).status == JobStatus.RUNNING
+    assert await refusal(market.jobs.accept(asking, jobs[1], "", said)) is Code.DEVICE_UNSUITABLE
 
 
 async def test_silence_is_no_obstacle_where_a_person_has_read_the_job(market: Market) -> None:

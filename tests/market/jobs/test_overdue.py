@@ -76,7 +76,7 @@ async def test_an_attempt_that_is_named_or_logs_lives_on(market: Market) -> None
 
 
 async def test_a_restart_loses_no_running_attempt(market: Market) -> None:
-    market.change_bounds(replace(market.jobs.bounds, new_owner_slots=0))
+    market.change_bounds(replace(market.bounds(), new_owner_slots=0))
     buyer, worker = await market.person(credit="1000"), await market.person()
     jobs = [await specified(market, buyer, price=MICRO) for _ in range(100)]
     devices = [await on(market, job_id, worker) for job_id in jobs]
@@ -312,7 +312,7 @@ async def test_each_kind_is_ended_a_part_at_a_time(
 ) -> None:
     monkeypatch.setattr(overdue_module, "END_MAX_ATTEMPTS", 2)
     buyer, worker = await market.person(credit="30"), await market.person()
-    market.change_bounds(replace(market.jobs.bounds, new_device_slots=10))
+    market.change_bounds(replace(market.bounds(), new_device_slots=10))
     device = await device_of(market, worker)
     for _ in range(3):
         await market.jobs.accept(device, await specified(market, buyer))

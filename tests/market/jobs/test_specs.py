@@ -185,7 +185,7 @@ async def test_what_it_says_counts_as_the_text_of_its_buyer(market: Market) -> N
     spec = understand(NewSpec(script), job_type="script", duration_hrs=2, text="")
     row = market.specs.row("id", spec)
     assert size_of(row) > 10_000
-    market.jobs.bounds = Bounds(job_bytes=JOB_BYTES + len("train") + size_of(row))
+    market.change_bounds(Bounds(job_bytes=JOB_BYTES + len("train") + size_of(row)))
     job_id = await put_up(market, buyer, spec)
     assert (await market.jobs.find(buyer, job_id)).job.text_bytes == size_of(row) + len("train")
     with pytest.raises(MarketError) as caught:

@@ -270,7 +270,7 @@ class Marketplace(RuleBasedStateMachine):
                 now=self.market.clock.now,
             )
         )
-        left = self.run(self.store.read(slots_left, device_id, self.market.jobs.bounds))
+        left = self.run(self.store.read(slots_left, device_id, self.market.bounds()))
         if isinstance(outcome, JobRow):
             assert left is not None
             assert left >= 0

@@ -16,7 +16,16 @@ from market.events.context import Context
 from market.events.recording import NewEvent
 from market.money.money import GB
 from market.notify import feed as event_feed
-from market.notify.feed import EventFeed, EventFeedTerms, Idle, Item, Wanted, beginning_of
+from market.notify.feed import (
+    USUAL_PACE,
+    EventFeed,
+    EventFeedTerms,
+    FeedPace,
+    Idle,
+    Item,
+    Wanted,
+    beginning_of,
+)
 from market.notify.live_usage import LiveUsage, UsageFrame
 from storage.engines.store import Transaction
 from storage.events.events import EventRow
@@ -30,9 +39,9 @@ async def ping(market: Market, context: Context, user: str, subject: str = "w") 
     )
 
 
-def feed_of(market: Market, context: Context) -> EventFeed:
+def feed_of(market: Market, context: Context, pace: FeedPace = USUAL_PACE) -> EventFeed:
     usage = LiveUsage(context, market.leases, None, market.clock.steady)
-    return EventFeed(context, EventFeedTerms(), usage)
+    return EventFeed(context, EventFeedTerms(), usage, pace)
 
 
 def following(feed: EventFeed, since: str | None = None) -> AsyncGenerator[Item, None]:
@@ -58,15 +67,12 @@ async def test_events_are_deleted_after_a_month(market: Market) -> None:
     assert await rows_of(market, "u") == [new]
 
 
-async def test_a_sweep_deletes_a_bounded_number(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_feed, "DELETED_MAX_EVENTS", 2)
-    monkeypatch.setattr(event_feed, "DELETED_MAX_TIMES", 2)
+async def test_a_sweep_deletes_a_bounded_number(market: Market) -> None:
+    feed = feed_of(market, market.context, FeedPace(deleted_events=2, deleted_times=2))
     for _ in range(5):
         await ping(market, market.context, "u")
     market.clock.now += 31 * DAY
-    assert [await market.event_feed.sweep() for _ in range(3)] == [4, 1, 0]
+    assert [await feed.sweep() for _ in range(3)] == [4, 1, 0]
 
 
 async def test_identifiers_of_a_time_are_behind_its_beginning(market: Market) -> None:
@@ -96,11 +102,10 @@ async def test_what_another_daemon_records_is_heard(market: Market) -> None:
 
 
 async def test_notices_that_were_lost_are_made_up_for_at_the_next_heartbeat(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0.05)
     other = Context(market.store, market.identifiers, market.clock.seconds)
-    feed = feed_of(market, market.context)
+    feed = feed_of(market, market.context, FeedPace(heartbeat_seconds=0.05))
     items = following(feed)
     assert isinstance(await anext(items), Idle)
     row = await ping(market, other, "u")
@@ -109,15 +114,12 @@ async def test_notices_that_were_lost_are_made_up_for_at_the_next_heartbeat(
 
 
 @pytest.mark.both_engines
-async def test_an_event_of_another_program_comes_before_the_heartbeat(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_event_of_another_program_comes_before_the_heartbeat(market: Market) -> None:
     if market.store.version() is None:
         pytest.skip("there, notices say it")
-    monkeypatch.setattr(event_feed, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 3_600)
     other = Context(market.store, market.identifiers, market.clock.seconds)
-    feed = feed_of(market, market.context)
+    pace = FeedPace(watch_seconds=0.01, heartbeat_seconds=3_600)
+    feed = feed_of(market, market.context, pace)
     watching = asyncio.create_task(feed.watch())
     items = following(feed)
     assert isinstance(await anext(items), Idle)
@@ -134,13 +136,10 @@ async def test_an_event_of_another_program_comes_before_the_heartbeat(
 
 
 @pytest.mark.both_engines
-async def test_an_event_from_before_a_new_stream_does_not_come(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_feed, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0.05)
+async def test_an_event_from_before_a_new_stream_does_not_come(market: Market) -> None:
     other = Context(market.store, market.identifiers, market.clock.seconds)
-    feed = feed_of(market, market.context)
+    pace = FeedPace(watch_seconds=0.01, heartbeat_seconds=0.05)
+    feed = feed_of(market, market.context, pace)
     watching = asyncio.create_task(feed.watch())
     await ping(market, other, "u", "before")
     items = following(feed)
@@ -176,11 +175,10 @@ async def test_an_event_that_is_committed_late_is_replayed(market: Market) -> No
 
 
 async def test_what_was_missed_while_the_process_stood_still_is_made_up_for(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(event_feed, "HEARTBEAT_SECONDS", 0.05)
     other = Context(market.store, market.identifiers, market.clock.seconds)
-    items = following(feed_of(market, market.context))
+    items = following(feed_of(market, market.context, FeedPace(heartbeat_seconds=0.05)))
     await anext(items)
     row = await ping(market, other, "u")
     market.clock.now += 10 * event_feed.OVERLAP_SECONDS
@@ -207,11 +205,8 @@ async def test_nobody_has_more_streams_than_are_left_for_the_others(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_a_user_may_not_have_every_stream(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_feed, "STREAMS_PER_USER_MAX", 2)
-    feed = feed_of(market, market.context)
+async def test_a_user_may_not_have_every_stream(market: Market) -> None:
+    feed = feed_of(market, market.context, FeedPace(streams_per_user=2))
     open_streams = []
     for number in range(2):
         items = feed.follow("u", f"{number}", Wanted(), since=None)

@@ -74,6 +74,7 @@ def opened(market: Market) -> Recovery:
         Letters(market.emails, "https://app.example.com"),
         market.accounts,
         LoginLimits(),
+        market.made_by_keys.ended,
     )
 
 
@@ -310,7 +311,6 @@ async def test_a_reset_revokes_worker_tokens_that_keys_have_made(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
     me = (await caller(market, token)).profile.user_id
-    recovery.on_revoked = market.made_by_keys.ended
     issued = await market.keys.create(me, NewKey(name="x", scopes=(Scope.DEVICES_WRITE,)))
     grant = (await market.keys.authenticate(issued.key, "")).key
     tokens = []

@@ -16,7 +16,7 @@ from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.deploys.deploys import NewDeploy
-from market.dispatch import dispatch
+from market.dispatch.dispatch import DispatchPace
 from market.jobs import reviews
 from market.jobs.hindrances import Hindrance
 from market.jobs.matching import Needs
@@ -294,21 +294,18 @@ async def test_a_result_that_the_operator_takes_back_was_wrong(market: Market) -
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_a_comparison_with_many_devices_is_kept_for_a_moment(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_comparison_with_many_devices_is_kept_for_a_moment(market: Market) -> None:
     """A client that lists jobs again and again would otherwise delay all others."""
     needs = Needs(Resources(cores=1_000), "script")
     await given(market, await device_of(market, await market.person()))
     assert market.dispatch.lacks(needs) is not market.dispatch.lacks(needs)
-    monkeypatch.setattr(dispatch, "LACKS_KEPT_FROM_DEVICES", 1)
-    monkeypatch.setattr(dispatch, "LACKS_KEPT_MAX", 1)
+    market.dispatch.pace = DispatchPace(kept_from_devices=1, kept_max=1)
     found = market.dispatch.lacks(needs)
     assert market.dispatch.lacks(needs) is found
     other = market.dispatch.lacks(needs, 1)  # in the place of the first
     assert market.dispatch.lacks(needs, 1) is other
     assert market.dispatch.lacks(needs) is not found
-    monkeypatch.setattr(dispatch, "LACKS_KEPT_SECONDS", 0.0)
+    market.dispatch.pace = DispatchPace(kept_from_devices=1, kept_max=1, kept_seconds=0.0)
     market.dispatch.lacks(needs, 1)
     found = market.dispatch.lacks(needs)
     assert market.dispatch.lacks(needs) is not found

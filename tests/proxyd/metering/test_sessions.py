@@ -123,11 +123,10 @@ async def test_what_is_over_is_forgotten_after_a_while_unless_it_is_to_be_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("proxyd.metering.sessions.REMEMBER_SECONDS", 0.0)
-    sessions = Sessions()
+    forgotten: list[str] = []
+    sessions = Sessions(forgotten.append)
     session = known(sessions)
     sessions.end(session.id, SessionStatus.ENDED)
-    forgotten: list[str] = []
-    sessions.forgotten = forgotten.append
     sessions.forget_old(kept=[session.id])
     assert forgotten == []
     assert sessions.of_username(session.username) is session

@@ -18,13 +18,15 @@ from market.base.ids import Identifiers
 from market.base.sealing import Sealing
 from market.events.context import Context
 from proxyd.loop import cancellation
-from proxyd.outbound import mailer
 from proxyd.outbound import smtp as smtp_client
 from proxyd.outbound.mailer import (
     AGAIN_MAX,
     SENDERS,
+    USUAL_TIMING,
     LogTransport,
     Mailer,
+    MailTiming,
+    ServerError,
     Transport,
 )
 from proxyd.outbound.smtp import SmtpServer, SmtpTransport
@@ -35,6 +37,7 @@ from storage.engines.store import Store
 
 EMAIL = verification("ada@example.com", "https://app.example.com", "a-secret")
 DAY = 86_400
+HASTY = MailTiming(look=0.01, first_pause=0.01, longest_pause=0.01, store_pause=0.01)
 
 
 class Post:
@@ -68,11 +71,17 @@ class Post:
 
     @asynccontextmanager
     async def sending(
-        self, port: int = 0, username: str = "", password: str = "", by: Transport | None = None
+        self,
+        port: int = 0,
+        username: str = "",
+        password: str = "",
+        by: Transport | None = None,
+        timing: MailTiming = USUAL_TIMING,
     ) -> AsyncIterator[None]:
         """Send what is put."""
         transport = by or SmtpTransport(server(port, username, password))
-        running = asyncio.create_task(Mailer(self.outbox, transport, is_alone=True).run())
+        mailer = Mailer(self.outbox, transport, is_alone=True, timing=timing)
+        running = asyncio.create_task(mailer.run())
         try:
             yield
         finally:
@@ -325,19 +334,16 @@ async def test_a_mistake_in_a_library_costs_one_email_its_attempt(
 
 
 async def test_what_waits_for_a_server_that_is_away_is_sent_when_it_is_back(
-    post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mailer, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(mailer, "LONGEST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(mailer, "LOOK_SECONDS", 0.01)
     caplog.set_level(logging.INFO)
     mailbox = Mailbox()
     with closed_port() as port:
-        async with post.sending(port):
+        async with post.sending(port, timing=HASTY):
             await post.write_to(*(f"ada@{number}.example" for number in range(20)))
             await until(lambda: caplog.text.count("mail server unavailable") > 3)
     before = caplog.text.count("mail server unavailable")
-    async with post.sending(port):
+    async with post.sending(port, timing=HASTY):
         await until(lambda: caplog.text.count("mail server unavailable") > before + 2)
         async with smtp(mailbox, port=port):
             await post.until_sent()
@@ -346,9 +352,7 @@ async def test_what_waits_for_a_server_that_is_away_is_sent_when_it_is_back(
     assert "attempt" not in caplog.text.replace("next attempt in", "")
 
 
-async def test_while_a_server_is_away_one_email_is_tried_at_a_time(
-    post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_while_a_server_is_away_one_email_is_tried_at_a_time(post: Post) -> None:
     at_once: list[int] = []
 
     class Away:
@@ -360,13 +364,10 @@ async def test_while_a_server_is_away_one_email_is_tried_at_a_time(
             at_once.append(self.trying)
             await asyncio.sleep(0)
             self.trying -= 1
-            raise mailer.ServerError("away")
+            raise ServerError("away")
 
-    monkeypatch.setattr(mailer, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(mailer, "LONGEST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(mailer, "LOOK_SECONDS", 0.01)
     await post.write_to(*(f"ada@{number}.example" for number in range(20)))
-    async with post.sending(by=Away()):
+    async with post.sending(by=Away(), timing=HASTY):
         await until(lambda: len(at_once) > SENDERS + 5)
     assert set(at_once[SENDERS:]) == {1}
 
@@ -466,7 +467,6 @@ async def test_a_mailer_that_waits_for_a_silent_server_ends_all_the_same(post: P
 async def test_an_email_that_is_sent_while_the_store_fails_is_sent_once(
     post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mailer, "STORE_PAUSE_SECONDS", 0.01)
     real: Callable[..., object] = post.store.write
     failures = iter(range(3))
 
@@ -477,7 +477,7 @@ async def test_an_email_that_is_sent_while_the_store_fails_is_sent_once(
 
     monkeypatch.setattr(post.store, "write", failing)
     mailbox = Mailbox()
-    async with smtp(mailbox) as port, post.sending(port):
+    async with smtp(mailbox) as port, post.sending(port, timing=HASTY):
         await post.put(EMAIL)
         await post.until_sent()
     assert len(mailbox.emails) == 1
@@ -501,10 +501,9 @@ async def test_two_daemons_on_one_store_send_each_email_once(store: Store, clock
     assert sorted(mailbox.recipients) == sorted([address] for address in addresses)
 
 
-async def test_how_many_wait_is_counted(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailer, "LOOK_SECONDS", 0.01)
+async def test_how_many_wait_is_counted(post: Post) -> None:
     with closed_port() as port:
-        async with post.sending(port):
+        async with post.sending(port, timing=HASTY):
             await post.write_to("ada@example.com", "bob@example.com")
             await until(lambda: post.outbox.waiting == 2)
             assert await emails_waiting(post.store) == 2

@@ -1,7 +1,7 @@
 """Nodes that lend one another their exits: exits' ports, and links between them in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,10 +16,11 @@ from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
 from proxyctl.protocol.frames import FrameError, Limits
 from proxyctl.protocol.policy import Policy
-from proxyd.build import loans_of
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.certificate import FILE_NAME, fingerprint
+from proxyd.exits.attached.listener import ExitListener
 from proxyd.exits.choosing.directory import Place
+from proxyd.exits.dialling.dial import Exits
 from proxyd.exits.nodes.borrowing import Borrowing
 from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
@@ -120,20 +121,11 @@ class Node(Port):
         self.folder = folder
         self.host, self.number = "127.0.0.1", self.port
         self.closer = Closer(self.reactor.loop, self.reactor.poller)
-        join = UnmeteredRelays(self.reactor, self.closer)
-        self.services = StandInServices(self.reactor, join, 100)
-        self.borrowing = Borrowing(
-            self.reactor,
-            self.listener.budget,
-            self.counters,
-            lambda: (self.host, self.number),
-            self.listener.keep_detached,
-            heartbeat_seconds,
+        self.borrowing, self.lending, self.services = sides_of(
+            self.listener, self.exits, self.closer, lambda: (self.host, self.number)
         )
-        self.lending = Lending(self.listener, self.services, lambda _: None)
         self.loans = Loans(self.borrowing, self.lending)
-        self.listener.loaner = self.loans
-        self.exits.borrower = self.loans
+        self.listener.loaner = self.exits.borrower = self.loans
         self._agents: list[tuple[Agent, asyncio.Task[Any]]] = []
 
     def link(self, other: "Node") -> Link:
@@ -196,6 +188,23 @@ class Node(Port):
         assert not len(self.lending)
 
 
+def sides_of(
+    listener: ExitListener, exits: Exits, closer: Closer, reached_at: Callable[[], tuple[str, int]]
+) -> tuple[Borrowing, Lending, StandInServices]:
+    """Return both sides of the loans of a node, and the services of its stand-ins."""
+    join = UnmeteredRelays(exits.reactor, closer)
+    services = StandInServices(exits.reactor, join, 100)
+    borrowing = Borrowing(
+        exits.reactor,
+        listener.budget,
+        exits.counters,
+        reached_at,
+        listener.keep_detached,
+        listener.limits.heartbeat_seconds,
+    )
+    return borrowing, Lending(listener, services, lambda _: None), services
+
+
 @asynccontextmanager
 async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
     """Run a daemon that borrows the exit of another node; every session leaves through it.
@@ -210,7 +219,11 @@ async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncI
         assert port is not None
         exits = service.daemon.gateway._for_connections.exits
         assert exits is not None
-        loans = loans_of(exits, port, service.daemon.gateway)
+        door = port.door()
+        assert door is not None
+        closer = service.daemon.gateway.closer
+        sides = sides_of(listener, exits, closer, lambda: (door.host, door.port))
+        listener.loaner = exits.borrower = loans = Loans(*sides[:2])
         here, there = Link(loans, "home", is_dialler=True), Link(home.loans, "edge")
         here.other, there.other = there, here
         service.wishes = "-country-xx"

@@ -251,8 +251,8 @@ def test_a_household_is_one_line_and_so_are_an_accounts_devices_in_a_48(book):
 
 def test_devices_learn_whether_others_on_their_line_come_first(book):
     told = []
-    book.directory.standby_changed = lambda each: told.append(
-        (each.device_id, book.directory.is_standby(each))
+    book.directory.watch(
+        lambda each: told.append((each.device_id, book.directory.is_standby(each)))
     )
     one, _ = book.add(Device("1", network="n"), Device("2", network="n"))
     book.directory.remove(one)

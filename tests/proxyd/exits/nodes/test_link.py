@@ -165,7 +165,7 @@ async def register(
 
 
 async def test_a_node_with_a_proof_is_linked_and_told_of_every_exit(service: Service) -> None:
-    mesh_of(service).lender = Choosing()
+    mesh_of(service).hub._lenders[:] = [Choosing()]
     await register(service, FIRST)
     made = await consented(service)
     device = await made.attach(service)
@@ -254,7 +254,7 @@ async def flood(service: Service, first: bytes) -> None:
 async def test_a_node_that_talks_garbage_loses_its_link_alone(
     service: Service, garbage: bytes
 ) -> None:
-    lender = mesh_of(service).lender = Choosing()
+    mesh_of(service).hub._lenders[:] = [lender := Choosing()]
     await register(service, FIRST)
     made = await consented(service)
     device = await made.attach(service)
@@ -371,7 +371,7 @@ async def test_what_is_not_attached_or_not_lent_is_refused(service: Service) -> 
     async with dialling(service, greeting(service)) as node:
         node.send(Borrow(1, "device", "127.0.0.1", 1, 1))
         await until(lambda: Borrowed(1, "gone") in node.frames)
-        mesh_of(service).lender = None
+        mesh_of(service).hub._lenders.clear()
         node.send(Borrow(3, "device", "127.0.0.1", 1, 1))
         await until(lambda: Borrowed(3, "not_lent") in node.frames)
 

@@ -1,0 +1,295 @@
+"""Building the exits: the dials through them, and the port where devices attach.
+
+A part is built after the parts that it needs. The mesh of nodes is built first, and gets a hub
+(`exits.nodes.hub`); the parts that the mesh notifies join the hub when they are built.
+"""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from config.settings import Settings
+from market.exits.consents import Door
+from market.market import Market
+from proxyd import slices
+from proxyd.counters import ExitCounters
+from proxyd.egress.own import OwnAddresses
+from proxyd.egress.resolve import Resolver
+from proxyd.exit_port import ExitPort
+from proxyd.exits.attached import certificate
+from proxyd.exits.attached.attached import ParkedBudget
+from proxyd.exits.attached.listener import ExitListener
+from proxyd.exits.choosing.directory import Directory
+from proxyd.exits.choosing.labels import Labels
+from proxyd.exits.choosing.own_ports import OwnPorts
+from proxyd.exits.dialling.dial import Exits
+from proxyd.exits.dialling.errand import Ways as ErrandWays
+from proxyd.exits.dialling.origin import OriginCheck
+from proxyd.exits.dialling.tunnels import DeviceTunnels
+from proxyd.exits.nodes.borrowing import Borrowing
+from proxyd.exits.nodes.hub import NodeHub
+from proxyd.exits.nodes.lending import Lending
+from proxyd.exits.nodes.loans import Loans
+from proxyd.exits.nodes.mesh import Cluster, Mesh
+from proxyd.exits.nodes.remote import AnyExit
+from proxyd.exits.nodes.stand_in import StandInServices
+from proxyd.exits.processes.answering import ExitDesk
+from proxyd.exits.watching.canaries import Canaries
+from proxyd.exits.watching.fetch import page_of
+from proxyd.exits.watching.watchers import Watchers
+from proxyd.limits import raise_descriptors
+from proxyd.listeners import Listeners
+from proxyd.loop import clock
+from proxyd.loop.reactor import Reactor
+from proxyd.ops.listening import CannotListenError, bound_port, exits_context
+from proxyd.relay.closing import Closer
+from proxyd.unmetered import UnmeteredRelays
+
+if TYPE_CHECKING:
+    from proxyd.exits.choosing.geography import Geography
+
+
+@dataclass(frozen=True, slots=True)
+class AmongNodes:
+    """The parts of the exits that know of other nodes; `hub` notifies those that have joined."""
+
+    hub: NodeHub
+    mesh: Mesh
+    loans: Loans
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """The dials through exits, and the parts that the port of exits shares with them.
+
+    Attributes:
+        exits: dial.
+        directory: chooses among the exits that are attached.
+        own_ports: the ports of the service, which no buyer reaches through an exit.
+        budget: bounds the connections of exits that wait.
+        nodes: the parts that know of other nodes; None where there can be none.
+    """
+
+    exits: Exits
+    directory: Directory[AnyExit]
+    own_ports: OwnPorts
+    budget: ParkedBudget
+    nodes: AmongNodes | None
+
+
+def way_out(
+    settings: Settings,
+    listeners: Listeners,
+    directory: Directory[AnyExit],
+    reactor: Reactor,
+    closer: Closer,
+    resolver: Resolver,
+    is_here: OwnAddresses,
+    cluster: Cluster | None,
+) -> WayOut:
+    """Return the dials through exits.
+
+    Args:
+        settings: the operator's settings.
+        listeners: the sockets to serve on.
+        directory: of the exits.
+        reactor: shared by the sockets of the loop.
+        closer: takes over sockets whose last bytes are still on their way.
+        resolver: looks names up.
+        is_here: says which addresses are this machine's.
+        cluster: this node among the others; None where there can be none.
+    """
+    own_ports = _own_ports(settings, listeners, is_here, resolver)
+    policy = slices.policy(settings, is_closed=own_ports.has)
+    counters, limits = ExitCounters(), slices.exit_limits(settings, raise_descriptors())
+    budget = ParkedBudget(limits.parked)
+    nodes = None
+    if cluster is not None:
+        host, port = _reached_at(settings, listeners)
+        mesh = Mesh(reactor.loop, cluster, directory, clock.milliseconds, hub := NodeHub())
+        borrowing = Borrowing(
+            reactor,
+            budget,
+            counters,
+            lambda: (host, port),
+            hub.keep_detached,
+            limits.heartbeat_seconds,
+        )
+        join = UnmeteredRelays(reactor, closer)
+        stand_ins = StandInServices(reactor, join, limits.stand_ins)
+        loans = Loans(borrowing, Lending(mesh, stand_ins, mesh.reached_at))
+        labels = Labels(
+            reactor.loop,
+            cluster.store,
+            directory,
+            is_alone=lambda: mesh.is_alone,
+            tell_moved=mesh.tell_moved,
+            seconds=clock.seconds,
+        )
+        hub.join_lender(loans)
+        hub.join_labels(labels)
+        nodes = AmongNodes(hub, mesh, loans, labels)
+    exits = Exits(
+        reactor,
+        directory,
+        resolver,
+        policy,
+        settings.limits.dial_seconds,
+        counters,
+        encrypts_all=settings.exits.encrypt == "all",
+        borrower=None if nodes is None else nodes.loans,
+        labels=None if nodes is None else nodes.labels,
+    )
+    return WayOut(exits, directory, own_ports, budget, nodes)
+
+
+def exit_port(
+    settings: Settings,
+    listeners: Listeners,
+    way: WayOut,
+    market: Market,
+    geography: "Geography",
+    desk: socket.socket | None,
+) -> ExitPort:
+    """Return the port where devices attach, known to the marketplace.
+
+    Args:
+        settings: the operator's settings.
+        listeners: the sockets to serve on.
+        way: dials through those that are attached.
+        market: decides who may attach.
+        geography: says where exits are.
+        desk: listens for other processes of this machine; None where there are none.
+
+    Raises:
+        CannotListenError: the certificate cannot be used.
+    """
+    assert listeners.exits is not None  # noqa: S101 - nobody gets here without
+    cert, key = _exits_certificate(settings)
+    context = exits_context(cert, key)
+    limits = slices.exit_limits(settings, raise_descriptors())
+    exits, nodes, watchers = way.exits, way.nodes, Watchers()
+    # Workers' streams go another way than exits' connections, and share the port alone.
+    tunnels = DeviceTunnels(exits.reactor, market.devices, limits.streams, limits.heartbeat_seconds)
+    listener = ExitListener(
+        exits.reactor,
+        context,
+        market.exits,
+        way.directory,
+        geography.place,
+        limits,
+        exits.counters,
+        clock.seconds,
+        encrypts_all=exits.encrypts_all,
+        budget=way.budget,
+        watch=watchers,
+        neighbours=None if nodes is None else nodes.mesh,
+        loaner=None if nodes is None else nodes.loans,
+        workers=tunnels,
+        own_ports=way.own_ports,
+    )
+    way.directory.watch(listener.standby_changed)
+    if nodes is not None:
+        nodes.hub.join_port(listener)
+    try:
+        known_by = certificate.fingerprint(Path(cert))
+    except ValueError as error:
+        raise CannotListenError(str(error)) from error
+    door = Door(*_reached_at(settings, listeners), known_by)
+    canaries = _canaries(settings, exits, listener, market, door)
+    watchers.join(canaries)
+    port = ExitPort(
+        listener,
+        listeners.exits,
+        door,
+        context,
+        geography,
+        canaries,
+        tunnels,
+        way.own_ports,
+        mesh=None if nodes is None else nodes.mesh,
+        labels=None if nodes is None else nodes.labels,
+        desk=None if desk is None else ExitDesk(exits, listener, desk, limits.asks),
+    )
+    if settings.exits.next_tls_cert:
+        port.announce_certificate(settings.exits.next_tls_cert)
+    market.exits.join(port)
+    market.exits.watch(port.recheck)
+    return port
+
+
+def _canaries(
+    settings: Settings, exits: Exits, listener: ExitListener, market: Market, door: Door
+) -> Canaries:
+    """Return the checks of exits."""
+    # The house itself may dial its own port through exits: older agents make their calls so.
+    policy = slices.policy(settings)
+    ways = ErrandWays(exits.reactor, exits.resolver, policy, exits.encrypts_all)
+    return Canaries(
+        ways,
+        [page_of(url) for url in settings.exits.canaries],
+        OriginCheck(ways, listener, lambda: (door.host, door.port)),
+        market.exit_canaries,
+        listener,
+        exits.counters,
+    )
+
+
+def _reached_at(settings: Settings, listeners: Listeners) -> tuple[str, int]:
+    """Return the host and the port where devices find this node."""
+    assert listeners.exits is not None  # noqa: S101 - nobody gets here without
+    port = slices.exits_port(settings, bound_port(listeners.exits))
+    return slices.exits_host(settings), port
+
+
+def _own_ports(
+    settings: Settings, listeners: Listeners, is_here: OwnAddresses, resolver: Resolver
+) -> OwnPorts:
+    """Return what no buyer reaches through an exit."""
+    assert listeners.exits is not None  # noqa: S101 - nobody gets here without
+    bound, proxy = bound_port(listeners.exits), settings.proxy
+    ports = (
+        bound,
+        slices.exits_port(settings, bound),
+        bound_port(listeners.proxy),
+        proxy.public_port,
+        *listeners.passwordless_ports,
+        *proxy.public_passwordless_ports,
+    )
+    return OwnPorts(is_here, resolver, ports, (proxy.public_host,), settings.egress.deny)
+
+
+def _exits_certificate(settings: Settings) -> tuple[str, str]:
+    """Return the files of the certificate and the key: the operator's, or what is made here.
+
+    Raises:
+        CannotListenError: none can be made.
+    """
+    exits = settings.exits
+    if exits.tls_cert:
+        return exits.tls_cert, exits.tls_key
+    folder = Path(settings.storage.url.removeprefix("sqlite:///")).parent
+    try:
+        made = str(certificate.own_certificate(folder, clock.seconds()))
+    except OSError as error:
+        message = f"cannot make a certificate for exits in {folder}: {error.strerror}"
+        raise CannotListenError(message) from error
+    return made, made
+
+
+async def geography_of(settings: Settings) -> "Geography":
+    """Return what says where exits are; reading it takes a second.
+
+    Raises:
+        SettingsError: a file of it cannot be used.
+    """
+    # Here, so that a daemon without exits does not wait for it.
+    from proxyd.exits.choosing.geography import Sources, open_geography  # noqa: PLC0415
+
+    geo = settings.geo
+    return await asyncio.to_thread(
+        open_geography, Sources(geo.country, geo.city, geo.asn, geo.known)
+    )

@@ -1,0 +1,276 @@
+"""Building the marketplace and its API, over the parts of the proxy."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from api.app import routes
+from api.assistant.assistant import AssistantRoutes
+from api.console import Console
+from api.ops.metrics import Exposition
+from api.reverse.server import AppServer
+from api.routing.cookies import Cookies
+from api.server import HttpServer
+from config.settings import Settings
+from market.accounts.passwords import Passwords
+from market.accounts.tokens import Tokens
+from market.assistant.asking import Asking, model_slots
+from market.assistant.builtin import Offer, Responder
+from market.assistant.chat import Chat
+from market.assistant.goodness import Goodness
+from market.bandwidth.leases import Leases
+from market.base.sealing import Sealing
+from market.base.throttle import Throttle
+from market.events.context import Context
+from market.events.idempotency import Seal
+from market.market import Keys, Market
+from market.money.money import micro
+from market.photos.decoding import Photos
+from proxyctl.protocol.policy import Policy
+from proxyd import __version__, slices
+from proxyd.app_port import AppPort, JobStreams
+from proxyd.egress.resolve import Resolver
+from proxyd.exits.dialling.tunnels import DeviceTunnels
+from proxyd.limits import raise_descriptors
+from proxyd.listeners import Listeners
+from proxyd.live_uses import LiveSessions
+from proxyd.loop import clock
+from proxyd.metering.meter import Meter
+from proxyd.ops.listening import bound_port
+from proxyd.ops.metrics import Metrics
+from proxyd.outbound.mailer import LogTransport, Mailer, Transport
+from proxyd.outbound.webhooks import WebhookSender
+from proxyd.readiness import Readiness
+from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
+from storage.blobs.base import Blobs
+from storage.blobs.local import LocalBlobs
+from storage.blobs.s3 import Signer
+from storage.engines.place import is_sqlite
+
+if TYPE_CHECKING:
+    from proxyd.outbound.chat_model import OpenAiModel
+
+
+HOUR_SECONDS = 3_600
+MINUTE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """The marketplace, and the parts that are closed with it.
+
+    Attributes:
+        market: the marketplace.
+        blobs: keeps files of jobs.
+        observed_time: for how long this daemon has been there to hear devices.
+        is_shared: whether other daemons may work on the same database.
+        app_url: where the links in e-mails lead.
+    """
+
+    market: Market
+    blobs: Blobs
+    observed_time: clock.ObservedTime
+    is_shared: bool
+    app_url: str
+
+
+def trade_of(
+    settings: Settings,
+    listeners: Listeners,
+    key: bytes,
+    context: Context,
+    leases: Leases,
+    meter: Meter,
+) -> Trade:
+    """Return the marketplace."""
+    assert listeners.api is not None  # noqa: S101 - only a process with the API gets here
+    observed_time = clock.ObservedTime(clock.boottime, 2 * TAKE_BACK_CHECK_SECONDS)
+    app_url = slices.app_url(settings, bound_port(listeners.api))
+    terms = slices.terms(settings, bound_port(listeners.proxy), listeners.passwordless_ports)
+    # On SQLite there is one marketplace, in however many processes its sessions are served.
+    is_shared = not is_sqlite(settings.storage.url)
+    blobs = _blobs(settings, is_shared=is_shared)
+    market = Market(
+        context,
+        slices.rules(settings, terms, app_url, descriptors=raise_descriptors()),
+        _keys(settings, key),
+        leases=leases,
+        traffic=meter,
+        observed_seconds=observed_time.seconds,
+        blobs=blobs,
+        live_uses=LiveSessions(meter),
+        is_shared=is_shared,
+    )
+    return Trade(market, blobs, observed_time, is_shared, app_url)
+
+
+def services_of(
+    settings: Settings,
+    key: bytes,
+    trade: Trade,
+    app_port: AppPort | None,
+    metrics: Metrics,
+    readiness: Readiness,
+    ways_of_webhooks: tuple[Resolver, Policy],
+) -> Services:
+    """Return the services of the marketplace: its API, its e-mails, its webhooks, its apps."""
+    market = trade.market
+    model, photos = _model(settings), Photos(slices.photo_limits(settings))
+    assistant = _assistant(settings, market, model, photos)
+    door = None if app_port is None else app_port.server
+    return Services(
+        market,
+        _http(settings, key, market, assistant, readiness, metrics, trade.app_url, door),
+        mailer=Mailer(market.emails, _transport(settings), is_alone=not trade.is_shared),
+        model=model,
+        photos=photos,
+        blobs=trade.blobs,
+        observed_time=trade.observed_time,
+        webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
+        app_port=app_port,
+    )
+
+
+def app_port_of(
+    settings: Settings, listeners: Listeners, market: Market, tunnels: DeviceTunnels | None
+) -> AppPort | None:
+    """Return where apps are reached; None where they are not."""
+    if listeners.apps is None:
+        return None
+    streams, apps = JobStreams(tunnels), market.apps
+    terms = slices.app_terms(settings, bound_port(listeners.apps), raise_descriptors())
+    server = AppServer(apps.find, apps.key_hashes, streams, terms, settings.api.trusted_proxies)
+    apps.watch(server.forget)
+    return AppPort(server, listeners.apps, listeners.apps_tls)
+
+
+def _blobs(settings: Settings, *, is_shared: bool) -> Blobs:
+    """Return what keeps the files of jobs: an S3 store if one is set, or a folder."""
+    bucket = slices.bucket(settings)
+    if bucket is None:
+        return LocalBlobs(
+            slices.work_folder(settings),
+            reserve_bytes=settings.work.disk_reserve_bytes,
+            is_shared=is_shared,
+        )
+    # Here, so that a daemon without a store does not wait for a client of HTTP.
+    from proxyd.outbound.s3 import S3Blobs  # noqa: PLC0415
+
+    return S3Blobs(Signer(bucket, clock.seconds))
+
+
+def _keys(settings: Settings, key: bytes) -> Keys:
+    auth = settings.auth
+    return Keys(
+        Passwords(time_cost=auth.argon2_time_cost, memory_kib=auth.argon2_memory_kib),
+        Tokens(key, lifetime_seconds=auth.token_hours * HOUR_SECONDS),
+        Sealing(key, b"outbox"),
+        Sealing(key, b"job secrets"),
+        Sealing(key, b"app keys"),
+        Sealing(key, b"webhook secrets"),
+    )
+
+
+def _http(
+    settings: Settings,
+    key: bytes,
+    market: Market,
+    assistant: AssistantRoutes,
+    readiness: Readiness,
+    metrics: Metrics,
+    app_url: str,
+    door: AppServer | None,
+) -> HttpServer:
+    """Return the API: its routes, and how it serves them."""
+    api, context = settings.api, market.context
+    cookies = Cookies(
+        is_secure=api.base_url.startswith("https://") or bool(api.tls_cert),
+        lifetime_seconds=settings.auth.token_hours * HOUR_SECONDS,
+    )
+    return HttpServer(
+        routes(
+            market,
+            assistant,
+            why_not_ready=readiness.why_not,
+            app_url=app_url,
+            cookies=cookies,
+            has_mail=bool(settings.mail.host),
+            door=door,
+        ),
+        authenticate=market.accounts.authenticate,
+        authenticate_key=market.keys.authenticate,
+        authenticate_worker=market.devices.authenticate,
+        is_current=market.accounts.is_current,
+        body_max_bytes=api.body_max_bytes,
+        version=__version__,
+        base_url=api.base_url,
+        seal=Seal(key),
+        now=context.now,
+        limits=slices.api_limits(settings, raise_descriptors()),
+        trusted_proxies=api.trusted_proxies,
+        cookies=cookies,
+        console=Console() if api.console else None,
+        exposition=Exposition(metrics.render, api.metrics_allow),
+    )
+
+
+def _assistant(
+    settings: Settings, market: Market, client: "OpenAiModel | None", photos: Photos
+) -> AssistantRoutes:
+    """Return the routes of the assistant, with a model where one is configured."""
+    assistant, context = settings.assistant, market.context
+    slots = model_slots(assistant.concurrency, assistant.concurrency_per_caller)
+
+    def asking(model: str) -> Asking | None:
+        if not model or client is None:
+            return None
+        return Asking(client, slots, seconds=assistant.timeout_seconds)
+
+    responder = Responder(
+        market.bandwidth,
+        market.jobs,
+        market.devices,
+        market.exits,
+        market.referrals,
+        Offer(micro(settings.market.price_per_gb_default_usd)),
+    )
+    goodness = Goodness(
+        context,
+        slices.reward_terms(settings),
+        asking(assistant.vision_model),
+        assistant.vision_model,
+    )
+    return AssistantRoutes(
+        Chat(responder, asking(assistant.model), assistant.model),
+        photos,
+        goodness,
+        Throttle(assistant.requests_per_minute, MINUTE_SECONDS, context.now),
+        photo_max_bytes=assistant.photo_max_bytes,
+    )
+
+
+def _model(settings: Settings) -> "OpenAiModel | None":
+    """Return the client of the language model; None where no model is configured."""
+    assistant = settings.assistant
+    if not assistant.model and not assistant.vision_model:
+        return None
+    # Here, so that a daemon without a model does not wait for an HTTP client.
+    from proxyd.outbound.chat_model import OpenAiModel  # noqa: PLC0415
+
+    return OpenAiModel(
+        assistant.base_url,
+        assistant.api_key,
+        max_tokens=assistant.reply_max_tokens,
+        connections=assistant.concurrency,
+    )
+
+
+def _transport(settings: Settings) -> Transport:
+    mail = settings.mail
+    if not mail.host:
+        return LogTransport()
+    # Here, so that a daemon without a mail server does not wait for SMTP.
+    from proxyd.outbound.smtp import SmtpServer, SmtpTransport  # noqa: PLC0415
+
+    return SmtpTransport(
+        SmtpServer(mail.host, mail.port, mail.username, mail.password, mail.tls, mail.sender)
+    )
