@@ -107,19 +107,19 @@ class DispatchPace(Struct, frozen=True):
     """The times and sizes of the dispatch that no operator decides.
 
     Attributes:
-        full_seconds: a device with as many jobs as it may have, which offers to do more, is tried
-            again after so long: the end of a job is not reported here. All devices of a full owner
-            wait for the same time.
-        away_seconds: an agent is away after so long; it asks again at once, or after a minute if
-            the marketplace was away for long.
-        broken_off_seconds: an agent that breaks its request off asks again at once, or has left.
-        benchmark_one_in: so many jobs on average end before a device is asked for a benchmark, so
-            that the moment cannot be foreseen; the device gets no job for some seconds then.
-        kept_from_devices: with so many devices the result of a comparison with a job is kept. One
-            with 200 devices takes a millisecond, and a client that lists jobs again and again would
-            delay all others.
-        kept_seconds: for so long.
-        kept_max: so many results.
+        full_seconds: between two tries for a device with as many jobs as it may have, which offers
+            to do more: the end of a job is not reported here. All devices of a full owner wait for
+            the same time.
+        away_seconds: silence of an agent after which it is away. It asks again at once, or after a
+            minute if the marketplace was away for long.
+        broken_off_seconds: the same for an agent that has broken its request off.
+        benchmark_one_in: jobs that end, on average, between two benchmarks of a device, so that
+            the moment cannot be foreseen. The device gets no job for some seconds then.
+        kept_from_devices: number of devices from which results of comparisons are kept. To compare
+            a job with 200 devices takes a millisecond, and a client that lists jobs again and again
+            would delay all others.
+        kept_seconds: age of a result until which it is used.
+        kept_max: results that are kept at most.
     """
 
     full_seconds: float = 5.0

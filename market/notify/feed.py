@@ -61,14 +61,14 @@ class FeedPace(Struct, frozen=True):
     """The times and sizes of the feed.
 
     Attributes:
-        heartbeat_seconds: a stream without events carries something so often.
+        heartbeat_seconds: between two signs of life on a stream without events.
         watch_seconds: between two looks for commits of programs beside this service, such as
             `proxyd wallet deposit`.
-        streams_per_user: of one user at once.
-        page_events: read from the store at once.
-        queued_events: of one reader, about a second of a busy buyer; a reader with more of them
-            reads the store.
-        deleted_events: in one transaction of a sweep.
+        streams_per_user: streams that one user may have open.
+        page_events: events of one read from the store.
+        queued_events: events that wait for one reader, about a second of a busy buyer. A reader
+            with more of them reads the store.
+        deleted_events: events that one transaction of a sweep deletes.
         deleted_times: transactions of one sweep.
     """
 

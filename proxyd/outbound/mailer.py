@@ -40,12 +40,11 @@ class MailTiming:
     """The pauses of a mailer, in seconds.
 
     Attributes:
-        look: between two reads of the outbox without a wake-up: for e-mails of other daemons, and
-            for retries. An e-mail may be late by so much, and an idle mailer costs one query in
-            that time.
-        first_pause: nothing is sent for so long while the server is unavailable. The pause doubles
-            from the first, which bridges a restart, up to the longest.
-        longest_pause: the end of a long outage is noticed so late at most.
+        look: between two reads of the outbox without a wake-up, which find e-mails of other daemons
+            and retries. An idle mailer costs one query in this time.
+        first_pause: the first pause while the server is unavailable, which bridges a restart. Each
+            further one is twice as long.
+        longest_pause: the longest of these pauses: the end of a long outage is noticed no later.
         store_pause: between two attempts to record an outcome. It has to be recorded: else the
             e-mail is sent again.
     """
