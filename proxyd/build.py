@@ -57,7 +57,6 @@ from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
 from proxyd.exits.nodes.mesh import Cluster, Mesh
 from proxyd.exits.nodes.remote import AnyExit
-from proxyd.exits.nodes.stand_in import StandInServices
 from proxyd.exits.processes.answering import ExitDesk
 from proxyd.exits.processes.asking import AskedExits
 from proxyd.exits.watching.canaries import Canaries
@@ -82,7 +81,6 @@ from proxyd.outbound.webhooks import WebhookSender
 from proxyd.readiness import Readiness
 from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
 from proxyd.tasks import REAP_CHECK_SECONDS
-from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.links import link_key
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
@@ -269,7 +267,7 @@ def _daemon(
             most = slices.exit_limits(settings, raise_descriptors()).asks
             exit_port.desk = ExitDesk(exits, exit_port.listener, role.exits_desk, most)
         if mesh is not None:
-            mesh.lender = loans_of(exits, exit_port, gateway)
+            mesh.lender = loans_of(exits, exit_port)
             exit_port.labels = exits.labels = mesh.labels = Labels(
                 reactor.loop,
                 context.store,
@@ -374,24 +372,19 @@ def _own_ports(
     return OwnPorts(is_here, resolver, ports, (proxy.public_host,), settings.egress.deny)
 
 
-def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
+def loans_of(exits: Exits, port: ExitPort) -> Loans:
     """Return what borrows exits of other nodes and lends those of this one."""
-    listener, reactor, mesh = port.listener, exits.reactor, port.mesh
-    join = UnmeteredRelays(reactor, gateway.closer)
+    listener = port.listener
     loans = Loans(
         Borrowing(
-            reactor,
+            exits.reactor,
             listener.budget,
             exits.counters,
             port.reached_at,
             listener.keep_detached,
             listener.limits.heartbeat_seconds,
         ),
-        Lending(
-            listener,
-            StandInServices(reactor, join, listener.limits.stand_ins),
-            mesh.reached_at if mesh is not None else lambda _: None,
-        ),
+        Lending(listener),
     )
     listener.loaner = exits.borrower = loans
     return loans

@@ -23,9 +23,6 @@ from proxyd.exits.choosing.directory import Place
 from proxyd.exits.nodes.borrowing import Borrowing
 from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
-from proxyd.exits.nodes.stand_in import StandInServices
-from proxyd.relay.closing import Closer
-from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.links import Frame, LinkReader, LoanNumbers, encode
 from support.base.waiting import until
 from support.daemons.service import Service, running_in
@@ -119,9 +116,6 @@ class Node(Port):
         super().__init__(folder, heartbeat_seconds=heartbeat_seconds, **options)
         self.folder = folder
         self.host, self.number = "127.0.0.1", self.port
-        self.closer = Closer(self.reactor.loop, self.reactor.poller)
-        join = UnmeteredRelays(self.reactor, self.closer)
-        self.services = StandInServices(self.reactor, join, 100)
         self.borrowing = Borrowing(
             self.reactor,
             self.listener.budget,
@@ -130,7 +124,7 @@ class Node(Port):
             self.listener.keep_detached,
             heartbeat_seconds,
         )
-        self.lending = Lending(self.listener, self.services, lambda _: None)
+        self.lending = Lending(self.listener)
         self.loans = Loans(self.borrowing, self.lending)
         self.listener.loaner = self.loans
         self.exits.borrower = self.loans
@@ -190,8 +184,6 @@ class Node(Port):
             agent.stop("the test is over")
             await task
         await super().close()
-        self.closer.close_now()
-        await until(lambda: self.services.open == 0, "stand-ins have let go of everything")
         assert not len(self.borrowing)
         assert not len(self.lending)
 
@@ -200,23 +192,22 @@ class Node(Port):
 async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
     """Run a daemon that borrows the exit of another node; every session leaves through it.
 
-    The device knows nothing of loans, so all bytes are relayed by both nodes.
+    The device is a real agent, which opens its work connections to this daemon.
     """
     async with running_in(folder, **EXITS, **sections) as service:
         home, made = Node(folder / "home"), await consented(service)
-        home.services.most = 1000
         home.devices.grants[made.device_id] = Granted(made.device_id, "owner")
         listener, port = listener_of(service), service.daemon.exit_port
         assert port is not None
         exits = service.daemon.gateway._for_connections.exits
         assert exits is not None
-        loans = loans_of(exits, port, service.daemon.gateway)
+        loans = loans_of(exits, port)
         here, there = Link(loans, "home", is_dialler=True), Link(home.loans, "edge")
         here.other, there.other = there, here
         service.wishes = "-country-xx"
         service.homes.append(home)
         try:
-            await home.parked(made.device_id)
+            await home.agent(made.device_id, connections=1000)
             home.exit_of(made.device_id).pool.rtt = 0.001  # what a burst asks for is small
             exits.directory.add(Entry(made.device_id, here))
             attached = loans.exit_of(exits.directory.get(made.device_id))
