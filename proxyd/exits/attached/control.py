@@ -67,7 +67,7 @@ class Loaner(Protocol):
     __slots__ = ()
 
     def counts(self) -> tuple[int, int]:
-        """Return how many exits are borrowed, and how many are lent."""
+        """Return the numbers of borrowed exits and of lent ones."""
 
     def find(self, attachment: int) -> Attached | None:
         """Return the exit of another node whose work connections name an attachment."""

@@ -42,7 +42,7 @@ UNREACHABLE: Final = "unreachable"  # why an exit is not lent to a node
 LOANS_PER_EXIT: Final = 64  # an agent takes no more, and a service has no more nodes
 LOANS_MAX: Final = 32_768  # 1 KB each
 UNREACHED_MAX: Final = 4096  # pairs of an exit and a node that it cannot reach
-UNREACHED_SECONDS: Final = 60.0  # each is remembered: what the agent lost may have been one packet
+UNREACHED_SECONDS: Final = 60.0  # each is remembered; a lost packet alone is enough for a pair
 
 _Key = TypeVar("_Key")
 _logger = logging.getLogger("exits")
@@ -234,7 +234,7 @@ class Lending:
     # --- inside --------------------------------------------------------------------------------
 
     def _remember(self, loan: _Loan) -> None:
-        """Ask an agent no more, for a while, for what it could not do."""
+        """Remember for a while that an exit does not reach a borrower."""
         self._unreached.pop(loan.borrower, None)
         while len(self._unreached) >= UNREACHED_MAX:
             del self._unreached[next(iter(self._unreached))]

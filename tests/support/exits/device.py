@@ -297,7 +297,7 @@ class Device:
 
 
 class LentDevice(Device):
-    """What a device is to a node that has borrowed it."""
+    """A device towards a node that has borrowed it."""
 
     def __init__(self, home: Device, loan: Lend) -> None:
         super().__init__(loan.port, home.address)
