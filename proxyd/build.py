@@ -45,7 +45,6 @@ from proxyd.ops.role import Role
 from proxyd.ops.signing_key import signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.readiness import Readiness
-from proxyd.relay.closing import Closer
 from proxyd.tasks import REAP_CHECK_SECONDS
 from proxyd.wire.links import link_key
 from storage.engines.open import load, open_store
@@ -176,15 +175,12 @@ def _daemon(
     policy = slices.policy(settings, own_addresses)
     limits = slices.limits(settings, raise_descriptors(), is_first=has_services)
     reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
-    closer = Closer(reactor.loop, reactor.poller)
     way, ways = None, None
     if listeners.exits is not None:
         cluster = None
         if node is not None and not is_sqlite(settings.storage.url):
             cluster = _cluster(settings, store, leases, key)
-        way = way_out(
-            settings, listeners, directory, reactor, closer, resolver, own_addresses, cluster
-        )
+        way = way_out(settings, listeners, directory, reactor, resolver, own_addresses, cluster)
     elif role is not None and role.exits_address:
         ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
     gateway = Gateway(
@@ -197,7 +193,6 @@ def _daemon(
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
         ways if way is None else way.exits,
-        closer,
     )
     trade = trade_of(settings, listeners, key, context, leases, meter) if has_services else None
     if trade is not None and node is not None:

@@ -34,7 +34,6 @@ from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
 from proxyd.exits.nodes.mesh import Cluster, Mesh
 from proxyd.exits.nodes.remote import AnyExit
-from proxyd.exits.nodes.stand_in import StandInServices
 from proxyd.exits.processes.answering import ExitDesk
 from proxyd.exits.watching.canaries import Canaries
 from proxyd.exits.watching.fetch import page_of
@@ -44,8 +43,6 @@ from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.listening import CannotListenError, bound_port, exits_context
-from proxyd.relay.closing import Closer
-from proxyd.unmetered import UnmeteredRelays
 
 if TYPE_CHECKING:
     from proxyd.exits.choosing.geography import Geography
@@ -85,7 +82,6 @@ def way_out(
     listeners: Listeners,
     directory: Directory[AnyExit],
     reactor: Reactor,
-    closer: Closer,
     resolver: Resolver,
     is_here: OwnAddresses,
     cluster: Cluster | None,
@@ -97,7 +93,6 @@ def way_out(
         listeners: the sockets to serve on.
         directory: of the exits.
         reactor: shared by the sockets of the loop.
-        closer: takes over sockets whose last bytes are still on their way.
         resolver: looks names up.
         is_here: says which addresses are this machine's.
         cluster: this node among the others; None where there can be none.
@@ -118,9 +113,7 @@ def way_out(
             hub.keep_detached,
             limits.heartbeat_seconds,
         )
-        join = UnmeteredRelays(reactor, closer)
-        stand_ins = StandInServices(reactor, join, limits.stand_ins)
-        loans = Loans(borrowing, Lending(mesh, stand_ins, mesh.reached_at))
+        loans = Loans(borrowing, Lending(mesh))
         labels = Labels(
             reactor.loop,
             cluster.store,

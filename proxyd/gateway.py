@@ -57,8 +57,6 @@ class Gateway:
         public_address: where other networks reach this machine, if that is known.
         record: is called with the record of each connection that has shown credentials.
         exits: the ways out through devices, if they may attach; closed with the gateway.
-        closer: takes over sockets whose last bytes are still on their way; closed with the
-            gateway. None for one of its own.
     """
 
     def __init__(
@@ -72,12 +70,11 @@ class Gateway:
         public_address: Address | None = None,
         record: Callable[[Access], None] | None = None,
         exits: Ways | None = None,
-        closer: Closer | None = None,
     ) -> None:
         self.limits = limits
         self.counters = Counters()
         self._reactor = reactor
-        self.closer = Closer(reactor.loop, reactor.poller) if closer is None else closer
+        self.closer = Closer(reactor.loop, reactor.poller)
         allows = RateLimit(limits.datagrams_per_second, self._reactor.loop.time).allows
         # Each client is in one of these two, from its first byte to its last.
         self._handshakes: Deadlines[Handshake] = Deadlines(reactor.loop, limits.handshake_seconds)

@@ -20,8 +20,6 @@ STREAMS_SHARE = 0.05
 # A work connection, a pair, and whoever uses the stream; and as many devices may be attached.
 DESCRIPTORS_PER_STREAM = 5
 CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has not said who it is
-# Of that rest: where this node stands in for exits that cannot reach another one, which few cannot.
-STAND_INS_SHARE = 0.1
 PIPES_SHARE = 0.1
 API_SHARE = 0.05
 API_MOST_DIVISOR = 2  # an operator may give the API half of them; the proxy has that much less
@@ -59,9 +57,8 @@ class ExitLimits:
     """Bounds on exits: times in seconds, numbers of what is open at once.
 
     `parked` are connections of exits that wait for a target, `arrivals` those that have not said
-    yet what they are, `stand_ins` connections to other nodes in an exit's place. `asks` are dials
-    for each of the other processes of this machine. `streams` are those into jobs on
-    devices, and as many devices may be attached for them.
+    yet what they are. `asks` are dials for each of the other processes of this machine. `streams`
+    are those into jobs on devices, and as many devices may be attached for them.
     """
 
     exits_total: int
@@ -70,7 +67,6 @@ class ExitLimits:
     arrivals: int
     heartbeat_seconds: float
     asks: int = 0
-    stand_ins: int = 0
     streams: int = 0
 
 
@@ -112,22 +108,12 @@ def exits_total(configured: int, descriptors: int) -> int:
 
 def parked_total(descriptors: int) -> int:
     """Return how many connections of exits may wait for a target; half as many are arrivals."""
-    return int(_exits_rest(descriptors) * (1 - STAND_INS_SHARE)) * 2 // 3
+    return int(descriptors * EXITS_SHARE * (1 - CONTROLS_SHARE)) * 2 // 3
 
 
 def streams_total(descriptors: int) -> int:
     """Return how many streams into jobs a share of the descriptors pays for."""
     return int(descriptors * STREAMS_SHARE) // DESCRIPTORS_PER_STREAM
-
-
-def stand_ins_total(descriptors: int) -> int:
-    """Return how many connections to other nodes are paid for, each with one of an exit."""
-    return int(_exits_rest(descriptors) * STAND_INS_SHARE) // DESCRIPTORS_PER_CONNECTION
-
-
-def _exits_rest(descriptors: int) -> float:
-    """Return how many descriptors of the exits' share are not for control connections."""
-    return descriptors * EXITS_SHARE * (1 - CONTROLS_SHARE)
 
 
 def asks_total(descriptors: int, processes: int) -> int:

@@ -48,7 +48,6 @@ from proxyd.limits import (
     parked_total,
     pipes_total,
     racers_total,
-    stand_ins_total,
     streams_total,
 )
 from proxyd.ops.listening import format_address
@@ -385,7 +384,6 @@ def exit_limits(settings: Settings, descriptors: int) -> ExitLimits:
         arrivals=max(1, parked // 2),
         heartbeat_seconds=exits.heartbeat_seconds,
         asks=asks_total(descriptors, settings.proxy.processes),
-        stand_ins=stand_ins_total(descriptors),
         streams=streams_total(descriptors),
     )
 

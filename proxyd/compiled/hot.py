@@ -63,8 +63,6 @@ HOT = (
     "proxyd.exits.processes.line",
     "proxyd.exits.attached.listener",
     "proxyd.exits.choosing.places",
-    "proxyd.exits.nodes.stand_in",
-    "proxyd.unmetered",
     # who may, and how many bytes
     "proxyd.metering.address_proofs",
     "proxyd.metering.admission",

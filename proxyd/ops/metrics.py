@@ -386,12 +386,9 @@ def _exits(listener: ExitListener) -> Iterator[Metric]:
     yield _gauge("proxyd_exits_attached", "Exits attached", len(listener))
     nodes = len(listener.neighbours)
     yield _gauge("proxyd_exits_nodes", "Other nodes whose exits are known", nodes)
-    borrowed, lent, stood_in = listener.loaner.counts()
+    borrowed, lent = listener.loaner.counts()
     yield _gauge("proxyd_exits_borrowed", "Exits of other nodes that are used here", borrowed)
     yield _gauge("proxyd_exits_lent", "Exits of this node that others use, once for each", lent)
-    yield _gauge(
-        "proxyd_exits_stood_in", "Of those lent, exits that cannot by themselves", stood_in
-    )
     yield _gauge("proxyd_exits_parked", "Connections of exits that wait", counters.parked)
     yield _gauge("proxyd_exits_arrivals", "Connections that have said nothing", listener.arrivals)
     yield _count("proxyd_exits_attachments", "Exits that have attached", counters.attached)

@@ -168,7 +168,7 @@ class Borrow(NamedTuple):
 
 
 class Borrowed(NamedTuple):
-    """The exit is lent (`code` is empty), or why it is not, in a word."""
+    """Why an exit is not lent, or not any more, in a word."""
 
     number: int
     code: str

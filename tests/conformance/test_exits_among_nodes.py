@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.base.waiting import until
@@ -112,29 +111,13 @@ async def head_of(service: Service, bought: Bought, port: int) -> str:
     return answer.decode()
 
 
-@asynccontextmanager
-async def exit_of(home: Service, device: Consented, folder: Path, kind: str) -> AsyncIterator[Any]:
-    """Attach a device to its home: an agent, or one that knows nothing of loans."""
-    if kind == "agent":
-        async with agent_of(home, device, folder / "agent") as agent:
-            yield agent
-        return
-    old = await device.attach(home)
-    listener_of(home).neighbours.changed(listener_of(home)._by_device[device.device_id])
-    try:
-        yield old
-    finally:
-        await old.kill()
-
-
-@pytest.mark.parametrize("kind", ["agent", "older agent"])
-async def test_every_byte_is_counted_once(url: str, tmp_path: Path, kind: str) -> None:
+async def test_every_byte_is_counted_once(url: str, tmp_path: Path) -> None:
     payload = targets.pattern(200_000)
     async with nodes(url, tmp_path, 2) as (edge, home), targets.echo() as target:
         device = await consented(home)
         home.wishes = WISHES
         person, bought = await buy(home)
-        async with exit_of(home, device, tmp_path, kind):
+        async with agent_of(home, device, tmp_path / "agent"):
             await may_carry(edge, device)
             for service in (edge, home, edge):
                 client = await reached(service, bought, target)
@@ -144,10 +127,9 @@ async def test_every_byte_is_counted_once(url: str, tmp_path: Path, kind: str) -
                 assert await client.rest() == b""
                 await client.close()
             assert "X-Exit: country=xx" in await head_of(edge, bought, target.port)
-            assert loans_of(home)._lending.stand_ins == (kind != "agent")
 
-            shown = "borrowed", "lent", "stood_in"
-            for service, numbers in ((edge, (1, 0, 0)), (home, (0, 1, kind != "agent"))):
+            shown = "borrowed", "lent"
+            for service, numbers in ((edge, (1, 0)), (home, (0, 1))):
                 async with service.http.get(f"{service.url}/metrics") as response:
                     lines = (await response.text()).splitlines()
                 for name, number in zip(shown, numbers, strict=True):
@@ -193,40 +175,16 @@ async def test_labels_keep_their_exit_on_every_node(url: str, tmp_path: Path) ->
             await each.kill()
 
 
-async def test_an_agent_that_does_not_reach_the_other_node(url: str, tmp_path: Path) -> None:
-    """Its own one stands in; no buyer waits for more than that is noticed."""
-    elsewhere = {"host": "0.0.0.0", "public_host": "127.0.0.2"}
-    async with (
-        running(node_settings(url, tmp_path, 0, exits=elsewhere)) as edge,
-        running(node_settings(url, tmp_path, 1)) as home,
-        targets.echo() as target,
-    ):
-        await linked([edge, home])
-        device = await consented(home)
-        home.wishes = WISHES
-        _, bought = await buy(home)
-        async with agent_of(home, device, tmp_path / "agent", "127.0.0.1/32"):
-            await may_carry(edge, device)
-            for _ in range(2):
-                client = await reached(edge, bought, target)
-                await client.send(b"words")
-                assert await client.receive(5) == b"words"
-                await client.close()
-            assert loans_of(home)._lending.stand_ins == 1
-            await until(lambda: target.ended + target.resets == 2)
-
-
-@pytest.mark.parametrize("kind", ["agent", "older agent"])
 @pytest.mark.parametrize("how", ["pause", "revoke"])
 async def test_a_withdrawn_exit_is_cut_on_every_node_by_a_notice(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr("proxyd.services.EXIT_LOOK_SECONDS", 1e6)  # no node looks by itself
     async with nodes(url, tmp_path, 2) as (edge, home), targets.echo() as target:
         device = await consented(home)
         home.wishes = WISHES
         _, bought = await buy(home)
-        async with exit_of(home, device, tmp_path, kind):
+        async with agent_of(home, device, tmp_path / "agent"):
             await may_carry(edge, device)
             client = await reached(edge, bought, target)
             await client.send(b"words")
@@ -243,9 +201,8 @@ async def test_a_withdrawn_exit_is_cut_on_every_node_by_a_notice(
             await until(lambda: not len(loans_of(edge)._borrowing), "nothing is borrowed")
 
 
-@pytest.mark.parametrize("kind", ["agent", "older agent"])
 async def test_when_the_home_ends_the_next_connections_leave_elsewhere(
-    url: str, tmp_path: Path, kind: str
+    url: str, tmp_path: Path
 ) -> None:
     async with nodes(url, tmp_path, 2) as services, targets.echo() as target:
         edge, other = services
@@ -254,7 +211,7 @@ async def test_when_the_home_ends_the_next_connections_leave_elsewhere(
             device = await consented(edge)
             edge.wishes = f"{WISHES}-session-label"
             person, bought = await buy(edge)
-            attaching = exit_of(home, device, tmp_path, kind)
+            attaching = agent_of(home, device, tmp_path / "agent")
             await attaching.__aenter__()
             await may_carry(edge, device)
             client = await reached(edge, bought, target)

@@ -44,7 +44,7 @@ NOT_THROUGH_ASYNCIO = {
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25
 STALLED_MAX_BYTES = 24 * MEGABYTE  # what kernels keep for three sockets, or five, and no more
-# For seven, and what loops keep between them: under TLS, and where two nodes and a device relay.
+# For seven, and what loops keep between them, under TLS.
 STALLED_OF_SEVEN_MAX_BYTES = 40 * MEGABYTE
 
 LINGER_NOT = struct.pack("ii", 1, 0)
@@ -54,7 +54,7 @@ def stalled_max(service: Service) -> int:
     """Return what may be on its way at most when one side does not read."""
     port = service.daemon.exit_port
     is_secure = port is not None and port.listener.encrypts_all
-    return STALLED_OF_SEVEN_MAX_BYTES if is_secure or service.homes else STALLED_MAX_BYTES
+    return STALLED_OF_SEVEN_MAX_BYTES if is_secure else STALLED_MAX_BYTES
 
 
 @pytest.fixture(

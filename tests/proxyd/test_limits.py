@@ -13,7 +13,6 @@ from proxyd.limits import (
     parked_total,
     pipes_total,
     racers_total,
-    stand_ins_total,
 )
 
 
@@ -25,12 +24,11 @@ def test_all_shares_together_leave_something(
     descriptors: int, with_exits: bool, processes: int
 ) -> None:
     parked, asks = parked_total(descriptors), asks_total(descriptors, processes)
-    stand_ins = stand_ins_total(descriptors) * DESCRIPTORS_PER_CONNECTION
     total = connections_total(0, descriptors, with_exits=with_exits, with_asks=bool(asks))
     taken = (
         total * DESCRIPTORS_PER_CONNECTION
         + asks * (processes - 1) * DESCRIPTORS_PER_ASK
-        + with_exits * (exits_total(0, descriptors) + parked + parked // 2 + stand_ins)
+        + with_exits * (exits_total(0, descriptors) + parked + parked // 2)
         + pipes_total(descriptors) * DESCRIPTORS_PER_PIPE
         + api_connections_total(descriptors)
         + racers_total(descriptors)

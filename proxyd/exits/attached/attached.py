@@ -289,13 +289,6 @@ class Pool:
         """Ask the exit for its first connections."""
         self._refill()
 
-    def reopen(self) -> None:
-        """Ask anew for all that are wanted, with other tickets: somebody else opens them now."""
-        self._tickets.clear()
-        self._budget.wanted -= self._asked
-        self._asked = 0
-        self._refill()
-
     def admits(self, number: int, ticket: bytes) -> bool:
         """Say whether a ticket is one that was handed out; it is none any more then."""
         expected = self._tickets.get(number)

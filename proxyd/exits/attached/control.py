@@ -66,17 +66,14 @@ class Loaner(Protocol):
 
     __slots__ = ()
 
-    def counts(self) -> tuple[int, int, int]:
-        """Return how many exits are borrowed, how many are lent, and for how many it stands in."""
+    def counts(self) -> tuple[int, int]:
+        """Return the numbers of borrowed exits and of lent ones."""
 
     def find(self, attachment: int) -> Attached | None:
         """Return the exit of another node whose work connections name an attachment."""
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
         """Act on what an agent says of a loan; raises FrameError if it cannot be said."""
-
-    def ponged(self, attached: Attached, frame: Pong) -> None:
-        """Hear an answer to a question that was not this node's own."""
 
     def ended(self, attached: Attached, reason: str) -> None:
         """Hear that an exit is gone, or must not carry anything."""
@@ -94,9 +91,9 @@ class NoLoans(Loaner):
 
     __slots__ = ()
 
-    def counts(self) -> tuple[int, int, int]:
+    def counts(self) -> tuple[int, int]:
         """See `Loaner.counts`."""
-        return 0, 0, 0
+        return 0, 0
 
     def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - as the protocol has it
         """See `Loaner.find`."""
@@ -104,9 +101,6 @@ class NoLoans(Loaner):
 
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
         """See `Loaner.agent_said`."""
-
-    def ponged(self, attached: Attached, frame: Pong) -> None:
-        """See `Loaner.ponged`."""
 
     def ended(self, attached: Attached, reason: str) -> None:
         """See `Loaner.ended`."""
@@ -419,8 +413,7 @@ class Control(asyncio.Protocol):
         elif isinstance(frame, Over):
             attached.places.over(frame.number)
         elif isinstance(frame, Pong):
-            if not attached.ponged(frame.payload):
-                self._services.loaner().ponged(attached, frame)
+            attached.ponged(frame.payload)
         elif isinstance(frame, (For, Lent)):
             self._services.loaner().agent_said(attached, frame)
         elif isinstance(frame, State):

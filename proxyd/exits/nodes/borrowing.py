@@ -5,15 +5,12 @@ Theory of operation
 The first dial through an exit that another node (its *home*) has announced borrows it: `Borrow`
 goes over the link, and an `Attached` is made here that has everything else one has, a pool, tickets
 and dials. What it has to say to the agent goes through the home (`Passed`); work connections come
-here, to this node's own exits' port, from the agent itself or, where it cannot, from the home. So
-the bytes of buyers do not go over the link, and what a buyer pays is counted here, as ever.
+here, to this node's own exits' port, from the agent itself. So the bytes of buyers do not go over
+the link, and what a buyer pays is counted here, as ever.
 
 A loan ends (`_end`) when nobody has used it for a while, when the home says so, and with the link.
 Connections that go through the exit then end with it, unless only the way to its agent was lost:
 those go on, and the listener looks after them like after those of an exit of its own.
-
-`Borrowed` with an empty code may come a second time: somebody else opens the work connections from
-now on, and needs tickets of its own.
 """
 
 import logging
@@ -254,14 +251,10 @@ class Borrowing:
             loan.attached.min_price_per_gb = entry.min_price_per_gb
 
     def borrowed(self, link: NodeLink, frame: Borrowed) -> None:
-        """A home lends an exit, or does not, or not any more."""
+        """A home does not lend an exit, or not any more."""
         loan = self._by_link.get(link, {}).get(frame.number)
-        if loan is None:  # it was given back just now
-            return
-        if frame.code:
+        if loan is not None:  # else it was given back just now
             self._end(loan, frame.code)
-        else:
-            loan.attached.pool.reopen()
 
     def passed(self, link: NodeLink, frame: Passed) -> None:
         """The agent of an exit has said something.

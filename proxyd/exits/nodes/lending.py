@@ -7,15 +7,14 @@ exit's *home*, passes it on over the control connection (`For`), and the answers
 nothing, but that only frames pass that a borrower may send: tickets, orders and questions whether
 the exit is there.
 
-An agent that is older than loans, or cannot reach the borrower (`Lent` with a code), gets none of
-that: a `StandIn` takes its place, and opens the work connections from here.
+An agent that cannot reach the borrower says so (`Lent` with a code): the loan ends, the borrower's
+dials go on with other exits, and for a while that borrower gets the same answer at once.
 
 What goes through an exit from other nodes counts towards its limits as far as they tell
 (`Carrying`, with each heartbeat): its connections at once, and the bytes of its day.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final, Protocol, TypeVar, final
 
 from proxyctl.protocol.frames import (
@@ -32,21 +31,18 @@ from proxyctl.protocol.frames import (
     State,
     Tickets,
     decode_whole,
-    encode,
 )
-from proxyctl.protocol.frames import Frame as AgentFrame
 from proxyctl.protocol.frames import Return as ReturnToHome
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.nodes.borrowing import NodeLink
-from proxyd.exits.nodes.stand_in import StandIn, StandInServices
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed
 
 FEATURE: Final = "lend"  # of an agent that can carry for other daemons than its own
+UNREACHABLE: Final = "unreachable"  # why an exit is not lent to a node
 LOANS_PER_EXIT: Final = 64  # an agent takes no more, and a service has no more nodes
 LOANS_MAX: Final = 32_768  # 1 KB each
-UNREACHED_MAX: Final = (
-    4096  # pairs of an exit and a node that it cannot reach, which are remembered
-)
+UNREACHED_MAX: Final = 4096  # pairs of an exit and a node that it cannot reach
+UNREACHED_SECONDS: Final = 60.0  # each is remembered; a lost packet alone is enough for a pair
 
 _Key = TypeVar("_Key")
 _logger = logging.getLogger("exits")
@@ -77,7 +73,6 @@ class _Loan:
         "link",
         "number",
         "size",
-        "stand_in",
     )
 
     def __init__(self, link: NodeLink, frame: Borrow, number: int, attached: Attached) -> None:
@@ -85,7 +80,6 @@ class _Loan:
         self.frame = frame
         self.number = number
         self.attached = attached
-        self.stand_in: StandIn | None = None
         self.connections = 0
         self.size = 0
 
@@ -94,15 +88,10 @@ class _Loan:
         """The exit and where its work connections go to."""
         return self.attached.attachment, self.frame.host, self.frame.port
 
-    def answer(self, frame: AgentFrame) -> None:
-        """Tell the borrower what the agent says, or a stand-in in its place."""
-        self.link.send(Passed(self.frame.number, encode(frame)))
-
     def carrying(self, connections: int, size: int) -> None:
-        """Note what goes through the exit from the borrower; what goes over here is known here."""
-        if self.stand_in is None:
-            self.attached.carried_elsewhere(connections - self.connections, size - self.size)
-            self.connections, self.size = connections, size
+        """Note what goes through the exit from the borrower."""
+        self.attached.carried_elsewhere(connections - self.connections, size - self.size)
+        self.connections, self.size = connections, size
 
 
 @final
@@ -111,9 +100,6 @@ class Lending:
 
     Args:
         lenders: knows who is attached.
-        services: what stand-ins need.
-        reached_at: returns where a node takes connections of other nodes, which may be over a
-            network of their own; None if it has not said that.
     """
 
     __slots__ = (
@@ -122,39 +108,25 @@ class Lending:
         "_by_number",
         "_lenders",
         "_next",
-        "_reached_at",
-        "_services",
         "_unreached",
     )
 
-    def __init__(
-        self,
-        lenders: Lenders,
-        services: StandInServices,
-        reached_at: Callable[[str], tuple[str, int] | None],
-    ) -> None:
+    def __init__(self, lenders: Lenders) -> None:
         self._lenders = lenders
-        self._services = services
-        self._reached_at = reached_at
         self._next = 1
         self._by_number: dict[int, _Loan] = {}
         self._by_link: dict[NodeLink, dict[int, _Loan]] = {}
         self._by_device: dict[str, dict[int, _Loan]] = {}
-        self._unreached: dict[tuple[int, str, int], None] = {}  # the oldest first
+        # Until when, in seconds of the loop's clock; the oldest first.
+        self._unreached: dict[tuple[int, str, int], float] = {}
 
     def __len__(self) -> int:
         return len(self._by_number)
 
-    @property
-    def stand_ins(self) -> int:
-        """For how many loans this node stands in."""
-        return sum(loan.stand_in is not None for loan in self._by_number.values())
-
     def close(self) -> None:
-        """Give up everything, with the connections that go over this node."""
+        """Give up everything."""
         for loan in tuple(self._by_number.values()):
             self._end(loan)
-        self._services.close()
 
     # --- what borrowers say --------------------------------------------------------------------
 
@@ -172,6 +144,8 @@ class Lending:
             code = "gone"
         elif not attached.is_open:
             code = "paused"
+        elif FEATURE not in attached.features or self._is_unreached(attached, frame):
+            code = UNREACHABLE
         elif (
             len(self._by_number) >= LOANS_MAX
             or len(self._by_device.get(frame.device_id, ())) >= LOANS_PER_EXIT
@@ -185,11 +159,7 @@ class Lending:
         self._by_number[loan.number] = loan
         self._by_link.setdefault(link, {})[frame.number] = loan
         self._by_device.setdefault(frame.device_id, {})[loan.number] = loan
-        if FEATURE not in attached.features or loan.borrower in self._unreached:
-            # Before anything comes for the exit, so the borrower need not begin anew.
-            self._stand_in(loan)
-        else:
-            attached.say(Lend(loan.number, frame.host, frame.port, frame.attachment))
+        attached.say(Lend(loan.number, frame.host, frame.port, frame.attachment))
 
     def passed(self, link: NodeLink, frame: Passed) -> None:
         """A borrower has something to say to an agent.
@@ -205,10 +175,7 @@ class Lending:
             return
         if not isinstance(said, (Tickets, Park, Dial, Associate, Ping)):
             raise FrameError(f"a frame of the type {type(said).__name__}, which no borrower says")
-        if loan.stand_in is not None:
-            loan.stand_in.receive(said)
-        else:
-            loan.attached.say(For(loan.number, frame.frame))
+        loan.attached.say(For(loan.number, frame.frame))
 
     def carrying(self, link: NodeLink, frame: Carrying) -> None:
         """A borrower tells how much goes through an exit."""
@@ -241,28 +208,19 @@ class Lending:
         if loan is None or loan.attached is not attached:  # it has ended just now
             return
         if isinstance(frame, Lent):
-            if frame.code and loan.stand_in is None:
+            if frame.code:
+                node_id, code = loan.link.node_id, frame.code
                 _logger.info(
-                    "exit %s: does not reach node %s (%s); standing in",
-                    attached.device_id,
-                    loan.link.node_id,
-                    frame.code,
+                    "exit %s: does not reach node %s (%s)", attached.device_id, node_id, code
                 )
                 self._remember(loan)
-                self._stand_in(loan)
-                loan.link.send(Borrowed(loan.frame.number, ""))
+                loan.link.send(Borrowed(loan.frame.number, UNREACHABLE))
+                self._end(loan)
             return
         said = decode_whole(frame.frame)
         if not isinstance(said, (Dialled, Pong, State)):
             raise FrameError("a frame for a borrower that no agent says")
-        if loan.stand_in is None:
-            loan.link.send(Passed(loan.frame.number, frame.frame))
-
-    def ponged(self, attached: Attached, frame: Pong) -> None:
-        """An agent has answered a question that was not this node's own."""
-        for loan in self._by_device.get(attached.device_id, {}).values():
-            if loan.stand_in is not None:
-                loan.stand_in.ponged(frame)
+        loan.link.send(Passed(loan.frame.number, frame.frame))
 
     def ended(self, attached: Attached, reason: str) -> None:
         """An exit is gone, or must not carry anything: borrowers are told why."""
@@ -275,19 +233,17 @@ class Lending:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _stand_in(self, loan: _Loan) -> None:
-        frame = loan.frame
-        loan.carrying(0, loan.size)
-        borrower = self._reached_at(loan.link.node_id) or (frame.host, frame.port)
-        loan.stand_in = StandIn(
-            self._services, loan.attached, borrower, frame.attachment, loan.answer
-        )
-
     def _remember(self, loan: _Loan) -> None:
-        """Ask an agent no more for what it could not do."""
+        """Remember for a while that an exit does not reach a borrower."""
+        self._unreached.pop(loan.borrower, None)
         while len(self._unreached) >= UNREACHED_MAX:
             del self._unreached[next(iter(self._unreached))]
-        self._unreached[loan.borrower] = None
+        self._unreached[loan.borrower] = loan.attached.now() + UNREACHED_SECONDS
+
+    def _is_unreached(self, attached: Attached, frame: Borrow) -> bool:
+        """Say whether an exit could not reach a borrower just now."""
+        until = self._unreached.get((attached.attachment, frame.host, frame.port), 0.0)
+        return attached.now() < until
 
     def _end(self, loan: _Loan) -> None:
         link, device_id = loan.link, loan.frame.device_id
@@ -295,8 +251,6 @@ class Lending:
         _remove(self._by_link, link, loan.frame.number)
         _remove(self._by_device, device_id, loan.number)
         loan.carrying(0, loan.size)
-        if loan.stand_in is not None:
-            loan.stand_in.close()
 
 
 def _remove(table: dict[_Key, dict[int, _Loan]], key: _Key, number: int) -> None:

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from proxyctl.protocol.frames import For, Lent, Pong
+from proxyctl.protocol.frames import For, Lent
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.control import Loaner
 from proxyd.exits.nodes.borrowing import Borrowing, Lendable, NodeLink
@@ -67,9 +67,9 @@ class Loans(Loaner):
 
     # --- what the listener says: see `Loaner` --------------------------------------------------
 
-    def counts(self) -> tuple[int, int, int]:
+    def counts(self) -> tuple[int, int]:
         """See `Loaner.counts`."""
-        return len(self._borrowing), len(self._lending), self._lending.stand_ins
+        return len(self._borrowing), len(self._lending)
 
     def find(self, attachment: int) -> Attached | None:
         """See `Loaner.find`."""
@@ -78,10 +78,6 @@ class Loans(Loaner):
     def agent_said(self, attached: Attached, frame: For | Lent) -> None:
         """See `Loaner.agent_said`."""
         self._lending.agent_said(attached, frame)
-
-    def ponged(self, attached: Attached, frame: Pong) -> None:
-        """See `Loaner.ponged`."""
-        self._lending.ponged(attached, frame)
 
     def ended(self, attached: Attached, reason: str) -> None:
         """See `Loaner.ended`."""

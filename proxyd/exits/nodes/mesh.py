@@ -135,11 +135,6 @@ class Mesh:
         """Return the link with a node; None while there is none."""
         return self.links.get(node_id)
 
-    def reached_at(self, node_id: str) -> tuple[str, int] | None:
-        """Return where other nodes reach one; None if it is not known, or takes no exits."""
-        row = self._rows.get(node_id)
-        return (row.link_host, row.link_port) if row is not None and row.certificate else None
-
     def doors(self) -> list[Door]:
         """Return where devices may attach instead of here: rather a node with few exits first.
 

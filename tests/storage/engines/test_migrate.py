@@ -302,7 +302,7 @@ async def restore(url: str, name: str) -> None:
 
 
 def comparable(line: str) -> str:
-    """Return a line of a schema without what SQLite keeps of how it was written."""
+    """Return a line of a schema without the comments, blanks and quotes that SQLite keeps."""
     line = re.sub(r"--[^\n]*", "", line).replace('"', "")
     return re.sub(r"\s+", " ", re.sub(r"\s*([(),])\s*", r"\1", line))
 

@@ -33,8 +33,7 @@ async def nobody_left(service: Service) -> None:
     """Wait until the gateway has no client, and no socket of one."""
     gateway = service.daemon.gateway
     await until(lambda: gateway.connections == 0, "no connection is left")
-    for closer in (gateway.closer, *(home.closer for home in service.homes)):
-        await until(lambda closer=closer: len(closer) == 0, "no socket is left to close")
+    await until(lambda: len(gateway.closer) == 0, "no socket is left to close")
 
 
 async def at_rest(service: Service) -> int:

@@ -34,9 +34,11 @@ from proxyctl.protocol.frames import (
     Dial,
     Dialled,
     Drain,
+    For,
     Frame,
     FrameReader,
     Hello,
+    Lend,
     Limits,
     Outcome,
     Park,
@@ -47,6 +49,7 @@ from proxyctl.protocol.frames import (
     State,
     Tickets,
     Welcome,
+    decode_whole,
     encode,
 )
 from proxyctl.protocol.policy import Policy
@@ -57,6 +60,7 @@ from proxyd.exits.attached.certificate import own_certificate
 from proxyd.exits.attached.listener import ExitListener
 from proxyd.exits.choosing.directory import Directory, Missing, Place, Region
 from proxyd.exits.dialling.dial import Exits
+from proxyd.exits.nodes.lending import FEATURE
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.listening import bound_port
@@ -129,7 +133,7 @@ class Device:
     are its work connections that wait, by number. `parks` says whether it opens any by itself, and
     `obey` what it does with an order: `carry` by default. It attaches from `address`: two exits of
     one address are not both chosen. With `leaves_from` its connections to targets come from another
-    one.
+    one. Where it `lends`, it carries for other nodes, too.
     """
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
@@ -150,6 +154,8 @@ class Device:
         self.obey: Obey = carry
         self.obey_datagrams: Callable[[Device, Associate], Awaitable[None]] = carry_datagrams
         self.leaves_from = ""
+        self.lends = False
+        self.lent: dict[int, Device] = {}
         self.is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
@@ -213,6 +219,8 @@ class Device:
 
     async def kill(self) -> None:
         """End as a process that is killed: every socket at once."""
+        for lent in self.lent.values():
+            await lent.kill()
         for task in tuple(self._tasks):
             task.cancel()
         for number in tuple(self.parked):
@@ -247,8 +255,18 @@ class Device:
             self.wanted = frame.connections
         elif isinstance(frame, Dial | Associate | Call):
             self._follow(frame)
+        elif isinstance(frame, Lend | For) and self.lends:
+            self._carry_elsewhere(frame)
         if self.parks and isinstance(frame, Park | Dial | Associate | Tickets):
             self.spawn(self.park())
+
+    def _carry_elsewhere(self, frame: Lend | For) -> None:
+        if isinstance(frame, Lend):
+            self.lent[frame.number] = LentDevice(self, frame)
+        else:
+            said = decode_whole(frame.frame)
+            assert said is not None
+            self.lent[frame.number]._act(said)
 
     def _follow(self, frame: Dial | Associate | Call) -> None:
         if isinstance(frame, Dial):
@@ -276,6 +294,20 @@ class Device:
         self.take(number).close()
         if self.parks:
             self.spawn(self.park())
+
+
+class LentDevice(Device):
+    """A device towards a node that has borrowed it."""
+
+    def __init__(self, home: Device, loan: Lend) -> None:
+        super().__init__(loan.port, home.address)
+        self.welcome = Welcome(loan.attachment, "", "", "", 0, NO_LIMITS, 15)
+        self.dials = home.dials
+        self._home, self._number = home, loan.number
+
+    def send(self, frame: Frame) -> None:
+        """Say something to the borrower, by the device's own node."""
+        self._home.send(For(self._number, encode(frame)))
 
 
 async def raw(port: int, data: bytes = b"", address: str = "127.0.0.1") -> socket.socket:
@@ -549,7 +581,9 @@ class Consented:
         """Attach it to a daemon; it carries whatever it is asked to."""
         listener = listener_of(service)
         port = bound_port(service.daemon.listeners.exits)
-        device = await Device(port, address).attach(self.first)
+        device = Device(port, address)
+        device.lends = True
+        await device.attach(self.first)
         assert device.welcome is not None, device.sorry
         # Targets of tests are at any port, and more than a household would allow.
         attached = listener._by_device[self.device_id]
@@ -568,7 +602,7 @@ async def consented(service: Service, owner: Person | None = None) -> Consented:
     agreed = {"token_id": token_id, "terms_hash": terms.body["terms_hash"]}
     answer = await service.call("POST", "/api/worker/exit/consent", agreed, token=owner.token)
     assert answer.status == 200, answer.body
-    first = hello(made.body["token"], terms=terms.body["terms_hash"], features=(DENY, UDP))
+    first = hello(made.body["token"], terms=terms.body["terms_hash"], features=(DENY, UDP, FEATURE))
     return Consented(owner, token_id, first)
 
 

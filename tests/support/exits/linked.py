@@ -24,9 +24,6 @@ from proxyd.exits.dialling.dial import Exits
 from proxyd.exits.nodes.borrowing import Borrowing
 from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
-from proxyd.exits.nodes.stand_in import StandInServices
-from proxyd.relay.closing import Closer
-from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.links import Frame, LinkReader, LoanNumbers, encode
 from support.base.waiting import until
 from support.daemons.service import Service, running_in
@@ -120,9 +117,8 @@ class Node(Port):
         super().__init__(folder, heartbeat_seconds=heartbeat_seconds, **options)
         self.folder = folder
         self.host, self.number = "127.0.0.1", self.port
-        self.closer = Closer(self.reactor.loop, self.reactor.poller)
-        self.borrowing, self.lending, self.services = sides_of(
-            self.listener, self.exits, self.closer, lambda: (self.host, self.number)
+        self.borrowing, self.lending = sides_of(
+            self.listener, self.exits, lambda: (self.host, self.number)
         )
         self.loans = Loans(self.borrowing, self.lending)
         self.listener.loaner = self.exits.borrower = self.loans
@@ -182,18 +178,14 @@ class Node(Port):
             agent.stop("the test is over")
             await task
         await super().close()
-        self.closer.close_now()
-        await until(lambda: self.services.open == 0, "stand-ins have let go of everything")
         assert not len(self.borrowing)
         assert not len(self.lending)
 
 
 def sides_of(
-    listener: ExitListener, exits: Exits, closer: Closer, reached_at: Callable[[], tuple[str, int]]
-) -> tuple[Borrowing, Lending, StandInServices]:
-    """Return both sides of the loans of a node, and the services of its stand-ins."""
-    join = UnmeteredRelays(exits.reactor, closer)
-    services = StandInServices(exits.reactor, join, 100)
+    listener: ExitListener, exits: Exits, reached_at: Callable[[], tuple[str, int]]
+) -> tuple[Borrowing, Lending]:
+    """Return both sides of the loans of a node."""
     borrowing = Borrowing(
         exits.reactor,
         listener.budget,
@@ -202,18 +194,17 @@ def sides_of(
         listener.keep_detached,
         listener.limits.heartbeat_seconds,
     )
-    return borrowing, Lending(listener, services, lambda _: None), services
+    return borrowing, Lending(listener)
 
 
 @asynccontextmanager
 async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
     """Run a daemon that borrows the exit of another node; every session leaves through it.
 
-    The device knows nothing of loans, so all bytes are relayed by both nodes.
+    The device is a real agent, which opens its work connections to this daemon.
     """
     async with running_in(folder, **EXITS, **sections) as service:
         home, made = Node(folder / "home"), await consented(service)
-        home.services.most = 1000
         home.devices.grants[made.device_id] = Granted(made.device_id, "owner")
         listener, port = listener_of(service), service.daemon.exit_port
         assert port is not None
@@ -221,15 +212,14 @@ async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncI
         assert exits is not None
         door = port.door()
         assert door is not None
-        closer = service.daemon.gateway.closer
-        sides = sides_of(listener, exits, closer, lambda: (door.host, door.port))
-        listener.loaner = exits.borrower = loans = Loans(*sides[:2])
+        loans = Loans(*sides_of(listener, exits, lambda: (door.host, door.port)))
+        listener.loaner = exits.borrower = loans
         here, there = Link(loans, "home", is_dialler=True), Link(home.loans, "edge")
         here.other, there.other = there, here
         service.wishes = "-country-xx"
         service.homes.append(home)
         try:
-            await home.parked(made.device_id)
+            await home.agent(made.device_id, connections=1000)
             home.exit_of(made.device_id).pool.rtt = 0.001  # what a burst asks for is small
             exits.directory.add(Entry(made.device_id, here))
             attached = loans.exit_of(exits.directory.get(made.device_id))

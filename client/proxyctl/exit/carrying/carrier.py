@@ -344,7 +344,7 @@ class Carrier:
             self._obey(said, borrower)
 
     def _unreachable(self, number: int) -> bool:
-        """A borrower was not reached: leave it to the daemon, which can stand in at once."""
+        """A borrower was not reached: the daemon ends the loan, and buyers go on elsewhere."""
         if self._attachment is not None and number in self._borrowers:
             self._attachment.send(Lent(number, "unreachable"))
             self._return(number)

@@ -1,7 +1,7 @@
-"""Exits that are attached to one node and carry for another, by themselves or by their node."""
+"""Exits that are attached to one node and carry for another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -11,7 +11,7 @@ from socket import SocketType
 import pytest
 from support.base.waiting import until
 from support.clients.datagrams import peer, unwrapped, wrapped
-from support.exits.device import BEAT_SECONDS, Granted, answering, ignore, paused
+from support.exits.device import BEAT_SECONDS, Granted, answering
 from support.exits.linked import Entry, Link, Node
 from support.targets import targets
 
@@ -20,7 +20,6 @@ from proxyctl.exit.base import retries
 from proxyctl.protocol.frames import (
     Associate,
     Dial,
-    Dialled,
     For,
     Hello,
     Lend,
@@ -36,8 +35,7 @@ from proxyctl.protocol.frames import (
 )
 from proxyctl.protocol.frames import Return as ReturnToHome
 from proxyd.exits.dialling.dial import Via
-from proxyd.exits.nodes import borrowing, lending, stand_in
-from proxyd.relay.closing import reset
+from proxyd.exits.nodes import borrowing, lending
 from proxyd.wire.events import Failure
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed, Return
 from proxyd.wire.wants import Wants
@@ -130,44 +128,8 @@ async def two(tmp_path: Path) -> AsyncIterator[Two]:
     assert edge.counters.parked == home.counters.parked == 0
 
 
-async def with_agent(two: Two) -> None:
-    """An agent that can carry for others."""
+async def test_a_buyer_leaves_through_an_exit_of_another_node(two: Two) -> None:
     await two.home.agent()
-
-
-async def with_old_agent(two: Two) -> None:
-    """A device that knows nothing of loans."""
-    await two.home.parked()
-
-
-async def with_agent_apart(two: Two) -> None:
-    """An agent that does not reach the other node, which the home does."""
-
-    class Elsewhere(borrower_module.Borrower):
-        async def connect(self):
-            raise ConnectionRefusedError
-
-    carrier = (await two.home.agent())._carrier
-    lend = carrier._lend
-
-    def replaced(frame: Lend, home: object) -> str:
-        before = borrower_module.Borrower.connect
-        code = lend(frame, home)
-        pool = carrier._borrowers[frame.number].pool
-        pool._connect = Elsewhere("127.0.0.1", 1, LOOPBACK, None, None).connect
-        assert borrower_module.Borrower.connect is before
-        return code
-
-    carrier._lend = replaced
-
-
-KINDS = [with_agent, with_old_agent, with_agent_apart]
-Kind = Callable[[Two], Awaitable[None]]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_buyer_leaves_through_an_exit_of_another_node(two: Two, kind: Kind) -> None:
-    await kind(two)
     two.edge.hear_of("device", two.link)
     words = targets.pattern(300_000)
     async with targets.echo() as target:
@@ -181,17 +143,12 @@ async def test_a_buyer_leaves_through_an_exit_of_another_node(two: Two, kind: Ki
         await until(lambda: target.ended + target.resets == 3)
     assert two.edge.counters.dials == {"connected": 3}
     assert len(two.edge.borrowing) == len(two.home.lending) == 1
-    assert two.home.lending.stand_ins == (kind is not with_agent)
     assert sum(isinstance(each, Borrow) for each in two.link.sent) == 1
     await until(lambda: not two.home.exit_of("device").relays)
 
 
-@pytest.mark.parametrize("stands_in", [False, True])
-async def test_datagrams_leave_through_an_exit_of_another_node(two: Two, stands_in: bool) -> None:
-    if stands_in:
-        await two.home.device(features=("udp",))
-    else:
-        await two.home.agent(udp=True)
+async def test_datagrams_leave_through_an_exit_of_another_node(two: Two) -> None:
+    await two.home.agent(udp=True)
     two.edge.hear_of("device", two.link)
     loop = asyncio.get_running_loop()
     associated = loop.create_future()
@@ -202,7 +159,6 @@ async def test_datagrams_leave_through_an_exit_of_another_node(two: Two, stands_
     two.edge.exits.associate(Wants(), Somebody(), done)
     work = await associated
     assert isinstance(work, SocketType)
-    assert two.home.lending.stand_ins == stands_in
     with peer() as target:
         datagram = wrapped(*target.address, b"up")
         await loop.sock_sendall(work, len(datagram).to_bytes(2, "big") + datagram)
@@ -216,9 +172,8 @@ async def test_datagrams_leave_through_an_exit_of_another_node(two: Two, stands_
     await until(lambda: not two.home.exit_of("device").relays)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_burst_is_served(two: Two, kind: Kind) -> None:
-    await kind(two)
+async def test_a_burst_is_served(two: Two) -> None:
+    await two.home.agent()
     two.edge.hear_of("device", two.link)
     async with targets.echo() as target:
         calls = [Call(two.edge, target.port) for _ in range(12)]
@@ -230,44 +185,16 @@ async def test_a_burst_is_served(two: Two, kind: Kind) -> None:
         await until(lambda: target.ended + target.resets == 12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_what_the_target_says_is_told(two: Two, kind: Kind) -> None:
-    await kind(two)
+async def test_what_the_target_says_is_told(two: Two) -> None:
+    await two.home.agent()
     two.edge.hear_of("device", two.link)
     async with targets.echo() as target:
         port = target.port
     assert await Call(two.edge, port).end() is Failure.REFUSED
 
 
-@pytest.mark.parametrize("kind", [with_old_agent, with_agent_apart])
-async def test_resets_and_ends_pass_where_a_node_stands_in(two: Two, kind: Kind) -> None:
-    await kind(two)
-    two.edge.hear_of("device", two.link)
-    async with targets.sink(b"the answer") as target:
-        call = Call(two.edge, target.port)
-        assert await call.end() is None
-        call.sock.send(b"the question")
-        call.sock.shutdown(1)
-        heard = b""
-        while len(heard) < 10:
-            with suppress(BlockingIOError):
-                heard += call.sock.recv(100)
-            await asyncio.sleep(0)
-        assert heard == b"the answer"
-        assert target.data == b"the question"
-        assert await call.is_cut()
-        call.close()
-        second = Call(two.edge, target.port)
-        assert await second.end() is None
-        two.edge.reactor.poller.forget(second.sock.fileno())
-        reset(second.sock)
-        await until(lambda: target.resets + target.ended == 2)
-    await until(lambda: two.home.services.open <= 2, "only what waits is left")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_the_round_trip_is_that_of_the_exit(two: Two, kind: Kind) -> None:
-    await kind(two)
+async def test_the_round_trip_is_that_of_the_exit(two: Two) -> None:
+    await two.home.agent()
     entry = two.edge.hear_of("device", two.link)
     attached = two.edge.loans.exit_of(entry)
     assert attached is not None
@@ -275,18 +202,6 @@ async def test_the_round_trip_is_that_of_the_exit(two: Two, kind: Kind) -> None:
     attached.ping()
     await until(lambda: attached._ping is None, "it has answered")
     assert attached.heard_at >= attached._pinged_at
-
-
-async def test_a_silent_exit_is_silent_where_its_home_stands_in(two: Two) -> None:
-    device = await two.home.parked()
-    device.answers_pings = False
-    entry = two.edge.hear_of("device", two.link)
-    attached = two.edge.loans.exit_of(entry)
-    assert attached is not None
-    attached.ping()
-    await until(lambda: any(isinstance(each, Ping) for each in device.frames[-1:]), "it is asked")
-    assert attached._ping is not None
-    assert not any(isinstance(each, Passed) for each in two.link.other.sent)
 
 
 async def test_an_exit_that_is_gone_is_answered_at_once_and_the_next_is_taken(two: Two) -> None:
@@ -303,6 +218,55 @@ async def test_an_exit_that_is_gone_is_answered_at_once_and_the_next_is_taken(tw
     assert [each for each in two.link.other.sent if isinstance(each, Borrowed)] == [
         Borrowed(1, "gone")
     ]
+
+
+async def test_an_exit_that_does_not_reach_the_node_is_passed_over(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> SocketType:
+        raise ConnectionRefusedError
+
+    await two.home.agent("first")
+    monkeypatch.setattr(borrower_module.Borrower, "connect", refuse)
+    two.edge.hear_of("first", two.link)
+    other = await two.edge.parked("second")
+    other.obey = answering(Outcome.REFUSED)
+    assert await Call(two.edge, 80).end() is Failure.REFUSED
+    assert two.edge.directory.noted[0] == ("first", None)
+    assert [each for each in two.link.other.sent if isinstance(each, Borrowed)] == [
+        Borrowed(1, "unreachable")
+    ]
+    assert not len(two.home.lending)
+
+
+async def test_what_an_agent_could_not_reach_is_not_asked_of_it_again_for_a_while(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = await two.home.device(features=("lend",))
+    entry = two.edge.hear_of("device", two.link)
+    answers = two.link.other.sent
+
+    def lends() -> list[int]:
+        return [each.number for each in device.frames if isinstance(each, Lend)]
+
+    assert two.edge.loans.exit_of(entry) is not None
+    await until(lambda: bool(lends()))
+    device.send(Lent(lends()[-1], "unreachable"))
+    await until(lambda: len(answers) == 1)
+    assert two.edge.loans.exit_of(entry) is not None
+    await until(lambda: len(answers) == 2)
+    assert {each.code for each in answers} == {"unreachable"}
+    assert len(lends()) == 1
+    monkeypatch.setattr(two.home.exit_of("device"), "now", lambda: float("inf"))
+    assert two.edge.loans.exit_of(entry) is not None
+    await until(lambda: len(lends()) == 2, "it is asked again")
+
+
+async def test_an_exit_whose_agent_cannot_carry_for_others_is_passed_over(two: Two) -> None:
+    await two.home.device()
+    two.edge.hear_of("device", two.link)
+    assert await Call(two.edge, 80).end() is Failure.NO_EXIT
+    assert two.link.other.sent == [Borrowed(1, "unreachable")]
 
 
 async def test_an_exit_that_nobody_can_borrow_is_passed_over(
@@ -386,22 +350,6 @@ async def test_what_goes_through_from_elsewhere_counts_at_the_home(tmp_path: Pat
     await home.close()
 
 
-async def test_where_a_node_stands_in_it_counts_itself(two: Two) -> None:
-    await two.home.parked()
-    own = two.home.exit_of("device")
-    two.edge.hear_of("device", two.link)
-    async with targets.echo() as target:
-        call = Call(two.edge, target.port)
-        assert await call.end() is None
-        assert await call.spoken(b"words") == b"words"
-        assert len(own.relays) == 1
-        two.link.send(Carrying(1, 7, 700))
-        call.close()
-        await until(lambda: not own.relays)
-    assert own.carried == 10
-    assert own._connections_elsewhere == 0
-
-
 def takes(entry: Entry) -> bool:
     return entry.has_place_for("buyer", datagrams=False)
 
@@ -424,24 +372,6 @@ async def test_an_exit_that_is_full_here_is_not_chosen(two: Two) -> None:
     attached.end(relay)
 
 
-@pytest.mark.parametrize("limit", ["paused", "full"])
-async def test_a_stand_in_keeps_to_what_the_exit_may_carry(two: Two, limit: str) -> None:
-    device = await two.home.parked()
-    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link))
-    assert attached is not None
-    attached.pool.open()
-    await until(lambda: len(attached.pool) > 0)
-    if limit == "paused":
-        device.send(paused("on battery"))
-        await until(lambda: not two.home.exit_of("device").is_open)
-    else:
-        two.home.exit_of("device").limits = Limits(1, 0, 0, ())
-        two.home.exit_of("device").begin(Relayed())
-    assert await Call(two.edge, 80).end() is Failure.NO_EXIT
-    assert device.dials == []
-    assert two.edge.counters.dials == {"paused" if limit == "paused" else "at_limit": 1}
-
-
 # --- what ends -----------------------------------------------------------------------------------
 
 
@@ -454,9 +384,8 @@ async def carried(two: Two, target: targets.Target) -> Call:
     return call
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_revoked_exit_is_cut_on_every_node(two: Two, kind: Kind) -> None:
-    await kind(two)
+async def test_a_revoked_exit_is_cut_on_every_node(two: Two) -> None:
+    await two.home.agent()
     two.edge.hear_of("device", two.link)
     async with targets.echo() as target:
         call = await carried(two, target)
@@ -471,9 +400,8 @@ async def test_a_revoked_exit_is_cut_on_every_node(two: Two, kind: Kind) -> None
         call.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_what_goes_on_after_the_link_or_the_home_is_lost(two: Two, kind: Kind) -> None:
-    await kind(two)
+async def test_what_goes_on_after_the_link_or_the_home_is_lost(two: Two) -> None:
+    await two.home.agent()
     two.edge.hear_of("device", two.link)
     async with targets.echo() as target:
         call = await carried(two, target)
@@ -494,28 +422,14 @@ async def test_what_goes_on_after_the_link_or_the_home_is_lost(two: Two, kind: K
 
 
 async def test_dials_under_way_go_on_elsewhere_when_the_link_is_lost(two: Two) -> None:
-    device = await two.home.parked()
-    device.obey = ignore
+    device = await two.home.device(features=("lend",))
     two.edge.hear_of("device", two.link)
     call = Call(two.edge, 80)
-    await until(lambda: bool(device.dials))
+    await until(lambda: any(isinstance(each, Lend) for each in device.frames))
     other = await two.edge.parked("other")
     other.obey = answering(Outcome.REFUSED)
     two.link.cut()
     assert await call.end() is Failure.REFUSED
-    await until(lambda: two.home.services.open == 0)
-
-
-async def test_a_dial_that_is_given_up_is_given_up_where_a_node_stands_in(two: Two) -> None:
-    device = await two.home.parked()
-    device.obey = ignore
-    two.edge.hear_of("device", two.link)
-    call = Call(two.edge, 80)
-    await until(lambda: bool(device.dials))
-    own = two.home.exit_of("device")
-    assert len(own.dials) == 1
-    call.dial.cancel()
-    await until(lambda: not own.dials)
 
 
 async def test_a_device_that_attaches_elsewhere_is_borrowed_there(two: Two) -> None:
@@ -609,7 +523,7 @@ async def test_another_exit_cannot_speak_for_a_loan(two: Two) -> None:
     thief.send(For(1, encode(State(""))))
     thief.send(Ping(b"12345678"))
     await until(lambda: Pong(b"12345678") in thief.frames)
-    assert two.home.lending.stand_ins == 0
+    assert len(two.home.lending) == 1
     assert not any(isinstance(each, Passed) for each in two.link.other.sent)
 
 
@@ -632,102 +546,11 @@ async def test_one_exit_is_lent_so_often_and_all_so_often(
     monkeypatch.setattr(lending, "LOANS_MAX", 0)
 
 
-async def test_what_an_agent_could_not_reach_is_not_asked_of_it_again(two: Two) -> None:
-    device = await two.home.device(features=("lend",))
-    entry = two.edge.hear_of("device", two.link)
-    attached = two.edge.loans.exit_of(entry)
-    assert attached is not None
-    attached.pool.open()
-    await until(lambda: any(isinstance(each, Lend) for each in device.frames))
-    device.send(Lent(1, "unreachable"))
-    await until(lambda: len(attached.pool) == 1, "its home has opened a connection")
-    two.edge.borrowing.close()
-    await until(lambda: not len(two.home.lending))
-    again = two.edge.loans.exit_of(entry)
-    assert again is not None
-    again.pool.open()
-    await until(lambda: len(again.pool) == 1)
-    assert sum(isinstance(each, Lend) for each in device.frames) == 1
-
-
-async def test_stand_ins_have_a_bound_and_try_again(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stand_in, "AGAIN_SECONDS", 0.01)
-    await two.home.parked()
-    two.home.services.most = 2
-    two.edge.host = "127.0.0.9"  # nobody is there yet
-    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link))
-    assert attached is not None
-    attached.pool.open()
-    attached.say(Park(5))
-    await until(lambda: len(two.home.lending) == 1)
-    loan = next(iter(two.home.lending._by_number.values()))
-    await until(lambda: loan.stand_in is not None and loan.stand_in._timer is not None)
-    assert two.home.services.open == 0
-    assert loan.stand_in is not None
-    loan.stand_in._borrower = ("localhost", two.edge.port)
-    await until(lambda: len(attached.pool) == 2, "as many as all may have, though five are wanted")
-    assert two.home.services.open == 2
-
-
-@pytest.mark.parametrize("place", [("a..b", 1090), ("127.0.0.1", 70_000)])
-async def test_a_borrower_that_cannot_be_where_it_says_is_no_mistake_of_ours(
-    two: Two,
-    place: tuple[str, int],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("DEBUG", "exits")
-    monkeypatch.setattr(stand_in, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(two.home.lending, "_reached_at", lambda _: place)
-    await two.home.parked()
-    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link))
-    assert attached is not None
-    attached.pool.open()
-    await until(lambda: caplog.text.count("its borrower is not reached") > 1, "it tries again")
-    assert not [each for each in caplog.records if each.levelname == "ERROR"]
-
-
-@pytest.mark.parametrize("feature", [(), ("lend",)], ids=["its node", "the agent"])
-async def test_datagrams_are_ordered_of_an_exit_of_another_node(
-    two: Two, feature: tuple[str, ...]
-) -> None:
-    device = await two.home.device(features=(*feature, "udp"))
+async def test_datagrams_are_ordered_of_an_exit_of_another_node(two: Two) -> None:
+    device = await two.home.device(features=("lend", "udp"))
     attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link, features=("udp",)))
     assert attached is not None
     assert attached.features == ("udp",)
     attached.say(Associate(7))
-
-    def is_ordered() -> bool:
-        """By its node it cannot be: nothing waits there under that number."""
-        passed = For(1, encode(Associate(7)))
-        refused = Passed(1, encode(Dialled(7, Outcome.FAILED, 0, None, 0)))
-        return passed in device.frames if feature else refused in two.link.other.sent
-
-    await until(is_ordered)
+    await until(lambda: For(1, encode(Associate(7))) in device.frames)
     assert not two.link.is_over
-
-
-async def test_a_stand_in_orders_datagrams(two: Two) -> None:
-    device = await two.home.device(features=("udp",))
-    device.obey_datagrams = ignore
-    await until(lambda: two.home.counters.parked == 1)
-    attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link, features=("udp",)))
-    assert attached is not None
-    attached.pool.open()
-    await until(lambda: len(attached.pool) == 1)
-    (parked,) = attached.pool._parked
-    attached.say(Associate(parked.number))
-    await until(lambda: any(isinstance(each, Associate) for each in device.frames))
-    number = next(each.number for each in device.frames if isinstance(each, Associate))
-    device.send(Dialled(number, Outcome.CONNECTED, 0, None, 0))
-    await until(lambda: len(two.home.services.joined) == 1)
-    parked.sock.send(b"a datagram")
-    sock, heard = device.take(number), b""
-    while heard != b"a datagram":
-        with suppress(BlockingIOError):
-            heard += sock.recv(100)
-        await asyncio.sleep(0)
-    sock.close()
-    await until(lambda: not two.home.services.joined)
