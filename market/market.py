@@ -42,7 +42,7 @@ from market.files.artifacts import Artifacts, ArtifactTerms
 from market.files.logs import Logs, LogTerms
 from market.jobs.attempt_reports import AttemptReports
 from market.jobs.changes import JobChanges
-from market.jobs.jobs import Jobs
+from market.jobs.jobs import Jobs, Notified
 from market.jobs.overdue import Overdue
 from market.jobs.reviews import Reviews
 from market.jobs.specs import Specs
@@ -156,9 +156,8 @@ class Market:
         self.specs = Specs(keys.job_secrets)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
         changes = JobChanges()
-        self.jobs = Jobs(
-            context, overdue, rules.jobs, self.bounds, self.specs, self.waking, self.logs, changes
-        )
+        notified = Notified(self.waking, self.logs, changes)
+        self.jobs = Jobs(context, overdue, rules.jobs, self.bounds, self.specs, notified)
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, self.bounds)

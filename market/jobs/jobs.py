@@ -87,6 +87,20 @@ class AttemptLogs(Protocol):
         """Hear that an attempt at a job began or ended; it is committed. It raises nothing."""
 
 
+class Notified(Struct, frozen=True):
+    """The parts that jobs notify.
+
+    Attributes:
+        waking: passes on that jobs wait, and that devices have news.
+        logs: keep the logs of attempts.
+        changes: passes on that an attempt began, was ready, or ended.
+    """
+
+    waking: Waking
+    logs: AttemptLogs
+    changes: JobChanges
+
+
 class Owned(Struct, frozen=True):
     """A job as its buyer sees it, with two amounts in its currency.
 
@@ -143,9 +157,7 @@ class Jobs:
         terms: what the operator decides.
         bounds: returns how much one user or device may have open at once.
         specs: stores what jobs run.
-        waking: passes on that jobs wait, and that devices have something to hear.
-        logs: keep the logs of attempts.
-        changes: notified of each attempt that began, was ready, or ended.
+        notified: are notified of changes.
     """
 
     def __init__(
@@ -155,17 +167,15 @@ class Jobs:
         terms: JobTerms,
         bounds: Callable[[], Bounds],
         specs: Specs,
-        waking: Waking,
-        logs: AttemptLogs,
-        changes: JobChanges,
+        notified: Notified,
     ) -> None:
         # How many attempts ended here, by outcome.
         self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
         self.bounds = bounds
         self._specs = specs
-        self._waking = waking
-        self._logs = logs
-        self._changes = changes
+        self._waking = notified.waking
+        self._logs = notified.logs
+        self._changes = notified.changes
         self._terms = terms
         self._context = context
         self._store = context.store

@@ -164,15 +164,18 @@ async def speaking(tab: Tab, language: str, address: str) -> None:
     await tab.settled()
 
 
+@pytest.mark.parametrize(
+    "languages", [LANGUAGES[:1], pytest.param(LANGUAGES[1:], marks=pytest.mark.long)], ids=" ".join
+)
 @pytest.mark.parametrize("area", AREAS)
 async def test_pages_fit_and_speak_every_language(
-    service: Service, visit: Visit, area: str
+    service: Service, visit: Visit, area: str, languages: list[str]
 ) -> None:
     world = await made(service, area)
     tab = await entered(world, visit, area)
     wrong = []
     for path, _ in pages_of(area):
-        for language in LANGUAGES:
+        for language in languages:
             before = len(tab.requests)
             await speaking(tab, language, world.address(path))
             wrong += [f"{path} asks twice: {url}" for url in twice(tab.requests[before:])]
@@ -188,8 +191,21 @@ async def test_pages_fit_and_speak_every_language(
 
 
 @needs_axe
+@pytest.mark.parametrize(
+    "views",
+    [
+        pytest.param([(False, WIDTHS[0]), (True, WIDTHS[1])], id="light wide, dark narrow"),
+        pytest.param(
+            [(True, WIDTHS[0]), (False, WIDTHS[1])],
+            id="dark wide, light narrow",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
 @pytest.mark.parametrize("area", AREAS)
-async def test_pages_are_clean_by_axe(service: Service, visit: Visit, area: str) -> None:
+async def test_pages_are_clean_by_axe(
+    service: Service, visit: Visit, area: str, views: list[tuple[bool, int]]
+) -> None:
     world = await made(service, area)
     tab = await entered(world, visit, area)
     wrong = []
@@ -197,9 +213,8 @@ async def test_pages_are_clean_by_axe(service: Service, visit: Visit, area: str)
         await tab.emulate(dark=False, width=WIDTHS[0])
         await tab.goto(world.address(path))
         await tab.settled()
-        for dark in (False, True):
-            for width in WIDTHS:
-                await tab.emulate(dark=dark, width=width)
-                found = await faults(tab, colours_alone=dark)
-                wrong += [f"{path} {'dark' if dark else 'light'} {width}: {each}" for each in found]
+        for dark, width in views:
+            await tab.emulate(dark=dark, width=width)
+            found = await faults(tab, colours_alone=dark)
+            wrong += [f"{path} {'dark' if dark else 'light'} {width}: {each}" for each in found]
     assert not wrong, "\n".join(wrong)

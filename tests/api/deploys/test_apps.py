@@ -10,6 +10,7 @@ from support.clients.story import refused, worker_token
 from support.daemons.service import Person, Service, running_in
 from support.workers.apps import Job, jobs
 
+from proxyd.app_port import JobStreams
 from proxyd.exits.dialling.tunnels import GONE, TunnelError
 from proxyd.ops.listening import bound_port
 
@@ -118,7 +119,9 @@ async def opens_a_job(offering: Service, job: Job) -> None:
     assert port is not None
     port.server.forget(job_id)
     assert (await visit(offering, page, Cookie=cookie))[0] == 502, "there is no way to any device"
-    port.streams.tunnels = tunnels = Local(job.port)
+    streams = port.server._reach
+    assert isinstance(streams, JobStreams)
+    streams._tunnels = tunnels = Local(job.port)  # type: ignore[assignment]
     status, _, text = await visit(offering, f"{page}seven/", Cookie=cookie)
     assert (status, len(text)) == (200, 7)
     assert tunnels.asked == [(job_id, 1, 8888)]

@@ -213,8 +213,7 @@ async def test_others_have_their_turn_while_many_jobs_are_read(market: Market) -
         book,
         market.specs,
         10_000,
-        found,
-        frozenset[str]().__contains__,
+        Finds(found, frozenset[str]().__contains__),
         market.context.now,
     )
     task = asyncio.create_task(others())
