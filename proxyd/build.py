@@ -44,7 +44,8 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver, Resolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits.attached import certificate
-from proxyd.exits.attached.listener import ExitListener
+from proxyd.exits.attached.listener import ExitBase, ExitListener, PortServices
+from proxyd.exits.attached.neighbours import Alone
 from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.choosing.labels import Labels
 from proxyd.exits.choosing.own_ports import OwnPorts
@@ -262,14 +263,21 @@ def _daemon(
         if node is not None and not is_sqlite(settings.storage.url):
             mesh = _mesh(settings, context.store, leases, key, directory, reactor)
         exit_port = _exit_port(
-            settings, listeners, exits, directory, services.market, geography, mesh
+            settings,
+            listeners,
+            exits,
+            directory,
+            services.market,
+            geography,
+            mesh,
+            own_ports,
+            gateway,
         )
-        exit_port.own_ports = exit_port.listener.own_ports = own_ports
+        exit_port.own_ports = own_ports
         if role is not None and role.exits_desk is not None:
             most = slices.exit_limits(settings, raise_descriptors()).asks
             exit_port.desk = ExitDesk(exits, exit_port.listener, role.exits_desk, most)
         if mesh is not None:
-            mesh.lender = loans_of(exits, exit_port, gateway)
             exit_port.labels = exits.labels = mesh.labels = Labels(
                 reactor.loop,
                 context.store,
@@ -306,6 +314,8 @@ def _exit_port(
     market: Market,
     geography: "Geography",
     mesh: Mesh | None,
+    own_ports: OwnPorts | None,
+    gateway: Gateway,
 ) -> ExitPort:
     """Return where devices attach, known to the marketplace and knowing it.
 
@@ -316,18 +326,21 @@ def _exit_port(
     cert, key = _exits_certificate(settings)
     context = exits_context(cert, key)
     limits = slices.exit_limits(settings, raise_descriptors())
-    listener = ExitListener(
-        exits.reactor,
-        context,
-        market.exits,
-        directory,
-        geography.place,
+    base = ExitBase(
+        PortServices(
+            exits.reactor,
+            market.exits,
+            directory,
+            geography.place,
+            exits.counters,
+            clock.seconds,
+            mesh if mesh is not None else Alone(clock.seconds),
+            own_ports,
+            exits.encrypts_all,
+        ),
         limits,
-        exits.counters,
-        clock.seconds,
     )
-    listener.encrypts_all = exits.encrypts_all
-    directory.standby_changed = listener.standby_changed
+    directory.standby_changed = base.offers.standby_changed
     try:
         known_by = certificate.fingerprint(Path(cert))
     except ValueError as error:
@@ -337,16 +350,18 @@ def _exit_port(
     # The house itself may dial its own port through exits: older agents make their calls so.
     policy = slices.policy(settings)
     ways = ErrandWays(exits.reactor, exits.resolver, policy, exits.encrypts_all)
-    listener.watch = canaries = Canaries(
+    canaries = Canaries(
         ways,
         [page_of(url) for url in settings.exits.canaries],
-        OriginCheck(ways, listener, lambda: (door.host, door.port)),
+        OriginCheck(ways, base.origins, lambda: (door.host, door.port)),
         market.exit_canaries,
-        listener,
+        base.verdicts,
         exits.counters,
     )
     # Workers' streams go another way than exits' connections, and share the port alone.
     tunnels = DeviceTunnels(exits.reactor, market.devices, limits.streams, limits.heartbeat_seconds)
+    loans = _loans(exits, base, gateway, door, mesh)
+    listener = ExitListener(base, context, loans, canaries, tunnels)
     exit_port = ExitPort(
         listener, listeners.exits, door, context, geography, canaries, tunnels, mesh
     )
@@ -374,26 +389,28 @@ def _own_ports(
     return OwnPorts(is_here, resolver, ports, (proxy.public_host,), settings.egress.deny)
 
 
-def loans_of(exits: Exits, port: ExitPort, gateway: Gateway) -> Loans:
+def _loans(exits: Exits, base: ExitBase, gateway: Gateway, door: Door, mesh: Mesh | None) -> Loans:
     """Return what borrows exits of other nodes and lends those of this one."""
-    listener, reactor, mesh = port.listener, exits.reactor, port.mesh
+    reactor, limits = exits.reactor, base.limits
     join = UnmeteredRelays(reactor, gateway.closer)
     loans = Loans(
         Borrowing(
             reactor,
-            listener.budget,
+            base.budget,
             exits.counters,
-            port.reached_at,
-            listener.keep_detached,
-            listener.limits.heartbeat_seconds,
+            lambda: (door.host, door.port),
+            base.detached.keep,
+            limits.heartbeat_seconds,
         ),
         Lending(
-            listener,
-            StandInServices(reactor, join, listener.limits.stand_ins),
+            base.roster,
+            StandInServices(reactor, join, limits.stand_ins),
             mesh.reached_at if mesh is not None else lambda _: None,
         ),
     )
-    listener.loaner = exits.borrower = loans
+    exits.borrower = loans
+    if mesh is not None:
+        mesh.lender = loans
     return loans
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast, final
+from typing import Any, Final, Protocol, cast
 
 from market.base.errors import MarketError
 from proxyctl.protocol.frames import (
@@ -35,6 +35,7 @@ from proxyctl.protocol.frames import (
     Tunnel,
     encode,
 )
+from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import Attached
 from proxyd.wire.links import is_link
 from storage.engines.errors import StoreError, level_of
@@ -86,36 +87,6 @@ class Loaner(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
-
-
-@final
-class NoLoans(Loaner):
-    """A node without others lends nothing, and borrows nothing."""
-
-    __slots__ = ()
-
-    def counts(self) -> tuple[int, int, int]:
-        """See `Loaner.counts`."""
-        return 0, 0, 0
-
-    def find(self, attachment: int) -> Attached | None:  # noqa: ARG002 - as the protocol has it
-        """See `Loaner.find`."""
-        return None
-
-    def agent_said(self, attached: Attached, frame: For | Lent) -> None:
-        """See `Loaner.agent_said`."""
-
-    def ponged(self, attached: Attached, frame: Pong) -> None:
-        """See `Loaner.ponged`."""
-
-    def ended(self, attached: Attached, reason: str) -> None:
-        """See `Loaner.ended`."""
-
-    def change_heartbeat(self, seconds: float) -> None:
-        """See `Loaner.change_heartbeat`."""
-
-    def close(self) -> None:
-        """See `Loaner.close`."""
 
 
 class GrantedLimits(Protocol):
@@ -197,32 +168,54 @@ class Authority(Protocol):
         """
 
 
+class Members(Protocol):
+    """Takes exits in and lets them go, as their control connections say."""
+
+    def attach(self, control: "Control", grant: ExitGrant, hello: Hello) -> None:
+        """Take an exit in, or refuse it by `Control.refuse`."""
+
+    def lost(self, attached: Attached, reason: str) -> None:
+        """Act on the end of a control connection: its exit is gone."""
+
+    def paused(self, attached: Attached, words: str) -> None:
+        """Have an exit take nothing from now on, or take connections again."""
+
+    def changed(self, attached: Attached, grant: ExitGrant) -> None:
+        """Apply what the marketplace says of an exit by now."""
+
+    def suspected(self, attached: Attached, kind: str, evidence: str) -> None:
+        """Pass on what an exit did that no honest one does: the kind, and what shows it."""
+
+
+class Holder(Protocol):
+    """Knows the control connections that are open."""
+
+    def known(self, control: "Control") -> None:
+        """Count one that has attached as a stranger no more."""
+
+    def over(self, control: "Control") -> None:
+        """Forget one that is over; called once."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlServices:
     """What all control connections share.
 
-    `attach` takes an exit in, or refuses it by `Control.refuse`. `lost` hears why one is gone,
-    `paused` that it takes nothing any more, or takes connections again, `changed` what the
-    marketplace says of it by now, `suspected` what it did that no honest one does: the kind, and
-    what shows it. `spawn` runs a task that is ended with the listener. `welcome`
-    takes the connection of another node over, with what it has begun with, or says that it is none.
-    `loaner` returns who lends exits to other nodes. `admit` takes a work connection under TLS over,
-    with what has come behind its preface. `tunnel` takes a worker in, or refuses it.
+    `counters` count what was refused. `spawn` runs a task that is ended with the listener. `admit`
+    takes a work connection under TLS over, with what has come behind its preface. `tunnel` takes a
+    worker in, or refuses it. `welcome` takes the connection of another node over, with its first
+    bytes, or returns False if it is none.
     """
 
     loop: asyncio.AbstractEventLoop
     authority: Authority
-    attach: Callable[["Control", ExitGrant, Hello], None]
-    lost: Callable[[Attached, str], None]
-    paused: Callable[[Attached, str], None]
-    changed: Callable[[Attached, ExitGrant], None]
-    refused: Callable[[str], None]
-    suspected: Callable[[Attached, str, str], None]
+    members: Members
+    counters: ExitCounters
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    loaner: Loaner
     admit: Callable[["Control", Preface, bytes], None]
     tunnel: Callable[["Control", Tunnel], None]
-    spawn: Callable[[Coroutine[Any, Any, None]], None]
     welcome: Callable[[asyncio.Transport, bytes], bool]
-    loaner: Callable[[], Loaner]
 
 
 # More than 12 fields: the connection, what it may still send, and how far it has come.
@@ -235,7 +228,7 @@ class Control(asyncio.Protocol):
     Args:
         services: what all of them share.
         address: where it comes from.
-        over: called once, when the connection is over.
+        holder: knows the connections that are open.
     """
 
     __slots__ = (
@@ -244,8 +237,8 @@ class Control(asyncio.Protocol):
         "_beginning",
         "_has_greeted",
         "_has_heard",
+        "_holder",
         "_is_closed",
-        "_over",
         "_reader",
         "_services",
         "_timer",
@@ -256,11 +249,9 @@ class Control(asyncio.Protocol):
         "is_over",
     )
 
-    def __init__(
-        self, services: ControlServices, address: str, over: Callable[["Control"], None]
-    ) -> None:
+    def __init__(self, services: ControlServices, address: str, holder: Holder) -> None:
         self._services = services
-        self._over = over
+        self._holder = holder
         self._reader = FrameReader()
         self._beginning = b""  # of what is a work connection
         self._allowance = float(BURST_BYTES)
@@ -324,14 +315,14 @@ class Control(asyncio.Protocol):
         transport, self._transport = self._transport, None
         self._is_closed = self.is_over = True
         self._stop_timer()
-        self._over(self)
+        self._holder.over(self)
         return transport
 
     def connection_lost(self, _error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.is_over = True
         self._close("lost")
-        self._over(self)
+        self._holder.over(self)
 
     def _hand_over(self, data: bytes) -> None:
         """It is no exit, but another node, or says so."""
@@ -344,7 +335,7 @@ class Control(asyncio.Protocol):
             return
         self._close("a node")
         self.is_over = True
-        self._over(self)
+        self._holder.over(self)
 
     def send(self, frame: Frame) -> None:
         """Send a frame; an exit that does not read is cut."""
@@ -371,7 +362,7 @@ class Control(asyncio.Protocol):
         if self._is_closed:
             return
         if self.attached is None:
-            self._services.refused(code)
+            self._services.counters.refused[code] += 1
         self.send(Sorry(code, words, retry_seconds))
         transport = self._transport
         self._close(code)
@@ -384,7 +375,7 @@ class Control(asyncio.Protocol):
         if self._is_closed:
             return
         if self.attached is None:
-            self._services.refused(reason)
+            self._services.counters.refused[reason] += 1
         self._close(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -404,9 +395,11 @@ class Control(asyncio.Protocol):
         if self.attached is not None:
             self._services.spawn(self._check(self.attached))
 
-    def accepted(self) -> None:
-        """It is attached: it has said hello in time."""
+    def accepted(self, attached: Attached) -> None:
+        """Belong to an exit from now on: it has said hello in time."""
         self._stop_timer()
+        self.attached = attached
+        self._holder.known(self)
 
     def _act(self, frame: Frame) -> None:
         attached = self.attached
@@ -420,15 +413,15 @@ class Control(asyncio.Protocol):
             attached.places.over(frame.number)
         elif isinstance(frame, Pong):
             if not attached.ponged(frame.payload):
-                self._services.loaner().ponged(attached, frame)
+                self._services.loaner.ponged(attached, frame)
         elif isinstance(frame, (For, Lent)):
-            self._services.loaner().agent_said(attached, frame)
+            self._services.loaner.agent_said(attached, frame)
         elif isinstance(frame, State):
             self._allowance -= STATE_BYTES
             if self._allowance < 0:
                 self.cut("flood")
             else:
-                self._services.paused(attached, frame.paused)
+                self._services.members.paused(attached, frame.paused)
         else:
             raise FrameError(f"a frame of the type {type(frame).__name__}, which is the daemon's")
 
@@ -446,7 +439,7 @@ class Control(asyncio.Protocol):
         """An exit says how an order went; that it has none under this number is a lie."""
         if not attached.answered(frame) and not attached.has_ordered(frame.number):
             words = f"{frame.outcome.name} for {frame.number}, which has no order"
-            self._services.suspected(attached, "unasked", words)
+            self._services.members.suspected(attached, "unasked", words)
 
     async def _authorize(self, hello: Hello) -> None:
         """Ask whether the exit may attach, and attach it."""
@@ -455,13 +448,13 @@ class Control(asyncio.Protocol):
             return
         grant = await self._granted(self._services.authority.authorize(hello.token, hello.terms))
         if grant is not None and not self._is_closed:
-            self._services.attach(self, grant, hello)
+            self._services.members.attach(self, grant, hello)
 
     async def _check(self, attached: Attached) -> None:
         """Ask again; an exit that may not be attached any more is let go of with its relays."""
         grant = await self._granted(self._services.authority.current(attached.device_id))
         if grant is not None and not self._is_closed:
-            self._services.changed(attached, grant)
+            self._services.members.changed(attached, grant)
 
     async def _granted(self, answer: Coroutine[Any, Any, ExitGrant]) -> ExitGrant | None:
         """Return what the marketplace says, or refuse and return None."""
@@ -490,7 +483,7 @@ class Control(asyncio.Protocol):
         self._is_closed = True
         attached, self.attached = self.attached, None
         if attached is not None:
-            self._services.lost(attached, reason)
+            self._services.members.lost(attached, reason)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

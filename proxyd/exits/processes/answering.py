@@ -288,7 +288,7 @@ class OtherProcess(LineEnd):
     def _adopted(self, told: Relaying) -> "AwayRelay":
         relay = AwayRelay(self, told.number, Place(*told.place), told.size)
         relay.device_id = told.device_id
-        self._desk.listener.adopt(told.device_id, relay)
+        self._desk.listener.detached.adopt(told.device_id, relay)
         return relay
 
     def _end(self, number: int) -> None:
@@ -296,7 +296,7 @@ class OtherProcess(LineEnd):
         if relay.attached is not None:
             relay.attached.end(relay)
         else:
-            self._desk.listener.disown(relay.device_id, relay)
+            self._desk.listener.detached.disown(relay.device_id, relay)
 
 
 @final

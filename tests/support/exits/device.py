@@ -53,14 +53,22 @@ from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.attachments import Watch
 from proxyd.exits.attached.certificate import own_certificate
-from proxyd.exits.attached.listener import ExitListener
+from proxyd.exits.attached.listener import ExitBase, ExitListener, PortServices
+from proxyd.exits.attached.neighbours import Alone
+from proxyd.exits.attached.seals import Workers
 from proxyd.exits.choosing.directory import Directory, Missing, Place, Region
 from proxyd.exits.dialling.dial import Exits
+from proxyd.exits.nodes.borrowing import Borrowing
+from proxyd.exits.nodes.lending import Lending
+from proxyd.exits.nodes.loans import Loans
+from proxyd.exits.nodes.stand_in import StandInServices
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.listening import bound_port
-from proxyd.relay.closing import is_dead
+from proxyd.relay.closing import Closer, is_dead
+from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.wants import Wants
 from storage.engines.store import Transaction
 from support.base.names import Localhost
@@ -449,6 +457,8 @@ class Port:
         *,
         seconds: float = PATIENCE_SECONDS,
         directory: Directory[Attached] | None = None,
+        watch: Watch | None = None,
+        make_workers: Callable[[Reactor], Workers] = lambda _: None,
         **limits: Any,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -464,15 +474,37 @@ class Port:
             "arrivals": 100,
             "heartbeat_seconds": 15.0,
         }
-        self.listener = ExitListener(
+        services = PortServices(
             self.reactor,
-            context_of(own_certificate(folder, 1_700_000_000)),
             self.devices,
             book,
             lambda _: Place(country="xx"),
-            ExitLimits(**{**bounds, **limits}),
             self.counters,
             lambda: 0,
+            Alone(lambda: 0),
+        )
+        base = ExitBase(services, ExitLimits(**{**bounds, **limits}))
+        self.closer = Closer(loop, self.reactor.poller)
+        join = UnmeteredRelays(self.reactor, self.closer)
+        self.stand_ins = StandInServices(self.reactor, join, 100)
+        self.borrowing = Borrowing(
+            self.reactor,
+            base.budget,
+            self.counters,
+            self.reached_at,
+            base.detached.keep,
+            base.limits.heartbeat_seconds,
+        )
+        self.lending = Lending(base.roster, self.stand_ins, lambda _: None)
+        self.loans = Loans(self.borrowing, self.lending)
+        self.workers = make_workers(self.reactor)
+        self.base = base
+        self.listener = ExitListener(
+            base,
+            context_of(own_certificate(folder, 1_700_000_000)),
+            self.loans,
+            watch,
+            self.workers,
         )
         self.policy = Policy(allow=["127.0.0.0/8"], blocked_ports=[25])
         self.resolver = Localhost("127.0.0.1")
@@ -482,12 +514,16 @@ class Port:
         self.acceptor = Acceptor(
             loop,
             sock,
-            self.listener.welcome,
-            self.listener.shed,
+            self.listener.arrivals.welcome,
+            self.listener.arrivals.shed,
             logging.getLogger("exits"),
             socket.socket,
         )
         self._devices: list[Device] = []
+
+    def reached_at(self) -> tuple[str, int]:
+        """Return where this node says that work connections come in."""
+        return "127.0.0.1", self.port
 
     async def device(
         self, token: str = "device", address: str = "127.0.0.1", **changes: Any
@@ -519,7 +555,8 @@ class Port:
         self.exits.close()
         self.listener.close()
         await self.listener.wait_closed()
-        await until(lambda: self.listener.arrivals == 0)
+        await until(lambda: len(self.listener.arrivals) == 0)
+        self.closer.close_now()
         self.reactor.close()
 
 
@@ -552,7 +589,7 @@ class Consented:
         device = await Device(port, address).attach(self.first)
         assert device.welcome is not None, device.sorry
         # Targets of tests are at any port, and more than a household would allow.
-        attached = listener._by_device[self.device_id]
+        attached = listener.roster.by_device[self.device_id]
         attached.limits = NO_LIMITS._replace(paused=attached.granted.paused)
         return device
 
@@ -661,9 +698,9 @@ async def agent_at(
     task = asyncio.get_running_loop().create_task(agent.run())
     try:
         await until(lambda: len(listener) == 1, "it is attached")
-        attached = listener._by_device[device.device_id]
+        attached = listener.roster.by_device[device.device_id]
         attached.limits = NO_LIMITS
-        listener._attached[attached.attachment][1].send(NO_LIMITS)
+        listener.roster.control_of(attached).send(NO_LIMITS)
         await until(lambda: listener.counters.parked > 0, "a connection waits")
         yield attached
     finally:

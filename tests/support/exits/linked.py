@@ -16,16 +16,10 @@ from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
 from proxyctl.protocol.frames import FrameError, Limits
 from proxyctl.protocol.policy import Policy
-from proxyd.build import loans_of
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.certificate import FILE_NAME, fingerprint
 from proxyd.exits.choosing.directory import Place
-from proxyd.exits.nodes.borrowing import Borrowing
-from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
-from proxyd.exits.nodes.stand_in import StandInServices
-from proxyd.relay.closing import Closer
-from proxyd.unmetered import UnmeteredRelays
 from proxyd.wire.links import Frame, LinkReader, LoanNumbers, encode
 from support.base.waiting import until
 from support.daemons.service import Service, running_in
@@ -119,22 +113,12 @@ class Node(Port):
         super().__init__(folder, heartbeat_seconds=heartbeat_seconds, **options)
         self.folder = folder
         self.host, self.number = "127.0.0.1", self.port
-        self.closer = Closer(self.reactor.loop, self.reactor.poller)
-        join = UnmeteredRelays(self.reactor, self.closer)
-        self.services = StandInServices(self.reactor, join, 100)
-        self.borrowing = Borrowing(
-            self.reactor,
-            self.listener.budget,
-            self.counters,
-            lambda: (self.host, self.number),
-            self.listener.keep_detached,
-            heartbeat_seconds,
-        )
-        self.lending = Lending(self.listener, self.services, lambda _: None)
-        self.loans = Loans(self.borrowing, self.lending)
-        self.listener.loaner = self.loans
         self.exits.borrower = self.loans
         self._agents: list[tuple[Agent, asyncio.Task[Any]]] = []
+
+    def reached_at(self) -> tuple[str, int]:
+        """Return where this node says that work connections come in."""
+        return self.host, self.number
 
     def link(self, other: "Node") -> Link:
         """Link two nodes; return this side."""
@@ -150,7 +134,7 @@ class Node(Port):
 
     def exit_of(self, device_id: str) -> Attached:
         """Return an exit that is attached here."""
-        attached = self.listener.attached_here(device_id)
+        attached = self.listener.roster.attached_here(device_id)
         assert attached is not None
         return attached
 
@@ -180,7 +164,7 @@ class Node(Port):
             read_power=lambda: "",
         )
         self._agents.append((agent, asyncio.get_running_loop().create_task(agent.run())))
-        await until(lambda: self.listener.attached_here(token) is not None, "it is attached")
+        await until(lambda: self.listener.roster.attached_here(token) is not None, "it is attached")
         await until(lambda: len(self.exit_of(token).pool) > 0, "a connection waits")
         return agent
 
@@ -190,8 +174,7 @@ class Node(Port):
             agent.stop("the test is over")
             await task
         await super().close()
-        self.closer.close_now()
-        await until(lambda: self.services.open == 0, "stand-ins have let go of everything")
+        await until(lambda: self.stand_ins.open == 0, "stand-ins have let go of everything")
         assert not len(self.borrowing)
         assert not len(self.lending)
 
@@ -204,13 +187,13 @@ async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncI
     """
     async with running_in(folder, **EXITS, **sections) as service:
         home, made = Node(folder / "home"), await consented(service)
-        home.services.most = 1000
+        home.stand_ins.most = 1000
         home.devices.grants[made.device_id] = Granted(made.device_id, "owner")
         listener, port = listener_of(service), service.daemon.exit_port
         assert port is not None
         exits = service.daemon.gateway._for_connections.exits
         assert exits is not None
-        loans = loans_of(exits, port, service.daemon.gateway)
+        loans = port.listener.loaner
         here, there = Link(loans, "home", is_dialler=True), Link(home.loans, "edge")
         here.other, there.other = there, here
         service.wishes = "-country-xx"

@@ -155,8 +155,8 @@ async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Pat
     await until(lambda: bool(outcomes))
     assert outcomes == [(Failure.REFUSED, True, None)]
     await until(lambda: device.wanted == 0, "none has to wait any more")
-    assert port.listener._budget.wanted == 1
-    port.directory.add(port.listener._by_device["first"])
+    assert port.base.budget.wanted == 1
+    port.directory.add(port.listener.roster.by_device["first"])
     await port.close()
 
 
@@ -211,11 +211,11 @@ async def test_what_goes_on_without_control_ends_when_the_device_may_carry_nothi
     await until(lambda: len(port.listener) == 0)
     if is_back:
         await port.parked()
-    assert [each for each, _ in port.listener.places()] == ["device"]
+    assert [each for each, _ in port.listener.detached.places()] == ["device"]
     port.listener.start()  # what carries something is not forgotten
     port.devices.refusal = StoreError("away")
     port.listener.recheck("device")
-    await until(lambda: not port.listener._tasks)
+    await until(lambda: not port.listener.tasks)
     assert not relay.was_cut
     port.devices.refusal = refusal
     port.devices.grants["device"] = Granted("device", "owner", paused=True)
@@ -231,7 +231,7 @@ async def test_who_carries_nothing_is_forgotten(port: Port) -> None:
     await until(lambda: len(port.listener) == 0)
     exit_.end(relay)
     port.listener.start()
-    assert port.listener.places() == []
+    assert port.listener.detached.places() == []
 
 
 # --- what it may carry ---------------------------------------------------------------------------

@@ -100,7 +100,7 @@ async def test_a_device_that_changes_its_state_all_the_time_is_cut(port: Port) -
 
 async def test_answers_are_no_flood(port: Port) -> None:
     await port.parked()
-    (control,) = port.listener._controls
+    (control,) = port.listener.arrivals._controls._all
     before = control._allowance
     exit_ = port.directory.exits["device"]
     parked = exit_.pool._parked[0]
@@ -131,7 +131,7 @@ async def test_who_does_not_read_is_cut(port: Port, monkeypatch: pytest.MonkeyPa
     device = await port.parked()
     assert device._writer is not None
     device._writer.transport.pause_reading()
-    (control,) = port.listener._controls
+    (control,) = port.listener.arrivals._controls._all
     while not control._is_closed:
         for _ in range(100):
             control.send(Sorry("code", "words " * 80, 0))
@@ -153,9 +153,9 @@ async def test_a_device_that_leaves_while_it_is_looked_up_does_not_attach(port: 
     device = port.unattached()
     await device.connect()
     device.send(hello())
-    await until(lambda: bool(port.listener._tasks))
+    await until(lambda: bool(port.listener.tasks))
     await device.kill()
-    await until(lambda: not port.listener._controls, "it has left")
+    await until(lambda: not port.listener.arrivals._controls._all, "it has left")
     may_answer.set()
-    await until(lambda: not port.listener._tasks)
+    await until(lambda: not port.listener.tasks)
     assert len(port.listener) == 0

@@ -66,7 +66,7 @@ async def test_an_agent_is_told_what_names_may_not_lead_to(service: Service) -> 
     told = [each for each in device.frames if isinstance(each, Deny)][-1]
     assert told.networks == (DENIED,)
     assert bound_port(service.daemon.listeners.exits) in told.ports
-    own_ports = listener_of(service).own_ports
+    own_ports = service.daemon.exit_port.own_ports
     assert own_ports is not None
     device.frames.clear()
     await own_ports.look([Door(str(OUTSIDE), 1090, "")])
@@ -117,16 +117,15 @@ def test_denied_networks_fit_into_frames_however_many_they_are() -> None:
 
 
 async def test_where_more_is_denied_than_agents_take_no_exit_looks_names_up(
-    service: Service,
+    tmp_path: Path,
 ) -> None:
-    listener = listener_of(service)
     networks = [f"11.{each // 256}.{each % 256}.0/24" for each in range(NETWORKS_MAX + 1)]
-    listener.own_ports = OwnPorts(lambda _: False, Localhost("127.0.0.1"), (1080,), (), networks)
-    made = await consented(service)
-    device = Device(bound_port(service.daemon.listeners.exits))
-    await device.attach(made.first._replace(features=(DENY,)))
-    assert listener._by_device[made.device_id].features == ()
-    await device.kill()
+    async with running_in(tmp_path, egress={"deny": networks}, **EXITS) as service:
+        made = await consented(service)
+        device = Device(bound_port(service.daemon.listeners.exits))
+        await device.attach(made.first._replace(features=(DENY,)))
+        assert listener_of(service).roster.by_device[made.device_id].features == ()
+        await device.kill()
 
 
 async def test_the_look_goes_on_until_it_is_cancelled() -> None:

@@ -171,7 +171,7 @@ async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> Non
     for device in (own, other):
         device.obey = answering(Outcome.TIMED_OUT)
     public = ip_address("93.184.220.2")
-    port.listener.attached_here("own").learn(public)
+    port.listener.roster.attached_here("own").learn(public)
     answer = await dialled(port, public, 443)
     assert answer.failure is Failure.TIMED_OUT
     assert (len(own.dials), len(other.dials)) == (0, 1)
@@ -180,7 +180,7 @@ async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> Non
 async def test_an_older_agent_that_is_attached_by_ipv6_is_asked_for_no_ipv4(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.TIMED_OUT)
-    attached = port.listener.attached_here("device")
+    attached = port.listener.roster.attached_here("device")
     attached.learn(ip_address("2a02:2455:1234:5600::10"))
     there = ip_address("93.184.215.14"), ip_address("2600:3c01::f03c")
     assert attached.permitted(there) == there[1:]
@@ -194,7 +194,7 @@ async def test_exits_that_may_not_be_asked_use_up_no_try(port: Port) -> None:
     names = ["one", "two", "three", "four"]
     *blind, last = [await port.parked(name) for name in names]
     for name in names[:3]:
-        port.listener.attached_here(name).learn(ip_address("2a02:2455:1234:5600::10"))
+        port.listener.roster.attached_here(name).learn(ip_address("2a02:2455:1234:5600::10"))
     async with targets.echo() as target:
         answer = await dialled(port, LOOPBACK, target.port)
         assert answer.via is not None
@@ -205,7 +205,7 @@ async def test_exits_that_may_not_be_asked_use_up_no_try(port: Port) -> None:
 
 async def test_an_exit_looks_a_name_up_if_that_is_wanted(port: Port) -> None:
     device = await port.parked()
-    port.listener.attached_here("device").features = (DENY,)
+    port.listener.roster.attached_here("device").features = (DENY,)
     device.obey = answering(Outcome.NAME_UNKNOWN)
     answer = await dialled(port, "Example.COM.", 443, Wants(dns_at_exit=True))
     assert answer.failure is Failure.HOST_UNREACHABLE
@@ -339,7 +339,7 @@ async def test_what_another_exit_contradicts_is_a_fault(
 async def test_an_exit_may_have_no_route_by_the_other_family(port: Port) -> None:
     first, _ = await port.parked("first"), await port.parked("second")
     first.obey = answering(Outcome.NETWORK_UNREACHABLE)
-    port.listener.attached_here("first").address = ip_address("2600:3c01::f03c")
+    port.listener.roster.attached_here("first").address = ip_address("2600:3c01::f03c")
     async with targets.echo() as target:
         answer = await dialled(port, LOOPBACK, target.port)
         await answer.close(port, target)

@@ -262,7 +262,7 @@ async def test_resets_and_ends_pass_where_a_node_stands_in(two: Two, kind: Kind)
         two.edge.reactor.poller.forget(second.sock.fileno())
         reset(second.sock)
         await until(lambda: target.resets + target.ended == 2)
-    await until(lambda: two.home.services.open <= 2, "only what waits is left")
+    await until(lambda: two.home.stand_ins.open <= 2, "only what waits is left")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -503,7 +503,7 @@ async def test_dials_under_way_go_on_elsewhere_when_the_link_is_lost(two: Two) -
     other.obey = answering(Outcome.REFUSED)
     two.link.cut()
     assert await call.end() is Failure.REFUSED
-    await until(lambda: two.home.services.open == 0)
+    await until(lambda: two.home.stand_ins.open == 0)
 
 
 async def test_a_dial_that_is_given_up_is_given_up_where_a_node_stands_in(two: Two) -> None:
@@ -655,7 +655,7 @@ async def test_stand_ins_have_a_bound_and_try_again(
 ) -> None:
     monkeypatch.setattr(stand_in, "AGAIN_SECONDS", 0.01)
     await two.home.parked()
-    two.home.services.most = 2
+    two.home.stand_ins.most = 2
     two.edge.host = "127.0.0.9"  # nobody is there yet
     attached = two.edge.loans.exit_of(two.edge.hear_of("device", two.link))
     assert attached is not None
@@ -664,11 +664,11 @@ async def test_stand_ins_have_a_bound_and_try_again(
     await until(lambda: len(two.home.lending) == 1)
     loan = next(iter(two.home.lending._by_number.values()))
     await until(lambda: loan.stand_in is not None and loan.stand_in._timer is not None)
-    assert two.home.services.open == 0
+    assert two.home.stand_ins.open == 0
     assert loan.stand_in is not None
     loan.stand_in._borrower = ("localhost", two.edge.port)
     await until(lambda: len(attached.pool) == 2, "as many as all may have, though five are wanted")
-    assert two.home.services.open == 2
+    assert two.home.stand_ins.open == 2
 
 
 @pytest.mark.parametrize("place", [("a..b", 1090), ("127.0.0.1", 70_000)])
@@ -722,7 +722,7 @@ async def test_a_stand_in_orders_datagrams(two: Two) -> None:
     await until(lambda: any(isinstance(each, Associate) for each in device.frames))
     number = next(each.number for each in device.frames if isinstance(each, Associate))
     device.send(Dialled(number, Outcome.CONNECTED, 0, None, 0))
-    await until(lambda: len(two.home.services.joined) == 1)
+    await until(lambda: len(two.home.stand_ins.joined) == 1)
     parked.sock.send(b"a datagram")
     sock, heard = device.take(number), b""
     while heard != b"a datagram":
@@ -730,4 +730,4 @@ async def test_a_stand_in_orders_datagrams(two: Two) -> None:
             heard += sock.recv(100)
         await asyncio.sleep(0)
     sock.close()
-    await until(lambda: not two.home.services.joined)
+    await until(lambda: not two.home.stand_ins.joined)
