@@ -27,6 +27,31 @@ async def over(device: Device, port: Port, reason: str) -> None:
     assert port.counters.cut[reason] + port.counters.refused[reason] == 1
 
 
+def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
+    state, arrows = module.State, module.TRANSITIONS
+    assert set(arrows) == set(state)
+    assert arrows[state.OVER] == ()
+    reached = {to for tos in arrows.values() for to in tos} | {state.SILENT}
+    assert reached == set(state)
+
+
+def test_frames_are_read_in_these_states_alone() -> None:
+    state = module.State
+    assert set(module._ACTIONS) == {state.GREETING, state.ASKED, state.ATTACHED}
+    assert set(module._ACTIONS[state.ASKED]) == {Ping}, "hello is said once"
+
+
+async def test_a_hello_may_come_in_pieces_that_begin_with_any_byte(port: Port) -> None:
+    device = port.unattached()
+    await device.connect()
+    data = encode(hello("Wdevice"))
+    at = data.index(b"W")  # which a work connection begins with
+    device.send_raw(encode(Ping(b"payload!")) + data[:at])
+    await until(lambda: Pong(b"payload!") in device.frames, "the first piece is read")
+    device.send_raw(data[at:])
+    await until(lambda: device.welcome is not None, "it has attached")
+
+
 async def test_a_ping_is_answered(port: Port) -> None:
     device = await port.device()
     device.send(Ping(b"payload!"))
@@ -132,7 +157,7 @@ async def test_who_does_not_read_is_cut(port: Port, monkeypatch: pytest.MonkeyPa
     assert device._writer is not None
     device._writer.transport.pause_reading()
     (control,) = port.listener.arrivals._controls._all
-    while not control._is_closed:
+    while not control.is_closed:
         for _ in range(100):
             control.send(Sorry("code", "words " * 80, 0))
         await asyncio.sleep(0)

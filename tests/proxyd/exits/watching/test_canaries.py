@@ -534,9 +534,8 @@ async def test_pages_of_first_rounds_are_not_used_in_later_ones(
         assert asked
         assert not first_rounds.intersection(asked)
         asked.clear()
-        listener_of(service)._base.verdicts.doubt(
-            entry
-        )  # a page has turned it away: it carries 443 alone again
+        # A page has turned it away: it carries 443 alone again.
+        listener_of(service)._base.verdicts.doubt(entry)
         assert await looker._round(entry) is None
         assert set(asked) <= {*urls[:4:2], *urls[4::2]}
         await device.kill()
