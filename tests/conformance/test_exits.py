@@ -30,7 +30,7 @@ from support.exits.device import (
 from support.targets import targets
 
 from proxyctl.protocol.frames import Dial, Dialled, Limits, Nodes, Outcome
-from proxyd.exits.attached import listener
+from proxyd.exits.attached import notices
 from proxyd.exits.attached.attached import STANDBY
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
 from proxyd.metering import sessions
@@ -396,7 +396,7 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
 async def test_devices_are_told_the_next_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "NODES_SECONDS", 0.0)
+    monkeypatch.setattr(notices, "NODES_SECONDS", 0.0)
     for name in ("first", "next", "other"):
         (tmp_path / name).mkdir()
     paths = [own_certificate(tmp_path / name, 1_700_000_000) for name in ("first", "next", "other")]
