@@ -179,7 +179,7 @@ async def test_only_permitted_ports_are_sent_to(
 ) -> None:
     setting.device.obey_datagrams = setting.work.obey
     attached = listener_of(setting.service).roster.by_device[setting.made.device_id]
-    attached.limits = Limits(0, 0, 0, ports)
+    attached.grant(Limits(0, 0, 0, ports))
     person, bought = await buy(setting.service)
     sold = wishing(bought, wishes or "-country-xx")
     async with associated(setting.service, sold) as client:

@@ -463,7 +463,7 @@ async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: 
     """The device of this test holds to no limit, so it is the daemon that does."""
     rate = 400_000
     attached = listener_of(service).roster.by_device[device_id(service)]
-    attached.limits = attached.limits._replace(bytes_per_second=rate)
+    attached.grant(attached.limits._replace(bytes_per_second=rate))
     loop = asyncio.get_running_loop()
     async with targets.source(None) as target:
         begun = loop.time()
@@ -472,9 +472,9 @@ async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: 
         await asyncio.gather(*(client.receive(100_000) for client in clients))
         moved = sum([await used(service, *each) for each in buyers])
         assert 300_000 <= moved <= rate * (loop.time() - begun + 0.3)
-        attached.limits = attached.limits._replace(bytes_per_second=1)
+        attached.grant(attached.limits._replace(bytes_per_second=1))
         await asyncio.gather(*(client.receive(1) for client in clients))
-        attached.limits = attached.limits._replace(bytes_per_second=0)
+        attached.grant(attached.limits._replace(bytes_per_second=0))
         await asyncio.gather(*(client.receive(5_000_000) for client in clients))
         for client in clients:
             await client.close()
@@ -483,7 +483,7 @@ async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: 
 async def test_a_session_that_leaves_directly_minds_no_exit(tmp_path: Path) -> None:
     async with running_with_exit(tmp_path, all_leave=False) as service:
         attached = listener_of(service).roster.by_device[device_id(service)]
-        attached.limits = attached.limits._replace(bytes_per_second=1)
+        attached.grant(attached.limits._replace(bytes_per_second=1))
         _, bought = await buy(service)
         async with targets.source(5_000_000) as target:
             client = await reached(service, bought, target)

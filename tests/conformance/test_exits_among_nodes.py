@@ -80,7 +80,7 @@ async def carries_anything(service: Service, device: Consented) -> None:
     await until(lambda: roster.attached_here(device.device_id) is not None, "it is attached")
     attached = roster.attached_here(device.device_id)
     assert attached is not None
-    attached.limits = NO_LIMITS  # targets of tests are at any port
+    attached.grant(NO_LIMITS)  # targets of tests are at any port
     attached.say(NO_LIMITS)
     mesh_of(service).changed(attached)
 

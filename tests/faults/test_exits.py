@@ -74,7 +74,7 @@ async def attached(service: Service, device: Consented) -> None:
     listener = listener_of(service)
     await until(lambda: device.device_id in listener.roster.by_device, "it is attached")
     exit_ = listener.roster.by_device[device.device_id]
-    exit_.limits = NO_LIMITS  # targets of tests are at any port
+    exit_.grant(NO_LIMITS)  # targets of tests are at any port
     listener.roster.control_of(exit_).send(NO_LIMITS)
     await until(lambda: len(exit_.pool) > 0, "a connection waits")
 

@@ -135,8 +135,8 @@ class Admission:
     def open_pools(self, attached: Attached, control: Control, hello: Hello) -> None:
         """Ask an exit for its first connections, under TLS if all have to be."""
         if SECURE in hello.features:
-            attached.secure = Pool(
-                self._reactor, control.send, self._budget, self._counters, is_secure=True
+            attached.add_secure(
+                Pool(self._reactor, control.send, self._budget, self._counters, is_secure=True)
             )
         if not self._encrypts_all:
             attached.pool.open()

@@ -21,6 +21,7 @@ waits has keep-alives, and is closed, which the exit replaces, before it gets ol
 import math
 import socket
 from collections.abc import Callable
+from enum import IntEnum
 from hashlib import sha256
 from hmac import compare_digest
 from secrets import token_bytes
@@ -446,6 +447,31 @@ class Pool:
         self._send(Tickets(first, tickets))
 
 
+class State(IntEnum):
+    """Where an exit is.
+
+    OPEN: it takes connections, as long as it has a place. RESTING: it stays attached and takes
+    none: its device or its owner has paused it, or it has no place to sell. GONE: it is not
+    attached any more.
+    """
+
+    OPEN = 0
+    RESTING = 1
+    GONE = 2
+
+
+TRANSITIONS: Final = {
+    State.OPEN: (State.RESTING, State.GONE),
+    State.RESTING: (State.OPEN, State.GONE),
+    State.GONE: (),
+}
+
+# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+_OPEN: Final = State.OPEN
+_RESTING: Final = State.RESTING
+_GONE: Final = State.GONE
+
+
 # More than 12 fields: who it is, as the directory looks at it for each choice, and what is under
 # way through it.
 @final
@@ -491,6 +517,7 @@ class Attached(Carrier, Expiring):
         "_ping",
         "_pinged_at",
         "_send",
+        "_state",
         "_yesterdays_bytes",
         "address",
         "astray",
@@ -500,7 +527,6 @@ class Attached(Carrier, Expiring):
         "features",
         "heard_at",
         "is_elsewhere",
-        "is_gone",
         "is_held",
         "is_proven",
         "is_spent",
@@ -564,7 +590,7 @@ class Attached(Carrier, Expiring):
         self._near: frozenset[str] = frozenset()  # the networks of `seen`
         self.learn(address)
         self.is_spent = False
-        self.is_gone = False
+        self._state = _OPEN
         self._send = send
         self._beat = beat
         self._connections_elsewhere = 0
@@ -586,8 +612,8 @@ class Attached(Carrier, Expiring):
         """The tighter limits of the account and the device."""
         return self._limits
 
-    @limits.setter
-    def limits(self, granted: Limits) -> None:
+    def grant(self, granted: Limits) -> None:
+        """Be used for so much at most from now on, by the account."""
         self._granted = granted
         self._limits = narrowed(granted, self._capacity)
         self.pace.change(granted.bytes_per_second)
@@ -601,7 +627,64 @@ class Attached(Carrier, Expiring):
     @property
     def is_open(self) -> bool:
         """Whether it may be chosen, as long as it has a place."""
-        return not (self.paused or self.is_held or self.astray)
+        return self._state is _OPEN
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is not attached any more."""
+        return self._state is _GONE
+
+    def pause(self, words: str) -> None:
+        """Take nothing, because the device says so; "": take connections again."""
+        self.paused = words
+        self._settle()
+
+    def hold(self, *, is_held: bool) -> None:
+        """Take nothing while its owner has paused it in the account."""
+        self.is_held = is_held
+        self._settle()
+
+    def _settle(self) -> None:
+        """Be open or rest, as the reasons for a rest are now."""
+        state = _RESTING if self.paused or self.is_held or self.astray else _OPEN
+        if state is not self._state and self._state is not _GONE:
+            self._to(state)
+
+    def _to(self, state: State) -> None:
+        assert state in TRANSITIONS[self._state]  # noqa: S101 - half an exit helps nobody
+        self._state = state
+
+    def prove(self, *, is_proven: bool) -> None:
+        """Carry whatever the owner allows, or port 443 alone."""
+        self.is_proven = is_proven
+
+    def set_price(self, min_price_per_gb: int) -> None:
+        """Carry no sessions that are cheaper from now on."""
+        self.min_price_per_gb = min_price_per_gb
+
+    def join(self, since: int, features: tuple[str, ...], capacity: Capacity | None) -> None:
+        """Begin: `features` are what its agent offers, and `capacity` the limits of the device."""
+        self.since = since
+        self.features = features
+        self.take_in(capacity)
+
+    def change(self, limits: Limits, features: tuple[str, ...], min_price_per_gb: int) -> None:
+        """Be offered otherwise from now on, as another node has announced it."""
+        self.grant(limits)
+        self.features = features
+        self.min_price_per_gb = min_price_per_gb
+
+    def add_secure(self, pool: Pool) -> None:
+        """Keep connections under TLS in a pool, too."""
+        self.secure = pool
+
+    def hear(self, now: float) -> None:
+        """Note that it has sent something (loop time, seconds)."""
+        self.heard_at = now
+
+    def told_nodes(self) -> None:
+        """Note that it was sent where else it may attach."""
+        self.knows_nodes = True
 
     @property
     def why_not(self) -> str:
@@ -612,10 +695,18 @@ class Attached(Carrier, Expiring):
             return self.paused or (HELD if self.is_held else "")
         return UNPROVEN
 
-    def leave_from(self, address: Address, place: Where, network: str) -> None:
+    def leave_from(
+        self, address: Address, place: Where, network: str, *, is_elsewhere: bool
+    ) -> None:
         """Be counted where its connections leave; not while it is in the directory."""
         self.address, self.place, self.network = address, place, network
+        self.is_elsewhere = is_elsewhere
         self.text = describe(self.device_id, place)
+
+    def stray(self, words: str) -> None:
+        """Have no place to sell, and why; "": have one."""
+        self.astray = words
+        self._settle()
 
     def learn(self, address: Address) -> None:
         """Add a public address of the exit: its router may show private pages there."""
@@ -644,11 +735,11 @@ class Attached(Carrier, Expiring):
         """Whether it takes one more connection now."""
         most = self._limits.connections
         taken = self.places.taken + self._connections_elsewhere
-        return not (self.is_spent or self.is_gone) and (not most or taken < most)
+        return not (self.is_spent or self._state is _GONE) and (not most or taken < most)
 
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
         """Say whether it takes one more connection of a buyer now."""
-        if self.is_spent or self.is_gone:
+        if self.is_spent or self._state is _GONE:
             return False
         return self.places.has(
             buyer, self._most, self._associations_max, self.now(), datagrams=datagrams
@@ -804,7 +895,8 @@ class Attached(Carrier, Expiring):
 
     def close(self) -> None:
         """Let its dials know that it is gone, and close what waits; twice is harmless."""
-        self.is_gone = True
+        if self._state is not _GONE:
+            self._to(_GONE)
         self.pool.close()
         if self.secure is not None:
             self.secure.close()

@@ -137,9 +137,11 @@ class Attachments:
             _logger.error("exit %s: cannot be welcomed: %s", attached.device_id, error)
             control.refuse("unavailable", "The service cannot welcome this device.", AGAIN_SECONDS)
             return
-        attached.since = self._neighbours.since(grant.device_id)
-        attached.features = self._admission.features_of(hello, attached.address)
-        attached.take_in(hello.capacity)
+        attached.join(
+            self._neighbours.since(grant.device_id),
+            self._admission.features_of(hello, attached.address),
+            hello.capacity,
+        )
         control.accepted(attached)
         self._roster.add(attached, control)
         self._heartbeats.add(attached)
@@ -150,7 +152,8 @@ class Attachments:
         self._admission.open_pools(attached, control, hello)
         attached.carried_before(grant.bytes_today, self._heartbeats.today)
         self._detached.rejoin(attached)
-        attached.paused, attached.is_held = hello.paused, grant.paused
+        attached.pause(hello.paused)
+        attached.hold(is_held=grant.paused)
         if self._watch is not None:
             self._watch.admit(attached)
         self._offers.begin(attached)
@@ -176,16 +179,18 @@ class Attachments:
 
     def paused(self, attached: Attached, words: str) -> None:
         """Have an exit take nothing from now on, or take connections again."""
-        was_open, attached.paused = attached.is_open, words
+        was_open = attached.is_open
+        attached.pause(words)
         self._offers.change(attached, was_open=was_open)
 
     def changed(self, attached: Attached, grant: ExitGrant) -> None:
         """Apply what the marketplace says of an exit by now."""
-        was_open, attached.is_held = attached.is_open, grant.paused
-        attached.min_price_per_gb = self._admission.least_price(grant, attached.place)
+        was_open = attached.is_open
+        attached.hold(is_held=grant.paused)
+        attached.set_price(self._admission.least_price(grant, attached.place))
         limits = limits_of(grant)
         if limits != attached.granted._replace(paused=limits.paused):
-            attached.limits = limits
+            attached.grant(limits)
             self._roster.control_of(attached).send(limits)
         self._offers.change(attached, was_open=was_open)
         if attached.is_held:

@@ -348,7 +348,7 @@ class Control(asyncio.Protocol):
             self._read_preface(data)
             return
         if self.attached is not None:
-            self.attached.heard_at = self._allowed_at
+            self.attached.hear(self._allowed_at)
         try:
             for frame in self._reader.receive_data(data):
                 self._act(frame)

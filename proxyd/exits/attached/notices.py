@@ -102,5 +102,5 @@ class Notices:
         doors = doors[:NODES_MAX]
         nodes = tuple(Node(each.host, each.port, each.certificate_sha256) for each in doors)
         if nodes or attached.knows_nodes:
-            attached.knows_nodes = True
+            attached.told_nodes()
             control.send(Nodes(nodes))

@@ -113,7 +113,7 @@ class Offers:
         if not words and self._directory.is_standby(attached):
             words = STANDBY
         if words != attached.granted.paused:
-            attached.limits = attached.granted._replace(paused=words)
+            attached.grant(attached.granted._replace(paused=words))
             self._roster.control_of(attached).send(attached.granted)
 
 
@@ -135,13 +135,13 @@ class Verdicts:
     def prove(self, attached: Attached) -> None:
         """Let an exit carry whatever its owner allows."""
         if not attached.is_proven:
-            attached.is_proven = True
+            attached.prove(is_proven=True)
             self._neighbours.changed(attached)
 
     def doubt(self, attached: Attached) -> None:
         """Let an exit carry port 443 alone from now on, until it is proven."""
         if attached.is_proven and not attached.is_gone:
-            attached.is_proven = False
+            attached.prove(is_proven=False)
             self._neighbours.changed(attached)
 
     def expel(self, attached: Attached, words: str) -> None:

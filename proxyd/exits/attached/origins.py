@@ -108,16 +108,16 @@ class Origins:
         if was_open:
             self._directory.remove(attached)
         self.left(attached)
-        attached.is_elsewhere = network != self._roster.home_of(attached)
         place = self._locate(str(address))
-        attached.leave_from(address, place, network)
+        is_elsewhere = network != self._roster.home_of(attached)
+        attached.leave_from(address, place, network, is_elsewhere=is_elsewhere)
         floor = self._authority.price_floor(place.country)
-        attached.min_price_per_gb = max(attached.min_price_per_gb, floor)
+        attached.set_price(max(attached.min_price_per_gb, floor))
         most = self._limits.exits_per_network
         full = attached.is_elsewhere and crowded(
             network, most, self._roster.per_network, self._elsewhere
         )
-        attached.astray = WANDERING if moves > MOVES_MAX else CROWDED if full else ""
+        attached.stray(WANDERING if moves > MOVES_MAX else CROWDED if full else "")
         if attached.is_elsewhere:
             self._elsewhere.add(network)
         if attached.is_open:

@@ -249,9 +249,7 @@ class Borrowing:
         """A home says something else of an exit."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None and loan.entry is entry:
-            loan.attached.limits = entry.limits
-            loan.attached.features = entry.features
-            loan.attached.min_price_per_gb = entry.min_price_per_gb
+            loan.attached.change(entry.limits, entry.features, entry.min_price_per_gb)
 
     def borrowed(self, link: NodeLink, frame: Borrowed) -> None:
         """A home lends an exit, or does not, or not any more."""
@@ -273,7 +271,7 @@ class Borrowing:
         if loan is None:
             return
         attached, said = loan.attached, decode_whole(frame.frame)
-        attached.heard_at = attached.now()
+        attached.hear(attached.now())
         if isinstance(said, Dialled):
             attached.answered(said)
         elif isinstance(said, Pong):
@@ -311,7 +309,7 @@ class Borrowing:
             self._beat,
             reactor.loop.time,
         )
-        attached.features = entry.features
+        attached.change(entry.limits, entry.features, entry.min_price_per_gb)
         loan.attached = entry.borrowed = attached
         self._by_device[entry.device_id] = loan
         self._by_attachment[attachment] = loan

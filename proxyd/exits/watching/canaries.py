@@ -214,7 +214,7 @@ class Canaries:
         if self._origins is not None:
             self._schedule(attached, now, 0, self._look_where)
         if self._pages:
-            attached.is_proven = attached.device_id in self._proven
+            attached.prove(is_proven=attached.device_id in self._proven)
             self._schedule(attached, max(now, self._proven.get(attached.device_id, 0.0)), 0)
 
     def suspect(self, attached: Attached, kind: str, evidence: str) -> None:

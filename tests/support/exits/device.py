@@ -590,7 +590,7 @@ class Consented:
         assert device.welcome is not None, device.sorry
         # Targets of tests are at any port, and more than a household would allow.
         attached = listener.roster.by_device[self.device_id]
-        attached.limits = NO_LIMITS._replace(paused=attached.granted.paused)
+        attached.grant(NO_LIMITS._replace(paused=attached.granted.paused))
         return device
 
 
@@ -699,7 +699,7 @@ async def agent_at(
     try:
         await until(lambda: len(listener) == 1, "it is attached")
         attached = listener.roster.by_device[device.device_id]
-        attached.limits = NO_LIMITS
+        attached.grant(NO_LIMITS)
         listener.roster.control_of(attached).send(NO_LIMITS)
         await until(lambda: listener.counters.parked > 0, "a connection waits")
         yield attached

@@ -285,7 +285,7 @@ async def agents_at(
             running.append((agent, asyncio.create_task(agent.run())))
             await until(lambda: len(listener) > len(running) - 1, "it is attached")
             attached = listener.roster.by_device[device.device_id]
-            attached.limits = NO_LIMITS  # targets of tests are at any port
+            attached.grant(NO_LIMITS)  # targets of tests are at any port
             listener.roster.control_of(attached).send(NO_LIMITS)
         await until(lambda: listener.counters.parked >= count, "a connection of each waits")
         yield

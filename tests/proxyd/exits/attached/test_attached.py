@@ -39,6 +39,33 @@ def exit_of(port: Port, device: str = "device") -> Attached:
     return port.directory.exits[device]
 
 
+def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
+    state, arrows = module.State, module.TRANSITIONS
+    assert set(arrows) == set(state)
+    assert arrows[state.GONE] == ()
+    reached = {to for tos in arrows.values() for to in tos} | {state.OPEN}
+    assert reached == set(state)
+
+
+async def test_an_exit_rests_for_as_long_as_it_has_a_reason(port: Port) -> None:
+    device = await port.parked()
+    exit_ = exit_of(port)
+    assert exit_.is_open
+    exit_.pause("battery")
+    exit_.hold(is_held=True)
+    exit_.stray(module.CROWDED)
+    assert not exit_.is_open
+    exit_.pause("")
+    exit_.stray("")
+    assert not exit_.is_open, "its owner has paused it still"
+    exit_.hold(is_held=False)
+    assert exit_.is_open
+    await device.kill()
+    await until(lambda: exit_.is_gone)
+    exit_.pause("")
+    assert not exit_.is_open, "nothing leads back"
+
+
 # --- connections that wait ---------------------------------------------------------------------
 
 

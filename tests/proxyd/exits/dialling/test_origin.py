@@ -83,7 +83,7 @@ async def test_who_leaves_from_elsewhere_is_counted_there(service: Service) -> N
     state, words = await reason(service, made)
     assert state == "online"
     assert ELSEWHERE in words
-    entry.limits = NO_LIMITS
+    entry.grant(NO_LIMITS)
     async with echo() as target:
         service.wishes = "-country-xy"
         _, bought = await buy(service)

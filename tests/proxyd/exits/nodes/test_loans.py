@@ -435,7 +435,7 @@ async def test_a_stand_in_keeps_to_what_the_exit_may_carry(two: Two, limit: str)
         device.send(paused("on battery"))
         await until(lambda: not two.home.exit_of("device").is_open)
     else:
-        two.home.exit_of("device").limits = Limits(1, 0, 0, ())
+        two.home.exit_of("device").grant(Limits(1, 0, 0, ()))
         two.home.exit_of("device").begin(Relayed())
     assert await Call(two.edge, 80).end() is Failure.NO_EXIT
     assert device.dials == []

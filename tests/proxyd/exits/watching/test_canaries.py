@@ -351,7 +351,7 @@ async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pag
         mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
         [shown] = mine.body["exits"]
         assert (shown["state"], shown["reason"]) == ("resting", UNPROVEN)
-        entry.limits = entry.limits._replace(ports=(*pages.ports, 443))
+        entry.grant(entry.limits._replace(ports=(*pages.ports, 443)))
         assert entry.allows(443)
         assert announcement(entry).limits.ports == (443,)
         mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
