@@ -10,7 +10,7 @@ from typing import Final, final
 
 from market.bandwidth.lease_book import Grant
 from market.base.states import SessionStatus
-from proxyd.exits.attached.attached import Carried
+from proxyd.exits.attached.load import Carried
 from proxyd.exits.choosing.places import yields_at
 from proxyd.exits.nodes.stand_in import Join
 from proxyd.loop.reactor import Reactor

@@ -240,7 +240,7 @@ async def test_the_exit_counts_what_the_other_process_relays(
         await client.rest()
         await client.close()
         await until(lambda: not exit_.relays, "the exit knows of the end")
-    assert exit_._ended_bytes == 3000
+    assert exit_.load._ended_bytes == 3000
     await until(lambda: daemon_of(service).desk.relays == 0, "nothing is left of it")
 
 

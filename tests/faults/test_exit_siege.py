@@ -89,7 +89,7 @@ async def test_two_buyers_that_keep_each_exit_full_cannot_close_it(
             await until(
                 lambda: all(
                     each.places.has(
-                        "newcomer", each.limits.connections, 0, each.now(), datagrams=False
+                        "newcomer", each.limits.connections, 0, each.load.now(), datagrams=False
                     )
                     for each in attached
                 ),

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, final
 from market.base.networks import Address, counted_network, crowded
 from proxyctl.protocol.frames import CALLS, DENY, SECURE, UDP, Hello, Limits, Welcome
 from proxyd.counters import ExitCounters
-from proxyd.exits.attached.attached import HELD, Attached, ParkedBudget, Pool
+from proxyd.exits.attached.attached import HELD, Attached
 from proxyd.exits.attached.control import AGAIN_SECONDS, Authority, Control, ExitGrant
 from proxyd.exits.attached.notices import NODES_FEATURE
+from proxyd.exits.attached.pool import ParkedBudget, Pool
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.choosing.directory import Place
 from proxyd.limits import ExitLimits
@@ -67,7 +68,7 @@ class Admission:
     def change_limits(self, limits: ExitLimits) -> None:
         """Apply other limits from now on."""
         self._limits = limits
-        self._budget.most = limits.parked
+        self._budget.change(limits.parked)
 
     def why_not(self, address: str) -> tuple[str, str, int] | None:
         """Return why no exit may attach from an address now, as `Control.refuse` takes it."""
@@ -135,7 +136,7 @@ class Admission:
     def open_pools(self, attached: Attached, control: Control, hello: Hello) -> None:
         """Ask an exit for its first connections, under TLS if all have to be."""
         if SECURE in hello.features:
-            attached.add_secure(
+            attached.agent.add_secure(
                 Pool(self._reactor, control.send, self._budget, self._counters, is_secure=True)
             )
         if not self._encrypts_all:

@@ -165,7 +165,7 @@ class Arrivals:
         attached, _ = self._roster.by_number.get(preface.attachment, (None, None))
         if attached is None:
             attached = self._loaner.find(preface.attachment)
-        if attached is None or not attached.pool.admits(preface.number, preface.ticket):
+        if attached is None or not attached.pool.tickets.admits(preface.number, preface.ticket):
             self.reject(arrival, "ticket")
             return
         try:

@@ -148,7 +148,7 @@ class Attachments:
         self._counters.attached += 1
         control.send(welcome)
         self._notices.greet(control)
-        attached.ping()
+        attached.pulse.ping()
         self._admission.open_pools(attached, control, hello)
         attached.carried_before(grant.bytes_today, self._heartbeats.today)
         self._detached.rejoin(attached)
@@ -187,13 +187,13 @@ class Attachments:
         """Apply what the marketplace says of an exit by now."""
         was_open = attached.is_open
         attached.hold(is_held=grant.paused)
-        attached.set_price(self._admission.least_price(grant, attached.place))
+        attached.terms.set_price(self._admission.least_price(grant, attached.place))
         limits = limits_of(grant)
         if limits != attached.granted._replace(paused=limits.paused):
             attached.grant(limits)
             self._roster.control_of(attached).send(limits)
         self._offers.change(attached, was_open=was_open)
-        if attached.is_held:
+        if attached.terms.is_held:
             attached.interrupt()
             attached.cut()
             self._loaner.ended(attached, "paused")

@@ -348,7 +348,7 @@ class Control(asyncio.Protocol):
             self._read_preface(data)
             return
         if self.attached is not None:
-            self.attached.hear(self._allowed_at)
+            self.attached.pulse.hear(self._allowed_at)
         try:
             for frame in self._reader.receive_data(data):
                 self._act(frame)
@@ -497,7 +497,7 @@ class Control(asyncio.Protocol):
     def _on_dialled(self, frame: Dialled) -> None:
         """An exit says how an order went; that it has none under this number is a lie."""
         attached = self._exit
-        if not attached.answered(frame) and not attached.has_ordered(frame.number):
+        if not attached.answered(frame) and not attached.agent.has_ordered(frame.number):
             words = f"{frame.outcome.name} for {frame.number}, which has no order"
             self._services.members.suspected(attached, "unasked", words)
 

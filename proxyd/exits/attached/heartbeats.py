@@ -66,7 +66,7 @@ class Heartbeats:
 
     def beat(self, attached: Attached) -> None:
         """Cut an exit that is silent, or ask it whether it is there."""
-        silence = self._loop.time() - attached.heard_at
+        silence = self._loop.time() - attached.pulse.heard_at
         if silence >= SILENT_BEATS * self._beats.seconds:
             self._roster.control_of(attached).cut("silent")
             return
@@ -74,7 +74,7 @@ class Heartbeats:
         attached.spend(self.today)
         if attached.is_spent != was_spent:
             self._neighbours.changed(attached)
-        attached.tend()
-        attached.ping()
+        attached.agent.tend()
+        attached.pulse.ping()
         if not attached.is_gone:  # it may have been cut just now: it does not read
             self._beats.add(attached)

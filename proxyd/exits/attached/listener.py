@@ -21,7 +21,6 @@ from market.base.networks import NetworkCounts
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.admission import Admission
 from proxyd.exits.attached.arrivals import Arrivals
-from proxyd.exits.attached.attached import ParkedBudget
 from proxyd.exits.attached.attachments import Attachments, Watch
 from proxyd.exits.attached.control import Authority, ControlServices, Loaner
 from proxyd.exits.attached.controls import Controls
@@ -31,6 +30,7 @@ from proxyd.exits.attached.neighbours import Neighbours
 from proxyd.exits.attached.notices import Notices
 from proxyd.exits.attached.offers import Book, Offers, Verdicts
 from proxyd.exits.attached.origins import Origins
+from proxyd.exits.attached.pool import ParkedBudget
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.attached.seals import Seals, Workers
 from proxyd.exits.attached.work import Work

@@ -101,6 +101,6 @@ class Notices:
             doors.insert(0, self._next_door)
         doors = doors[:NODES_MAX]
         nodes = tuple(Node(each.host, each.port, each.certificate_sha256) for each in doors)
-        if nodes or attached.knows_nodes:
-            attached.told_nodes()
+        if nodes or attached.agent.knows_nodes:
+            attached.agent.told_nodes()
             control.send(Nodes(nodes))

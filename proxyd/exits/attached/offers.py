@@ -59,8 +59,8 @@ class Offers:
             return None
         if attached.is_spent:
             return "the bytes of the day are used up"
-        if attached.astray:
-            return attached.astray
+        if attached.location.astray:
+            return attached.location.astray
         if self._directory.is_standby(attached):
             return STANDBY
         return attached.why_not
@@ -109,7 +109,7 @@ class Offers:
 
     def _say_limits(self, attached: Attached) -> None:
         """Send an exit its limits, and the reason why it rests, if either has changed."""
-        words = HELD if attached.is_held else ""
+        words = HELD if attached.terms.is_held else ""
         if not words and self._directory.is_standby(attached):
             words = STANDBY
         if words != attached.granted.paused:
@@ -135,13 +135,13 @@ class Verdicts:
     def prove(self, attached: Attached) -> None:
         """Let an exit carry whatever its owner allows."""
         if not attached.is_proven:
-            attached.prove(is_proven=True)
+            attached.terms.prove(is_proven=True)
             self._neighbours.changed(attached)
 
     def doubt(self, attached: Attached) -> None:
         """Let an exit carry port 443 alone from now on, until it is proven."""
         if attached.is_proven and not attached.is_gone:
-            attached.prove(is_proven=False)
+            attached.terms.prove(is_proven=False)
             self._neighbours.changed(attached)
 
     def expel(self, attached: Attached, words: str) -> None:

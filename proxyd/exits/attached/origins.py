@@ -88,7 +88,7 @@ class Origins:
         exit attaches by changes no place.
         """
         parsed = plain(ip_address(address.partition("%")[0]))
-        attached.learn(parsed)
+        attached.location.learn(parsed)
         if CALLS in attached.features:
             attached.say(Seen(str(parsed)))
         if parsed.version == attached.address.version:
@@ -112,7 +112,7 @@ class Origins:
         is_elsewhere = network != self._roster.home_of(attached)
         attached.leave_from(address, place, network, is_elsewhere=is_elsewhere)
         floor = self._authority.price_floor(place.country)
-        attached.set_price(max(attached.min_price_per_gb, floor))
+        attached.terms.set_price(max(attached.min_price_per_gb, floor))
         most = self._limits.exits_per_network
         full = attached.is_elsewhere and crowded(
             network, most, self._roster.per_network, self._elsewhere

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Protocol, final
 
 from proxyctl.protocol.frames import Preface, Tunnel
-from proxyd.exits.attached.attached import Pool
 from proxyd.exits.attached.control import AGAIN_SECONDS, Control
+from proxyd.exits.attached.pool import Pool
 from proxyd.exits.attached.roster import Roster
 from proxyd.exits.attached.secure import Seal, make_pair
 from proxyd.exits.attached.work import Work
@@ -81,7 +81,7 @@ class Seals:
             self._workers.admit(control, preface, rest)
             return
         pool = attached.secure if attached is not None else None
-        if pool is None or not pool.admits(preface.number, preface.ticket):
+        if pool is None or not pool.tickets.admits(preface.number, preface.ticket):
             control.cut("ticket")
             return
         if rest:  # an exit says nothing before it has a target

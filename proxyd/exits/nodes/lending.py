@@ -101,7 +101,7 @@ class _Loan:
     def carrying(self, connections: int, size: int) -> None:
         """Note what goes through the exit from the borrower; what goes over here is known here."""
         if self.stand_in is None:
-            self.attached.carried_elsewhere(connections - self.connections, size - self.size)
+            self.attached.load.carried_elsewhere(connections - self.connections, size - self.size)
             self.connections, self.size = connections, size
 
 

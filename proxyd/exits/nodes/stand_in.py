@@ -30,15 +30,9 @@ from proxyctl.protocol.frames import (
     Preface,
     Tickets,
 )
-from proxyd.exits.attached.attached import (
-    PARKED_MAX,
-    TICKETS_KEPT,
-    Asker,
-    Attached,
-    Carried,
-    Parked,
-    prepare,
-)
+from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.load import Carried
+from proxyd.exits.attached.pool import PARKED_MAX, TICKETS_KEPT, Asker, Parked, prepare
 from proxyd.exits.choosing.places import Place
 from proxyd.loop.poller import HUNG_UP, Watcher
 from proxyd.loop.reactor import Reactor
@@ -361,7 +355,7 @@ class _Line(Asker, Watcher):
             attached.forgo(parked.number)
         place, self._place = self._place, None
         if place is not None:
-            attached.places.leave(place, attached.now())
+            attached.places.leave(place, attached.load.now())
         return parked
 
     def ready(self, events: int) -> None:

@@ -393,7 +393,7 @@ class AwayRelay(Adopted):
     def begin(self, attached: Attached, place: TakenPlace | None) -> None:
         """Go through an exit from now on, in a place of it."""
         self._before = self.size
-        self._moved_at = attached.now()
+        self._moved_at = attached.load.now()
         self.attached = attached
         attached.begin(self, place)
 

@@ -200,7 +200,7 @@ async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncI
         service.homes.append(home)
         try:
             await home.parked(made.device_id)
-            home.exit_of(made.device_id).pool.rtt = 0.001  # what a burst asks for is small
+            home.exit_of(made.device_id).pool.demand.rtt = 0.001  # what a burst asks for is small
             exits.directory.add(Entry(made.device_id, here))
             attached = loans.exit_of(exits.directory.get(made.device_id))
             assert attached is not None

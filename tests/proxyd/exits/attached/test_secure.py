@@ -108,10 +108,10 @@ async def test_an_answer_that_comes_late_is_no_lie(tmp_path: Path) -> None:
     dial = await dialled(port, device, [])
     dial.cancel()
     (attached,) = port.listener.roster.by_device.values()
-    heard = attached.heard_at
+    heard = attached.pulse.heard_at
     for each in device.dials:
         device.send(connected(each))
-    await until(lambda: attached.heard_at > heard, "it is heard")
+    await until(lambda: attached.pulse.heard_at > heard, "it is heard")
     assert watch.kinds == []
     device.send(connected(Dial(10**6, (LOOPBACK,), 80)))
     await until(lambda: watch.kinds == ["unasked"], "what nobody asked for is one")

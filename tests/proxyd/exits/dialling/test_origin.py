@@ -184,13 +184,14 @@ async def test_calls_from_a_network_take_no_place_of_those_that_attach_there(
         entries.append(listener.roster.by_device[made.device_id])
         devices.append(device)
         listener.origins.leaves_from(entries[-1], ELSEWHERE)
-    assert [each.astray for each in entries] == ["", "", CROWDED]
+    assert [each.location.astray for each in entries] == ["", "", CROWDED]
     for _ in range(2):
         made = await consented(service)
         devices.append(await at_home(port, ELSEWHERE, made))
         assert devices[-1].welcome is not None
     listener.origins.leaves_from(entries[2], "127.0.2.2")
-    assert (entries[2].is_elsewhere, entries[2].astray) == (False, ""), "it is at home again"
+    where = entries[2].location
+    assert (where.is_elsewhere, where.astray) == (False, ""), "it is at home again"
     for device in devices:
         await device.kill()
     await until(lambda: len(listener) == 0, "all are gone")
@@ -218,7 +219,7 @@ async def test_who_always_leaves_from_the_same_other_line_does_not_wander(servic
         device = await attached(service, made, leaves_from=ELSEWHERE)
         entry = listener.roster.by_device[made.device_id]
         await until(lambda entry=entry: entry.is_elsewhere, "it is seen")
-        assert not entry.astray
+        assert not entry.location.astray
         await device.kill()
         await until(lambda: len(listener) == 0, "it is gone")
 

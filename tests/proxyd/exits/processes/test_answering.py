@@ -149,7 +149,7 @@ async def test_traffic_and_the_end_are_told(two: Two, monkeypatch: pytest.Monkey
         relay.traffic = (100, 40)  # given back
         relay.close()
         await until(lambda: not exit_.relays)
-    assert exit_._ended_bytes == 140
+    assert exit_.load._ended_bytes == 140
 
 
 async def test_the_first_answer_of_a_target_is_told(two: Two) -> None:

@@ -140,9 +140,9 @@ async def test_who_is_asked_under_tls_is_looked_at_under_tls(
     async with running_with_agent(tmp_path, exits=section) as service:
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         [entry] = listener_of(service).roster.by_device.values()
-        assert (entry.pool._next_ticket > 1) == (encrypt == "orders")
-        assert (entry.secure._rate > 0) == (encrypt == "all" or share > 0)
-        assert (entry.pool._rate > 0) == (encrypt == "orders" and share == 0)
+        assert (entry.pool.tickets._next > 1) == (encrypt == "orders")
+        assert (entry.secure.demand.rate > 0) == (encrypt == "all" or share > 0)
+        assert (entry.pool.demand.rate > 0) == (encrypt == "orders" and share == 0)
 
 
 def lies(pages: Pages) -> dict[str, Obey]:
@@ -310,8 +310,8 @@ async def test_an_answer_that_comes_late_is_no_lie(
         await until(lambda: not entry.dials, "nobody waits any more")
         for dial in late:
             device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
-        heard = entry.heard_at
-        await until(lambda: entry.heard_at > heard, "it is heard")
+        heard = entry.pulse.heard_at
+        await until(lambda: entry.pulse.heard_at > heard, "it is heard")
         assert not device.is_over
         assert not counted(service).canary_failures
         await device.kill()
@@ -755,8 +755,8 @@ async def test_without_canaries_nobody_is_looked_at(tmp_path: Path, pages: Pages
         assert listener_of(service).roster.by_device[made.device_id].is_proven
         device.send(Dialled(next(iter(device.parked)), Outcome.CONNECTED, 0, None, 0))
         entry = listener_of(service).roster.by_device[made.device_id]
-        heard = entry.heard_at
-        await until(lambda: entry.heard_at > heard, "it is heard")
+        heard = entry.pulse.heard_at
+        await until(lambda: entry.pulse.heard_at > heard, "it is heard")
         assert device.dials == []
         assert pages.asked == 0
         await device.kill()
