@@ -1,4 +1,4 @@
-"""The admission of exits: the bounds on their number, and what each is attached with."""
+"""The admission of exits: the bounds on their number, and the making of each."""
 
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -19,7 +19,7 @@ from proxyd.loop.reactor import Reactor
 if TYPE_CHECKING:
     from proxyd.exits.choosing.own_ports import OwnPorts
 
-# What agents offer that this service uses; the rest of their words is neither kept nor announced.
+# Features of agents that this service uses; others are neither kept nor announced.
 FEATURES: Final = frozenset((CALLS, DENY, "dns", "lend", NODES_FEATURE, SECURE, UDP))
 # Features without use for an agent that attaches by IPv6 and makes no calls: it does not know the
 # IPv4 address of its router, and the daemon does not judge each target of these.
@@ -31,15 +31,15 @@ class Admission:
     """Decides whether one more exit may attach, and makes it.
 
     Args:
-        reactor: what the sockets of the loop share.
+        reactor: the poller and the clock of the loop.
         roster: the exits that are attached.
         authority: says what sessions cost that leave in a country.
         locate: says where an address is.
         budget: how many connections all exits may have waiting.
         counters: count these connections.
         limits: bounds.
-        own_ports: what no buyer reaches through an exit; None where nothing is kept from them.
-        encrypts_all: whether nobody uses connections that are not under TLS.
+        own_ports: addresses and ports that are closed to buyers; None where all are open.
+        encrypts_all: whether only connections under TLS are used.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Admission:
 
         Args:
             control: its control connection.
-            grant: what the marketplace says of it.
+            grant: the answer of the marketplace.
             beat: called when a heartbeat is due.
         """
         reactor, place = self._reactor, self._locate(control.address)
@@ -154,7 +154,7 @@ def features_of(hello: Hello, address: Address) -> tuple[str, ...]:
 
 
 def limits_of(grant: ExitGrant) -> Limits:
-    """Return what an exit is used for at most, as it is told."""
+    """Return the limits of an exit, as a frame for it."""
     limits = grant.limits
     return Limits(
         limits.connections,

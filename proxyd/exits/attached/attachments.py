@@ -1,4 +1,4 @@
-"""The life of each exit here: it attaches, changes what it offers, and is gone."""
+"""The life of each exit here: it attaches, changes its offer, and is gone."""
 
 import logging
 from typing import Final, Protocol, final
@@ -34,13 +34,13 @@ _logger = logging.getLogger("exits")
 
 
 class Watch(Protocol):
-    """Looks whether exits are honest; where there is none, all are taken to be."""
+    """Checks whether exits are honest; without a watch, all count as honest."""
 
     def admit(self, attached: Attached) -> None:
         """Take note of an exit that attaches, before it may be chosen."""
 
     def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
-        """Take note of what no honest exit does; it may have been let go of for it."""
+        """Take note of an act of an exit that is not honest; it may be gone already."""
 
 
 @final
@@ -51,13 +51,13 @@ class Attachments:
         roster: the exits that are attached.
         admission: decides which may attach.
         heartbeats: look whether they are there.
-        offers: passes on what they offer.
+        offers: passes their offers on.
         detached: keeps what goes on through those that are gone.
         origins: counts them where their connections leave.
         notices: notifies their agents.
         neighbours: the other nodes.
         loaner: lends them to these.
-        watch: looks whether they are honest; None for nobody.
+        watch: checks whether they are honest; None if all count as honest.
         counters: count what becomes of them.
     """
 
@@ -200,6 +200,6 @@ class Attachments:
             self._detached.cut(attached.device_id)
 
     def suspected(self, attached: Attached, kind: str, evidence: str) -> None:
-        """Pass on what an exit did that no honest one does."""
+        """Pass on an act of an exit that is not honest."""
         if self._watch is not None:
             self._watch.suspect(attached, kind, evidence)

@@ -204,7 +204,7 @@ class Members(Protocol):
         """Apply what the marketplace says of an exit by now."""
 
     def suspected(self, attached: Attached, kind: str, evidence: str) -> None:
-        """Pass on what an exit did that no honest one does: the kind, and what shows it."""
+        """Pass on an act of an exit that is not honest: its kind and the evidence."""
 
 
 class Holder(Protocol):
@@ -219,10 +219,10 @@ class Holder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControlServices:
-    """What all control connections share.
+    """Collaborators of all control connections.
 
-    `counters` count what was refused. `spawn` runs a task that is ended with the listener. `admit`
-    takes a work connection under TLS over, with what has come behind its preface. `tunnel` takes a
+    `counters` count refusals. `spawn` runs a task that is ended with the listener. `admit`
+    takes over a work connection under TLS, with the bytes behind its preface. `tunnel` takes a
     worker in, or refuses it. `welcome` takes the connection of another node over, with its first
     bytes, or returns False if it is none.
     """
@@ -359,7 +359,7 @@ class Control(asyncio.Protocol):
             self.cut("violation")
 
     def _pay(self, size: int) -> bool:
-        """Take what has come from the allowance; one that has used it up is cut. Return if not."""
+        """Subtract a size from the allowance; cut the connection and return False below zero."""
         now = self._services.loop.time()
         if self._allowance < BURST_BYTES:
             more = (now - self._allowed_at) * BYTES_PER_SECOND
@@ -576,7 +576,7 @@ class Control(asyncio.Protocol):
             self._timer = None
 
 
-# What each frame does, by the state; pings are answered as soon as frames are read.
+# The action for each frame, by the state; pings are answered as soon as frames are read.
 _ACTIONS: Final[dict[State, dict[type[Frame], Callable[[Control, Any], None]]]] = {
     State.GREETING: {
         Ping: Control._on_ping,

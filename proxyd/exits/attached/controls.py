@@ -1,4 +1,4 @@
-"""Connections under TLS at the exits' port, from the handshake until each says what it is."""
+"""Connections under TLS at the exits' port, from the handshake on, attached or not."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ class Controls:
     Args:
         loop: the event loop.
         context: speaks TLS.
-        services: what all control connections share.
+        services: collaborators of all control connections.
         counters: count handshakes that fail.
         arriving: counts arrivals by their networks.
     """
@@ -54,7 +54,7 @@ class Controls:
 
     @property
     def strangers(self) -> int:
-        """How many have not attached."""
+        """The number of connections that have not attached."""
         return len(self._strangers)
 
     async def shake_hands(self, sock: socket.SocketType, address: str, network: str) -> None:
@@ -81,7 +81,7 @@ class Controls:
                 control.cut("stopping")
 
     def cut_oldest(self, before: float) -> bool:
-        """Cut the oldest stranger if it came before a time of the loop; False if there is none."""
+        """Cut the oldest stranger if it came before a time of the loop. Return whether it did."""
         stranger = next(iter(self._strangers), None)
         if stranger is None or stranger.began > before:
             return False
@@ -90,7 +90,7 @@ class Controls:
         return True
 
     def close(self) -> None:
-        """Cut all of them, and those that come later."""
+        """Cut all connections, and later ones as they come."""
         self._is_closed = True
         for control in tuple(self._all):
             control.cut("stopping")

@@ -1,4 +1,4 @@
-"""What goes on through devices that are not attached: relays that outlive a control connection.
+"""Relays through devices that are not attached: those that outlive a control connection.
 
 Buyers' connections through an exit whose control connection was lost go on until they end
 themselves. So do those that other processes of this machine relay, when the process that knew the
@@ -84,7 +84,7 @@ class Detached:
             relay.join(attached)
 
     def disown(self, device_id: str, relay: Adopted) -> None:
-        """Look after it no more: it is over; harmless if nobody did."""
+        """Forget an adopted connection, which is over; harmless for any other."""
         relays = self._adopted.get(device_id, {})
         relays.pop(relay, None)
         if not relays:
@@ -96,7 +96,7 @@ class Detached:
             self._work.spawn(self._recheck(device_id))
 
     async def _recheck(self, device_id: str) -> None:
-        """Cut what goes on through a device that may carry nothing."""
+        """Cut the relays through a device that may carry nothing."""
         try:
             grant = await self._authority.current(device_id)
         except MarketError as error:

@@ -1,15 +1,15 @@
-"""The exits' port: what takes exits in, keeps them and lets them go, put together.
+"""The exits' port as a whole: takes exits in, keeps them and lets them go.
 
 The parts, each in a module of its own, from the first byte of a connection on:
 
-    arrivals      accept connections within bounds, until each has said what it is
+    arrivals      accept connections within bounds, until the kind of each is known
     controls      shake hands by TLS, and know the connections under it
     seals         work connections under TLS
-    attachments   who attaches, and is gone; with `admission`, `heartbeats` and `notices`
-    roster        who is attached
-    offers        who carries something, for the directory, other nodes and the marketplace
-    origins       where the connections of exits leave
-    detached      what goes on through devices that are not attached
+    attachments   exits attach and are gone; with `admission`, `heartbeats` and `notices`
+    roster        the exits that are attached
+    offers        passed on to the directory, other nodes and the marketplace
+    origins       the addresses that the connections of exits leave from
+    detached      relays through devices that are not attached
 """
 
 import ssl
@@ -48,12 +48,12 @@ EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a
 
 @dataclass(frozen=True, slots=True)
 class PortServices:
-    """What the exits' port needs of the rest of the daemon.
+    """Collaborators from the rest of the daemon.
 
     `authority` knows which devices may attach, `directory` chooses among exits, `locate` says where
     an address is, `counters` count what becomes of exits, and `now` is the wall clock, in UTC
-    seconds. `own_ports` are what no buyer reaches through an exit. With `encrypts_all` nobody uses
-    connections that are not under TLS.
+    seconds. `own_ports` are closed to buyers. With `encrypts_all` only connections under TLS are
+    used.
     """
 
     reactor: Reactor
@@ -74,7 +74,7 @@ class ExitBase:
     They come before these, and the listener comes after them.
 
     Args:
-        services: what all parts share.
+        services: collaborators of all parts.
         limits: bounds at first.
     """
 
@@ -99,13 +99,13 @@ class ExitBase:
 
 @final
 class ExitListener:
-    """The exits' port, for those who start, change and stop it.
+    """The exits' port: starts, changes and stops its parts.
 
     Args:
         base: the parts that were made before.
         context: speaks TLS.
         loaner: lends exits to other nodes, and borrows theirs.
-        watch: looks whether exits are honest; None for nobody.
+        watch: checks whether exits are honest; None if all count as honest.
         workers: the devices that are attached as workers; None where there are none.
     """
 
@@ -196,7 +196,7 @@ class ExitListener:
         return len(self._base.work)
 
     def start(self) -> None:
-        """Begin to forget what is over, every few seconds."""
+        """Begin to forget idle exits and old marks, every few seconds."""
         services = self._base.services
         loop = services.reactor.loop
         services.directory.expire(loop.time())
@@ -214,7 +214,7 @@ class ExitListener:
         self.attachments.displace(device_id)
 
     def nodes_changed(self) -> None:
-        """Notify agents that there are other nodes than before."""
+        """Notify agents of a change among the other nodes."""
         self.notices.nodes_changed()
 
     def change_limits(self, limits: ExitLimits) -> None:
@@ -225,7 +225,7 @@ class ExitListener:
         self.loaner.change_heartbeat(limits.heartbeat_seconds)
 
     def drain(self, seconds: float) -> None:
-        """Notify every device that the daemon stops, and take no more; what is under way goes on.
+        """Notify every device that the daemon stops, and take no more; relays go on.
 
         Args:
             seconds: until it stops.

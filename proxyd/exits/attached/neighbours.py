@@ -9,7 +9,7 @@ from proxyd.exits.attached.attached import Attached
 
 
 class Neighbours(Protocol):
-    """Other nodes, which are told who is attached here."""
+    """The other nodes, which are notified of the exits here."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What all agents are notified of: other nodes where they may attach, and what they must deny."""
+"""Notices to all agents: other nodes where they may attach, and targets that they must deny."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,8 +27,8 @@ class Notices:
         loop: the event loop.
         roster: the exits that are attached.
         neighbours: the other nodes.
-        own_ports: what no buyer reaches through an exit; None where nothing is kept from them.
-        work: runs what is told to many.
+        own_ports: addresses and ports that are closed to buyers; None where all are open.
+        work: runs notices to many agents.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Notices:
         self._neighbours = neighbours
         self._own_ports = own_ports
         self._work = work
-        self._next_door: Door | None = None  # by which devices will know this daemon
+        self._next_door: Door | None = None  # with the next certificate of this daemon
         self._timer: asyncio.TimerHandle | None = None
 
     def greet(self, control: Control) -> None:
@@ -53,7 +53,7 @@ class Notices:
         self._send_nodes(control)
 
     def announce(self, door: Door) -> None:
-        """Send devices the certificate by which this daemon will be known."""
+        """Send devices the next certificate of this daemon."""
         if door != self._next_door:
             self._next_door = door
             self.nodes_changed()
@@ -67,7 +67,7 @@ class Notices:
             self._timer = self._loop.call_later(NODES_SECONDS, self._spawn_nodes)
 
     def deny_changed(self) -> None:
-        """Send agents what no name may lead to by now."""
+        """Send agents the addresses that are closed by now."""
         self._work.spawn(self._to_all(self._send_denied))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What each exit offers now, for the directory, other nodes, its owner and its own agent."""
+"""The offer of each exit, for the directory, other nodes, its owner and its own agent."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from proxyd.exits.choosing.directory import Entry, Region
 
 
 class Book(Protocol):
-    """Who may be chosen: of the directory, what the exits' port needs."""
+    """Chooses among exits: the part of the directory that the exits' port uses."""
 
     def is_standby(self, entry: Attached) -> bool:
         """Say whether an exit is not chosen because another one of its network is."""
@@ -21,7 +21,7 @@ class Book(Protocol):
         """Return how many exits may be chosen, by where they are."""
 
     def expire(self, now: float) -> None:
-        """Forget what is over; to be called every few seconds."""
+        """Forget marks that are over; to be called every few seconds."""
 
     def add(self, entry: Attached) -> None:
         """Let an exit be chosen from now on."""
@@ -32,7 +32,7 @@ class Book(Protocol):
 
 @final
 class Offers:
-    """Passes on what exits offer, and answers questions about it.
+    """Passes on the offers of exits, and answers questions about them.
 
     Args:
         roster: the exits that are attached.
@@ -119,12 +119,12 @@ class Offers:
 
 @final
 class Verdicts:
-    """Executes what was found out about the honesty of exits.
+    """Executes verdicts on the honesty of exits.
 
     Args:
         roster: the exits that are attached.
         neighbours: the other nodes.
-        detached: what goes on through those that are not attached any more.
+        detached: relays through devices that are not attached any more.
     """
 
     def __init__(self, roster: Roster, neighbours: Neighbours, detached: Detached) -> None:
@@ -133,7 +133,7 @@ class Verdicts:
         self._detached = detached
 
     def prove(self, attached: Attached) -> None:
-        """Let an exit carry whatever its owner allows."""
+        """Let an exit carry all that its owner allows."""
         if not attached.is_proven:
             attached.terms.prove(is_proven=True)
             self._neighbours.changed(attached)
