@@ -75,13 +75,13 @@ async def agent_of(
 
 async def carries_anything(service: Service, device: Consented) -> None:
     """Wait until a device is attached to a daemon, and let it carry to any port."""
-    listener = listener_of(service)
-    await until(lambda: listener.attached_here(device.device_id) is not None, "it is attached")
-    attached = listener.attached_here(device.device_id)
+    roster = listener_of(service).roster
+    await until(lambda: roster.attached_here(device.device_id) is not None, "it is attached")
+    attached = roster.attached_here(device.device_id)
     assert attached is not None
-    attached.limits = NO_LIMITS  # targets of tests are at any port
+    attached.grant(NO_LIMITS)  # targets of tests are at any port
     attached.say(NO_LIMITS)
-    listener.neighbours.changed(attached)
+    mesh_of(service).changed(attached)
 
 
 def loans_of(service: Service) -> Loans:
@@ -156,12 +156,12 @@ async def test_labels_keep_their_exit_on_every_node(url: str, tmp_path: Path) ->
             for number, each in enumerate(made)
         ]
         for service in services:
-            for attached in listener_of(service)._by_device.values():
-                listener_of(service).neighbours.changed(attached)
+            for attached in listener_of(service).roster.by_device.values():
+                mesh_of(service).changed(attached)
         await all_know(services, {each.device_id for each in made})
         for service in services:
             for each in made:
-                if listener_of(service).attached_here(each.device_id) is None:
+                if listener_of(service).roster.attached_here(each.device_id) is None:
                     await may_carry(service, each)
         _, bought = await buy(services[0])
         for label in range(12):  # in vain once in ten million times: four devices share them
@@ -219,7 +219,7 @@ async def test_when_the_home_ends_the_next_connections_leave_elsewhere(
             assert await client.receive(5) == b"words"
             second = await consented(edge)
             late = await second.attach(other)
-            listener_of(other).neighbours.changed(listener_of(other)._by_device[second.device_id])
+            mesh_of(other).changed(listener_of(other).roster.by_device[second.device_id])
             await may_carry(edge, second)
         again = await reached(edge, bought, target)
         await again.send(b"more words")
