@@ -98,7 +98,7 @@ def loans_of(service: Service) -> Loans:
 
 
 async def attached_at(service: Service, device: Consented) -> Device:
-    """Attach a device, which knows no other node, and announce what it may carry."""
+    """Attach a device, which knows no other node, and announce its limits."""
     made = await device.attach(service)
     mesh_of(service).changed(listener_of(service).roster.by_device[device.device_id])
     return made

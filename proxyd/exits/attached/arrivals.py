@@ -27,8 +27,8 @@ from proxyd.loop.reactor import Reactor
 ARRIVAL_SECONDS = 10.0  # for 33 bytes that are sent at once
 # A flood that keeps all places is answered by closing the oldest; one this old is not slow.
 ROOM_AFTER_SECONDS = 0.5
-# Of one network at once, for each exit that it may have: as many connections as one exit has
-# waiting, and as many again that replace them. They say within a round trip what they are.
+# Of one network, for each exit that it may have: twice the connections that one exit has waiting,
+# because each is replaced. Their first bytes come within a round trip.
 ARRIVALS_PER_EXIT: Final = 32
 # The networks of attached exits keep a quarter of all places for arrivals: strangers from elsewhere
 # must not keep out the work connections of these exits.
@@ -50,17 +50,17 @@ _logger = logging.getLogger("exits")
 
 @final
 class Arrivals:
-    """Takes connections in, within bounds, until each has said what it is.
+    """Takes connections in, within bounds, until the kind of each is known.
 
     Args:
-        reactor: what the sockets of the loop share.
+        reactor: shared by the sockets of the loop.
         limits: bounds.
-        counters: count what is closed.
+        counters: count the connections that are closed.
         roster: the exits that are attached.
         origins: expects calls.
         loaner: borrows exits of other nodes.
         controls: take over what speaks TLS.
-        arriving: counts arrivals by their networks; `controls` count there, too.
+        arriving: counts arrivals by their networks; `controls` also count there.
         work: runs handshakes.
     """
 
@@ -89,7 +89,7 @@ class Arrivals:
         self._handshakes: Handshakes[Arrival] = Handshakes(reactor.loop, self._begin_handshake)
 
     def __len__(self) -> int:
-        """Return how many have no first message, or are in a handshake, or are not attached."""
+        """Return the number without a first message, in a handshake, or not attached."""
         return len(self._silent) + len(self._handshakes) + self._controls.strangers
 
     def change_limits(self, limits: ExitLimits) -> None:
@@ -97,7 +97,7 @@ class Arrivals:
         self._limits = limits
 
     def close(self) -> None:
-        """Close every one, and what was attached over TLS; twice is harmless."""
+        """Close all of them and all connections under TLS; twice is harmless."""
         for arrival in tuple(self._silent):
             self.reject(arrival, "stopping")
         self._handshakes.close()
@@ -146,10 +146,10 @@ class Arrivals:
             shed += 1
         return shed
 
-    # --- what one says -------------------------------------------------------------------------
+    # --- its first bytes -----------------------------------------------------------------------
 
     def forget(self, arrival: "Arrival") -> None:
-        """Count one no more that has said what it is, or is closed."""
+        """Count one no more: its kind is known, or it is closed."""
         self._silent.discard(arrival)
         self._arriving.add(arrival.network, -1)
 
@@ -242,13 +242,13 @@ def hello_size(data: bytes) -> int | None:
 
 @final
 class Arrival(Watcher, Expiring):
-    """A connection that has not said yet what it is.
+    """A connection whose kind is not known yet.
 
     Args:
         arrivals: take it further.
         sock: owned from here on.
         address: where it comes from.
-        network: what it is counted by.
+        network: it is counted by this.
     """
 
     __slots__ = ("_arrivals", "_read", "address", "network", "sock")

@@ -1,7 +1,8 @@
-"""One exit that is attached: who it is, and the parts that keep what is known of it.
+"""One exit that is attached: its identity, its state, and its parts.
 
-`pool` has its connections that wait, `location` where it is, `terms` what it may carry, `load` what
-it carries, and `pulse` whether it is there. `TRANSITIONS` has the arrows between its states.
+`pool` has its connections that wait, `location` its place and addresses, `terms` its price and
+limits, `load` its connections and bytes, and `pulse` its last sign of life. `TRANSITIONS` has the
+arrows between its states.
 """
 
 from collections.abc import Callable
@@ -120,7 +121,7 @@ class Agent:
         self.knows_nodes = False
 
     def add_secure(self, pool: Pool) -> None:
-        """Keep connections under TLS in a pool, too."""
+        """Keep connections under TLS in a second pool."""
         self.secure = pool
 
     def told_nodes(self) -> None:
@@ -168,7 +169,7 @@ class Attached(Carrier, Expiring):
         owner_id: whose.
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         place: where it is.
-        network: what it is counted by.
+        network: it is counted by this.
         address: as the daemon sees it.
         granted: what it is used for at most, by the account.
         pool: its connections that wait.
@@ -240,7 +241,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def text(self) -> str:
-        """What buyers are told of it."""
+        """Its description for buyers."""
         return self.location.text
 
     @property
@@ -315,7 +316,7 @@ class Attached(Carrier, Expiring):
         assert state in TRANSITIONS[self._state]  # noqa: S101 - half an exit helps nobody
         self._state = state
 
-    # --- what it may carry ---------------------------------------------------------------------
+    # --- its limits ----------------------------------------------------------------------------
 
     @property
     def granted(self) -> Limits:
@@ -329,7 +330,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def min_price_per_gb(self) -> int:
-        """What a session has to cost, in micro-USD per GB."""
+        """The least price of a session, in micro-USD per GB."""
         return self.terms.min_price_per_gb
 
     @property
@@ -365,7 +366,7 @@ class Attached(Carrier, Expiring):
 
     @property
     def places(self) -> Places:
-        """Which buyers have its places."""
+        """Its places, and the buyers that have them."""
         return self.load.places
 
     @property
@@ -402,7 +403,7 @@ class Attached(Carrier, Expiring):
         most = self.terms.limits.connections
         return max(1, most - self.load.connections_elsewhere) if most else 0
 
-    # --- what it carries -----------------------------------------------------------------------
+    # --- its connections and bytes -------------------------------------------------------------
 
     @property
     def relays(self) -> dict[Carried, Place | None]:
@@ -418,12 +419,12 @@ class Attached(Carrier, Expiring):
         self.load.end(relay)
 
     def carried_before(self, size: int, day: int) -> None:
-        """Count what it has carried before it attached, of the day with this number."""
+        """Count the bytes of the day with this number that it carried before it attached."""
         self.load.carried_before(size, day)
         self.spend(day)
 
     def spend(self, day: int) -> None:
-        """Look whether it has carried what it may in the day with this number."""
+        """Look whether the bytes of the day with this number are used up."""
         self.load.spend(day, self.terms.limits.bytes_per_day)
 
     # --- orders to its agent -------------------------------------------------------------------
@@ -448,12 +449,12 @@ class Attached(Carrier, Expiring):
         self.agent.send(frame)
 
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:
-        """Have it connect one of its connections to a target; `by` is told how that went."""
+        """Have it connect one of its connections to a target; `by` gets the answer."""
         self.agent.dials[parked.number] = by
         self.agent.send(Dial(parked.number, host, port))
 
     def order_datagrams(self, parked: Parked, by: Asker) -> None:
-        """Have it carry datagrams on one of its connections; `by` is told whether it does."""
+        """Have it carry datagrams on one of its connections; `by` gets the answer."""
         self.agent.dials[parked.number] = by
         self.agent.send(Associate(parked.number))
 
@@ -462,7 +463,7 @@ class Attached(Carrier, Expiring):
         self.agent.dials.pop(number, None)
 
     def answered(self, dialled: Dialled) -> bool:
-        """Hand an answer to the dial that waits for it; False when nobody does any more."""
+        """Hand an answer to the dial that waits for it; False if no dial does."""
         asker = self.agent.dials.pop(dialled.number, None)
         if dialled.outcome is not _CONNECTED:
             self.load.places.over(dialled.number)

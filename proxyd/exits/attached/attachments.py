@@ -101,7 +101,7 @@ class Attachments:
             self._roster.control_of(older).refuse(*_DISPLACED)
 
     def recheck(self, device_id: str) -> None:
-        """Look up again whether a device may be attached, and what it may do."""
+        """Look up the rights of a device again."""
         attached = self._roster.by_device.get(device_id)
         if attached is not None:
             self._roster.control_of(attached).check_again()

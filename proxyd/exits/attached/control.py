@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-An exit says hello, the marketplace is asked whether it may attach, and from then on orders go out
-and answers come in. A worker says hello, too, and a work connection sends its preface instead; both
+An exit says hello, and the marketplace says whether it may attach. From then on orders go out and
+answers come in. A worker also says hello, and a work connection sends its preface instead; both
 are handed over. `TRANSITIONS` has the arrows:
 
     SILENT -> GREETING -> ASKED -> ATTACHED -> CLOSED -> OVER
@@ -12,8 +12,8 @@ are handed over. `TRANSITIONS` has the arrows:
 What a frame does depends on the state: `_ACTIONS` has all that are allowed in each. Any other frame
 ends the connection.
 
-Whatever a client sends is bounded: it pays for bytes out of an allowance that grows with time, and
-with each order that it is given.
+The bytes of a client are bounded: it pays for them out of an allowance that grows with time, and
+with each order that it gets.
 """
 
 import asyncio
@@ -248,7 +248,7 @@ class ControlServices:
     `counters` count refusals. `spawn` runs a task that is ended with the listener. `admit`
     takes over a work connection under TLS, with the bytes behind its preface. `tunnel` takes a
     worker in, or refuses it. `welcome` takes the connection of another node over, with its first
-    bytes, or returns False if it is none.
+    bytes, or returns False for another client.
     """
 
     loop: asyncio.AbstractEventLoop

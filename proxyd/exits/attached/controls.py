@@ -68,7 +68,7 @@ class Controls:
                 ssl_handshake_timeout=TLS_SECONDS,
                 ssl_shutdown_timeout=TLS_END_SECONDS,
             )
-        except (OSError, ssl.SSLError) as error:  # a timeout and an abort are such, too
+        except (OSError, ssl.SSLError) as error:  # or a timeout, or an abort
             self._counters.arrivals_refused["tls"] += 1
             _logger.debug("exit at %s: no TLS: %s", address, error)
         else:

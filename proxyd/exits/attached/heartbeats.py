@@ -1,4 +1,4 @@
-"""Heartbeats: whether exits are still there, and whether each has carried what it may in a day."""
+"""Heartbeats: they find exits that are gone, and those that have used up the bytes of their day."""
 
 import asyncio
 from collections.abc import Callable

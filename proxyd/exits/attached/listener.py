@@ -202,7 +202,7 @@ class ExitListener:
         self._expiry = loop.call_later(EXPIRY_SECONDS, self.start)
 
     def recheck(self, device_id: str) -> None:
-        """Look up again whether a device may be attached, and what it may do."""
+        """Look up the rights of a device again."""
         if self._workers is not None:
             self._workers.recheck(device_id)
         self.attachments.recheck(device_id)

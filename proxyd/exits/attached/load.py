@@ -1,4 +1,4 @@
-"""What goes through one exit: buyers' connections, their places, and the bytes of the day."""
+"""The load of one exit: buyers' connections, their places, and the bytes of the day."""
 
 from collections.abc import Callable
 from typing import Protocol, final
@@ -19,15 +19,15 @@ class Carried(Protocol):
         """Return when it gives way to others if it moves nothing until then (loop time)."""
 
     def abort(self) -> None:
-        """Cut it at once, after giving back what was not delivered."""
+        """Cut it now, after giving back the bytes that were not delivered."""
 
 
 @final
 class Load:
-    """What an exit carries.
+    """The connections and bytes of an exit.
 
     `relays` are the buyers' connections that go through it, `places` says which buyers have its
-    places, and with `is_spent` it has carried what it may in a day. `connections_elsewhere` are
+    places, and with `is_spent` the bytes of its day are used up. `connections_elsewhere` are
     those from other nodes.
 
     Args:
@@ -89,11 +89,11 @@ class Load:
         self._ended_bytes += sum(relay.traffic)
 
     def carried_before(self, size: int, day: int) -> None:
-        """Count what it has carried before it attached, of the day with this number."""
+        """Count the bytes of the day with this number that it carried before it attached."""
         self._ended_bytes, self._day, self._yesterdays_bytes = size, day, 0
 
     def spend(self, day: int, most: int) -> None:
-        """Look whether it has carried what it may in the day with this number; 0 for any number."""
+        """Look whether the bytes of the day with this number are used up; 0 for no bound."""
         carried = self.carried
         if day != self._day:
             self._day, self._yesterdays_bytes = day, carried

@@ -1,4 +1,4 @@
-"""Where one exit is, and by which public addresses it is known."""
+"""The place of one exit, and its public addresses."""
 
 from hashlib import sha256
 from typing import Final, final
@@ -7,7 +7,7 @@ from market.base.networks import Address, counted_network
 from proxyctl.protocol.policy import is_global
 from proxyd.exits.choosing.directory import Place
 
-ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
+ID_CHARACTERS: Final = 12  # no two exits share them by chance, and they hide the device's name
 SEEN_MAX: Final = 16  # as many as an agent keeps
 
 
@@ -20,9 +20,9 @@ class Location:
     one. `seen` are its public addresses, as far as they are known.
 
     Args:
-        device_id: which device it is.
+        device_id: the device.
         place: where that is.
-        network: what it is counted by.
+        network: it is counted by this.
     """
 
     __slots__ = ("_near", "astray", "is_elsewhere", "network", "place", "seen", "text")
@@ -71,7 +71,7 @@ class Location:
 
 
 def describe(device_id: str, place: Place) -> str:
-    """Return what a buyer is told of an exit: where it is, and a word that tells it from others."""
+    """Return the description of an exit for buyers: its place, and an id."""
     parts = (
         ("country", place.country),
         ("state", place.state),

@@ -32,7 +32,7 @@ class Neighbours(Protocol):
         """It is not attached any more."""
 
     def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:
-        """Take the connection of another node that has begun with `data`; False if it is none."""
+        """Take a connection that has begun with `data`; False if it is not a node's."""
 
     def doors(self) -> list[Door]:
         """Return where devices may attach instead of here, the best first."""

@@ -1,4 +1,4 @@
-"""Where the connections of exits leave: calls that prove it, and what an exit is counted by.
+"""The addresses that connections of exits leave from: calls prove them, and exits count there.
 
 See `dialling/origin.py` for how an exit is made to call.
 """
@@ -18,7 +18,7 @@ from proxyd.exits.attached.roster import Roster
 from proxyd.exits.choosing.directory import Place
 from proxyd.limits import ExitLimits
 
-# An exit that was found on yet another line so often since the start has no place to sell.
+# After more moves to other lines since the start, an exit has no place to sell.
 MOVES_MAX: Final = 3
 MOVES_KEPT: Final = 10_000
 
@@ -54,8 +54,8 @@ class Origins:
         self._authority = authority
         self._limits = limits
         self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
-        # Of devices whose connections leave from elsewhere: how often that was another network than
-        # before, and which one it is.
+        # By device whose connections leave from elsewhere: the number of changes of their network,
+        # and the last network.
         self._moves: dict[str, tuple[int, str]] = {}
         self._elsewhere = NetworkCounts()  # of exits whose connections leave there
 

@@ -43,13 +43,13 @@ from proxyd.loop.reactor import Reactor
 if TYPE_CHECKING:
     import asyncio
 
-# What an exit opens at once to its daemon when it is used much: more makes carriers suspicious,
-# and weak routers run out of ports.
+# Connections of an exit that is used much: more make carriers suspicious, and weak routers run out
+# of ports.
 PARKED_MAX: Final = 16
-# An exit that nobody has used for so long keeps no connection open: its next dial takes a round
-# trip more.
+# After a longer time without use an exit keeps no connection open: its next dial takes a round trip
+# more.
 IDLE_SECONDS: Final = 600.0
-# Carriers forget what is silent after five minutes and more; a keep-alive each minute is rarely
+# Carriers forget silent connections after five minutes and more; a keep-alive each minute is rarely
 # lost on the way, and a connection that is no older was alive when the exit opened it.
 PARKED_SECONDS: Final = 300.0
 KEEPALIVE_SECONDS: Final = 60
@@ -58,10 +58,12 @@ KEEPALIVE_TRIES: Final = 3
 # Tickets that are handed out beyond those wanted: for connections that were lost before they came.
 TICKETS_SPARE: Final = 4
 TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
-RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
-RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connections for it
+RATE_SECONDS: Final = 5.0  # over which dials are counted, and a burst is remembered
+RTT_MOST_SECONDS: Final = (
+    2.0  # an exit that answers late on purpose gets no more connections for it
+)
 SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
-ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
+ALMOST_NOTHING: Final = 0.05  # of a connection: the rest of a rate long after the last dial
 FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
 
 _SOL_SOCKET: Final = socket.SOL_SOCKET
@@ -172,7 +174,7 @@ class TicketBook:
         self._send(Tickets(first, tickets))
 
     def admits(self, number: int, ticket: bytes) -> bool:
-        """Say whether a ticket is one that was handed out; it is none any more then."""
+        """Say whether a ticket was handed out and not used; it counts as used from then on."""
         expected = self.out.get(number)
         if expected is None or not compare_digest(expected, ticket):
             return False
@@ -265,7 +267,7 @@ class Demand:
         self._rated_at = now
 
     def wanted(self, waiting: int) -> int:
-        """Return how many connections should wait, while so many dials do."""
+        """Return the number of connections that should wait while `waiting` dials do."""
         least = 0 if self.used_at + IDLE_SECONDS <= self._rated_at else 1
         return math.ceil(self.rate * 2 * self.rtt - ALMOST_NOTHING) + least + waiting
 
@@ -283,7 +285,7 @@ class Pool:
     """The connections of one exit that wait, the tickets for more, and the dials that wait for one.
 
     Args:
-        reactor: what the sockets of the loop share.
+        reactor: shared by the sockets of the loop.
         send: takes a frame for the exit.
         budget: how many all exits may have waiting.
         counters: count them.
@@ -390,13 +392,13 @@ class Pool:
         self._queue.discard(asker)
 
     def drop(self, parked: Parked) -> None:
-        """Close a connection that has ended, or says something before it was asked to."""
+        """Close a connection that has ended, or sends bytes before its order."""
         self._parked.remove(parked)
         self._close(parked)
 
     def tend(self) -> None:
-        """Close what has got old, and ask for as many as are needed by now."""
-        if not self._is_open:  # nobody has wanted one yet
+        """Close old connections, and ask for the number that is needed by now."""
+        if not self._is_open:  # no dial has wanted one yet
             return
         now = self._reactor.loop.time()
         while self._parked and self._parked[0].since + PARKED_SECONDS <= now:
@@ -435,7 +437,7 @@ class Pool:
     def _refill(self) -> None:
         """Tell the exit if more shall wait than before, with tickets for them.
 
-        Fewer are asked for by `tend` alone, unless there are too many: one burst is often followed
+        Only `tend` asks for fewer, unless there are too many: one burst is often followed
         by another.
         """
         self._is_open = True

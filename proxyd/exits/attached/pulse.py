@@ -32,7 +32,7 @@ class Pulse:
         self.heard_at = now
 
     def ping(self) -> None:
-        """Ask whether it is there, unless it is asked already."""
+        """Send it a ping, unless one is under way."""
         if self._ping is None:
             self._ping = token_bytes(PING_BYTES)
             self._pinged_at = self._now()

@@ -23,7 +23,7 @@ class Workers(Protocol):
         """Take one in that has said hello, or refuse it."""
 
     def admit(self, control: Control, preface: Preface, rest: bytes) -> None:
-        """Take a work connection over with what came behind its preface, or cut it."""
+        """Take a work connection over with the bytes behind its preface, or cut it."""
 
     def recheck(self, device_id: str) -> None:
         """Look again whether a device may be attached."""
@@ -93,7 +93,7 @@ class Seals:
         self._join(control, pool, preface.number)
 
     def _join(self, control: Control, pool: Pool, number: int) -> None:
-        """Join a connection to a pair, one socket of which waits from then on."""
+        """Join a connection to a pair of sockets; one of them waits from then on."""
         transport = control.hand_over()
         try:
             sock, other = make_pair()

@@ -14,7 +14,7 @@ TLS_PORT: Final = 443  # what goes there cannot be changed unseen
 
 @final
 class Terms:
-    """What the account and the device allow.
+    """The limits and the price of the account and the device.
 
     `granted` are the limits of the account, which the device is sent; `limits` the tighter ones of
     the account and the device. `paused` is why the device takes nothing now, empty when it does;
@@ -81,7 +81,7 @@ class Terms:
         self.is_held = is_held
 
     def prove(self, *, is_proven: bool) -> None:
-        """Carry whatever the owner allows, or port 443 alone."""
+        """Carry all that the owner allows, or only port 443."""
         self.is_proven = is_proven
 
     def set_price(self, min_price_per_gb: int) -> None:

@@ -37,7 +37,7 @@ class Work:
         self._tasks.spawn(work, if_cancelled)
 
     def stop(self) -> None:
-        """Begin nothing any more; what has begun goes on."""
+        """Begin nothing any more; tasks that have begun go on."""
         self.is_stopping = True
 
     def cancel(self) -> None:

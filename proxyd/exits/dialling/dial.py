@@ -707,7 +707,7 @@ class ExitDial(Cancellable, Expiring):
         self._wait(_patience(attached) / 2, self._look)
 
     def _look(self) -> None:
-        """Look whether the exit has said anything since it was asked."""
+        """Look whether the exit has sent anything since the question."""
         attached = self._tried[-1]
         if attached.load.now() >= self._due + LATE_SECONDS:
             self._wait(LATE_SECONDS, self._look)

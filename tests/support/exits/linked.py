@@ -203,7 +203,7 @@ async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncI
         service.homes.append(home)
         try:
             await home.agent(made.device_id, connections=1000)
-            home.exit_of(made.device_id).pool.demand.rtt = 0.001  # what a burst asks for is small
+            home.exit_of(made.device_id).pool.demand.rtt = 0.001  # a burst asks for few connections
             exits.directory.add(Entry(made.device_id, here))
             attached = loans.exit_of(exits.directory.get(made.device_id))
             assert attached is not None
