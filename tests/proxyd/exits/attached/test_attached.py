@@ -205,7 +205,7 @@ async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Pat
     await until(lambda: bool(outcomes))
     assert outcomes == [(Failure.REFUSED, True, None)]
     await until(lambda: device.wanted == 0, "none has to wait any more")
-    assert port.base.budget.wanted == 1
+    assert port.base.services.budget.wanted == 1
     port.directory.add(port.listener.roster.by_device["first"])
     await port.close()
 

@@ -257,7 +257,7 @@ async def test_what_an_agent_could_not_reach_is_not_asked_of_it_again_for_a_whil
     await until(lambda: len(answers) == 2)
     assert {each.code for each in answers} == {"unreachable"}
     assert len(lends()) == 1
-    monkeypatch.setattr(two.home.exit_of("device"), "now", lambda: float("inf"))
+    monkeypatch.setattr(two.home.exit_of("device").load, "now", lambda: float("inf"))
     assert two.edge.loans.exit_of(entry) is not None
     await until(lambda: len(lends()) == 2, "it is asked again")
 
