@@ -19,8 +19,10 @@ from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import Resolver
 from proxyd.exit_port import ExitPort
 from proxyd.exits.attached import certificate
-from proxyd.exits.attached.attached import ParkedBudget
-from proxyd.exits.attached.listener import ExitListener
+from proxyd.exits.attached.control import NoLoans
+from proxyd.exits.attached.listener import ExitBase, ExitListener, PortServices
+from proxyd.exits.attached.neighbours import Alone
+from proxyd.exits.attached.pool import ParkedBudget
 from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.choosing.labels import Labels
 from proxyd.exits.choosing.own_ports import OwnPorts
@@ -37,8 +39,7 @@ from proxyd.exits.nodes.remote import AnyExit
 from proxyd.exits.processes.answering import ExitDesk
 from proxyd.exits.watching.canaries import Canaries
 from proxyd.exits.watching.fetch import page_of
-from proxyd.exits.watching.watchers import Watchers
-from proxyd.limits import raise_descriptors
+from proxyd.limits import ExitLimits, raise_descriptors
 from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
@@ -162,38 +163,23 @@ def exit_port(
     """
     assert listeners.exits is not None  # noqa: S101 - nobody gets here without
     cert, key = _exits_certificate(settings)
-    context = exits_context(cert, key)
-    limits = slices.exit_limits(settings, raise_descriptors())
-    exits, nodes, watchers = way.exits, way.nodes, Watchers()
-    # Workers' streams go another way than exits' connections, and share the port alone.
-    tunnels = DeviceTunnels(exits.reactor, market.devices, limits.streams, limits.heartbeat_seconds)
-    listener = ExitListener(
-        exits.reactor,
-        context,
-        market.exits,
-        way.directory,
-        geography.place,
-        limits,
-        exits.counters,
-        clock.seconds,
-        encrypts_all=exits.encrypts_all,
-        budget=way.budget,
-        watch=watchers,
-        neighbours=None if nodes is None else nodes.mesh,
-        loaner=None if nodes is None else nodes.loans,
-        workers=tunnels,
-        own_ports=way.own_ports,
-    )
-    way.directory.watch(listener.standby_changed)
-    if nodes is not None:
-        nodes.hub.join_port(listener)
     try:
         known_by = certificate.fingerprint(Path(cert))
     except ValueError as error:
         raise CannotListenError(str(error)) from error
     door = Door(*_reached_at(settings, listeners), known_by)
-    canaries = _canaries(settings, exits, listener, market, door)
-    watchers.join(canaries)
+    limits = slices.exit_limits(settings, raise_descriptors())
+    base = _base(way, market, geography, limits)
+    canaries = _canaries(settings, way.exits, base, market, door)
+    # Workers' streams go another way than exits' connections, and share the port alone.
+    tunnels = DeviceTunnels(
+        way.exits.reactor, market.devices, limits.streams, limits.heartbeat_seconds
+    )
+    nodes, context = way.nodes, exits_context(cert, key)
+    loans = NoLoans() if nodes is None else nodes.loans
+    listener = ExitListener(base, context, loans, canaries, tunnels)
+    if nodes is not None:
+        nodes.hub.join_port(listener)
     port = ExitPort(
         listener,
         listeners.exits,
@@ -205,7 +191,7 @@ def exit_port(
         way.own_ports,
         mesh=None if nodes is None else nodes.mesh,
         labels=None if nodes is None else nodes.labels,
-        desk=None if desk is None else ExitDesk(exits, listener, desk, limits.asks),
+        desk=None if desk is None else ExitDesk(way.exits, listener, desk, limits.asks),
     )
     if settings.exits.next_tls_cert:
         port.announce_certificate(settings.exits.next_tls_cert)
@@ -214,8 +200,30 @@ def exit_port(
     return port
 
 
+def _base(way: WayOut, market: Market, geography: "Geography", limits: ExitLimits) -> ExitBase:
+    """Return the parts of the port that its checks and its loans need."""
+    exits, nodes = way.exits, way.nodes
+    services = PortServices(
+        exits.reactor,
+        market.exits,
+        way.directory,
+        geography.place,
+        exits.counters,
+        clock.seconds,
+        Alone(clock.seconds) if nodes is None else nodes.mesh,
+        way.budget,
+        way.own_ports,
+        exits.encrypts_all,
+    )
+    base = ExitBase(services, limits)
+    way.directory.watch(base.offers.standby_changed)
+    if nodes is not None:
+        nodes.hub.join_detached(base.detached)
+    return base
+
+
 def _canaries(
-    settings: Settings, exits: Exits, listener: ExitListener, market: Market, door: Door
+    settings: Settings, exits: Exits, base: ExitBase, market: Market, door: Door
 ) -> Canaries:
     """Return the checks of exits."""
     # The house itself may dial its own port through exits: older agents make their calls so.
@@ -224,9 +232,9 @@ def _canaries(
     return Canaries(
         ways,
         [page_of(url) for url in settings.exits.canaries],
-        OriginCheck(ways, listener, lambda: (door.host, door.port)),
+        OriginCheck(ways, base.origins, lambda: (door.host, door.port)),
         market.exit_canaries,
-        listener,
+        base.verdicts,
         exits.counters,
     )
 

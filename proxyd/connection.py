@@ -42,7 +42,7 @@ from typing import Final, Protocol, final
 from proxyd.access import ENDING_OF_FAILURE, Access, Ending
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
-from proxyd.exits.attached.attached import Carried
+from proxyd.exits.attached.load import Carried
 from proxyd.exits.choosing.places import yields_at
 from proxyd.exits.dialling.dial import TLS_PORT, Via, Ways
 from proxyd.handshake import Client

@@ -84,8 +84,8 @@ class ExitPort:
 
     def spawn_tasks(self, tasks: "Tasks") -> None:
         """Begin to keep links with the other nodes, and to look where the service is reached."""
-        own_ports = self._own_ports.run(self._all_doors, self.listener.deny_changed)
-        tasks.spawn("own ports", own_ports)
+        notices = self.listener.notices
+        tasks.spawn("own ports", self._own_ports.run(self._all_doors, notices.deny_changed))
         if self.mesh is not None:
             tasks.spawn("links of nodes", self.mesh.run())
         if self.labels is not None:
@@ -93,11 +93,11 @@ class ExitPort:
 
     def start(self) -> None:
         """Begin to take exits in."""
-        loop, listener = asyncio.get_running_loop(), self.listener
-        listener.start()
+        loop, arrivals = asyncio.get_running_loop(), self.listener.arrivals
+        self.listener.start()
         self.canaries.start()
         self._acceptor = Acceptor(
-            loop, self._sock, listener.welcome, listener.shed, _logger, socket.socket
+            loop, self._sock, arrivals.welcome, arrivals.shed, _logger, socket.socket
         )
         if self.desk is not None:
             self.desk.start()
@@ -121,7 +121,7 @@ class ExitPort:
         known_by = fingerprint(Path(certificate))
         if known_by != self._door.certificate_sha256:
             self._door = replace(self._door, certificate_sha256=known_by)
-            self.listener.announce(self._door)
+            self.listener.notices.announce(self._door)
             _logger.info("exits know this service by the certificate %s from now on", known_by)
             if self.mesh is not None:
                 self.mesh.change_door(self._door)
@@ -135,7 +135,7 @@ class ExitPort:
             CannotListenError: there is no certificate in it.
         """
         door = replace(self._door, certificate_sha256=known_by(certificate))
-        self.listener.announce(door)
+        self.listener.notices.announce(door)
         _logger.info("exits are told the next certificate %s", door.certificate_sha256)
 
     def drain(self, seconds: float) -> None:
@@ -192,12 +192,14 @@ class ExitPort:
 
         It may be attached to any node.
         """
-        state = self.listener.state(device_id)
+        state = self.listener.offers.state(device_id)
         return state if state is not None or self.mesh is None else self.mesh.state(device_id)
 
     def coverage(self) -> Sequence[Coverage]:
         """Return how many exits take connections, by country."""
-        return [Coverage(country, exits) for country, exits in self.listener.by_country().items()]
+        return [
+            Coverage(country, exits) for country, exits in self.listener.offers.by_country().items()
+        ]
 
     def attribution(self) -> Sequence[str]:
         """Return whom to name wherever it is shown where exits are."""
@@ -207,7 +209,7 @@ class ExitPort:
         """Return where each attached device comes from."""
         return [
             OriginRow(device_id, place.country, place.city, place.asn)
-            for device_id, place in self.listener.places()
+            for device_id, place in self.listener.detached.places()
         ]
 
     def locate(self, address: str) -> Whereabouts:
@@ -218,7 +220,7 @@ class ExitPort:
 
     def remark(self, device_id: str) -> str:
         """Return what the owner of an attached device should know; "" for nothing."""
-        return self.listener.remark(device_id)
+        return self.listener.offers.remark(device_id)
 
 
 def known_by(certificate: str) -> str:

@@ -380,17 +380,17 @@ def _tunnel_metrics(tunnels: DeviceTunnels) -> Iterator[Metric]:
 def _exits(listener: ExitListener) -> Iterator[Metric]:
     counters = listener.counters
     countries = GaugeMetricFamily("proxyd_exits", "Exits that take some", labels=["country"])
-    for country, number in listener.by_country().items():
+    for country, number in listener.offers.by_country().items():
         countries.add_metric([country], number)
     yield countries
     yield _gauge("proxyd_exits_attached", "Exits attached", len(listener))
-    nodes = len(listener.neighbours)
-    yield _gauge("proxyd_exits_nodes", "Other nodes whose exits are known", nodes)
+    yield _gauge("proxyd_exits_nodes", "Other nodes whose exits are known", listener.nodes)
     borrowed, lent = listener.loaner.counts()
     yield _gauge("proxyd_exits_borrowed", "Exits of other nodes that are used here", borrowed)
     yield _gauge("proxyd_exits_lent", "Exits of this node that others use, once for each", lent)
     yield _gauge("proxyd_exits_parked", "Connections of exits that wait", counters.parked)
-    yield _gauge("proxyd_exits_arrivals", "Connections that have said nothing", listener.arrivals)
+    arrivals = len(listener.arrivals)
+    yield _gauge("proxyd_exits_arrivals", "Connections that have said nothing", arrivals)
     yield _count("proxyd_exits_attachments", "Exits that have attached", counters.attached)
     yield _count("proxyd_exit_failovers", "Dials that another exit took over", counters.failovers)
     yield _count("proxyd_exit_hedges", "Orders that were given twice", counters.hedges)

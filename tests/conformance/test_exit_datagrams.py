@@ -178,8 +178,8 @@ async def test_only_permitted_ports_are_sent_to(
     setting: Setting, wishes: str, ports: tuple[int, ...]
 ) -> None:
     setting.device.obey_datagrams = setting.work.obey
-    attached = listener_of(setting.service)._by_device[setting.made.device_id]
-    attached.limits = Limits(0, 0, 0, ports)
+    attached = listener_of(setting.service).roster.by_device[setting.made.device_id]
+    attached.grant(Limits(0, 0, 0, ports))
     person, bought = await buy(setting.service)
     sold = wishing(bought, wishes or "-country-xx")
     async with associated(setting.service, sold) as client:

@@ -37,7 +37,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 def exit_of(service: Service) -> Attached:
-    (attached,) = listener_of(service)._by_device.values()
+    (attached,) = listener_of(service).roster.by_device.values()
     return attached
 
 
@@ -150,7 +150,7 @@ async def test_streams_under_tls_go_both_ways_and_are_counted(tmp_path: Path) ->
         await until(lambda: not exit_of(service).relays, "the first process knows that it is over")
         pool = exit_of(service).secure
         assert pool is not None
-        await until(lambda: len(listener_of(service)._seals) <= len(pool), "only parked")
+        await until(lambda: len(listener_of(service).seals) <= len(pool), "only parked")
 
 
 async def test_datagrams_under_tls_go_both_ways_and_are_counted(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_process_that_dies_takes_its_connections_under_tls_with_it(tmp_p
             await client.close()
         pool = exit_of(service).secure
         assert pool is not None
-        await until(lambda: len(listener_of(service)._seals) <= len(pool), "only parked")
+        await until(lambda: len(listener_of(service).seals) <= len(pool), "only parked")
 
 
 # --- what is counted and told --------------------------------------------------------------------
@@ -240,7 +240,7 @@ async def test_the_exit_counts_what_the_other_process_relays(
         await client.rest()
         await client.close()
         await until(lambda: not exit_.relays, "the exit knows of the end")
-    assert exit_._ended_bytes == 3000
+    assert exit_.load._ended_bytes == 3000
     await until(lambda: daemon_of(service).desk.relays == 0, "nothing is left of it")
 
 

@@ -48,7 +48,7 @@ async def test_who_wants_it_has_connections_under_tls(service: Service, wishes: 
         await client.send(b"words")
         assert await client.receive(5) == b"words"
         assert comes_from_exits_port(service) == ("secure" not in wishes)
-        assert bool(listener_of(service)._seals) == ("secure" in wishes)
+        assert bool(listener_of(service).seals) == ("secure" in wishes)
         await client.close()
         await until(lambda: target.ended + target.resets >= 1)
 
@@ -90,15 +90,15 @@ async def test_connections_under_tls_do_not_outlive_their_relays(service: Servic
             client.end()
             assert await client.rest() == b"answer"
             await client.close()
-    (attached,) = listener_of(service)._by_device.values()
+    (attached,) = listener_of(service).roster.by_device.values()
     assert attached.secure is not None
-    await until(lambda: len(listener_of(service)._seals) <= len(attached.secure), "only parked")
+    await until(lambda: len(listener_of(service).seals) <= len(attached.secure), "only parked")
 
 
 async def test_a_ticket_for_tls_is_worth_nothing_in_clear(tmp_path: Path) -> None:
     port = Port(tmp_path)
     device = await port.device(features=(SECURE,))
-    (attached,) = port.listener._by_device.values()
+    (attached,) = port.listener.roster.by_device.values()
     assert attached.secure is not None
     device.parks = False
     attached.secure.open()

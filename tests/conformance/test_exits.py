@@ -30,7 +30,7 @@ from support.exits.device import (
 from support.targets import targets
 
 from proxyctl.protocol.frames import Dial, Dialled, Limits, Nodes, Outcome
-from proxyd.exits.attached import listener
+from proxyd.exits.attached import notices
 from proxyd.exits.attached.attached import STANDBY
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
 from proxyd.metering import sessions
@@ -46,7 +46,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 def device_id(service: Service) -> str:
-    (device,) = listener_of(service)._by_device
+    (device,) = listener_of(service).roster.by_device
     return device
 
 
@@ -142,7 +142,7 @@ async def test_junk_in_the_place_of_tls_is_neither_passed_on_nor_billed(tmp_path
         assert (rests, others) == (device_id(service), [])
         assert grudge.rest.until > asyncio.get_running_loop().time(), "it rests for this buyer"
         assert not directory._members[device_id(service)].standing.faults, "and for no other yet"
-        await until(lambda: not listener_of(service)._by_device[device_id(service)].relays)
+        await until(lambda: not listener_of(service).roster.by_device[device_id(service)].relays)
         await service.end(person, bought)
         assert await used(service, person, bought) <= 3 * len(hello)
         await device.kill()
@@ -150,7 +150,7 @@ async def test_junk_in_the_place_of_tls_is_neither_passed_on_nor_billed(tmp_path
 
 async def replaced(service: Service) -> Device:
     """Replace the exit of a daemon by one that the test has in hand."""
-    for _, control in tuple(listener_of(service)._attached.values()):
+    for control in listener_of(service).roster.controls():
         control.cut("lost")
     made = await consented(service)
     device = await made.attach(service)
@@ -239,7 +239,7 @@ async def test_what_is_over_leaves_nothing(service: Service) -> None:
             assert await client.rest() == b"answer"
             await client.close()
         await at_rest(service)
-    exit_ = listener_of(service)._by_device[device_id(service)]
+    exit_ = listener_of(service).roster.by_device[device_id(service)]
     assert not exit_.relays
     assert not exit_.dials
 
@@ -287,7 +287,7 @@ async def test_an_owner_sees_whether_a_device_carries(tmp_path: Path) -> None:
         standby = await second.attach(service)
         assert sorted(await states(service, made.owner)) == ["online", "resting"]
         device.send(paused("on battery"))
-        await until(lambda: len(listener_of(service).by_country()) == 1)
+        await until(lambda: len(listener_of(service).offers.by_country()) == 1)
         answer = await service.call("GET", "/api/exits/coverage")
         assert [each["country"] for each in answer.body["countries"]] == ["xx"]
         await device.kill()
@@ -396,7 +396,7 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
 async def test_devices_are_told_the_next_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "NODES_SECONDS", 0.0)
+    monkeypatch.setattr(notices, "NODES_SECONDS", 0.0)
     for name in ("first", "next", "other"):
         (tmp_path / name).mkdir()
     paths = [own_certificate(tmp_path / name, 1_700_000_000) for name in ("first", "next", "other")]
@@ -462,8 +462,8 @@ def test_the_credentials_of_a_session_with_wishes_fit() -> None:
 async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: Service) -> None:
     """The device of this test holds to no limit, so it is the daemon that does."""
     rate = 400_000
-    attached = listener_of(service)._by_device[device_id(service)]
-    attached.limits = attached.limits._replace(bytes_per_second=rate)
+    attached = listener_of(service).roster.by_device[device_id(service)]
+    attached.grant(attached.limits._replace(bytes_per_second=rate))
     loop = asyncio.get_running_loop()
     async with targets.source(None) as target:
         begun = loop.time()
@@ -472,9 +472,9 @@ async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: 
         await asyncio.gather(*(client.receive(100_000) for client in clients))
         moved = sum([await used(service, *each) for each in buyers])
         assert 300_000 <= moved <= rate * (loop.time() - begun + 0.3)
-        attached.limits = attached.limits._replace(bytes_per_second=1)
+        attached.grant(attached.limits._replace(bytes_per_second=1))
         await asyncio.gather(*(client.receive(1) for client in clients))
-        attached.limits = attached.limits._replace(bytes_per_second=0)
+        attached.grant(attached.limits._replace(bytes_per_second=0))
         await asyncio.gather(*(client.receive(5_000_000) for client in clients))
         for client in clients:
             await client.close()
@@ -482,8 +482,8 @@ async def test_an_exit_goes_at_its_owners_speed_shared_by_all_sessions(service: 
 
 async def test_a_session_that_leaves_directly_minds_no_exit(tmp_path: Path) -> None:
     async with running_with_exit(tmp_path, all_leave=False) as service:
-        attached = listener_of(service)._by_device[device_id(service)]
-        attached.limits = attached.limits._replace(bytes_per_second=1)
+        attached = listener_of(service).roster.by_device[device_id(service)]
+        attached.grant(attached.limits._replace(bytes_per_second=1))
         _, bought = await buy(service)
         async with targets.source(5_000_000) as target:
             client = await reached(service, bought, target)
@@ -501,7 +501,7 @@ async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(
     monkeypatch.setattr(sessions, "REMEMBER_SECONDS", 0.0)
     service.wishes = "-country-xx-session-a"
     person, bought = await buy(service)
-    bindings = listener_of(service)._directory._bindings
+    bindings = listener_of(service)._base.services.directory._bindings
     async with targets.sink() as target:
         await answer_to(service, bought, target.port)
         assert list(bindings) == [bought.id]

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
@@ -15,7 +15,14 @@ from support.clients.story import buy, reached, used
 from support.daemons.mesh import all_know, linked, mesh_of, node_settings, nodes
 from support.daemons.service import Bought, Service, running
 from support.database import postgres
-from support.exits.device import NO_LIMITS, Consented, all_is_shared, consented, listener_of
+from support.exits.device import (
+    NO_LIMITS,
+    Consented,
+    Device,
+    all_is_shared,
+    consented,
+    listener_of,
+)
 from support.targets import targets
 
 from proxyctl.attach.network.lan import NEVER_PORTS, Guard
@@ -75,19 +82,26 @@ async def agent_of(
 
 async def carries_anything(service: Service, device: Consented) -> None:
     """Wait until a device is attached to a daemon, and let it carry to any port."""
-    listener = listener_of(service)
-    await until(lambda: listener.attached_here(device.device_id) is not None, "it is attached")
-    attached = listener.attached_here(device.device_id)
+    roster = listener_of(service).roster
+    await until(lambda: roster.attached_here(device.device_id) is not None, "it is attached")
+    attached = roster.attached_here(device.device_id)
     assert attached is not None
-    attached.limits = NO_LIMITS  # targets of tests are at any port
+    attached.grant(NO_LIMITS)  # targets of tests are at any port
     attached.say(NO_LIMITS)
-    listener.neighbours.changed(attached)
+    mesh_of(service).changed(attached)
 
 
 def loans_of(service: Service) -> Loans:
     loans = listener_of(service).loaner
     assert isinstance(loans, Loans)
     return loans
+
+
+async def attached_at(service: Service, device: Consented) -> Device:
+    """Attach a device, which knows no other node, and announce its limits."""
+    made = await device.attach(service)
+    mesh_of(service).changed(listener_of(service).roster.by_device[device.device_id])
+    return made
 
 
 async def may_carry(service: Service, device: Consented) -> None:
@@ -156,12 +170,12 @@ async def test_labels_keep_their_exit_on_every_node(url: str, tmp_path: Path) ->
             for number, each in enumerate(made)
         ]
         for service in services:
-            for attached in listener_of(service)._by_device.values():
-                listener_of(service).neighbours.changed(attached)
+            for attached in listener_of(service).roster.by_device.values():
+                mesh_of(service).changed(attached)
         await all_know(services, {each.device_id for each in made})
         for service in services:
             for each in made:
-                if listener_of(service).attached_here(each.device_id) is None:
+                if listener_of(service).roster.attached_here(each.device_id) is None:
                     await may_carry(service, each)
         _, bought = await buy(services[0])
         for label in range(12):  # in vain once in ten million times: four devices share them
@@ -204,31 +218,54 @@ async def test_a_withdrawn_exit_is_cut_on_every_node_by_a_notice(
 async def test_when_the_home_ends_the_next_connections_leave_elsewhere(
     url: str, tmp_path: Path
 ) -> None:
+    """The device attaches to no other node: a label would find it there."""
     async with nodes(url, tmp_path, 2) as services, targets.echo() as target:
         edge, other = services
         async with running(node_settings(url, tmp_path, 2)) as home:
             await linked([*services, home])
-            device = await consented(edge)
+            first, second = await consented(edge), await consented(edge)
             edge.wishes = f"{WISHES}-session-label"
             person, bought = await buy(edge)
-            attaching = agent_of(home, device, tmp_path / "agent")
-            await attaching.__aenter__()
-            await may_carry(edge, device)
+            early = await attached_at(home, first)
+            await may_carry(edge, first)
             client = await reached(edge, bought, target)
             await client.send(b"words")
             assert await client.receive(5) == b"words"
-            second = await consented(edge)
-            late = await second.attach(other)
-            listener_of(other).neighbours.changed(listener_of(other)._by_device[second.device_id])
+            late = await attached_at(other, second)
             await may_carry(edge, second)
         again = await reached(edge, bought, target)
         await again.send(b"more words")
         assert await again.receive(10) == b"more words"
-        assert len(late.dials) == 1
+        assert (len(early.dials), len(late.dials)) == (1, 1)
         await again.close()
         await client.close()
-        await attaching.__aexit__(None, None, None)
+        await early.kill()
         await late.kill()
+        await until(lambda: edge.daemon.gateway.connections == 0)
+        await all_is_shared(edge)
+        await edge.end(person, bought)
+        await edge.assert_audit()
+
+
+async def test_a_label_finds_its_exit_at_the_next_node_when_the_home_ends(
+    url: str, tmp_path: Path
+) -> None:
+    async with nodes(url, tmp_path, 1) as [edge], targets.echo() as target:
+        async with AsyncExitStack() as stack:
+            first, second = await consented(edge), await consented(edge)
+            edge.wishes = f"{WISHES}-session-label"
+            person, bought = await buy(edge)
+            async with running(node_settings(url, tmp_path, 1)) as home:
+                await linked([edge, home])
+                await stack.enter_async_context(agent_of(home, first, tmp_path / "agent"))
+                await may_carry(edge, first)
+                before = await head_of(edge, bought, target.port)
+                assert "X-Exit: country=xx" in before
+                other = await second.attach(edge, "127.9.0.1")
+            await carries_anything(edge, first)
+            assert await head_of(edge, bought, target.port) == before
+            assert other.dials == []
+            await other.kill()
         await until(lambda: edge.daemon.gateway.connections == 0)
         await all_is_shared(edge)
         await edge.end(person, bought)

@@ -53,7 +53,7 @@ LINGER_NOT = struct.pack("ii", 1, 0)
 def stalled_max(service: Service) -> int:
     """Return what may be on its way at most when one side does not read."""
     port = service.daemon.exit_port
-    is_secure = port is not None and port.listener.encrypts_all
+    is_secure = port is not None and port.listener._base.services.encrypts_all
     return STALLED_OF_SEVEN_MAX_BYTES if is_secure else STALLED_MAX_BYTES
 
 

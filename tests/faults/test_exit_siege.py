@@ -78,7 +78,7 @@ async def test_two_buyers_that_keep_each_exit_full_cannot_close_it(
     async with market_with_exits(tmp_path, monkeypatch, EXIT_COUNT) as (service, places):
         sessions = [(await buy(service))[1] for _ in range(2)]
         _, bought = await buy(service)
-        attached = list(listener_of(service)._by_device.values())
+        attached = list(listener_of(service).roster.by_device.values())
         places_in_all = sum(each.limits.connections for each in attached)
 
         async with besieged(Hostile(service, sessions, places), {trickle: 70}):
@@ -89,7 +89,7 @@ async def test_two_buyers_that_keep_each_exit_full_cannot_close_it(
             await until(
                 lambda: all(
                     each.places.has(
-                        "newcomer", each.limits.connections, 0, each.now(), datagrams=False
+                        "newcomer", each.limits.connections, 0, each.load.now(), datagrams=False
                     )
                     for each in attached
                 ),

@@ -72,10 +72,10 @@ async def agent_of(
 async def attached(service: Service, device: Consented) -> None:
     """Wait until a device can carry a connection to any port."""
     listener = listener_of(service)
-    await until(lambda: device.device_id in listener._by_device, "it is attached")
-    exit_ = listener._by_device[device.device_id]
-    exit_.limits = NO_LIMITS  # targets of tests are at any port
-    listener._attached[exit_.attachment][1].send(NO_LIMITS)
+    await until(lambda: device.device_id in listener.roster.by_device, "it is attached")
+    exit_ = listener.roster.by_device[device.device_id]
+    exit_.grant(NO_LIMITS)  # targets of tests are at any port
+    listener.roster.control_of(exit_).send(NO_LIMITS)
     await until(lambda: len(exit_.pool) > 0, "a connection waits")
 
 

@@ -1,143 +1,50 @@
-"""One exit that is attached: its control, its connections that wait for a target, and its dials.
+"""One exit that is attached: its identity, its state, and its parts.
 
-Theory of operation
--------------------
-An exit keeps work connections open ahead of need (`Pool`). Each came with a ticket that was handed
-out over the control connection, waits in the poller, and is used once: it is taken for a dial, a
-`Dial` frame with its number goes out over the control connection, and a `Dialled` frame with that
-number comes back. From then on the connection is the target's socket of an ordinary relay: the
-stream has no bytes of ours, so it is spliced, half-closed and reset like any other.
-
-`Park` gives the exit the number of connections that shall wait, and the exit opens a new one for
-each that was taken:
-
-    clamp(rate of dials x 2 round trips, rounded up, + 1 + dials that wait for one, least, most)
-
-So a burst finds enough connections until new ones arrive, and an exit that was unused for a while
-keeps none. `ParkedBudget` bounds the connections that wait, over all exits.
-
-A translator of addresses on the way forgets silent connections without telling anybody. So what
-waits has keep-alives, and is closed, which the exit replaces, before it gets old.
+`pool` has its connections that wait, `location` its place and addresses, `terms` its price and
+limits, `load` its connections and bytes, and `pulse` its last sign of life. `TRANSITIONS` has the
+arrows between its states.
 """
 
-import math
-import socket
 from collections.abc import Callable
-from hashlib import sha256
-from hmac import compare_digest
-from secrets import token_bytes
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from market.base.networks import Address, counted_network
+from market.base.networks import Address
 from proxyctl.protocol.frames import (
     CALLS,
-    PING_BYTES,
-    SECURE_TICKETS,
-    TICKET_BYTES,
     Associate,
     Capacity,
     Dial,
     Dialled,
-    Encrypt,
     Frame,
     Limits,
     Outcome,
-    Park,
-    Ping,
-    Tickets,
 )
-from proxyctl.protocol.policy import is_global
-from proxyd.counters import ExitCounters
+from proxyd.exits.attached.load import Carried, Load
+from proxyd.exits.attached.location import Location
+from proxyd.exits.attached.pool import Asker, Parked, Pool
+from proxyd.exits.attached.pulse import Pulse
+from proxyd.exits.attached.terms import TLS_PORT, Terms
 from proxyd.exits.choosing.directory import Place as Where
 from proxyd.exits.choosing.places import Place, Places
 from proxyd.loop.deadlines import Expiring
-from proxyd.loop.poller import READS, Watcher
-from proxyd.loop.reactor import Reactor
-from proxyd.metering.pace import Pace
 
 if TYPE_CHECKING:
-    import asyncio
+    from proxyd.metering.pace import Pace
 
-# What an exit opens at once to its daemon when it is used much: more makes carriers suspicious,
-# and weak routers run out of ports.
-PARKED_MAX: Final = 16
-# An exit that nobody has used for so long keeps no connection open: its next dial takes a round
-# trip more.
-IDLE_SECONDS: Final = 600.0
-# Carriers forget what is silent after five minutes and more; a keep-alive each minute is rarely
-# lost on the way, and a connection that is no older was alive when the exit opened it.
-PARKED_SECONDS: Final = 300.0
-KEEPALIVE_SECONDS: Final = 60
-KEEPALIVE_PAUSE_SECONDS: Final = 10
-KEEPALIVE_TRIES: Final = 3
-# Tickets that are handed out beyond those wanted: for connections that were lost before they came.
-TICKETS_SPARE: Final = 4
-TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
-RATE_SECONDS: Final = 5.0  # over which dials are counted: a burst is remembered so long
-ID_CHARACTERS: Final = 12  # no two exits share them by chance, and nobody learns the device's name
 ATTACHMENT_BITS: Final = 64
 # Why an exit that is let go of takes the buyers' connections with it: it is not there any more, or
 # must not carry anything. Those of one whose control was lost go on until they end themselves, or
 # their device may carry nothing any more.
 HARMLESS: Final = frozenset(("lost", "attached_again", "stopping"))
 SILENT_BEATS: Final = 3  # one heartbeat may be lost, and the next be late
-RTT_MOST_SECONDS: Final = 2.0  # who answers late on purpose gets no more connections for it
-SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
-ALMOST_NOTHING: Final = 0.05  # of a connection: what is left of a rate long after the last dial
-FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
-NO_PORTS: Final = (0,)  # the account and the device allow no port in common
-TLS_PORT: Final = 443  # what goes there cannot be changed unseen
 HELD: Final = "paused in the account"
 CROWDED: Final = "too many devices' connections leave from the same network"
-SEEN_MAX: Final = 16  # as many as an agent keeps
 STANDBY: Final = "another device on the same line carries connections"
 WANDERING: Final = "its connections leave from changing addresses"
 UNPROVEN: Final = "it was not looked at yet"
 
 _CONNECTED: Final = Outcome.CONNECTED
-_SOL_SOCKET: Final = socket.SOL_SOCKET
-_SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
-_SO_OOBINLINE: Final = socket.SO_OOBINLINE
-_IPPROTO_TCP: Final = socket.IPPROTO_TCP
-_TCP_NODELAY: Final = socket.TCP_NODELAY
-_TCP_KEEPIDLE: Final = socket.TCP_KEEPIDLE
-_TCP_KEEPINTVL: Final = socket.TCP_KEEPINTVL
-_TCP_KEEPCNT: Final = socket.TCP_KEEPCNT
-
-
-class Asker(Protocol):
-    """A dial that wants one connection of an exit, and then its answer."""
-
-    __slots__ = ()
-
-    @property
-    def buyer(self) -> str:
-        """Whose dial it is: buyers that wait for connections of an exit take turns."""
-
-    def take(self, parked: "Parked") -> None:
-        """Own a connection that it has waited for."""
-
-    def answer(self, dialled: Dialled) -> None:
-        """Hear how the exit's dial went."""
-
-    def lose(self) -> None:
-        """Hear that the exit is gone."""
-
-
-class Carried(Protocol):
-    """A buyer's connection that goes through an exit."""
-
-    __slots__ = ()
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """How many bytes it has relayed so far, from the client and to it."""
-
-    def yields_at(self) -> float:
-        """Return when it gives way to others if it moves nothing until then (loop time)."""
-
-    def abort(self) -> None:
-        """Cut it at once, after giving back what was not delivered."""
 
 
 class Carrier(Protocol):
@@ -166,297 +73,95 @@ class Adopted(Carried, Protocol):
         """Go through an exit from now on that is attached here, by the same device."""
 
 
-@final
-class ParkedBudget:
-    """How many connections all exits together may have waiting.
+class State(IntEnum):
+    """Where an exit is.
 
-    Args:
-        most: that number; may be replaced.
+    OPEN: it takes connections, as long as it has a place. RESTING: it stays attached and takes
+    none: its device or its owner has paused it, or it has no place to sell. GONE: it is not
+    attached any more.
     """
 
-    __slots__ = ("most", "wanted")
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.wanted = 0
+    OPEN = 0
+    RESTING = 1
+    GONE = 2
 
 
-@final
-class Parked(Watcher):
-    """A work connection that waits for a target, and then for the exit to reach it.
+TRANSITIONS: Final = {
+    State.OPEN: (State.RESTING, State.GONE),
+    State.RESTING: (State.OPEN, State.GONE),
+    State.GONE: (),
+}
 
-    It is watched all the while. Before it is taken nothing may come but its end; after that what
-    comes is the target's, and stays in the kernel until the relay has it.
-
-    Args:
-        pool: where it waits.
-        number: its ticket's.
-        sock: owned from here on.
-        since: when it began to wait (loop time, seconds).
-    """
-
-    __slots__ = ("_pool", "is_taken", "number", "since", "sock")
-
-    def __init__(self, pool: "Pool", number: int, sock: socket.SocketType, since: float) -> None:
-        self._pool = pool
-        self.number = number
-        self.sock = sock
-        self.since = since
-        self.is_taken = False
-
-    def ready(self, events: int) -> None:
-        """See `Watcher.ready`."""
-        if events & READS and not self.is_taken:
-            self._pool.drop(self)
-
-    def fail(self, _error: Exception) -> None:
-        """See `Watcher.fail`."""
-        if not self.is_taken:
-            self._pool.drop(self)
+# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+_OPEN: Final = State.OPEN
+_RESTING: Final = State.RESTING
+_GONE: Final = State.GONE
 
 
 @final
-class Pool:
-    """The connections of one exit that wait, the tickets for more, and the dials that wait for one.
+class Agent:
+    """The agent of one exit, as orders go out to it.
+
+    `pool` has its connections that wait, `secure` those under TLS, if it can do that. `dials` are
+    the orders that it has not answered. `knows_nodes` says that it was sent where else it may
+    attach.
 
     Args:
-        reactor: what the sockets of the loop share.
-        send: takes a frame for the exit.
-        budget: how many all exits may have waiting.
-        counters: count them.
-        is_secure: whether those that wait are under TLS.
+        pool: its connections that wait.
+        send: takes a frame for it.
     """
 
-    __slots__ = (
-        "_asked",
-        "_budget",
-        "_counters",
-        "_first_ticket",
-        "_is_open",
-        "_is_secure",
-        "_next_ticket",
-        "_parked",
-        "_rate",
-        "_rated_at",
-        "_reactor",
-        "_send",
-        "_tickets",
-        "_waiting",
-        "rtt",
-        "used_at",
-    )
+    __slots__ = ("dials", "knows_nodes", "pool", "secure", "send")
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        send: Callable[[Frame], None],
-        budget: ParkedBudget,
-        counters: ExitCounters,
-        *,
-        is_secure: bool = False,
-    ) -> None:
-        self._is_open = False
-        self._is_secure = is_secure
-        self._reactor = reactor
-        self._send = send
-        self._budget = budget
-        self._counters = counters
-        self._parked: list[Parked] = []  # the oldest first; few, and most exits have one
-        self._tickets: dict[int, bytes] = {}  # the oldest first
-        self._first_ticket = SECURE_TICKETS if is_secure else 1
-        self._next_ticket = self._first_ticket
-        # By buyer: whose turn is next comes first, and of each the first come.
-        self._waiting: dict[str, dict[Asker, None]] = {}
-        self._asked = 0
-        self._rate = 0.0
-        self._rated_at = self.used_at = reactor.loop.time()
-        self.rtt = FIRST_RTT_SECONDS
+    def __init__(self, pool: Pool, send: Callable[[Frame], None]) -> None:
+        self.pool = pool
+        self.send = send
+        self.secure: Pool | None = None
+        self.dials: dict[int, Asker] = {}
+        self.knows_nodes = False
 
-    def __len__(self) -> int:
-        return len(self._parked)
+    def add_secure(self, pool: Pool) -> None:
+        """Keep connections under TLS in a second pool."""
+        self.secure = pool
 
-    @property
-    def loop(self) -> "asyncio.AbstractEventLoop":
-        """The event loop of its connections."""
-        return self._reactor.loop
-
-    @property
-    def waiting(self) -> int:
-        """How many dials wait for a connection."""
-        return sum(map(len, self._waiting.values()))
-
-    def open(self) -> None:
-        """Ask the exit for its first connections."""
-        self._refill()
-
-    def admits(self, number: int, ticket: bytes) -> bool:
-        """Say whether a ticket is one that was handed out; it is none any more then."""
-        expected = self._tickets.get(number)
-        if expected is None or not compare_digest(expected, ticket):
-            return False
-        del self._tickets[number]
-        return True
-
-    def park(self, number: int, sock: socket.SocketType) -> None:
-        """Keep a connection, or give it to the dial that has waited longest.
-
-        Args:
-            number: its ticket's.
-            sock: owned from here on.
-
-        Raises:
-            OSError: it has broken meanwhile; the caller still owns it.
-        """
-        prepare(sock)
-        parked = Parked(self, number, sock, self._reactor.loop.time())
-        asker = self._next()
-        if asker is not None:
-            parked.is_taken = True
-            self._reactor.poller.watch(sock.fileno(), parked)
-            self._refill()
-            asker.take(parked)
-            return
-        if len(self._parked) >= PARKED_MAX:  # more than the exit was ever asked for
-            self._close(self._parked.pop(0))
-        self._parked.append(parked)
-        self._counters.parked += 1
-        self._reactor.poller.watch(sock.fileno(), parked)
-        self._refill()
-
-    def take(self, asker: Asker) -> Parked | None:
-        """Return a connection, the caller's from here on; None: the asker will be given one."""
-        now = self.used_at = self._reactor.loop.time()
-        self._decay(now)
-        self._rate += 1 / RATE_SECONDS
-        if not self._parked:
-            self._waiting.setdefault(asker.buyer, {})[asker] = None
-            self._refill()
-            return None
-        parked = self._parked.pop()  # the youngest: the least likely to be dead
-        self._counters.parked -= 1
-        parked.is_taken = True
-        self._refill()
-        return parked
-
-    def has_used(self, number: int) -> bool:
-        """Say whether a ticket's connection may have been given an order."""
-        is_issued = self._first_ticket <= number < self._next_ticket and number not in self._tickets
-        return is_issued and all(each.number != number for each in self._parked)
-
-    def stop_waiting(self, asker: Asker) -> None:
-        """Forget about a dial that may be waiting."""
-        waiting = self._waiting.get(asker.buyer)
-        if waiting is not None:
-            waiting.pop(asker, None)
-            if not waiting:
-                del self._waiting[asker.buyer]
-
-    def _next(self) -> Asker | None:
-        """Return the dial whose turn it is: buyers take turns, however many dials one has."""
-        for buyer in self._waiting:
-            waiting = self._waiting.pop(buyer)
-            asker = next(iter(waiting))
-            del waiting[asker]
-            if waiting:
-                self._waiting[buyer] = waiting  # behind all others
-            return asker
-        return None
-
-    def drop(self, parked: Parked) -> None:
-        """Close a connection that has ended, or says something before it was asked to."""
-        self._parked.remove(parked)
-        self._close(parked)
+    def told_nodes(self) -> None:
+        """Note that it was sent where else it may attach."""
+        self.knows_nodes = True
 
     def tend(self) -> None:
-        """Close what has got old, and ask for as many as are needed by now."""
-        if not self._is_open:  # nobody has wanted one yet
-            return
-        now = self._reactor.loop.time()
-        while self._parked and self._parked[0].since + PARKED_SECONDS <= now:
-            self._close(self._parked.pop(0))
-        self._decay(now)
-        if len(self._parked) < self._asked:  # tickets may have been lost on the way
-            self._issue(self._asked - len(self._parked))
-        self._ask(self._wanted())
+        """Close connections that have got old, and ask for as many as are needed by now."""
+        self.pool.tend()
+        if self.secure is not None:
+            self.secure.tend()
+
+    def has_ordered(self, number: int) -> bool:
+        """Say whether the connection of this number may have been given an order."""
+        pools = (self.pool, self.secure)
+        return any(pool is not None and pool.has_used(number) for pool in pools)
+
+    def interrupt(self) -> None:
+        """Notify its dials that it takes nothing any more; what waits is kept."""
+        dials, self.dials = self.dials, {}
+        self.pool.dismiss()
+        if self.secure is not None:
+            self.secure.dismiss()
+        for asker in dials.values():
+            asker.lose()
 
     def close(self) -> None:
-        """Close all that wait, and tell the dials that wait for one; closing twice is harmless."""
-        self._budget.wanted -= self._asked
-        self._asked = 0
-        self._tickets.clear()
-        while self._parked:
-            self._close(self._parked.pop(0))
-        self.dismiss()
-
-    def dismiss(self) -> None:
-        """Tell the dials that wait for a connection that none will come."""
-        waiting, self._waiting = self._waiting, {}
-        for askers in waiting.values():
-            for asker in askers:
-                asker.lose()
-
-    def _close(self, parked: Parked) -> None:
-        self._counters.parked -= 1
-        self._reactor.poller.forget(parked.sock.fileno())
-        parked.sock.close()
-
-    def _decay(self, now: float) -> None:
-        self._rate *= math.exp((self._rated_at - now) / RATE_SECONDS)
-        self._rated_at = now
-
-    def _wanted(self) -> int:
-        """Return how many connections shall wait, as far as all exits together leave room."""
-        is_idle = self.used_at + IDLE_SECONDS <= self._rated_at
-        least = 0 if is_idle else 1
-        waiting = self.waiting
-        wanted = math.ceil(self._rate * 2 * self.rtt - ALMOST_NOTHING) + least + waiting
-        room = self._budget.most - (self._budget.wanted - self._asked)
-        # A dial that waits gets a connection all the same: it does not wait, but is taken at once.
-        return max(0, min(wanted, PARKED_MAX, max(room, waiting)))
-
-    def _refill(self) -> None:
-        """Tell the exit if more shall wait than before, with tickets for them.
-
-        Fewer are asked for by `tend` alone, unless there are too many: one burst is often followed
-        by another.
-        """
-        self._is_open = True
-        has_room = self._budget.wanted <= self._budget.most
-        self._ask(max(self._wanted(), self._asked) if has_room else self._wanted())
-
-    def _ask(self, wanted: int) -> None:
-        if len(self._tickets) < wanted:
-            self._issue(wanted + TICKETS_SPARE - len(self._tickets))
-        if wanted != self._asked:
-            self._budget.wanted += wanted - self._asked
-            self._asked = wanted
-            self._send(Encrypt(wanted) if self._is_secure else Park(wanted))
-
-    def _issue(self, count: int) -> None:
-        first, self._next_ticket = self._next_ticket, self._next_ticket + count
-        tickets = tuple(token_bytes(TICKET_BYTES) for _ in range(count))
-        self._tickets.update(zip(range(first, first + count), tickets, strict=True))
-        while len(self._tickets) > TICKETS_KEPT:
-            del self._tickets[next(iter(self._tickets))]
-        self._send(Tickets(first, tickets))
+        """Notify its dials that it is gone, and close what waits; twice is harmless."""
+        self.pool.close()
+        if self.secure is not None:
+            self.secure.close()
+        self.interrupt()
 
 
-# More than 12 fields: who it is, as the directory looks at it for each choice, and what is under
-# way through it.
 @final
 class Attached(Carrier, Expiring):
     """An exit.
 
-    `text` is what buyers are told of it. `since` is when it attached (UTC, in milliseconds),
-    `features` are what its agent and its owner offer beside the rest. `relays` are the buyers'
-    connections that go through it. `heard_at` is when it last sent anything (loop time, seconds).
-    `paused` is why the device takes nothing now, empty when it does; `is_held` says that its owner
-    has paused it in the account, `knows_nodes` that it was told where else it may attach. One that
-    is not `is_proven` carries port 443 alone. Connections of one that `is_elsewhere` leave from
-    another line than it is attached from; `astray` is why it has no place to sell for that, empty
-    when it has one. `seen` are its public addresses, as far as they are known.
-    `secure` has its connections that wait under TLS, if it can do that. `places` says which buyers
-    have its places.
+    `since` is when it attached (UTC, in milliseconds), `features` are what its agent and its owner
+    offer beside the rest. `address` is where its connections leave, as far as that is known.
 
     Args:
         attachment: its number, which its work connections name.
@@ -464,10 +169,9 @@ class Attached(Carrier, Expiring):
         owner_id: whose.
         min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
         place: where it is.
-        network: what it is counted by.
-        address: as the daemon sees it; later, from which its connections leave.
-        granted: what it is used for at most, by the account; replaced when that changes, and `pace`
-            with it.
+        network: it is counted by this.
+        address: as the daemon sees it.
+        granted: what it is used for at most, by the account.
         pool: its connections that wait.
         send: takes a frame for it.
         beat: called when a heartbeat is due.
@@ -476,44 +180,17 @@ class Attached(Carrier, Expiring):
 
     __slots__ = (
         "_beat",
-        "_capacity",
-        "_connections_elsewhere",
-        "_day",
-        "_ended_bytes",
-        "_granted",
-        "_limits",
-        "_near",
-        "_ping",
-        "_pinged_at",
-        "_send",
-        "_yesterdays_bytes",
+        "_state",
         "address",
-        "astray",
+        "agent",
         "attachment",
         "device_id",
-        "dials",
         "features",
-        "heard_at",
-        "is_elsewhere",
-        "is_gone",
-        "is_held",
-        "is_proven",
-        "is_spent",
-        "knows_nodes",
-        "min_price_per_gb",
-        "network",
-        "now",
-        "owner_id",
-        "pace",
-        "paused",
-        "place",
-        "places",
-        "pool",
-        "relays",
-        "secure",
-        "seen",
+        "load",
+        "location",
+        "pulse",
         "since",
-        "text",
+        "terms",
     )
 
     def __init__(
@@ -533,253 +210,276 @@ class Attached(Carrier, Expiring):
     ) -> None:
         self.attachment = attachment
         self.device_id = device_id
-        self.owner_id = owner_id
-        self.min_price_per_gb = min_price_per_gb
-        self.place = place
-        self.network = network
         self.address = address
-        self._granted = self._limits = granted
-        self._capacity: Capacity | None = None
-        self.pace = Pace(pool.loop, granted.bytes_per_second)
-        self.pool = pool
-        self.dials: dict[int, Asker] = {}
-        self.relays: dict[Carried, Place | None] = {}
-        self.places = Places()
-        self.paused = ""
-        self.secure: Pool | None = None
         self.features: tuple[str, ...] = ()
-        self.text = describe(device_id, place)
         self.since = 0
-        self.knows_nodes = False
-        self.is_held = False
-        self.is_proven = True
-        self.is_elsewhere = False
-        self.astray = ""
-        self.seen: tuple[Address, ...] = ()
-        self._near: frozenset[str] = frozenset()  # the networks of `seen`
-        self.learn(address)
-        self.is_spent = False
-        self.is_gone = False
-        self._send = send
+        self.agent = Agent(pool, send)
+        self.location = Location(device_id, place, network)
+        self.location.learn(address)
+        self.terms = Terms(pool.loop, owner_id, min_price_per_gb, granted)
+        self.load = Load(now)
+        self.pulse = Pulse(send, now)
+        self._state = _OPEN
         self._beat = beat
-        self._connections_elsewhere = 0
-        self._ended_bytes = 0  # of relays that are over
-        self._yesterdays_bytes = 0  # of all relays, up to the beginning of the day
-        self._day = 0
-        self.now = now
-        self.heard_at = now()
-        self._ping: bytes | None = None
-        self._pinged_at = 0.0
+
+    # --- who and where it is -------------------------------------------------------------------
 
     @property
-    def granted(self) -> Limits:
-        """The limits of the account, which the device is sent."""
-        return self._granted
+    def owner_id(self) -> str:
+        """Whose it is."""
+        return self.terms.owner_id
 
     @property
-    def limits(self) -> Limits:
-        """The tighter limits of the account and the device."""
-        return self._limits
+    def place(self) -> Where:
+        """Where it is."""
+        return self.location.place
 
-    @limits.setter
-    def limits(self, granted: Limits) -> None:
-        self._granted = granted
-        self._limits = narrowed(granted, self._capacity)
-        self.pace.change(granted.bytes_per_second)
+    @property
+    def network(self) -> str:
+        """The network that it is counted by."""
+        return self.location.network
 
-    def take_in(self, capacity: Capacity | None) -> None:
-        """Keep to the limits of the device; None if it has sent none."""
-        self._capacity = capacity
-        self._limits = narrowed(self._granted, capacity)
-        self.places.reports_ends = capacity is not None
+    @property
+    def text(self) -> str:
+        """Its description for buyers."""
+        return self.location.text
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its connections leave from another line than it is attached from."""
+        return self.location.is_elsewhere
+
+    def leave_from(
+        self, address: Address, place: Where, network: str, *, is_elsewhere: bool
+    ) -> None:
+        """Be counted where its connections leave; not while it is in the directory."""
+        self.address = address
+        self.location.move(self.device_id, place, network, is_elsewhere=is_elsewhere)
+
+    def stray(self, words: str) -> None:
+        """Have no place to sell, and why; "": have one."""
+        self.location.stray(words)
+        self._settle()
+
+    def permitted(self, host: tuple[Address, ...] | str) -> tuple[Address, ...] | str:
+        """Return the addresses of a target without those of the exit itself."""
+        return self.location.permitted(host, makes_calls=CALLS in self.features)
+
+    # --- its state -----------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
         """Whether it may be chosen, as long as it has a place."""
-        return not (self.paused or self.is_held or self.astray)
+        return self._state is _OPEN
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is not attached any more."""
+        return self._state is _GONE
 
     @property
     def why_not(self) -> str:
         """Why it may not be chosen, on other nodes either; "" if it may."""
-        if self.astray:
-            return self.astray
-        if self.is_proven or self.may_ask(TLS_PORT):
-            return self.paused or (HELD if self.is_held else "")
+        terms = self.terms
+        if self.location.astray:
+            return self.location.astray
+        if terms.is_proven or terms.may_ask(TLS_PORT):
+            return terms.paused or (HELD if terms.is_held else "")
         return UNPROVEN
 
-    def leave_from(self, address: Address, place: Where, network: str) -> None:
-        """Be counted where its connections leave; not while it is in the directory."""
-        self.address, self.place, self.network = address, place, network
-        self.text = describe(self.device_id, place)
+    def join(self, since: int, features: tuple[str, ...], capacity: Capacity | None) -> None:
+        """Begin: `features` are what its agent offers, and `capacity` the limits of the device."""
+        self.since = since
+        self.features = features
+        self.terms.take_in(capacity)
+        self.load.places.reports_ends = capacity is not None
 
-    def learn(self, address: Address) -> None:
-        """Add a public address of the exit: its router may show private pages there."""
-        if is_global(address) and address not in self.seen:
-            self.seen = (*self.seen[1 - SEEN_MAX :], address)
-            self._near = frozenset(counted_network(str(each)) for each in self.seen)
+    def pause(self, words: str) -> None:
+        """Take nothing, because the device says so; "": take connections again."""
+        self.terms.pause(words)
+        self._settle()
 
-    def permitted(self, host: tuple[Address, ...] | str) -> tuple[Address, ...] | str:
-        """Return the addresses of a target without those of the exit itself.
+    def hold(self, *, is_held: bool) -> None:
+        """Take nothing while its owner has paused it in the account."""
+        self.terms.hold(is_held=is_held)
+        self._settle()
 
-        An older agent that is attached by IPv6 does not know its IPv4 address, and does not refuse
-        it.
-        """
-        if isinstance(host, str) or not self.seen:
-            return host
-        is_blind = CALLS not in self.features and all(each.version == 6 for each in self.seen)
-        near = self._near
-        return tuple(
-            each
-            for each in host
-            if not (is_blind and each.version == 4) and counted_network(str(each)) not in near
-        )
+    def _settle(self) -> None:
+        """Be open or rest, as the reasons for a rest are now."""
+        terms = self.terms
+        rests = terms.paused or terms.is_held or self.location.astray
+        state = _RESTING if rests else _OPEN
+        if state is not self._state and self._state is not _GONE:
+            self._to(state)
+
+    def _to(self, state: State) -> None:
+        assert state in TRANSITIONS[self._state]  # noqa: S101 - half an exit helps nobody
+        self._state = state
+
+    # --- its limits ----------------------------------------------------------------------------
+
+    @property
+    def granted(self) -> Limits:
+        """The limits of the account, which the device is sent."""
+        return self.terms.granted
+
+    @property
+    def limits(self) -> Limits:
+        """The tighter limits of the account and the device."""
+        return self.terms.limits
+
+    @property
+    def min_price_per_gb(self) -> int:
+        """The least price of a session, in micro-USD per GB."""
+        return self.terms.min_price_per_gb
+
+    @property
+    def pace(self) -> "Pace":
+        """Its speed, which its connections share."""
+        return self.terms.pace
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether it carries more than port 443."""
+        return self.terms.is_proven
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The only ports of targets that a buyer may ask it for; none for any."""
+        return tuple(self.terms.limits.ports) if self.terms.is_proven else (TLS_PORT,)
+
+    def allows(self, port: int) -> bool:
+        """Say whether a buyer may ask it for a port of targets."""
+        return self.terms.allows(port)
+
+    def grant(self, granted: Limits) -> None:
+        """Be used for so much at most from now on, by the account."""
+        self.terms.grant(granted)
+
+    def change(self, limits: Limits, features: tuple[str, ...], min_price_per_gb: int) -> None:
+        """Be offered otherwise from now on, as another node has announced it."""
+        self.features = features
+        self.terms.grant(limits)
+        self.terms.set_price(min_price_per_gb)
+
+    # --- its places ----------------------------------------------------------------------------
+
+    @property
+    def places(self) -> Places:
+        """Its places, and the buyers that have them."""
+        return self.load.places
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its bytes of the day are used up."""
+        return self.load.is_spent
 
     @property
     def has_place(self) -> bool:
         """Whether it takes one more connection now."""
-        most = self._limits.connections
-        taken = self.places.taken + self._connections_elsewhere
-        return not (self.is_spent or self.is_gone) and (not most or taken < most)
+        most = self.terms.limits.connections
+        is_usable = not (self.load.is_spent or self._state is _GONE)
+        return is_usable and (not most or self.load.taken < most)
 
     def has_place_for(self, buyer: str, *, datagrams: bool) -> bool:
         """Say whether it takes one more connection of a buyer now."""
-        if self.is_spent or self.is_gone:
+        load = self.load
+        if load.is_spent or self._state is _GONE:
             return False
-        return self.places.has(
-            buyer, self._most, self._associations_max, self.now(), datagrams=datagrams
+        return load.places.has(
+            buyer, self._most, self.terms.associations, load.now(), datagrams=datagrams
         )
 
     def take_place(self, buyer: str, *, datagrams: bool) -> Place:
         """Take a place for a dial of a buyer; what gives way for it is cut."""
-        return self.places.take(
-            buyer, self._most, self._associations_max, self.now(), datagrams=datagrams
+        load = self.load
+        return load.places.take(
+            buyer, self._most, self.terms.associations, load.now(), datagrams=datagrams
         )
 
     @property
     def _most(self) -> int:
         """How many connections from here it takes; 0 for any number."""
-        most = self._limits.connections
-        return max(1, most - self._connections_elsewhere) if most else 0
+        most = self.terms.limits.connections
+        return max(1, most - self.load.connections_elsewhere) if most else 0
+
+    # --- its connections and bytes -------------------------------------------------------------
 
     @property
-    def _associations_max(self) -> int:
-        return 0 if self._capacity is None else self._capacity.associations
+    def relays(self) -> dict[Carried, Place | None]:
+        """The buyers' connections that go through it."""
+        return self.load.relays
 
-    def allows(self, port: int) -> bool:
-        """Say whether a buyer may ask it for a port of targets."""
-        return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
+    def begin(self, relay: Carried, place: Place | None = None) -> None:
+        """See `Carrier.begin`."""
+        self.load.begin(relay, place)
+
+    def end(self, relay: Carried) -> None:
+        """See `Carrier.end`."""
+        self.load.end(relay)
+
+    def carried_before(self, size: int, day: int) -> None:
+        """Count the bytes of the day with this number that it carried before it attached."""
+        self.load.carried_before(size, day)
+        self.spend(day)
+
+    def spend(self, day: int) -> None:
+        """Look whether the bytes of the day with this number are used up."""
+        self.load.spend(day, self.terms.limits.bytes_per_day)
+
+    # --- orders to its agent -------------------------------------------------------------------
 
     @property
-    def ports(self) -> tuple[int, ...]:
-        """The only ports of targets that a buyer may ask it for; none for any."""
-        return tuple(self.limits.ports) if self.is_proven else (TLS_PORT,)
+    def pool(self) -> Pool:
+        """Its connections that wait."""
+        return self.agent.pool
 
-    def may_ask(self, port: int) -> bool:
-        """Say whether its owner allows a port of targets."""
-        return not self.limits.ports or port in self.limits.ports
+    @property
+    def secure(self) -> Pool | None:
+        """Its connections that wait under TLS, if it can do that."""
+        return self.agent.secure
+
+    @property
+    def dials(self) -> dict[int, Asker]:
+        """The orders that it has not answered."""
+        return self.agent.dials
+
+    def say(self, frame: Frame) -> None:
+        """Send its agent a frame."""
+        self.agent.send(frame)
 
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:
-        """Have it connect one of its connections to a target; `by` is told how that went."""
-        self.dials[parked.number] = by
-        self._send(Dial(parked.number, host, port))
+        """Have it connect one of its connections to a target; `by` gets the answer."""
+        self.agent.dials[parked.number] = by
+        self.agent.send(Dial(parked.number, host, port))
 
     def order_datagrams(self, parked: Parked, by: Asker) -> None:
-        """Have it carry datagrams on one of its connections; `by` is told whether it does."""
-        self.dials[parked.number] = by
-        self._send(Associate(parked.number))
-
-    def tend(self) -> None:
-        """Close connections that have got old, and ask for as many as are needed by now."""
-        self.pool.tend()
-        if self.secure is not None:
-            self.secure.tend()
+        """Have it carry datagrams on one of its connections; `by` gets the answer."""
+        self.agent.dials[parked.number] = by
+        self.agent.send(Associate(parked.number))
 
     def forgo(self, number: int) -> None:
         """Care no more about an order."""
-        self.dials.pop(number, None)
+        self.agent.dials.pop(number, None)
 
     def answered(self, dialled: Dialled) -> bool:
-        """Hand an answer to the dial that waits for it; False when nobody does any more."""
-        asker = self.dials.pop(dialled.number, None)
+        """Hand an answer to the dial that waits for it; False if no dial does."""
+        asker = self.agent.dials.pop(dialled.number, None)
         if dialled.outcome is not _CONNECTED:
-            self.places.over(dialled.number)
+            self.load.places.over(dialled.number)
         if asker is None:
             return False
         asker.answer(dialled)
         return True
 
-    def has_ordered(self, number: int) -> bool:
-        """Say whether the connection of this number may have been given an order."""
-        pools = (self.pool, self.secure)
-        return any(pool is not None and pool.has_used(number) for pool in pools)
-
-    def say(self, frame: Frame) -> None:
-        """Send its agent a frame."""
-        self._send(frame)
-
-    # --- what it carries -----------------------------------------------------------------------
-
-    @property
-    def carried(self) -> int:
-        """How many bytes it has carried since it attached, and before that in the day."""
-        return self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
-
-    def carried_elsewhere(self, connections: int, size: int) -> None:
-        """Count what goes through it from other nodes: how many more connections, and bytes."""
-        self._connections_elsewhere += connections
-        self._ended_bytes += size
-
-    def begin(self, relay: Carried, place: Place | None = None) -> None:
-        """See `Carrier.begin`."""
-        self.relays[relay] = place
-        if place is None:
-            self.places.others += 1
-        else:
-            self.places.begin(place, relay)
-
-    def end(self, relay: Carried) -> None:
-        """See `Carrier.end`."""
-        if relay in self.relays:
-            place = self.relays.pop(relay)
-            if place is None:
-                self.places.others -= 1
-            else:
-                self.places.leave(place, self.now())
-        self._ended_bytes += sum(relay.traffic)
-
-    def carried_before(self, size: int, day: int) -> None:
-        """Count what it has carried before it attached, of the day with this number."""
-        self._ended_bytes, self._day, self._yesterdays_bytes = size, day, 0
-        self.spend(day)
-
-    def spend(self, day: int) -> None:
-        """Look whether it has carried what it may in a day.
-
-        Args:
-            day: the number of the day.
-        """
-        carried = self.carried
-        if day != self._day:
-            self._day, self._yesterdays_bytes = day, carried
-        most = self.limits.bytes_per_day
-        self.is_spent = bool(most) and carried - self._yesterdays_bytes >= most
-
     # --- is it there? --------------------------------------------------------------------------
-
-    def ping(self) -> None:
-        """Ask whether it is there, unless it is asked already."""
-        if self._ping is None:
-            self._ping = token_bytes(PING_BYTES)
-            self._pinged_at = self.now()
-            self._send(Ping(self._ping))
 
     def ponged(self, payload: bytes) -> bool:
         """Measure the round trip; False for an answer to no question."""
-        if payload != self._ping:
+        seconds = self.pulse.ponged(payload)
+        if seconds is None:
             return False
-        self._ping = None
-        measured = min(self.heard_at - self._pinged_at, RTT_MOST_SECONDS)
-        self.pool.rtt += SRTT_SHARE * (measured - self.pool.rtt)
+        self.agent.pool.demand.measure(seconds)
         return True
 
     def timed_out(self) -> None:
@@ -789,63 +489,15 @@ class Attached(Carrier, Expiring):
     # --- the end -------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Let its dials know that it takes nothing any more; what waits is kept."""
-        dials, self.dials = self.dials, {}
-        self.pool.dismiss()
-        if self.secure is not None:
-            self.secure.dismiss()
-        for asker in dials.values():
-            asker.lose()
+        """Notify its dials that it takes nothing any more; what waits is kept."""
+        self.agent.interrupt()
 
     def close(self) -> None:
-        """Let its dials know that it is gone, and close what waits; twice is harmless."""
-        self.is_gone = True
-        self.pool.close()
-        if self.secure is not None:
-            self.secure.close()
-        self.interrupt()
+        """Notify its dials that it is gone, and close what waits; twice is harmless."""
+        if self._state is not _GONE:
+            self._to(_GONE)
+        self.agent.close()
 
     def cut(self) -> None:
         """Cut the buyers' connections that go through it."""
-        for relay in tuple(self.relays):
-            relay.abort()
-
-
-def describe(device_id: str, place: Where) -> str:
-    """Return what a buyer is told of an exit: where it is, and a word that tells it from others."""
-    parts = (
-        ("country", place.country),
-        ("state", place.state),
-        ("city", place.city),
-        ("asn", str(place.asn or "")),
-        ("kind", place.kind),
-        ("id", sha256(device_id.encode()).hexdigest()[:ID_CHARACTERS]),
-    )
-    return "; ".join(f"{name}={value}" for name, value in parts if value)
-
-
-def narrowed(limits: Limits, capacity: Capacity | None) -> Limits:
-    """Return the tighter one of each limit: the account's or the device's."""
-    if capacity is None:
-        return limits
-    connections, ports = limits.connections, limits.ports
-    if capacity.connections:
-        connections = min(connections or capacity.connections, capacity.connections)
-    if capacity.ports:
-        both = tuple(each for each in capacity.ports if not ports or each in ports)
-        ports = both or NO_PORTS
-    return limits._replace(connections=connections, ports=ports)
-
-
-def prepare(sock: socket.SocketType) -> None:
-    """Set what a connection needs that may wait long, and then carries a stream.
-
-    Raises:
-        OSError: it has broken.
-    """
-    sock.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
-    sock.setsockopt(_SOL_SOCKET, _SO_OOBINLINE, 1)  # or a byte is left out of the stream
-    sock.setsockopt(_SOL_SOCKET, _SO_KEEPALIVE, 1)
-    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPINTVL, KEEPALIVE_PAUSE_SECONDS)
-    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPCNT, KEEPALIVE_TRIES)
+        self.load.cut()

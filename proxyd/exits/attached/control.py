@@ -1,14 +1,26 @@
 """The control connection of an exit: frames over TLS, as long as it is attached.
 
-It says hello, the marketplace is asked whether it may attach, and from then on orders go out and
-answers come in. Whatever it sends is bounded: it pays for bytes out of an allowance that grows with
-time, and with each order that it is given.
+Theory of operation
+-------------------
+An exit says hello, and the marketplace says whether it may attach. From then on orders go out and
+answers come in. A worker also says hello, and a work connection sends its preface instead; both
+are handed over. `TRANSITIONS` has the arrows:
+
+    SILENT -> GREETING -> ASKED -> ATTACHED -> CLOSED -> OVER
+           -> PREFACE  -> ASKED                           (handed over: OVER at once)
+
+What a frame does depends on the state: `_ACTIONS` has all that are allowed in each. Any other frame
+ends the connection.
+
+The bytes of a client are bounded: it pays for them out of an allowance that grows with time, and
+with each order that it gets.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, Protocol, cast, final
 
 from market.base.errors import MarketError
@@ -31,10 +43,11 @@ from proxyctl.protocol.frames import (
     Pong,
     Preface,
     Sorry,
-    State,
     Tunnel,
     encode,
 )
+from proxyctl.protocol.frames import State as ExitState
+from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import Attached
 from proxyd.wire.links import is_link
 from storage.engines.errors import StoreError, level_of
@@ -57,6 +70,14 @@ OLDEST_PROTOCOL: Final = 1
 AGAIN_SECONDS: Final = 60  # for what passes: it may try again then
 SOON_SECONDS: Final = 5
 PAUSED: Final = "exit_paused"
+# How much more an exit may send for a frame that it has to answer.
+_ANSWERS: Final = {
+    Dial: ANSWER_BYTES,
+    Associate: ANSWER_BYTES,
+    Ping: ANSWER_BYTES,
+    For: ANSWER_BYTES,
+    Lend: 2 * ANSWER_BYTES,
+}
 
 _logger = logging.getLogger("exits")
 
@@ -191,83 +212,147 @@ class Authority(Protocol):
         """
 
 
+class Members(Protocol):
+    """Takes exits in and lets them go, as their control connections say."""
+
+    def attach(self, control: "Control", grant: ExitGrant, hello: Hello) -> None:
+        """Take an exit in, or refuse it by `Control.refuse`."""
+
+    def lost(self, attached: Attached, reason: str) -> None:
+        """Act on the end of a control connection: its exit is gone."""
+
+    def paused(self, attached: Attached, words: str) -> None:
+        """Have an exit take nothing from now on, or take connections again."""
+
+    def changed(self, attached: Attached, grant: ExitGrant) -> None:
+        """Apply what the marketplace says of an exit by now."""
+
+    def suspected(self, attached: Attached, kind: str, evidence: str) -> None:
+        """Pass on an act of an exit that is not honest: its kind and the evidence."""
+
+
+class Holder(Protocol):
+    """Knows the control connections that are open."""
+
+    def known(self, control: "Control") -> None:
+        """Count one that has attached as a stranger no more."""
+
+    def over(self, control: "Control") -> None:
+        """Forget one that is over; called once."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlServices:
-    """What all control connections share.
+    """Collaborators of all control connections.
 
-    `attach` takes an exit in, or refuses it by `Control.refuse`. `lost` hears why one is gone,
-    `paused` that it takes nothing any more, or takes connections again, `changed` what the
-    marketplace says of it by now, `suspected` what it did that no honest one does: the kind, and
-    what shows it. `spawn` runs a task that is ended with the listener. `welcome`
-    takes the connection of another node over, with what it has begun with, or says that it is none.
-    `loaner` returns who lends exits to other nodes. `admit` takes a work connection under TLS over,
-    with what has come behind its preface. `tunnel` takes a worker in, or refuses it.
+    `counters` count refusals. `spawn` runs a task that is ended with the listener. `admit`
+    takes over a work connection under TLS, with the bytes behind its preface. `tunnel` takes a
+    worker in, or refuses it. `welcome` takes the connection of another node over, with its first
+    bytes, or returns False for another client.
     """
 
     loop: asyncio.AbstractEventLoop
     authority: Authority
-    attach: Callable[["Control", ExitGrant, Hello], None]
-    lost: Callable[[Attached, str], None]
-    paused: Callable[[Attached, str], None]
-    changed: Callable[[Attached, ExitGrant], None]
-    refused: Callable[[str], None]
-    suspected: Callable[[Attached, str, str], None]
+    members: Members
+    counters: ExitCounters
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    loaner: Loaner
     admit: Callable[["Control", Preface, bytes], None]
     tunnel: Callable[["Control", Tunnel], None]
-    spawn: Callable[[Coroutine[Any, Any, None]], None]
     welcome: Callable[[asyncio.Transport, bytes], bool]
-    loaner: Callable[[], Loaner]
 
 
-# More than 12 fields: the connection, what it may still send, and how far it has come.
+class State(IntEnum):
+    """Where a control connection is.
+
+    SILENT: nothing has come. PREFACE: it is a work connection, and a part of its preface is
+    missing. GREETING: it sends frames, and has not said hello. ASKED: it has said everything, and
+    is looked up. ATTACHED: its exit is attached. CLOSED: it was let go of, and its last words may
+    still go out. OVER: its socket is closed, or handed over.
+    """
+
+    SILENT = 0
+    PREFACE = 1
+    GREETING = 2
+    ASKED = 3
+    ATTACHED = 4
+    CLOSED = 5
+    OVER = 6
+
+
+TRANSITIONS: Final = {
+    State.SILENT: (State.PREFACE, State.GREETING, State.CLOSED),
+    State.PREFACE: (State.ASKED, State.CLOSED),
+    State.GREETING: (State.ASKED, State.CLOSED),
+    State.ASKED: (State.ATTACHED, State.CLOSED, State.OVER),
+    State.ATTACHED: (State.CLOSED,),
+    State.CLOSED: (State.OVER,),
+    State.OVER: (),
+}
+
+# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+_SILENT: Final = State.SILENT
+_PREFACE: Final = State.PREFACE
+_GREETING: Final = State.GREETING
+_ASKED: Final = State.ASKED
+_ATTACHED: Final = State.ATTACHED
+_CLOSED: Final = State.CLOSED
+_OVER: Final = State.OVER
+
+
 class Control(asyncio.Protocol):
     """One control connection.
 
     `attached` is set while its exit is attached. `began` is when it came (loop time, seconds).
-    `is_over` says that its socket is closed.
 
     Args:
         services: what all of them share.
         address: where it comes from.
-        over: called once, when the connection is over.
+        holder: knows the connections that are open.
     """
 
     __slots__ = (
         "_allowance",
         "_allowed_at",
         "_beginning",
-        "_has_greeted",
-        "_has_heard",
-        "_is_closed",
-        "_over",
+        "_holder",
         "_reader",
         "_services",
+        "_state",
         "_timer",
         "_transport",
         "address",
         "attached",
         "began",
-        "is_over",
     )
 
-    def __init__(
-        self, services: ControlServices, address: str, over: Callable[["Control"], None]
-    ) -> None:
+    def __init__(self, services: ControlServices, address: str, holder: Holder) -> None:
         self._services = services
-        self._over = over
+        self._holder = holder
+        self._state = _SILENT
         self._reader = FrameReader()
-        self._beginning = b""  # of what is a work connection
+        self._beginning = b""  # of the preface of a work connection
         self._allowance = float(BURST_BYTES)
         self._allowed_at = services.loop.time()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._has_greeted = False
-        self._has_heard = False
-        self._is_closed = False
         self.address = address
         self.attached: Attached | None = None
         self.began = self._allowed_at
-        self.is_over = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was let go of."""
+        return self._state >= _CLOSED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its socket is closed, or handed over."""
+        return self._state is _OVER
+
+    def _to(self, state: State) -> None:
+        assert state in TRANSITIONS[self._state]  # noqa: S101 - half a connection helps nobody
+        self._state = state
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -276,79 +361,85 @@ class Control(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        if not self._has_heard:
-            self._has_heard = True
-            if data[:1] != WORK and is_link(data):
-                self._hand_over(data)
-                return
-        now = self._services.loop.time()
-        if self._allowance < BURST_BYTES:
-            more = (now - self._allowed_at) * BYTES_PER_SECOND
-            self._allowance = min(self._allowance + more, BURST_BYTES)
-        self._allowed_at = now
-        self._allowance -= len(data)
-        if self._allowance < 0:
-            self.cut("flood")
+        if self._state is _SILENT and data[:1] != WORK and is_link(data):
+            self._become_link(data)
+            return
+        if self.is_closed or not self._pay(len(data)):
+            return
+        if self._state is _SILENT:
+            self._to(_PREFACE if data[:1] == WORK else _GREETING)
+        if self._state is _PREFACE:
+            self._read_preface(data)
             return
         if self.attached is not None:
-            self.attached.heard_at = now
-        elif self._beginning or (data[:1] == WORK and not self._has_greeted):
-            self._begin_work(data)
-            return
+            self.attached.pulse.hear(self._allowed_at)
         try:
             for frame in self._reader.receive_data(data):
                 self._act(frame)
-                if self._is_closed:
+                if self._state >= _CLOSED:
                     return
         except FrameError as error:
             _logger.info("exit at %s: cut: it has sent %s", self.address, error)
             self.cut("violation")
 
-    def _begin_work(self, data: bytes) -> None:
-        """It is a work connection: read its preface."""
+    def _pay(self, size: int) -> bool:
+        """Subtract a size from the allowance; cut the connection and return False below zero."""
+        now = self._services.loop.time()
+        if self._allowance < BURST_BYTES:
+            more = (now - self._allowed_at) * BYTES_PER_SECOND
+            self._allowance = min(self._allowance + more, BURST_BYTES)
+        self._allowed_at = now
+        self._allowance -= size
+        if self._allowance < 0:
+            self.cut("flood")
+            return False
+        return True
+
+    def _read_preface(self, data: bytes) -> None:
+        """Read the preface of a work connection, which is handed over or cut then."""
         self._beginning += data
         if len(self._beginning) >= PREFACE.size:
-            self._has_greeted = True
+            self._to(_ASKED)
             preface, rest = self._beginning[: PREFACE.size], self._beginning[PREFACE.size :]
             self._services.admit(self, Preface.decode(preface), rest)
 
-    def hand_over(self) -> asyncio.Transport:
-        """Return its transport, which is somebody else's from here on; this is over."""
-        assert self._transport is not None  # noqa: S101 - it has received something
-        transport, self._transport = self._transport, None
-        self._is_closed = self.is_over = True
-        self._stop_timer()
-        self._over(self)
-        return transport
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self.is_over = True
-        self._close("lost")
-        self._over(self)
-
-    def _hand_over(self, data: bytes) -> None:
-        """It is no exit, but another node, or says so."""
+    def _become_link(self, data: bytes) -> None:
+        """Hand over the connection of another node, or of a client that says so."""
         transport = self._transport
-        if self._is_closed or transport is None:
+        if transport is None:
             return
         if not self._services.welcome(transport, data):
             _logger.warning("exit at %s: cut: it is no node of this service", self.address)
             self.cut("not a node")
             return
         self._close("a node")
-        self.is_over = True
-        self._over(self)
+        self._end()
+
+    def hand_over(self) -> asyncio.Transport:
+        """Return its transport, which is somebody else's from here on; this is over."""
+        assert self._transport is not None  # noqa: S101 - it has received something
+        transport, self._transport = self._transport, None
+        self._stop_timer()
+        self._end()
+        return transport
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        if not self.is_over:  # or it was handed over, and is lost before it has its new protocol
+            self._close("lost")
+            self._end()
+
+    def _end(self) -> None:
+        """Count it no more: its socket is closed, or handed over."""
+        self._to(_OVER)
+        self._holder.over(self)
 
     def send(self, frame: Frame) -> None:
         """Send a frame; an exit that does not read is cut."""
         transport = self._transport
-        if self._is_closed or transport is None:
+        if self.is_closed or transport is None:
             return
-        if isinstance(frame, (Dial, Associate, Ping, For)):
-            self._allowance += ANSWER_BYTES
-        elif isinstance(frame, Lend):
-            self._allowance += 2 * ANSWER_BYTES
+        self._allowance += _ANSWERS.get(type(frame), 0)
         transport.write(encode(frame))
         if transport.get_write_buffer_size() > WAITING_MAX_BYTES:
             # Later: whoever gives an order must not find the exit gone before it was given.
@@ -362,10 +453,10 @@ class Control(asyncio.Protocol):
             words: for its owner.
             retry_seconds: when to come again; 0 for not before something was changed.
         """
-        if self._is_closed:
+        if self.is_closed:
             return
         if self.attached is None:
-            self._services.refused(code)
+            self._services.counters.refused[code] += 1
         self.send(Sorry(code, words, retry_seconds))
         transport = self._transport
         self._close(code)
@@ -375,10 +466,10 @@ class Control(asyncio.Protocol):
 
     def cut(self, reason: str) -> None:
         """Close at once."""
-        if self._is_closed:
+        if self.is_closed:
             return
         if self.attached is None:
-            self._services.refused(reason)
+            self._services.counters.refused[reason] += 1
         self._close(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -398,48 +489,65 @@ class Control(asyncio.Protocol):
         if self.attached is not None:
             self._services.spawn(self._check(self.attached))
 
-    def accepted(self) -> None:
-        """It is attached: it has said hello in time."""
+    def accepted(self, attached: Attached) -> None:
+        """Belong to an exit from now on: it has said hello in time."""
         self._stop_timer()
+        self._to(_ATTACHED)
+        self.attached = attached
+        self._holder.known(self)
+
+    # --- what a frame does ---------------------------------------------------------------------
 
     def _act(self, frame: Frame) -> None:
-        attached = self.attached
-        if isinstance(frame, Ping):
-            self.send(Pong(frame.payload))
-        elif attached is None:
-            self._greet(frame)
-        elif isinstance(frame, Dialled):
-            self._dialled(attached, frame)
-        elif isinstance(frame, Over):
-            attached.places.over(frame.number)
-        elif isinstance(frame, Pong):
-            attached.ponged(frame.payload)
-        elif isinstance(frame, (For, Lent)):
-            self._services.loaner().agent_said(attached, frame)
-        elif isinstance(frame, State):
-            self._allowance -= STATE_BYTES
-            if self._allowance < 0:
-                self.cut("flood")
-            else:
-                self._services.paused(attached, frame.paused)
-        else:
+        action = _ACTIONS[self._state].get(type(frame))
+        if action is not None:
+            action(self, frame)
+        elif self._state is _ATTACHED:
             raise FrameError(f"a frame of the type {type(frame).__name__}, which is the daemon's")
-
-    def _greet(self, frame: Frame) -> None:
-        """Take a hello, of an exit or of a worker."""
-        if self._has_greeted or not isinstance(frame, (Hello, Tunnel)):
-            raise FrameError("something else than one hello before it was attached")
-        self._has_greeted = True
-        if isinstance(frame, Tunnel):
-            self._services.tunnel(self, frame)
         else:
-            self._services.spawn(self._authorize(frame))
+            raise FrameError("something else than one hello before it was attached")
 
-    def _dialled(self, attached: Attached, frame: Dialled) -> None:
+    def _on_ping(self, frame: Ping) -> None:
+        self.send(Pong(frame.payload))
+
+    def _on_hello(self, frame: Hello) -> None:
+        self._to(_ASKED)
+        self._services.spawn(self._authorize(frame))
+
+    def _on_tunnel(self, frame: Tunnel) -> None:
+        self._to(_ASKED)
+        self._services.tunnel(self, frame)
+
+    def _on_dialled(self, frame: Dialled) -> None:
         """An exit says how an order went; that it has none under this number is a lie."""
-        if not attached.answered(frame) and not attached.has_ordered(frame.number):
+        attached = self._exit
+        if not attached.answered(frame) and not attached.agent.has_ordered(frame.number):
             words = f"{frame.outcome.name} for {frame.number}, which has no order"
-            self._services.suspected(attached, "unasked", words)
+            self._services.members.suspected(attached, "unasked", words)
+
+    def _on_over(self, frame: Over) -> None:
+        self._exit.places.over(frame.number)
+
+    def _on_pong(self, frame: Pong) -> None:
+        self._exit.ponged(frame.payload)
+
+    def _on_loan(self, frame: For | Lent) -> None:
+        self._services.loaner.agent_said(self._exit, frame)
+
+    def _on_state(self, frame: ExitState) -> None:
+        self._allowance -= STATE_BYTES
+        if self._allowance < 0:
+            self.cut("flood")
+        else:
+            self._services.members.paused(self._exit, frame.paused)
+
+    @property
+    def _exit(self) -> Attached:
+        """Its exit, while that is attached."""
+        assert self.attached is not None  # noqa: S101 - the state says so
+        return self.attached
+
+    # --- what the marketplace says -------------------------------------------------------------
 
     async def _authorize(self, hello: Hello) -> None:
         """Ask whether the exit may attach, and attach it."""
@@ -447,14 +555,14 @@ class Control(asyncio.Protocol):
             self.refuse("version_too_old", "This program is too old for the service; update it.", 0)
             return
         grant = await self._granted(self._services.authority.authorize(hello.token, hello.terms))
-        if grant is not None and not self._is_closed:
-            self._services.attach(self, grant, hello)
+        if grant is not None and not self.is_closed:
+            self._services.members.attach(self, grant, hello)
 
     async def _check(self, attached: Attached) -> None:
         """Ask again; an exit that may not be attached any more is let go of with its relays."""
         grant = await self._granted(self._services.authority.current(attached.device_id))
-        if grant is not None and not self._is_closed:
-            self._services.changed(attached, grant)
+        if grant is not None and not self.is_closed:
+            self._services.members.changed(attached, grant)
 
     async def _granted(self, answer: Coroutine[Any, Any, ExitGrant]) -> ExitGrant | None:
         """Return what the marketplace says, or refuse and return None."""
@@ -478,14 +586,34 @@ class Control(asyncio.Protocol):
     def _close(self, reason: str) -> None:
         """Let go of the exit; only the first call counts."""
         self._stop_timer()
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self._to(_CLOSED)
         attached, self.attached = self.attached, None
         if attached is not None:
-            self._services.lost(attached, reason)
+            self._services.members.lost(attached, reason)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+# The action for each frame, by the state; pings are answered as soon as frames are read.
+_ACTIONS: Final[dict[State, dict[type[Frame], Callable[[Control, Any], None]]]] = {
+    State.GREETING: {
+        Ping: Control._on_ping,
+        Hello: Control._on_hello,
+        Tunnel: Control._on_tunnel,
+    },
+    State.ASKED: {Ping: Control._on_ping},
+    State.ATTACHED: {
+        Ping: Control._on_ping,
+        Dialled: Control._on_dialled,
+        Over: Control._on_over,
+        Pong: Control._on_pong,
+        For: Control._on_loan,
+        Lent: Control._on_loan,
+        ExitState: Control._on_state,
+    },
+}

@@ -57,7 +57,8 @@ from proxyd.egress.exit import Cancellable
 from proxyd.egress.lookup import Answer, Lookup, known
 from proxyd.egress.names import canonical, is_number
 from proxyd.egress.resolve import Resolver
-from proxyd.exits.attached.attached import Asker, Attached, Carrier, Parked, Pool
+from proxyd.exits.attached.attached import Attached, Carrier
+from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.choosing.directory import ANY_PORT, NO_FEATURES, Missing
 from proxyd.exits.choosing.places import Place
 from proxyd.exits.nodes.borrowing import Lendable
@@ -701,23 +702,23 @@ class ExitDial(Cancellable, Expiring):
     def _ask(self) -> None:
         """Ask the exit whether it is there."""
         attached = self._tried[-1]
-        self._asked_at = attached.now()
-        attached.ping()
+        self._asked_at = attached.load.now()
+        attached.pulse.ping()
         self._wait(_patience(attached) / 2, self._look)
 
     def _look(self) -> None:
-        """Look whether the exit has said anything since it was asked."""
+        """Look whether the exit has sent anything since the question."""
         attached = self._tried[-1]
-        if attached.now() >= self._due + LATE_SECONDS:
+        if attached.load.now() >= self._due + LATE_SECONDS:
             self._wait(LATE_SECONDS, self._look)
             return
-        if attached.heard_at < self._asked_at:
+        if attached.pulse.heard_at < self._asked_at:
             self._silent(attached)
             return
         first = next(iter(self._attempts))
         self._wait(ASK_AGAIN_SECONDS, self._ask)
         if first.is_waiting:
-            if attached.now() >= first.began + PARKED_WAIT_SECONDS:
+            if attached.load.now() >= first.began + PARKED_WAIT_SECONDS:
                 self._no_connection(first)
         elif not self._has_hedged:
             self._has_hedged = True
@@ -727,12 +728,12 @@ class ExitDial(Cancellable, Expiring):
             hedge = _Attempt(self, attached, self._pool_of(attached))
             self._attempts[hedge] = None
             hedge.start()
-        elif attached.now() >= first.began + UNANSWERED_SECONDS and self._failure is None:
+        elif attached.load.now() >= first.began + UNANSWERED_SECONDS and self._failure is None:
             self._unanswered(attached)
 
     def _silent(self, attached: Attached) -> None:
         """The exit says nothing: try another one, at once or when it has had its time."""
-        left = self._asked_at + SILENCE_SECONDS - attached.now()
+        left = self._asked_at + SILENCE_SECONDS - attached.load.now()
         if left <= 0:
             self.lost(next(iter(self._attempts)))
             return
@@ -844,7 +845,7 @@ class ExitDial(Cancellable, Expiring):
             self._exits.reactor.poller.forget(outcome.fileno())
             outcome.close()
             if via is not None and via.place is not None and isinstance(via.attached, Attached):
-                via.attached.places.leave(via.place, via.attached.now())
+                via.attached.places.leave(via.place, via.attached.load.now())
 
     def _release(self) -> None:
         """Stop everything that is under way."""
@@ -880,7 +881,7 @@ class _Attempt(Asker):
             self._place = attached.take_place(dial.buyer, datagrams=dial.is_datagrams)
         self._parked: Parked | None = None
         self.attached = attached
-        self.began = attached.now()
+        self.began = attached.load.now()
         self.is_overdue = False
 
     @property
@@ -938,7 +939,7 @@ class _Attempt(Asker):
             parked.sock.close()
         place, self._place = self._place, None
         if place is not None:
-            self.attached.places.leave(place, self.attached.now())
+            self.attached.places.leave(place, self.attached.load.now())
 
 
 def seen_address(known: Address, claimed: Address | None) -> Address:
@@ -966,5 +967,5 @@ def _name(host: str) -> str:
 
 def _patience(attached: Attached) -> float:
     """Return how long an exit may take to answer, in seconds."""
-    patience = max(PATIENCE_LEAST_SECONDS, PATIENCE_ROUND_TRIPS * attached.pool.rtt)
+    patience = max(PATIENCE_LEAST_SECONDS, PATIENCE_ROUND_TRIPS * attached.pool.demand.rtt)
     return min(patience, PATIENCE_MOST_SECONDS)

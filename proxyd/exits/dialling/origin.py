@@ -12,7 +12,7 @@ An older agent makes the call as an order, and only in the family by which it at
 An exit recognises this question, and could send this one connection another way. Buyers find it
 then: `GET /ip` tells them the same. A second number in the other direction would change nothing,
 because a proxy passes both on. So a call never improves the position of an exit
-(`ExitListener.leaves_from`), and no buyer's connection reaches the port (`own_ports.py`).
+(`Origins.leaves_from`), and no buyer's connection reaches the port (`own_ports.py`).
 """
 
 import asyncio

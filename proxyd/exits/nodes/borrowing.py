@@ -24,14 +24,8 @@ from market.base.networks import Address
 from proxyctl.protocol.frames import Dialled, Limits, Pong, decode_whole, encode
 from proxyctl.protocol.frames import Frame as AgentFrame
 from proxyd.counters import ExitCounters
-from proxyd.exits.attached.attached import (
-    ATTACHMENT_BITS,
-    HARMLESS,
-    SILENT_BEATS,
-    Attached,
-    ParkedBudget,
-    Pool,
-)
+from proxyd.exits.attached.attached import ATTACHMENT_BITS, HARMLESS, SILENT_BEATS, Attached
+from proxyd.exits.attached.pool import ParkedBudget, Pool
 from proxyd.exits.choosing.directory import Place
 from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.reactor import Reactor
@@ -148,7 +142,7 @@ class _Loan:
     def report(self) -> None:
         """Tell the home how much goes through the exit from here, if that has changed."""
         attached = self.attached
-        counts = len(attached.relays), attached.carried
+        counts = len(attached.relays), attached.load.carried
         if counts != self._reported:
             self._reported = counts
             self.link.send(Carrying(self.number, *counts))
@@ -158,7 +152,7 @@ class _Loan:
         attached = self.attached
         pool = attached.pool
         is_used = attached.relays or attached.dials or pool.waiting
-        return not is_used and pool.used_at + seconds <= attached.now()
+        return not is_used and pool.demand.used_at + seconds <= attached.load.now()
 
 
 # More than 12 fields: what it was given, and the loans by all that they are known by.
@@ -246,9 +240,7 @@ class Borrowing:
         """A home says something else of an exit."""
         loan = self._by_device.get(entry.device_id)
         if loan is not None and loan.entry is entry:
-            loan.attached.limits = entry.limits
-            loan.attached.features = entry.features
-            loan.attached.min_price_per_gb = entry.min_price_per_gb
+            loan.attached.change(entry.limits, entry.features, entry.min_price_per_gb)
 
     def borrowed(self, link: NodeLink, frame: Borrowed) -> None:
         """A home does not lend an exit, or not any more."""
@@ -266,7 +258,7 @@ class Borrowing:
         if loan is None:
             return
         attached, said = loan.attached, decode_whole(frame.frame)
-        attached.heard_at = attached.now()
+        attached.pulse.hear(attached.load.now())
         if isinstance(said, Dialled):
             attached.answered(said)
         elif isinstance(said, Pong):
@@ -289,7 +281,7 @@ class Borrowing:
         reactor, loan = self._reactor, _Loan(entry)
         attachment = self._fresh()
         pool = Pool(reactor, loan.send, self._budget, self._counters)
-        pool.rtt += entry.rtt
+        pool.demand.add_way(entry.rtt)
         attached = Attached(
             attachment,
             entry.device_id,
@@ -304,7 +296,7 @@ class Borrowing:
             self._beat,
             reactor.loop.time,
         )
-        attached.features = entry.features
+        attached.change(entry.limits, entry.features, entry.min_price_per_gb)
         loan.attached = entry.borrowed = attached
         self._by_device[entry.device_id] = loan
         self._by_attachment[attachment] = loan
@@ -340,13 +332,13 @@ class Borrowing:
         if loan.is_idle(IDLE_SECONDS):
             self._return(loan, "idle")
             return
-        silence = attached.now() - attached.heard_at
+        silence = attached.load.now() - attached.pulse.heard_at
         if silence >= SILENT_BEATS * self._beats.seconds:
             self._return(loan, "lost")
             return
         loan.report()
         attached.pool.tend()
-        attached.ping()
+        attached.pulse.ping()
         self._beats.add(attached)
 
     def _return(self, loan: _Loan, reason: str) -> None:

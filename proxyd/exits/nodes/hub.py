@@ -24,8 +24,12 @@ class Port(Protocol):
     def nodes_changed(self) -> None:
         """There are other nodes than before where devices may attach."""
 
-    def keep_detached(self, attached: Attached) -> None:
-        """Look after an exit that is gone while connections through it go on."""
+
+class Detached(Protocol):
+    """The exits that are gone while connections through them go on."""
+
+    def keep(self, attached: Attached) -> None:
+        """Look after one from now on."""
 
 
 class Lender(Protocol):
@@ -59,12 +63,17 @@ class NodeHub:
 
     def __init__(self) -> None:
         self._ports: list[Port] = []
+        self._detached: list[Detached] = []
         self._lenders: list[Lender] = []
         self._labels: list[Labels] = []
 
     def join_port(self, port: Port) -> None:
         """Notify a port of exits from now on."""
         self._ports.append(port)
+
+    def join_detached(self, detached: Detached) -> None:
+        """Hand over the exits that are gone from now on."""
+        self._detached.append(detached)
 
     def join_lender(self, lender: Lender) -> None:
         """Notify the loans of exits from now on."""
@@ -92,9 +101,9 @@ class NodeHub:
             port.nodes_changed()
 
     def keep_detached(self, attached: Attached) -> None:
-        """See `Port.keep_detached`."""
-        for port in self._ports:
-            port.keep_detached(attached)
+        """See `Detached.keep`."""
+        for detached in self._detached:
+            detached.keep(attached)
 
     # --- loans ---------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class _Loan:
 
     def carrying(self, connections: int, size: int) -> None:
         """Note what goes through the exit from the borrower."""
-        self.attached.carried_elsewhere(connections - self.connections, size - self.size)
+        self.attached.load.carried_elsewhere(connections - self.connections, size - self.size)
         self.connections, self.size = connections, size
 
 
@@ -238,12 +238,12 @@ class Lending:
         self._unreached.pop(loan.borrower, None)
         while len(self._unreached) >= UNREACHED_MAX:
             del self._unreached[next(iter(self._unreached))]
-        self._unreached[loan.borrower] = loan.attached.now() + UNREACHED_SECONDS
+        self._unreached[loan.borrower] = loan.attached.load.now() + UNREACHED_SECONDS
 
     def _is_unreached(self, attached: Attached, frame: Borrow) -> bool:
         """Say whether an exit could not reach a borrower just now."""
         until = self._unreached.get((attached.attachment, frame.host, frame.port), 0.0)
-        return attached.now() < until
+        return attached.load.now() < until
 
     def _end(self, loan: _Loan) -> None:
         link, device_id = loan.link, loan.frame.device_id

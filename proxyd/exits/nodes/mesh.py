@@ -158,7 +158,7 @@ class Mesh:
     def state(self, device_id: str) -> str | None:
         """Return why a device carries nothing at another node, "" if it does, None if it is away.
 
-        In the words of `ExitListener.state`.
+        In the words of `Offers.state`.
         """
         remote = self.find(device_id)
         if remote is None:
@@ -173,7 +173,7 @@ class Mesh:
         """Tell the other nodes where devices attach here, and by which certificate."""
         self._door = door
 
-    # --- what is attached here: see `listener.Neighbours` --------------------------------------
+    # --- what is attached here: see `neighbours.Neighbours` --------------------------------------
 
     def since(self, device_id: str) -> int:
         """Return when a device attaches here that does so now: later than anywhere before."""

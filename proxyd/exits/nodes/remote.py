@@ -3,7 +3,9 @@
 from typing import Final, final
 
 from proxyctl.protocol.frames import SECURE, Limits
-from proxyd.exits.attached.attached import TLS_PORT, Attached, describe
+from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.location import describe
+from proxyd.exits.attached.terms import TLS_PORT
 from proxyd.exits.choosing.directory import Place
 from proxyd.exits.nodes.link import Link
 from proxyd.wire.links import AnnouncedExit
@@ -131,5 +133,5 @@ def announcement(attached: Attached) -> AnnouncedExit:
             *(each for each in attached.features if each != SECURE),
             *((ELSEWHERE,) if attached.is_elsewhere else ()),
         ),
-        round(attached.pool.rtt * MICROS),
+        round(attached.pool.demand.rtt * MICROS),
     )

@@ -288,7 +288,7 @@ class OtherProcess(LineEnd):
     def _adopted(self, told: Relaying) -> "AwayRelay":
         relay = AwayRelay(self, told.number, Place(*told.place), told.size)
         relay.device_id = told.device_id
-        self._desk.listener.adopt(told.device_id, relay)
+        self._desk.listener.detached.adopt(told.device_id, relay)
         return relay
 
     def _end(self, number: int) -> None:
@@ -296,7 +296,7 @@ class OtherProcess(LineEnd):
         if relay.attached is not None:
             relay.attached.end(relay)
         else:
-            self._desk.listener.disown(relay.device_id, relay)
+            self._desk.listener.detached.disown(relay.device_id, relay)
 
 
 @final
@@ -393,7 +393,7 @@ class AwayRelay(Adopted):
     def begin(self, attached: Attached, place: TakenPlace | None) -> None:
         """Go through an exit from now on, in a place of it."""
         self._before = self.size
-        self._moved_at = attached.now()
+        self._moved_at = attached.load.now()
         self.attached = attached
         attached.begin(self, place)
 

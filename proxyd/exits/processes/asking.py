@@ -27,7 +27,8 @@ from msgspec import DecodeError
 
 from market.base.networks import Address
 from proxyd.egress.exit import Cancellable
-from proxyd.exits.attached.attached import Carried, Carrier
+from proxyd.exits.attached.attached import Carrier
+from proxyd.exits.attached.load import Carried
 from proxyd.exits.choosing.directory import ANY_PORT
 from proxyd.exits.choosing.places import Place
 from proxyd.exits.dialling.dial import Buyer, Done, Via, Ways

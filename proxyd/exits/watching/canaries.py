@@ -214,7 +214,7 @@ class Canaries:
         if self._origins is not None:
             self._schedule(attached, now, 0, self._look_where)
         if self._pages:
-            attached.is_proven = attached.device_id in self._proven
+            attached.terms.prove(is_proven=attached.device_id in self._proven)
             self._schedule(attached, max(now, self._proven.get(attached.device_id, 0.0)), 0)
 
     def suspect(self, attached: Attached, kind: str, evidence: str) -> None:
@@ -349,7 +349,9 @@ class Canaries:
             self._gate.prove(attached)  # the operator is told, and nobody is kept out for it
             raise Unknown("no page can be fetched from here")
         half = self._later if attached.is_proven else self._first
-        pages = [page for page in half if page in self._truths and attached.may_ask(page.port)]
+        pages = [
+            page for page in half if page in self._truths and attached.terms.may_ask(page.port)
+        ]
         if not pages:
             raise Unknown("its owner allows no port of a canary")
         silences: list[Finding] = []
@@ -443,11 +445,11 @@ class Canaries:
         """
         loop = self._loop
         asked = loop.time()
-        attached.ping()
+        attached.pulse.ping()
         while loop.time() < asked + ALIVE_SECONDS:
             if attached.is_gone:
                 break
-            if attached.heard_at >= asked:  # the loop's clock has milliseconds
+            if attached.pulse.heard_at >= asked:  # the loop's clock has milliseconds
                 return
             await asyncio.sleep(ALIVE_LOOK_SECONDS)
         raise Unknown("it is not there any more")

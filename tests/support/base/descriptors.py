@@ -51,7 +51,7 @@ def _of_clients(service: Service) -> int:
     port = service.daemon.exit_port
     parked = port.listener.counters.parked if port is not None else 0
     # Each under TLS is joined to a pair of sockets.
-    pairs = min(parked, len(port.listener._seals)) if port is not None else 0
+    pairs = min(parked, len(port.listener.seals)) if port is not None else 0
     return descriptors() - 2 * (
         pairs + parked + sum(home.counters.parked for home in service.homes)
     )

@@ -56,11 +56,17 @@ from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.attachments import Watch
 from proxyd.exits.attached.certificate import own_certificate
-from proxyd.exits.attached.listener import ExitListener
+from proxyd.exits.attached.listener import ExitBase, ExitListener, PortServices
+from proxyd.exits.attached.neighbours import Alone
+from proxyd.exits.attached.pool import ParkedBudget
+from proxyd.exits.attached.seals import Workers
 from proxyd.exits.choosing.directory import Directory, Missing, Place, Region
 from proxyd.exits.dialling.dial import Exits
-from proxyd.exits.nodes.lending import FEATURE
+from proxyd.exits.nodes.borrowing import Borrowing
+from proxyd.exits.nodes.lending import FEATURE, Lending
+from proxyd.exits.nodes.loans import Loans
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
 from proxyd.ops.listening import bound_port
@@ -468,6 +474,19 @@ class InOrder:
     def expire(self, now: float) -> None: ...
 
 
+def borrowing_of(base: ExitBase, reached_at: Callable[[], tuple[str, int]]) -> Borrowing:
+    """Return what borrows exits of other nodes for a port."""
+    services = base.services
+    return Borrowing(
+        services.reactor,
+        services.budget,
+        services.counters,
+        reached_at,
+        base.detached.keep,
+        base.limits.heartbeat_seconds,
+    )
+
+
 class Port:
     """The exits' port without the rest of a daemon: what attaches there may be chosen.
 
@@ -481,6 +500,8 @@ class Port:
         *,
         seconds: float = PATIENCE_SECONDS,
         directory: Directory[Attached] | None = None,
+        watch: Watch | None = None,
+        make_workers: Callable[[Reactor], Workers] = lambda _: None,
         **limits: Any,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -496,30 +517,56 @@ class Port:
             "arrivals": 100,
             "heartbeat_seconds": 15.0,
         }
-        self.listener = ExitListener(
+        exit_limits = ExitLimits(**{**bounds, **limits})
+        services = PortServices(
             self.reactor,
-            context_of(own_certificate(folder, 1_700_000_000)),
             self.devices,
             book,
             lambda _: Place(country="xx"),
-            ExitLimits(**{**bounds, **limits}),
             self.counters,
             lambda: 0,
+            Alone(lambda: 0),
+            ParkedBudget(exit_limits.parked),
+        )
+        base = ExitBase(services, exit_limits)
+        self.borrowing = borrowing_of(base, self.reached_at)
+        self.lending = Lending(base.roster)
+        self.loans = Loans(self.borrowing, self.lending)
+        self.workers = make_workers(self.reactor)
+        self.base = base
+        self.listener = ExitListener(
+            base,
+            context_of(own_certificate(folder, 1_700_000_000)),
+            self.loans,
+            watch,
+            self.workers,
         )
         self.policy = Policy(allow=["127.0.0.0/8"], blocked_ports=[25])
         self.resolver = Localhost("127.0.0.1")
-        self.exits = Exits(self.reactor, book, self.resolver, self.policy, seconds, self.counters)
+        self.exits = Exits(
+            self.reactor,
+            book,
+            self.resolver,
+            self.policy,
+            seconds,
+            self.counters,
+            borrower=self.loans,
+        )
         sock = socket.create_server(("127.0.0.1", 0), backlog=1000)
         self.port: int = sock.getsockname()[1]
         self.acceptor = Acceptor(
             loop,
             sock,
-            self.listener.welcome,
-            self.listener.shed,
+            self.listener.arrivals.welcome,
+            self.listener.arrivals.shed,
             logging.getLogger("exits"),
             socket.socket,
         )
         self._devices: list[Device] = []
+
+    def reached_at(self) -> tuple[str, int]:
+        """Return where this node says that work connections come in."""
+        return "127.0.0.1", self.port
 
     async def device(
         self, token: str = "device", address: str = "127.0.0.1", **changes: Any
@@ -551,7 +598,7 @@ class Port:
         self.exits.close()
         self.listener.close()
         await self.listener.wait_closed()
-        await until(lambda: self.listener.arrivals == 0)
+        await until(lambda: len(self.listener.arrivals) == 0)
         self.reactor.close()
 
 
@@ -586,8 +633,8 @@ class Consented:
         await device.attach(self.first)
         assert device.welcome is not None, device.sorry
         # Targets of tests are at any port, and more than a household would allow.
-        attached = listener._by_device[self.device_id]
-        attached.limits = NO_LIMITS._replace(paused=attached.granted.paused)
+        attached = listener.roster.by_device[self.device_id]
+        attached.grant(NO_LIMITS._replace(paused=attached.granted.paused))
         return device
 
 
@@ -695,9 +742,9 @@ async def agent_at(
     task = asyncio.get_running_loop().create_task(agent.run())
     try:
         await until(lambda: len(listener) == 1, "it is attached")
-        attached = listener._by_device[device.device_id]
-        attached.limits = NO_LIMITS
-        listener._attached[attached.attachment][1].send(NO_LIMITS)
+        attached = listener.roster.by_device[device.device_id]
+        attached.grant(NO_LIMITS)
+        listener.roster.control_of(attached).send(NO_LIMITS)
         await until(lambda: listener.counters.parked > 0, "a connection waits")
         yield attached
     finally:

@@ -1,7 +1,7 @@
 """Nodes that lend one another their exits: exits' ports, and links between them in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,10 +18,7 @@ from proxyctl.protocol.frames import FrameError, Limits
 from proxyctl.protocol.policy import Policy
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.certificate import FILE_NAME, fingerprint
-from proxyd.exits.attached.listener import ExitListener
 from proxyd.exits.choosing.directory import Place
-from proxyd.exits.dialling.dial import Exits
-from proxyd.exits.nodes.borrowing import Borrowing
 from proxyd.exits.nodes.lending import Lending
 from proxyd.exits.nodes.loans import Loans
 from proxyd.wire.links import Frame, LinkReader, LoanNumbers, encode
@@ -33,6 +30,7 @@ from support.exits.device import (
     Granted,
     Port,
     all_is_shared,
+    borrowing_of,
     consented,
     listener_of,
 )
@@ -117,12 +115,11 @@ class Node(Port):
         super().__init__(folder, heartbeat_seconds=heartbeat_seconds, **options)
         self.folder = folder
         self.host, self.number = "127.0.0.1", self.port
-        self.borrowing, self.lending = sides_of(
-            self.listener, self.exits, lambda: (self.host, self.number)
-        )
-        self.loans = Loans(self.borrowing, self.lending)
-        self.listener.loaner = self.exits.borrower = self.loans
         self._agents: list[tuple[Agent, asyncio.Task[Any]]] = []
+
+    def reached_at(self) -> tuple[str, int]:
+        """Return where this node says that work connections come in."""
+        return self.host, self.number
 
     def link(self, other: "Node") -> Link:
         """Link two nodes; return this side."""
@@ -138,7 +135,7 @@ class Node(Port):
 
     def exit_of(self, device_id: str) -> Attached:
         """Return an exit that is attached here."""
-        attached = self.listener.attached_here(device_id)
+        attached = self.listener.roster.attached_here(device_id)
         assert attached is not None
         return attached
 
@@ -168,7 +165,7 @@ class Node(Port):
             read_power=lambda: "",
         )
         self._agents.append((agent, asyncio.get_running_loop().create_task(agent.run())))
-        await until(lambda: self.listener.attached_here(token) is not None, "it is attached")
+        await until(lambda: self.listener.roster.attached_here(token) is not None, "it is attached")
         await until(lambda: len(self.exit_of(token).pool) > 0, "a connection waits")
         return agent
 
@@ -180,21 +177,6 @@ class Node(Port):
         await super().close()
         assert not len(self.borrowing)
         assert not len(self.lending)
-
-
-def sides_of(
-    listener: ExitListener, exits: Exits, reached_at: Callable[[], tuple[str, int]]
-) -> tuple[Borrowing, Lending]:
-    """Return both sides of the loans of a node."""
-    borrowing = Borrowing(
-        exits.reactor,
-        listener.budget,
-        exits.counters,
-        reached_at,
-        listener.keep_detached,
-        listener.limits.heartbeat_seconds,
-    )
-    return borrowing, Lending(listener)
 
 
 @asynccontextmanager
@@ -210,17 +192,18 @@ async def running_over_nodes(folder: Path, **sections: dict[str, Any]) -> AsyncI
         assert port is not None
         exits = service.daemon.gateway._for_connections.exits
         assert exits is not None
-        door = port.door()
+        door, base = port.door(), listener._base
         assert door is not None
-        loans = Loans(*sides_of(listener, exits, lambda: (door.host, door.port)))
-        listener.loaner = exits.borrower = loans
+        loans = Loans(borrowing_of(base, lambda: (door.host, door.port)), Lending(listener.roster))
+        # On SQLite a daemon is alone, and borrows nothing.
+        listener.loaner = listener.arrivals._loaner = exits.borrower = loans
         here, there = Link(loans, "home", is_dialler=True), Link(home.loans, "edge")
         here.other, there.other = there, here
         service.wishes = "-country-xx"
         service.homes.append(home)
         try:
             await home.agent(made.device_id, connections=1000)
-            home.exit_of(made.device_id).pool.rtt = 0.001  # what a burst asks for is small
+            home.exit_of(made.device_id).pool.demand.rtt = 0.001  # a burst asks for few connections
             exits.directory.add(Entry(made.device_id, here))
             attached = loans.exit_of(exits.directory.get(made.device_id))
             assert attached is not None

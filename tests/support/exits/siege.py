@@ -284,9 +284,9 @@ async def agents_at(
             )
             running.append((agent, asyncio.create_task(agent.run())))
             await until(lambda: len(listener) > len(running) - 1, "it is attached")
-            attached = listener._by_device[device.device_id]
-            attached.limits = NO_LIMITS  # targets of tests are at any port
-            listener._attached[attached.attachment][1].send(NO_LIMITS)
+            attached = listener.roster.by_device[device.device_id]
+            attached.grant(NO_LIMITS)  # targets of tests are at any port
+            listener.roster.control_of(attached).send(NO_LIMITS)
         await until(lambda: listener.counters.parked >= count, "a connection of each waits")
         yield
     finally:

@@ -1,5 +1,6 @@
 """An exit that is attached: how many connections wait, heartbeats, and what it may carry."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,11 @@ from support.exits.device import BEAT_SECONDS, Granted, Port, answering, hello, 
 
 from market.base.errors import Code, MarketError
 from proxyctl.protocol.frames import Limits, Outcome, Ping
+from proxyd.exits import attached as folder
 from proxyd.exits.attached import attached as module
+from proxyd.exits.attached import pool
 from proxyd.exits.attached.attached import Attached
+from proxyd.exits.attached.location import describe
 from proxyd.exits.choosing.directory import Place
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
@@ -39,6 +43,52 @@ def exit_of(port: Port, device: str = "device") -> Attached:
     return port.directory.exits[device]
 
 
+def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
+    state, arrows = module.State, module.TRANSITIONS
+    assert set(arrows) == set(state)
+    assert arrows[state.GONE] == ()
+    reached = {to for tos in arrows.values() for to in tos} | {state.OPEN}
+    assert reached == set(state)
+
+
+def test_no_class_has_more_than_twelve_fields() -> None:
+    for path in Path(folder.__path__[0]).glob("*.py"):
+        for each in ast.parse(path.read_text()).body:
+            if isinstance(each, ast.ClassDef):
+                assert len(fields(each)) <= 12, (path, each.name)
+
+
+def fields(of: ast.ClassDef) -> set[str]:
+    """Return the names that the methods of a class assign to `self`."""
+    return {
+        node.attr
+        for node in ast.walk(of)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+async def test_an_exit_rests_for_as_long_as_it_has_a_reason(port: Port) -> None:
+    device = await port.parked()
+    exit_ = exit_of(port)
+    assert exit_.is_open
+    exit_.pause("battery")
+    exit_.hold(is_held=True)
+    exit_.stray(module.CROWDED)
+    assert not exit_.is_open
+    exit_.pause("")
+    exit_.stray("")
+    assert not exit_.is_open, "its owner has paused it still"
+    exit_.hold(is_held=False)
+    assert exit_.is_open
+    await device.kill()
+    await until(lambda: exit_.is_gone)
+    exit_.pause("")
+    assert not exit_.is_open, "nothing leads back"
+
+
 # --- connections that wait ---------------------------------------------------------------------
 
 
@@ -46,7 +96,7 @@ async def test_one_waits_at_first_with_tickets_to_spare(port: Port) -> None:
     device = await port.parked()
     assert device.wanted == 1
     assert len(device.parked) == 1
-    assert len(device.tickets) == module.TICKETS_SPARE
+    assert len(device.tickets) == pool.TICKETS_SPARE
 
 
 async def test_a_burst_asks_for_as_many_as_wait_and_all_at_once(port: Port) -> None:
@@ -70,17 +120,17 @@ async def test_never_more_wait_than_an_exit_may_have(port: Port) -> None:
     dials = [
         port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *_: None) for _ in range(50)
     ]
-    await until(lambda: device.wanted == module.PARKED_MAX)
+    await until(lambda: device.wanted == pool.PARKED_MAX)
     for each in dials:
         each.cancel()
     exit_ = exit_of(port)
     device.parks = True
     await device.park()
-    await until(lambda: len(exit_.pool) == module.PARKED_MAX)
+    await until(lambda: len(exit_.pool) == pool.PARKED_MAX)
     device.parks = False
     sock = await device.work(next(iter(device.tickets)))
-    await until(lambda: len(device.parked) == module.PARKED_MAX - 1, "the oldest was closed")
-    assert port.counters.parked == module.PARKED_MAX
+    await until(lambda: len(device.parked) == pool.PARKED_MAX - 1, "the oldest was closed")
+    assert port.counters.parked == pool.PARKED_MAX
     sock.close()
 
 
@@ -89,13 +139,13 @@ async def test_fewer_are_asked_for_when_the_burst_is_over(
 ) -> None:
     device = await port.parked()
     exit_ = exit_of(port)
-    exit_.pool._rate, exit_.pool.rtt = 50.0, 0.1
+    exit_.pool.demand.rate, exit_.pool.demand.rtt = 50.0, 0.1
     exit_.pool.open()
     await until(lambda: len(device.parked) == 11)
-    exit_.pool._rate = 0.0
+    exit_.pool.demand.rate = 0.0
     exit_.pool.tend()
     await until(lambda: device.wanted == 1)
-    exit_.pool.used_at -= module.IDLE_SECONDS + 1
+    exit_.pool.demand.used_at -= pool.IDLE_SECONDS + 1
     exit_.pool.tend()
     await until(lambda: device.wanted == 0, "nobody uses it")
 
@@ -104,7 +154,7 @@ async def test_what_is_old_is_replaced(port: Port) -> None:
     device = await port.parked()
     exit_ = exit_of(port)
     (old,) = exit_.pool._parked
-    old.since -= module.PARKED_SECONDS + 1
+    old.since -= pool.PARKED_SECONDS + 1
     exit_.pool.tend()
     await until(lambda: len(exit_.pool) == 1, "another one waits")
     assert exit_.pool._parked[0] is not old
@@ -118,10 +168,10 @@ async def test_lost_tickets_are_replaced(port: Port) -> None:
     await until(lambda: bool(device.tickets))
     device.tickets.clear()
     exit_ = exit_of(port)
-    for _ in range(2 * module.TICKETS_KEPT):
+    for _ in range(2 * pool.TICKETS_KEPT):
         exit_.pool.tend()
-    assert len(exit_.pool._tickets) == module.TICKETS_KEPT
-    await until(lambda: len(device.tickets) >= module.TICKETS_KEPT)
+    assert len(exit_.pool.tickets.out) == pool.TICKETS_KEPT
+    await until(lambda: len(device.tickets) >= pool.TICKETS_KEPT)
     device.parks = True
     await device.park()
     await until(lambda: port.counters.parked == 1)
@@ -155,22 +205,23 @@ async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Pat
     await until(lambda: bool(outcomes))
     assert outcomes == [(Failure.REFUSED, True, None)]
     await until(lambda: device.wanted == 0, "none has to wait any more")
-    assert port.listener._budget.wanted == 1
-    port.directory.add(port.listener._by_device["first"])
+    assert port.base.services.budget.wanted == 1
+    port.directory.add(port.listener.roster.by_device["first"])
     await port.close()
 
 
 async def test_the_round_trip_is_measured(port: Port) -> None:
     await port.parked()
     exit_ = exit_of(port)
-    await until(lambda: exit_._ping is None, "it has answered")
-    assert 0 < exit_.pool.rtt < module.FIRST_RTT_SECONDS
-    before = exit_.pool.rtt
+    await until(lambda: exit_.pulse._ping is None, "it has answered")
+    assert 0 < exit_.pool.demand.rtt < pool.FIRST_RTT_SECONDS
+    before = exit_.pool.demand.rtt
     assert not exit_.ponged(b"12345678")
-    assert exit_.pool.rtt == before
-    exit_._ping, exit_._pinged_at = b"12345678", exit_.heard_at - 3600  # it has taken its time
+    assert exit_.pool.demand.rtt == before
+    pulse = exit_.pulse
+    pulse._ping, pulse._pinged_at = b"12345678", pulse.heard_at - 3600  # it has taken its time
     assert exit_.ponged(b"12345678")
-    assert exit_.pool.rtt < module.RTT_MOST_SECONDS
+    assert exit_.pool.demand.rtt < pool.RTT_MOST_SECONDS
 
 
 async def test_a_silent_exit_is_cut_with_what_goes_through_it(tmp_path: Path) -> None:
@@ -211,11 +262,11 @@ async def test_what_goes_on_without_control_ends_when_the_device_may_carry_nothi
     await until(lambda: len(port.listener) == 0)
     if is_back:
         await port.parked()
-    assert [each for each, _ in port.listener.places()] == ["device"]
+    assert [each for each, _ in port.listener.detached.places()] == ["device"]
     port.listener.start()  # what carries something is not forgotten
     port.devices.refusal = StoreError("away")
     port.listener.recheck("device")
-    await until(lambda: not port.listener._tasks)
+    await until(lambda: not port.listener.tasks)
     assert not relay.was_cut
     port.devices.refusal = refusal
     port.devices.grants["device"] = Granted("device", "owner", paused=True)
@@ -231,7 +282,7 @@ async def test_who_carries_nothing_is_forgotten(port: Port) -> None:
     await until(lambda: len(port.listener) == 0)
     exit_.end(relay)
     port.listener.start()
-    assert port.listener.places() == []
+    assert port.listener.detached.places() == []
 
 
 # --- what it may carry ---------------------------------------------------------------------------
@@ -312,7 +363,7 @@ async def test_dials_that_wait_count_as_connections(port: Port) -> None:
 
 def test_a_buyer_is_told_what_is_known_of_the_place_and_not_which_device_it_is() -> None:
     place = Place("de", "be", "berlin", 3320, "residential")
-    text = module.describe("0190-device", place)
+    text = describe("0190-device", place)
     assert text.startswith("country=de; state=be; city=berlin; asn=3320; kind=residential; id=")
     assert "0190" not in text
-    assert module.describe("other", Place()).startswith("id=")
+    assert describe("other", Place()).startswith("id=")

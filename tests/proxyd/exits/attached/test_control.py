@@ -27,6 +27,31 @@ async def over(device: Device, port: Port, reason: str) -> None:
     assert port.counters.cut[reason] + port.counters.refused[reason] == 1
 
 
+def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
+    state, arrows = module.State, module.TRANSITIONS
+    assert set(arrows) == set(state)
+    assert arrows[state.OVER] == ()
+    reached = {to for tos in arrows.values() for to in tos} | {state.SILENT}
+    assert reached == set(state)
+
+
+def test_frames_are_read_in_these_states_alone() -> None:
+    state = module.State
+    assert set(module._ACTIONS) == {state.GREETING, state.ASKED, state.ATTACHED}
+    assert set(module._ACTIONS[state.ASKED]) == {Ping}, "hello is said once"
+
+
+async def test_a_hello_may_come_in_pieces_that_begin_with_any_byte(port: Port) -> None:
+    device = port.unattached()
+    await device.connect()
+    data = encode(hello("Wdevice"))
+    at = data.index(b"W")  # which a work connection begins with
+    device.send_raw(encode(Ping(b"payload!")) + data[:at])
+    await until(lambda: Pong(b"payload!") in device.frames, "the first piece is read")
+    device.send_raw(data[at:])
+    await until(lambda: device.welcome is not None, "it has attached")
+
+
 async def test_a_ping_is_answered(port: Port) -> None:
     device = await port.device()
     device.send(Ping(b"payload!"))
@@ -100,7 +125,7 @@ async def test_a_device_that_changes_its_state_all_the_time_is_cut(port: Port) -
 
 async def test_answers_are_no_flood(port: Port) -> None:
     await port.parked()
-    (control,) = port.listener._controls
+    (control,) = port.listener.arrivals._controls._all
     before = control._allowance
     exit_ = port.directory.exits["device"]
     parked = exit_.pool._parked[0]
@@ -131,8 +156,8 @@ async def test_who_does_not_read_is_cut(port: Port, monkeypatch: pytest.MonkeyPa
     device = await port.parked()
     assert device._writer is not None
     device._writer.transport.pause_reading()
-    (control,) = port.listener._controls
-    while not control._is_closed:
+    (control,) = port.listener.arrivals._controls._all
+    while not control.is_closed:
         for _ in range(100):
             control.send(Sorry("code", "words " * 80, 0))
         await asyncio.sleep(0)
@@ -153,9 +178,9 @@ async def test_a_device_that_leaves_while_it_is_looked_up_does_not_attach(port: 
     device = port.unattached()
     await device.connect()
     device.send(hello())
-    await until(lambda: bool(port.listener._tasks))
+    await until(lambda: bool(port.listener.tasks))
     await device.kill()
-    await until(lambda: not port.listener._controls, "it has left")
+    await until(lambda: not port.listener.arrivals._controls._all, "it has left")
     may_answer.set()
-    await until(lambda: not port.listener._tasks)
+    await until(lambda: not port.listener.tasks)
     assert len(port.listener) == 0

@@ -14,7 +14,7 @@ from support.targets.tls import client_hello
 from config.check import EXIT_PORTS_MAX
 from market.base.errors import Code, MarketError
 from proxyctl.protocol.frames import PREFACE, Limits, Preface
-from proxyd.exits.attached import listener as module
+from proxyd.exits.attached import arrivals as module
 from proxyd.exits.attached.handshakes import HANDSHAKES_AT_ONCE, HANDSHAKES_PER_EXIT
 from storage.engines.errors import UnavailableError
 
@@ -25,7 +25,7 @@ async def test_a_device_attaches_and_its_connections_wait(port: Port) -> None:
     assert (device.welcome.address, device.welcome.country) == ("127.0.0.1", "xx")
     assert device.welcome.heartbeat_seconds == 15
     assert len(port.listener) == 1
-    assert port.listener.by_country() == {"xx": 1}
+    assert port.listener.offers.by_country() == {"xx": 1}
     assert port.counters.attached == 1
 
 
@@ -48,19 +48,19 @@ async def test_garbage_behind_the_byte_of_tls_is_closed(port: Port) -> None:
     with await raw(port.port, b"\x16" + secrets.token_bytes(400)) as sock:
         assert await is_closed(sock)
     await until(lambda: port.counters.arrivals_refused == {"tls": 1})
-    assert port.listener.arrivals == 0
+    assert len(port.listener.arrivals) == 0
 
 
 async def test_a_client_that_leaves_in_the_handshake_leaves_nothing(port: Port) -> None:
     (await raw(port.port, b"\x16\x03\x01")).close()
     await until(lambda: port.counters.arrivals_refused == {"tls": 1})
-    assert port.listener.arrivals == 0
+    assert len(port.listener.arrivals) == 0
 
 
 async def test_a_client_that_leaves_at_once_leaves_nothing(port: Port) -> None:
     (await raw(port.port)).close()
     await until(lambda: port.counters.arrivals_refused == {"broken": 1})
-    assert port.listener.arrivals == 0
+    assert len(port.listener.arrivals) == 0
 
 
 async def test_a_preface_may_come_byte_by_byte(port: Port) -> None:
@@ -148,7 +148,7 @@ async def test_a_flood_of_silent_connections_and_half_handshakes_keeps_nobody_ou
         with suppress(ConnectionError):  # it may be closed while it connects
             silent.append(await raw(port.port, client_hello()[:size]))
     await until(lambda: port.counters.arrivals_refused["slow"] >= 15, "the oldest are closed")
-    assert port.listener.arrivals <= 5
+    assert len(port.listener.arrivals) <= 5
     await port.parked()
     for sock in silent:
         sock.close()
@@ -163,9 +163,9 @@ async def test_a_flood_of_those_who_speak_tls_and_say_no_more_keeps_nobody_out(
     for _ in range(20):
         device = port.unattached()
         await device.connect()
-        assert port.listener.arrivals <= 5
+        assert len(port.listener.arrivals) <= 5
     await port.parked()
-    assert len(port.listener._controls) <= 5
+    assert len(port.listener.arrivals._controls._all) <= 5
     await port.close()
 
 
@@ -173,19 +173,20 @@ async def test_one_network_may_not_have_all_who_speak_tls_and_say_no_more(tmp_pa
     port = Port(tmp_path, exits_per_network=1)
     for _ in range(module.ARRIVALS_PER_EXIT):
         await port.unattached().connect()
-    await until(lambda: len(port.listener._strangers) == module.ARRIVALS_PER_EXIT)
+    controls = port.listener.arrivals._controls
+    await until(lambda: controls.strangers == module.ARRIVALS_PER_EXIT)
     with suppress(ConnectionError):  # it may be closed while it connects
         with await raw(port.port) as sock:
             assert await is_closed(sock)
     assert port.counters.arrivals_refused == {"network": 1}
     await port.close()
-    assert not port.listener._arriving
+    assert not port.listener.arrivals._arriving
 
 
 async def test_one_network_may_not_have_all_arrivals(tmp_path: Path) -> None:
     port = Port(tmp_path, exits_per_network=1)
     silent = [await raw(port.port) for _ in range(module.ARRIVALS_PER_EXIT)]
-    await until(lambda: port.listener.arrivals == module.ARRIVALS_PER_EXIT)
+    await until(lambda: len(port.listener.arrivals) == module.ARRIVALS_PER_EXIT)
     with suppress(ConnectionError):  # it may be closed while it connects
         with await raw(port.port) as sock:
             assert await is_closed(sock)
@@ -201,7 +202,7 @@ async def test_one_network_may_not_have_all_handshakes(tmp_path: Path) -> None:
     for _ in range(HANDSHAKES_PER_EXIT + 1):
         began.append(await raw(port.port, hello))
     await until(lambda: port.counters.arrivals_refused == {"network": 1}, "one is too many")
-    assert port.listener.arrivals == HANDSHAKES_PER_EXIT
+    assert len(port.listener.arrivals) == HANDSHAKES_PER_EXIT
     for each in began:
         each.close()
     await port.close()
@@ -370,7 +371,7 @@ async def test_exits_are_told_that_the_daemon_stops(port: Port) -> None:
 async def test_nothing_is_left_of_handshakes_under_way_at_the_end(tmp_path: Path) -> None:
     port = Port(tmp_path)
     silent = [await raw(port.port, client_hello()) for _ in range(5)]
-    await until(lambda: len(port.listener._handshakes) == 5)
+    await until(lambda: len(port.listener.arrivals._handshakes) == 5)
     await port.close()
     for sock in silent:
         assert await is_closed(sock)
@@ -381,10 +382,10 @@ async def test_handshakes_that_have_not_begun_at_the_end_are_closed(tmp_path: Pa
     port = Port(tmp_path)
     count = 2 * HANDSHAKES_AT_ONCE  # half of them wait for the next turn
     silent = [await raw(port.port) for _ in range(count)]
-    await until(lambda: port.listener.arrivals == count)
+    await until(lambda: len(port.listener.arrivals) == count)
     for sock in silent:
         sock.send(client_hello())
-    while not len(port.listener._tasks):
+    while not port.listener.tasks:
         await asyncio.sleep(0)
     # Before the first step of the task: when it is cancelled now, none of its code runs.
     port.listener.close()

@@ -5,6 +5,7 @@ import socket
 import ssl
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from support.base.waiting import until
 from support.exits.device import Device, Port, ignore
 
 from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
-from proxyd.exits.attached import listener
+from proxyd.exits.attached import controls
 from proxyd.relay.closing import reset
 from proxyd.wire.wants import Wants
 
@@ -42,7 +43,7 @@ class Suspicions:
 
 async def under_tls(port: Port, device: Device) -> tuple[ssl.SSLSocket, bytes]:
     """Return a connection under TLS, and the preface that makes it a work connection."""
-    (attached,) = port.listener._by_device.values()
+    (attached,) = port.listener.roster.by_device.values()
     assert attached.secure is not None
     device.parks, device.obey = False, ignore
     attached.secure.open()
@@ -65,7 +66,7 @@ async def parked_under_tls(port: Port, device: Device) -> ssl.SSLSocket:
     """Have one work connection wait under TLS; nothing is ever read from it."""
     sock, preface = await under_tls(port, device)
     sock.sendall(preface)
-    (attached,) = port.listener._by_device.values()
+    (attached,) = port.listener.roster.by_device.values()
     await until(lambda: len(attached.secure or ()) == 1, "it waits")
     return sock
 
@@ -74,7 +75,7 @@ async def test_a_work_connection_that_is_about_to_wait_at_the_end_is_closed(port
     device = await port.device(features=(SECURE,))
     theirs, preface = await under_tls(port, device)
     theirs.sendall(preface)
-    while not port.listener._seals:
+    while not len(port.listener.seals):
         await asyncio.sleep(0)
     # Before the first step of the task: when it is cancelled now, none of its code runs.
     port.listener.close()
@@ -99,21 +100,23 @@ def connected(dial: Dial) -> Dialled:
     return Dialled(dial.number, Outcome.CONNECTED, 0, None, 0)
 
 
-async def test_an_answer_that_comes_late_is_no_lie(port: Port) -> None:
+async def test_an_answer_that_comes_late_is_no_lie(tmp_path: Path) -> None:
+    watch = Suspicions()
+    port = Port(tmp_path, watch=watch)
     device = await port.device(features=(SECURE,))
-    watch = port.listener.watch = Suspicions()  # type: ignore[assignment]
     theirs = await parked_under_tls(port, device)
     dial = await dialled(port, device, [])
     dial.cancel()
-    (attached,) = port.listener._by_device.values()
-    heard = attached.heard_at
+    (attached,) = port.listener.roster.by_device.values()
+    heard = attached.pulse.heard_at
     for each in device.dials:
         device.send(connected(each))
-    await until(lambda: attached.heard_at > heard, "it is heard")
+    await until(lambda: attached.pulse.heard_at > heard, "it is heard")
     assert watch.kinds == []
     device.send(connected(Dial(10**6, (LOOPBACK,), 80)))
     await until(lambda: watch.kinds == ["unasked"], "what nobody asked for is one")
     theirs.close()
+    await port.close()
 
 
 async def reached(port: Port, device: Device) -> socket.socket:
@@ -140,7 +143,7 @@ async def test_an_exit_keeps_nothing_open_that_the_relay_has_let_go_of(
     is_ended: bool,
     is_reset: bool,
 ) -> None:
-    monkeypatch.setattr(listener, "TLS_END_SECONDS", 0.1)
+    monkeypatch.setattr(controls, "TLS_END_SECONDS", 0.1)
     device = await port.device(features=(SECURE,))
     theirs = await parked_under_tls(port, device)
     sock = await reached(port, device)
@@ -150,12 +153,12 @@ async def test_an_exit_keeps_nothing_open_that_the_relay_has_let_go_of(
                 sock.send(bytes(65_536))
                 await asyncio.sleep(0.01)
     if is_ended:
-        (seal,) = port.listener._seals
+        (seal,) = port.listener.seals
         sock.shutdown(socket.SHUT_WR)
         await until(lambda: seal._side.has_ended, "the exit has been told")
     if is_reset:
         reset(sock)
     else:
         sock.close()
-    await until(lambda: not port.listener._seals, "nothing is left of it")
+    await until(lambda: not len(port.listener.seals), "nothing is left of it")
     theirs.close()

@@ -66,12 +66,12 @@ async def test_an_agent_is_told_what_names_may_not_lead_to(service: Service) -> 
     told = [each for each in device.frames if isinstance(each, Deny)][-1]
     assert told.networks == (DENIED,)
     assert bound_port(service.daemon.listeners.exits) in told.ports
-    listener = listener_of(service)
-    own_ports = listener.own_ports
-    assert own_ports is not None
+    exit_port = service.daemon.exit_port
+    assert exit_port is not None
+    own_ports = exit_port._own_ports
     device.frames.clear()
     assert await own_ports.look([Door(str(OUTSIDE), 1090, "")])
-    listener.deny_changed()
+    exit_port.listener.notices.deny_changed()
     await until(lambda: bool(device.frames), "it is told of a node that has come")
     assert str(OUTSIDE) in device.frames[-1].addresses
     await device.kill()
@@ -116,16 +116,15 @@ def test_denied_networks_fit_into_frames_however_many_they_are() -> None:
 
 
 async def test_where_more_is_denied_than_agents_take_no_exit_looks_names_up(
-    service: Service,
+    tmp_path: Path,
 ) -> None:
-    listener = listener_of(service)
     networks = [f"11.{each // 256}.{each % 256}.0/24" for each in range(NETWORKS_MAX + 1)]
-    listener.own_ports = OwnPorts(lambda _: False, Localhost("127.0.0.1"), (1080,), (), networks)
-    made = await consented(service)
-    device = Device(bound_port(service.daemon.listeners.exits))
-    await device.attach(made.first._replace(features=(DENY,)))
-    assert listener._by_device[made.device_id].features == ()
-    await device.kill()
+    async with running_in(tmp_path, egress={"deny": networks}, **EXITS) as service:
+        made = await consented(service)
+        device = Device(bound_port(service.daemon.listeners.exits))
+        await device.attach(made.first._replace(features=(DENY,)))
+        assert listener_of(service).roster.by_device[made.device_id].features == ()
+        await device.kill()
 
 
 async def test_the_look_goes_on_until_it_is_cancelled() -> None:

@@ -171,7 +171,7 @@ async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> Non
     for device in (own, other):
         device.obey = answering(Outcome.TIMED_OUT)
     public = ip_address("93.184.220.2")
-    port.listener.attached_here("own").learn(public)
+    port.listener.roster.attached_here("own").location.learn(public)
     answer = await dialled(port, public, 443)
     assert answer.failure is Failure.TIMED_OUT
     assert (len(own.dials), len(other.dials)) == (0, 1)
@@ -180,8 +180,8 @@ async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> Non
 async def test_an_older_agent_that_is_attached_by_ipv6_is_asked_for_no_ipv4(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.TIMED_OUT)
-    attached = port.listener.attached_here("device")
-    attached.learn(ip_address("2a02:2455:1234:5600::10"))
+    attached = port.listener.roster.attached_here("device")
+    attached.location.learn(ip_address("2a02:2455:1234:5600::10"))
     there = ip_address("93.184.215.14"), ip_address("2600:3c01::f03c")
     assert attached.permitted(there) == there[1:]
     assert (await dialled(port, there[0], 443)).failure is Failure.NO_EXIT
@@ -194,7 +194,9 @@ async def test_exits_that_may_not_be_asked_use_up_no_try(port: Port) -> None:
     names = ["one", "two", "three", "four"]
     *blind, last = [await port.parked(name) for name in names]
     for name in names[:3]:
-        port.listener.attached_here(name).learn(ip_address("2a02:2455:1234:5600::10"))
+        port.listener.roster.attached_here(name).location.learn(
+            ip_address("2a02:2455:1234:5600::10")
+        )
     async with targets.echo() as target:
         answer = await dialled(port, LOOPBACK, target.port)
         assert answer.via is not None
@@ -205,7 +207,7 @@ async def test_exits_that_may_not_be_asked_use_up_no_try(port: Port) -> None:
 
 async def test_an_exit_looks_a_name_up_if_that_is_wanted(port: Port) -> None:
     device = await port.parked()
-    port.listener.attached_here("device").features = (DENY,)
+    port.listener.roster.attached_here("device").features = (DENY,)
     device.obey = answering(Outcome.NAME_UNKNOWN)
     answer = await dialled(port, "Example.COM.", 443, Wants(dns_at_exit=True))
     assert answer.failure is Failure.HOST_UNREACHABLE
@@ -339,7 +341,7 @@ async def test_what_another_exit_contradicts_is_a_fault(
 async def test_an_exit_may_have_no_route_by_the_other_family(port: Port) -> None:
     first, _ = await port.parked("first"), await port.parked("second")
     first.obey = answering(Outcome.NETWORK_UNREACHABLE)
-    port.listener.attached_here("first").address = ip_address("2600:3c01::f03c")
+    port.listener.roster.attached_here("first").address = ip_address("2600:3c01::f03c")
     async with targets.echo() as target:
         answer = await dialled(port, LOOPBACK, target.port)
         await answer.close(port, target)
@@ -459,7 +461,7 @@ async def test_a_strict_label_fails_rather_than_change_its_exit(port: Port) -> N
 
 async def test_an_exit_that_is_silent_is_passed_over(port: Port) -> None:
     first, second = await port.parked("first"), await port.parked("second")
-    await until(lambda: port.directory.exits["first"]._ping is None, "it has answered")
+    await until(lambda: port.directory.exits["first"].pulse._ping is None, "it has answered")
     first.obey = ignore
     first.answers_pings = False
     second.obey = answering(Outcome.REFUSED)
@@ -471,18 +473,18 @@ async def test_an_exit_that_is_silent_is_passed_over(port: Port) -> None:
 async def test_an_exit_is_not_silent_whose_daemon_stood_still(port: Port) -> None:
     device = await port.parked()
     attached = port.directory.exits["device"]
-    await until(lambda: attached._ping is None, "it has answered")
+    await until(lambda: attached.pulse._ping is None, "it has answered")
     device.answers_pings = False
     device.obey = ignore
     call = Call(port, LOOPBACK, 80)
-    await until(lambda: attached._ping is not None, "it is asked")
+    await until(lambda: attached.pulse._ping is not None, "it is asked")
     loop, (here, there) = asyncio.get_running_loop(), socket.socketpair()
 
     def stand_still() -> None:
         """Be late as a loop is that serves its sockets: timers are looked at before the next."""
         loop.remove_reader(here)
-        assert attached._ping is not None
-        device.send(Pong(attached._ping))
+        assert attached.pulse._ping is not None
+        device.send(Pong(attached.pulse._ping))
         device.answers_pings = True
         device.obey = answering(Outcome.REFUSED)  # of the second order
         time.sleep(1.0)  # longer than an exit may be silent

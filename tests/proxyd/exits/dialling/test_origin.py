@@ -26,7 +26,7 @@ from support.targets.targets import echo
 
 from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, CALLS, Outcome, Seen
 from proxyd.exits.attached.attached import CROWDED, WANDERING
-from proxyd.exits.attached.listener import MOVES_MAX
+from proxyd.exits.attached.origins import MOVES_MAX
 from proxyd.exits.dialling import origin
 from proxyd.ops.listening import bound_port
 
@@ -58,14 +58,14 @@ async def reason(service: Service, made: Consented) -> tuple[str, str]:
 async def looked(service: Service, device: Device) -> None:
     """Wait until the daemon has called itself through a device."""
     listener = listener_of(service)
-    await until(lambda: bool(device.dials) and not listener._calls, "the call is over")
+    await until(lambda: bool(device.dials) and not listener.origins._calls, "the call is over")
 
 
 async def test_who_leaves_from_where_it_attaches_stays_there(service: Service) -> None:
     made = await consented(service)
     device = await attached(service, made)
     await looked(service, device)
-    entry = listener_of(service)._by_device[made.device_id]
+    entry = listener_of(service).roster.by_device[made.device_id]
     assert not entry.is_elsewhere
     assert (str(entry.address), entry.place.country) == ("127.0.0.1", "xx")
     assert await reason(service, made) == ("online", "")
@@ -76,14 +76,14 @@ async def test_who_leaves_from_elsewhere_is_counted_there(service: Service) -> N
     made = await consented(service)
     device = await attached(service, made, leaves_from=ELSEWHERE)
     listener = listener_of(service)
-    entry = listener._by_device[made.device_id]
+    entry = listener.roster.by_device[made.device_id]
     await until(lambda: entry.is_elsewhere, "it is seen")
     assert (str(entry.address), entry.place.country, entry.network) == (ELSEWHERE, "xy", ELSEWHERE)
-    assert dict(listener.by_country()) == {"xy": 1}
+    assert dict(listener.offers.by_country()) == {"xy": 1}
     state, words = await reason(service, made)
     assert state == "online"
     assert ELSEWHERE in words
-    entry.limits = NO_LIMITS
+    entry.grant(NO_LIMITS)
     async with echo() as target:
         service.wishes = "-country-xy"
         _, bought = await buy(service)
@@ -99,17 +99,17 @@ async def test_who_leaves_from_elsewhere_is_counted_there(service: Service) -> N
         await client.close()
     await device.kill()
     await until(lambda: len(listener) == 0, "it is gone")
-    assert not listener._per_network["127.0.0.1"]
-    assert not listener._elsewhere
+    assert not listener.roster.per_network["127.0.0.1"]
+    assert not listener.origins._elsewhere
 
 
 async def test_two_lines_that_leave_from_one_are_one(service: Service) -> None:
     first, second = await consented(service), await consented(service)
     one = await attached(service, first, leaves_from=ELSEWHERE)
-    entry = listener_of(service)._by_device[first.device_id]
+    entry = listener_of(service).roster.by_device[first.device_id]
     await until(lambda: entry.is_elsewhere, "it is seen")
     other = await attached(service, second, leaves_from=ELSEWHERE)
-    entry = listener_of(service)._by_device[second.device_id]
+    entry = listener_of(service).roster.by_device[second.device_id]
     await until(lambda: entry.is_elsewhere, "it is seen")
     state, words = await reason(service, second)
     assert state == "resting"
@@ -125,7 +125,7 @@ async def test_an_agent_that_makes_calls_learns_what_was_seen(service: Service) 
     await until(lambda: Seen(ELSEWHERE) in device.frames, "it is told")
     assert len(device.calls) == 1
     assert device.dials == [], "no order leads to the service"
-    assert listener_of(service)._by_device[made.device_id].is_elsewhere
+    assert listener_of(service).roster.by_device[made.device_id].is_elsewhere
     await device.kill()
 
 
@@ -134,8 +134,8 @@ async def test_a_look_at_the_other_family_makes_no_call_in_the_own_one(service: 
     device = await attached(service, replace(made, first=made.first._replace(features=(CALLS,))))
     await until(lambda: len(device.calls) == 1, "it is called as it attaches")
     listener, origins = listener_of(service), service.daemon.exit_port.canaries._origins
-    await until(lambda: not listener._calls, "that is over")
-    entry = listener._by_device[made.device_id]
+    await until(lambda: not listener.origins._calls, "that is over")
+    entry = listener.roster.by_device[made.device_id]
     assert await origins.look(entry, other_family=True), "the daemon has no address there"
     assert len(device.calls) == 1
     await device.kill()
@@ -145,19 +145,19 @@ async def test_a_call_puts_nobody_ahead_of_who_has_attached_from_there(service: 
     evil, honest = await consented(service), await consented(service)
     listener = listener_of(service)
     mover = await attached(service, evil, leaves_from="127.0.0.8")
-    entry = listener._by_device[evil.device_id]
+    entry = listener.roster.by_device[evil.device_id]
     await until(lambda: entry.is_elsewhere, "it is seen")
     port = bound_port(service.daemon.listeners.exits)
     local = await at_home(port, ELSEWHERE, honest)
     await looked(service, local)
-    listener.leaves_from(entry, ELSEWHERE)  # it has its next call carried by somebody else
+    listener.origins.leaves_from(entry, ELSEWHERE)  # it has its next call carried by somebody else
     assert await reason(service, honest) == ("online", "")
     assert (await reason(service, evil))[0] == "resting"
     await local.kill()
-    await until(lambda: honest.device_id not in listener._by_device, "its line was lost")
+    await until(lambda: honest.device_id not in listener.roster.by_device, "its line was lost")
     assert (await reason(service, evil))[0] == "online"
     local = await at_home(port, ELSEWHERE, honest)
-    await until(lambda: listener._by_device.get(honest.device_id) is not None)
+    await until(lambda: listener.roster.by_device.get(honest.device_id) is not None)
     assert await reason(service, honest) == ("online", ""), "it takes its place back"
     assert (await reason(service, evil))[0] == "resting"
     await local.kill()
@@ -175,27 +175,28 @@ async def test_calls_from_a_network_take_no_place_of_those_that_attach_there(
     service: Service,
 ) -> None:
     listener = listener_of(service)
-    listener.limits = replace(listener.limits, exits_per_network=2)
+    listener.change_limits(replace(listener.origins._limits, exits_per_network=2))
     port, entries, devices = bound_port(service.daemon.listeners.exits), [], []
     for number in range(3):
         made = await consented(service)
         device = await at_home(port, f"127.0.2.{number}", made)
         await looked(service, device)
-        entries.append(listener._by_device[made.device_id])
+        entries.append(listener.roster.by_device[made.device_id])
         devices.append(device)
-        listener.leaves_from(entries[-1], ELSEWHERE)
-    assert [each.astray for each in entries] == ["", "", CROWDED]
+        listener.origins.leaves_from(entries[-1], ELSEWHERE)
+    assert [each.location.astray for each in entries] == ["", "", CROWDED]
     for _ in range(2):
         made = await consented(service)
         devices.append(await at_home(port, ELSEWHERE, made))
         assert devices[-1].welcome is not None
-    listener.leaves_from(entries[2], "127.0.2.2")
-    assert (entries[2].is_elsewhere, entries[2].astray) == (False, ""), "it is at home again"
+    listener.origins.leaves_from(entries[2], "127.0.2.2")
+    where = entries[2].location
+    assert (where.is_elsewhere, where.astray) == (False, ""), "it is at home again"
     for device in devices:
         await device.kill()
     await until(lambda: len(listener) == 0, "all are gone")
-    assert not listener._elsewhere
-    assert not listener._per_network
+    assert not listener.origins._elsewhere
+    assert not listener.roster.per_network
 
 
 async def test_who_wanders_is_not_chosen(service: Service) -> None:
@@ -203,11 +204,11 @@ async def test_who_wanders_is_not_chosen(service: Service) -> None:
     device = await attached(service, made)
     await looked(service, device)
     listener = listener_of(service)
-    entry = listener._by_device[made.device_id]
+    entry = listener.roster.by_device[made.device_id]
     for moves in range(MOVES_MAX + 1):
-        assert dict(listener.by_country()) != {}
-        listener.leaves_from(entry, f"127.0.1.{moves}")
-    assert dict(listener.by_country()) == {}
+        assert dict(listener.offers.by_country()) != {}
+        listener.origins.leaves_from(entry, f"127.0.1.{moves}")
+    assert dict(listener.offers.by_country()) == {}
     assert await reason(service, made) == ("resting", WANDERING)
     await device.kill()
 
@@ -216,9 +217,9 @@ async def test_who_always_leaves_from_the_same_other_line_does_not_wander(servic
     made, listener = await consented(service), listener_of(service)
     for _ in range(MOVES_MAX + 2):
         device = await attached(service, made, leaves_from=ELSEWHERE)
-        entry = listener._by_device[made.device_id]
+        entry = listener.roster.by_device[made.device_id]
         await until(lambda entry=entry: entry.is_elsewhere, "it is seen")
-        assert not entry.astray
+        assert not entry.location.astray
         await device.kill()
         await until(lambda: len(listener) == 0, "it is gone")
 
@@ -240,7 +241,7 @@ async def test_a_daemon_that_is_not_public_is_not_called(service: Service) -> No
     origins.permits = origin.is_global
     made = await consented(service)
     device = await attached(service, made)
-    entry = listener_of(service)._by_device[made.device_id]
+    entry = listener_of(service).roster.by_device[made.device_id]
     assert await origins.look(entry), "there is nothing to wait for"
     assert device.dials == []
     await device.kill()
@@ -262,4 +263,4 @@ async def test_a_number_that_is_cut_is_refused(service: Service) -> None:
     sock = await raw(bound_port(service.daemon.listeners.exits), CALL + bytes(3))
     sock.close()
     await until(lambda: sum(listener.counters.arrivals_refused.values()) == 1, "it is closed")
-    assert listener.arrivals == 0
+    assert len(listener.arrivals) == 0

@@ -30,6 +30,7 @@ from proxyctl.protocol.frames import (
 from proxyctl.protocol.secure import END, ChunkReader, chunked
 from proxyd.exits.dialling import tunnels as module
 from proxyd.exits.dialling.tunnels import DeviceTunnels, TunnelError
+from proxyd.loop.reactor import Reactor
 from storage.engines.errors import UnavailableError
 
 JOB = "01234567-89ab-cdef-0123-456789abcdef"
@@ -72,11 +73,13 @@ class Place:
     """The port, the devices that are attached to it, and who wants streams."""
 
     def __init__(self, folder: Path, most: int = 100, heartbeat_seconds: float = 15.0) -> None:
-        self.port = Port(folder, arrivals=300)
         self.authority = Authority()
-        reactor = self.port.reactor
-        self.tunnels = DeviceTunnels(reactor, self.authority, most, heartbeat_seconds)
-        self.port.listener.workers = self.tunnels
+
+        def make(reactor: Reactor) -> DeviceTunnels:
+            return DeviceTunnels(reactor, self.authority, most, heartbeat_seconds)
+
+        self.port = Port(folder, make_workers=make, arrivals=300)
+        self.tunnels = self.port.workers
         self._writers: list[asyncio.StreamWriter] = []
         self._buyers = 0
 

@@ -198,10 +198,10 @@ async def test_the_round_trip_is_that_of_the_exit(two: Two) -> None:
     entry = two.edge.hear_of("device", two.link)
     attached = two.edge.loans.exit_of(entry)
     assert attached is not None
-    await until(lambda: two.home.exit_of("device")._ping is None, "it has answered its home")
-    attached.ping()
-    await until(lambda: attached._ping is None, "it has answered")
-    assert attached.heard_at >= attached._pinged_at
+    await until(lambda: two.home.exit_of("device").pulse._ping is None, "it has answered its home")
+    attached.pulse.ping()
+    await until(lambda: attached.pulse._ping is None, "it has answered")
+    assert attached.pulse.heard_at >= attached.pulse._pinged_at
 
 
 async def test_an_exit_that_is_gone_is_answered_at_once_and_the_next_is_taken(two: Two) -> None:
@@ -257,7 +257,7 @@ async def test_what_an_agent_could_not_reach_is_not_asked_of_it_again_for_a_whil
     await until(lambda: len(answers) == 2)
     assert {each.code for each in answers} == {"unreachable"}
     assert len(lends()) == 1
-    monkeypatch.setattr(two.home.exit_of("device"), "now", lambda: float("inf"))
+    monkeypatch.setattr(two.home.exit_of("device").load, "now", lambda: float("inf"))
     assert two.edge.loans.exit_of(entry) is not None
     await until(lambda: len(lends()) == 2, "it is asked again")
 
@@ -299,8 +299,8 @@ async def test_idle_exits_are_given_back(tmp_path: Path, monkeypatch: pytest.Mon
     assert attached is not None
     attached.pool.open()
     await until(lambda: len(attached.pool) == 1, "a connection waits")
-    beats = attached.heard_at
-    await until(lambda: attached.heard_at > beats, "it is asked whether it is there")
+    beats = attached.pulse.heard_at
+    await until(lambda: attached.pulse.heard_at > beats, "it is asked whether it is there")
     monkeypatch.setattr(borrowing, "IDLE_SECONDS", 0.0)
     await until(lambda: not len(edge.borrowing))
     await until(lambda: not len(home.lending))
@@ -337,15 +337,15 @@ async def test_what_goes_through_from_elsewhere_counts_at_the_home(tmp_path: Pat
     await until(lambda: not own.has_place, "both places are taken")
     attached.end(relays[0])
     await until(lambda: own.has_place)
-    assert own.carried == 600
+    assert own.load.carried == 600
     relays[1].traffic = (400, 300)
-    await until(lambda: own.carried == 1000)
+    await until(lambda: own.load.carried == 1000)
     own.spend(0)
     assert own.is_spent
     attached.end(relays[1])
     edge.borrowing.close()
     await until(lambda: not len(home.lending))
-    assert (own._connections_elsewhere, own.carried) == (0, 1000)
+    assert (own.load.connections_elsewhere, own.load.carried) == (0, 1000)
     await edge.close()
     await home.close()
 

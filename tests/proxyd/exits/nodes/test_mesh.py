@@ -165,7 +165,7 @@ async def test_every_node_says_the_same_of_exits(three: list[Service]) -> None:
         answer = await each.call("GET", "/api/exits/coverage")
         assert [row["country"] for row in answer.body["countries"]] == ["xx"]
         assert mesh_of(each)._directory.coverage() == mesh_of(three[0])._directory.coverage()
-        assert listener_of(each).by_country() == {"xx": 3}
+        assert listener_of(each).offers.by_country() == {"xx": 3}
     await end(devices)
 
 

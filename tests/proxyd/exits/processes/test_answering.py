@@ -117,7 +117,7 @@ def watched_by_kernel(port: Port) -> int:
 
 
 def exit_of(port: Port, device: str = "device") -> Attached:
-    return port.listener._by_device[device]
+    return port.listener.roster.by_device[device]
 
 
 async def test_what_is_handed_over_belongs_to_the_one_that_has_asked(two: Two) -> None:
@@ -149,7 +149,7 @@ async def test_traffic_and_the_end_are_told(two: Two, monkeypatch: pytest.Monkey
         relay.traffic = (100, 40)  # given back
         relay.close()
         await until(lambda: not exit_.relays)
-    assert exit_._ended_bytes == 140
+    assert exit_.load._ended_bytes == 140
 
 
 async def test_the_first_answer_of_a_target_is_told(two: Two) -> None:
@@ -260,13 +260,13 @@ async def test_relays_of_a_device_that_comes_later(two: Two, is_paused: bool) ->
         two.another_desk()
         if is_paused:
             await until(lambda: relay.is_cut, "it may carry nothing")
-            await until(lambda: not two.port.listener._adopted)
+            await until(lambda: not two.port.listener.detached._adopted)
             return
-        await until(lambda: bool(two.port.listener._adopted), "it is looked after")
-        assert two.port.listener.places() == [("device", Place(country="xx"))]
+        await until(lambda: bool(two.port.listener.detached._adopted), "it is looked after")
+        assert two.port.listener.detached.places() == [("device", Place(country="xx"))]
         await two.port.parked()
         assert len(exit_of(two.port).relays) == 1
-        assert not two.port.listener._adopted
+        assert not two.port.listener.detached._adopted
         relay.close()
         await until(lambda: not exit_of(two.port).relays)
 
@@ -282,7 +282,7 @@ async def test_a_device_is_looked_up_once_for_all_its_relays(two: Two) -> None:
         before = two.port.devices.asked
         two.another_desk()
         await until(lambda: two.desk.relays == 5, "they are looked after")
-        await until(lambda: not two.port.listener._tasks, "it was looked up")
+        await until(lambda: not two.port.listener.tasks, "it was looked up")
         assert two.port.devices.asked == before + 1
         for relay in two.relays:
             relay.close()

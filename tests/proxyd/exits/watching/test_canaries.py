@@ -111,7 +111,7 @@ async def test_an_honest_exit_passes_and_nobody_pays_for_it(tmp_path: Path, page
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         assert pages.asked == 9  # two of each from here, one of each through the exit
         assert {each.port for each in device.dials} == set(pages.ports)
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         assert entry.is_proven
         assert not entry.relays
         mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
@@ -125,7 +125,7 @@ async def test_an_honest_exit_passes_and_nobody_pays_for_it(tmp_path: Path, page
         await device.kill()
         await until(lambda: len(listener_of(service)) == 0)
         again = await attached(service, made, carry)
-        assert listener_of(service)._by_device[made.device_id].is_proven
+        assert listener_of(service).roster.by_device[made.device_id].is_proven
         assert again.dials == []
         await again.kill()
 
@@ -139,10 +139,10 @@ async def test_who_is_asked_under_tls_is_looked_at_under_tls(
     section = {**EXITS["exits"], "canaries": pages.urls, "ports": pages.ports, "encrypt": encrypt}
     async with running_with_agent(tmp_path, exits=section) as service:
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
-        [entry] = listener_of(service)._by_device.values()
-        assert (entry.pool._next_ticket > 1) == (encrypt == "orders")
-        assert (entry.secure._rate > 0) == (encrypt == "all" or share > 0)
-        assert (entry.pool._rate > 0) == (encrypt == "orders" and share == 0)
+        [entry] = listener_of(service).roster.by_device.values()
+        assert (entry.pool.tickets._next > 1) == (encrypt == "orders")
+        assert (entry.secure.demand.rate > 0) == (encrypt == "all" or share > 0)
+        assert (entry.pool.demand.rate > 0) == (encrypt == "orders" and share == 0)
 
 
 def lies(pages: Pages) -> dict[str, Obey]:
@@ -298,7 +298,7 @@ async def test_an_answer_that_comes_late_is_no_lie(
         service.wishes = "-country-xx"
         if is_secure:
             service.wishes += "-secure"
-            listener_of(service)._by_device[made.device_id].secure.open()
+            listener_of(service).roster.by_device[made.device_id].secure.open()
             await park_securely(device)
         _, bought = await buy(service)
         client = await Client.open(service.proxy_port)
@@ -306,12 +306,12 @@ async def test_an_answer_that_comes_late_is_no_lie(
         await client.send(request("127.0.0.1", pages.http))
         await until(lambda: bool(late), "it is ordered")
         client.reset()  # an end of its stream might be no more than that: the dial would go on
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         await until(lambda: not entry.dials, "nobody waits any more")
         for dial in late:
             device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
-        heard = entry.heard_at
-        await until(lambda: entry.heard_at > heard, "it is heard")
+        heard = entry.pulse.heard_at
+        await until(lambda: entry.pulse.heard_at > heard, "it is heard")
         assert not device.is_over
         assert not counted(service).canary_failures
         await device.kill()
@@ -342,7 +342,7 @@ async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pag
         made = await consented(service)
         device = await attached(service, made, waiting)
         await until(lambda: bool(device.dials), "it is looked at")
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         assert not entry.is_proven
         assert await reply_to(service, bought, pages.http) == 2
         assert not entry.allows(80)
@@ -351,7 +351,7 @@ async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pag
         mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
         [shown] = mine.body["exits"]
         assert (shown["state"], shown["reason"]) == ("resting", UNPROVEN)
-        entry.limits = entry.limits._replace(ports=(*pages.ports, 443))
+        entry.grant(entry.limits._replace(ports=(*pages.ports, 443)))
         assert entry.allows(443)
         assert announcement(entry).limits.ports == (443,)
         mine = await service.call("GET", "/api/exits/me", token=made.owner.token)
@@ -420,7 +420,7 @@ async def test_who_is_turned_away_by_a_page_carries_443_until_it_passes(
         made = await consented(service)
         device = await attached(service, made, carry)
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         assert entry.is_proven
         looks = service.daemon.exit_port.canaries
         plain = {pages.http, pages.other}
@@ -527,14 +527,15 @@ async def test_pages_of_first_rounds_are_not_used_in_later_ones(
         device = await attached(service, made, carry)
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         first_rounds.update(asked)
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         asked.clear()
         for _ in range(5):
             assert await looker._round(entry) is None
         assert asked
         assert not first_rounds.intersection(asked)
         asked.clear()
-        listener_of(service).doubt(entry)  # a page has turned it away: it carries 443 alone again
+        # A page has turned it away: it carries 443 alone again.
+        listener_of(service)._base.verdicts.doubt(entry)
         assert await looker._round(entry) is None
         assert set(asked) <= {*urls[:4:2], *urls[4::2]}
         await device.kill()
@@ -557,7 +558,7 @@ async def test_no_round_begins_with_a_call(
         device = await attached(service, made, carry)
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         await until(lambda: calls == [False], "it was called as it attached")
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         await looker._look(entry, 0)
         assert counted(service).canaries["passed"] == 2
         assert calls == [False], "a later round has no call before it"
@@ -591,7 +592,7 @@ async def test_who_does_not_connect_has_not_lied(
         device = await attached(service, made, answering(outcome))
         await until(lambda: counted(service).canaries["unknown"] == 1, "nothing is proven")
         assert not counted(service).canary_failures
-        assert not listener_of(service)._by_device[made.device_id].is_proven
+        assert not listener_of(service).roster.by_device[made.device_id].is_proven
         await device.kill()
 
 
@@ -621,7 +622,7 @@ async def test_who_is_paused_in_a_round_is_looked_at_again(
         made = await consented(service)
         device = await attached(service, made, swallow)
         await until(lambda: bool(device.dials), "it is looked at")
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         await until(lambda: bool(entry.relays), "a page is fetched")
         owner = {"token_id": made.device_id}
         path = "/api/worker/exit/pause"
@@ -639,7 +640,7 @@ async def test_those_that_are_gone_are_not_kept(tmp_path: Path, pages: Pages) ->
         looks = service.daemon.exit_port.canaries
         made = await consented(service)
         device = await attached(service, made, carry)
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         await device.kill()
         await until(lambda: entry.is_gone, "it is gone")
@@ -668,7 +669,7 @@ async def test_a_page_that_differs_from_itself_is_no_canary(
         made = await consented(service)
         device = await attached(service, made, saying(answer(EVIL)))
         await until(lambda: counted(service).canaries["unknown"] == 1, "nothing is proven")
-        assert listener_of(service)._by_device[made.device_id].is_proven  # nobody is kept out
+        assert listener_of(service).roster.by_device[made.device_id].is_proven  # nobody is kept out
         assert "differs from one fetch to the next" in caplog.text
         assert "no canary can be fetched" in caplog.text
         assert device.dials == []
@@ -696,7 +697,7 @@ async def test_what_it_carried_before_is_unpaid(tmp_path: Path, pages: Pages) ->
         # The next round: it has begun to lie.
         device.obey = saying(answer(EVIL))
         looks = service.daemon.exit_port.canaries
-        entry = listener_of(service)._by_device[made.device_id]
+        entry = listener_of(service).roster.by_device[made.device_id]
         looks._proven.clear()
         looks._schedule(entry, 0.0, 0)
         await is_barred(service, made.device_id)
@@ -751,11 +752,11 @@ async def test_without_canaries_nobody_is_looked_at(tmp_path: Path, pages: Pages
         made = await consented(service)
         device = await attached(service, made, carry)
         await until(lambda: bool(device.parked), "a connection waits")
-        assert listener_of(service)._by_device[made.device_id].is_proven
+        assert listener_of(service).roster.by_device[made.device_id].is_proven
         device.send(Dialled(next(iter(device.parked)), Outcome.CONNECTED, 0, None, 0))
-        entry = listener_of(service)._by_device[made.device_id]
-        heard = entry.heard_at
-        await until(lambda: entry.heard_at > heard, "it is heard")
+        entry = listener_of(service).roster.by_device[made.device_id]
+        heard = entry.pulse.heard_at
+        await until(lambda: entry.pulse.heard_at > heard, "it is heard")
         assert device.dials == []
         assert pages.asked == 0
         await device.kill()

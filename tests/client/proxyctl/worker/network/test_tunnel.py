@@ -60,9 +60,10 @@ class Place:
     """A daemon's port, and a device with a job in the same loop."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = Port(folder)
-        self.tunnels = DeviceTunnels(self.port.reactor, Authority(), 100, 15.0)
-        self.port.listener.workers = self.tunnels
+        self.port = Port(
+            folder, make_workers=lambda reactor: DeviceTunnels(reactor, Authority(), 100, 15.0)
+        )
+        self.tunnels = self.port.workers
         self.door: dict[str, Any] = {
             "host": "127.0.0.1",
             "port": self.port.port,

@@ -1,0 +1,109 @@
+"""Connections under TLS at the exits' port, from the handshake on, attached or not."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import Final, final
+
+from market.base.networks import NetworkCounts
+from proxyd.counters import ExitCounters
+from proxyd.exits.attached.control import Control, ControlServices
+
+TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
+# The last words go out first, some records; then the exit has to say that it has read the end.
+TLS_END_SECONDS = 10.0
+
+_logger = logging.getLogger("exits")
+
+
+@final
+class Controls:
+    """Shakes hands with clients, and knows their connections, attached or not.
+
+    One that has not attached is a stranger: it counts as arriving, and makes room for others.
+
+    Args:
+        loop: the event loop.
+        context: speaks TLS.
+        services: collaborators of all control connections.
+        counters: count handshakes that fail.
+        arriving: counts arrivals by their networks.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        services: ControlServices,
+        counters: ExitCounters,
+        arriving: NetworkCounts,
+    ) -> None:
+        self._loop = loop
+        self._context = context
+        self._services = services
+        self._counters = counters
+        self._arriving = arriving
+        self._all: set[Control] = set()
+        # The oldest first, with the network that each is counted by.
+        self._strangers: dict[Control, str] = {}
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def strangers(self) -> int:
+        """The number of connections that have not attached."""
+        return len(self._strangers)
+
+    async def shake_hands(self, sock: socket.SocketType, address: str, network: str) -> None:
+        """Have the event loop speak TLS over a socket, which is the loop's from here on."""
+        control = Control(self._services, address, self)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: control,
+                sock,  # type: ignore[arg-type]  # that is what the acceptor makes
+                ssl=self._context,
+                ssl_handshake_timeout=TLS_SECONDS,
+                ssl_shutdown_timeout=TLS_END_SECONDS,
+            )
+        except (OSError, ssl.SSLError) as error:  # or a timeout, or an abort
+            self._counters.arrivals_refused["tls"] += 1
+            _logger.debug("exit at %s: no TLS: %s", address, error)
+        else:
+            if not control.is_over:  # the exit may have left already
+                self._all.add(control)
+                if control.attached is None:
+                    self._strangers[control] = network
+                    self._arriving.add(network)
+            if self._is_closed:
+                control.cut("stopping")
+
+    def cut_oldest(self, before: float) -> bool:
+        """Cut the oldest stranger if it came before a time of the loop. Return whether it did."""
+        stranger = next(iter(self._strangers), None)
+        if stranger is None or stranger.began > before:
+            return False
+        self.known(stranger)  # here, because its end is noticed later
+        stranger.abort("slow")
+        return True
+
+    def close(self) -> None:
+        """Cut all connections, and later ones as they come."""
+        self._is_closed = True
+        for control in tuple(self._all):
+            control.cut("stopping")
+
+    # --- what control connections say: see `control.Holder` ------------------------------------
+
+    def known(self, control: Control) -> None:
+        """See `Holder.known`."""
+        network = self._strangers.pop(control, None)
+        if network is not None:
+            self._arriving.add(network, -1)
+
+    def over(self, control: Control) -> None:
+        """See `Holder.over`."""
+        self._all.discard(control)
+        self.known(control)

@@ -1,0 +1,105 @@
+"""The load of one exit: buyers' connections, their places, and the bytes of the day."""
+
+from collections.abc import Callable
+from typing import Protocol, final
+
+from proxyd.exits.choosing.places import Place, Places
+
+
+class Carried(Protocol):
+    """A buyer's connection that goes through an exit."""
+
+    __slots__ = ()
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes it has relayed so far, from the client and to it."""
+
+    def yields_at(self) -> float:
+        """Return when it gives way to others if it moves nothing until then (loop time)."""
+
+    def abort(self) -> None:
+        """Cut it now, after giving back the bytes that were not delivered."""
+
+
+@final
+class Load:
+    """The connections and bytes of an exit.
+
+    `relays` are the buyers' connections that go through it, `places` says which buyers have its
+    places, and with `is_spent` the bytes of its day are used up. `connections_elsewhere` are
+    those from other nodes.
+
+    Args:
+        now: the loop's clock.
+    """
+
+    __slots__ = (
+        "_day",
+        "_ended_bytes",
+        "_yesterdays_bytes",
+        "connections_elsewhere",
+        "is_spent",
+        "now",
+        "places",
+        "relays",
+    )
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.relays: dict[Carried, Place | None] = {}
+        self.places = Places()
+        self.is_spent = False
+        self.connections_elsewhere = 0
+        self._ended_bytes = 0  # of relays that are over
+        self._yesterdays_bytes = 0  # of all relays, up to the beginning of the day
+        self._day = 0
+
+    @property
+    def carried(self) -> int:
+        """How many bytes it has carried since it attached, and before that in the day."""
+        return self._ended_bytes + sum(sum(relay.traffic) for relay in self.relays)
+
+    @property
+    def taken(self) -> int:
+        """How many connections go through it, from all nodes."""
+        return self.places.taken + self.connections_elsewhere
+
+    def carried_elsewhere(self, connections: int, size: int) -> None:
+        """Count what goes through it from other nodes: how many more connections, and bytes."""
+        self.connections_elsewhere += connections
+        self._ended_bytes += size
+
+    def begin(self, relay: Carried, place: Place | None) -> None:
+        """Count a connection, in the place that its dial has taken."""
+        self.relays[relay] = place
+        if place is None:
+            self.places.others += 1
+        else:
+            self.places.begin(place, relay)
+
+    def end(self, relay: Carried) -> None:
+        """Count one no more, but its bytes."""
+        if relay in self.relays:
+            place = self.relays.pop(relay)
+            if place is None:
+                self.places.others -= 1
+            else:
+                self.places.leave(place, self.now())
+        self._ended_bytes += sum(relay.traffic)
+
+    def carried_before(self, size: int, day: int) -> None:
+        """Count the bytes of the day with this number that it carried before it attached."""
+        self._ended_bytes, self._day, self._yesterdays_bytes = size, day, 0
+
+    def spend(self, day: int, most: int) -> None:
+        """Look whether the bytes of the day with this number are used up; 0 for no bound."""
+        carried = self.carried
+        if day != self._day:
+            self._day, self._yesterdays_bytes = day, carried
+        self.is_spent = bool(most) and carried - self._yesterdays_bytes >= most
+
+    def cut(self) -> None:
+        """Cut the buyers' connections."""
+        for relay in tuple(self.relays):
+            relay.abort()

@@ -1,0 +1,78 @@
+"""The other nodes, as far as exits that attach here are concerned."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, final
+
+from market.exits.consents import Door
+from proxyd.exits.attached.attached import Attached
+
+
+class Neighbours(Protocol):
+    """The other nodes, which are notified of the exits here."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def since(self, device_id: str) -> int:
+        """Return when a device attaches that does so now (UTC, milliseconds).
+
+        It is later than each time before, and than any that another node has told of the device.
+        """
+
+    def attached(self, attached: Attached) -> None:
+        """An exit has attached."""
+
+    def changed(self, attached: Attached) -> None:
+        """It carries nothing from now on, or carries again, or its limits have changed."""
+
+    def gone(self, attached: Attached) -> None:
+        """It is not attached any more."""
+
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:
+        """Take a connection that has begun with `data`; False if it is not a node's."""
+
+    def doors(self) -> list[Door]:
+        """Return where devices may attach instead of here, the best first."""
+
+
+@final
+class Alone(Neighbours):
+    """There is no other node.
+
+    Args:
+        now: the wall clock, in UTC seconds.
+    """
+
+    __slots__ = ("_now", "_since")
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._since = 0
+
+    def __len__(self) -> int:
+        return 0
+
+    def since(self, device_id: str) -> int:  # noqa: ARG002 - nobody else has it
+        """See `Neighbours.since`."""
+        self._since = max(self._now() * 1000, self._since + 1)
+        return self._since
+
+    def attached(self, attached: Attached) -> None:
+        """See `Neighbours.attached`."""
+
+    def changed(self, attached: Attached) -> None:
+        """See `Neighbours.changed`."""
+
+    def gone(self, attached: Attached) -> None:
+        """See `Neighbours.gone`."""
+
+    def welcome(self, transport: asyncio.Transport, data: bytes) -> bool:  # noqa: ARG002 - as above
+        """See `Neighbours.welcome`."""
+        return False
+
+    def doors(self) -> list[Door]:
+        """See `Neighbours.doors`."""
+        return []

@@ -1,0 +1,136 @@
+"""The addresses that connections of exits leave from: calls prove them, and exits count there.
+
+See `dialling/origin.py` for how an exit is made to call.
+"""
+
+import logging
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Final, final
+
+from market.base.networks import Address, NetworkCounts, counted_network, crowded, plain
+from proxyctl.protocol.frames import CALLS, Seen
+from proxyd.exits.attached.attached import CROWDED, WANDERING, Attached
+from proxyd.exits.attached.control import Authority
+from proxyd.exits.attached.neighbours import Neighbours
+from proxyd.exits.attached.offers import Book
+from proxyd.exits.attached.roster import Roster
+from proxyd.exits.choosing.directory import Place
+from proxyd.limits import ExitLimits
+
+# After more moves to other lines since the start, an exit has no place to sell.
+MOVES_MAX: Final = 3
+MOVES_KEPT: Final = 10_000
+
+_logger = logging.getLogger("exits")
+
+
+@final
+class Origins:
+    """Takes calls of exits, and counts each exit where its connections leave.
+
+    Args:
+        roster: the exits that are attached.
+        directory: chooses among them, by where they are.
+        neighbours: the other nodes.
+        locate: says where an address is.
+        authority: says what sessions cost that leave there.
+        limits: bounds.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        directory: Book,
+        neighbours: Neighbours,
+        locate: Callable[[str], Place],
+        authority: Authority,
+        limits: ExitLimits,
+    ) -> None:
+        self._roster = roster
+        self._directory = directory
+        self._neighbours = neighbours
+        self._locate = locate
+        self._authority = authority
+        self._limits = limits
+        self._calls: dict[bytes, Callable[[str], None]] = {}  # as many as are under way
+        # By device whose connections leave from elsewhere: the number of changes of their network,
+        # and the last network.
+        self._moves: dict[str, tuple[int, str]] = {}
+        self._elsewhere = NetworkCounts()  # of exits whose connections leave there
+
+    def change_limits(self, limits: ExitLimits) -> None:
+        """Apply other limits from now on."""
+        self._limits = limits
+
+    # --- calls ---------------------------------------------------------------------------------
+
+    def expect(self, number: bytes, called: Callable[[str], None]) -> None:
+        """Have `called` be called with the address that a number arrives from."""
+        self._calls[number] = called
+
+    def forget_call(self, number: bytes) -> None:
+        """Expect a number no more."""
+        self._calls.pop(number, None)
+
+    def take_call(self, number: bytes) -> Callable[[str], None] | None:
+        """Return what expects a number, which is expected no more then."""
+        return self._calls.pop(number, None)
+
+    # --- moves ---------------------------------------------------------------------------------
+
+    def leaves_from(self, attached: Attached, address: str) -> None:
+        """Take note of where an exit's connections leave.
+
+        A call is the exit's own word. So the exit is counted there, but behind those that have
+        attached from there, and takes no place of theirs; and it has nothing to sell where too many
+        leave, or when its place keeps changing. A call in the other family of addresses than the
+        exit attaches by changes no place.
+        """
+        parsed = plain(ip_address(address.partition("%")[0]))
+        attached.location.learn(parsed)
+        if CALLS in attached.features:
+            attached.say(Seen(str(parsed)))
+        if parsed.version == attached.address.version:
+            self._file(attached, parsed, counted_network(address))
+
+    def left(self, attached: Attached) -> None:
+        """Count an exit no more where its connections leave, if it is attached from elsewhere."""
+        if attached.is_elsewhere:
+            self._elsewhere.add(attached.network, -1)
+
+    def _file(self, attached: Attached, address: Address, network: str) -> None:
+        """Count an exit where its connections leave, if that is elsewhere than before."""
+        if network == attached.network:
+            return
+        moves = self._count_move(attached.device_id, network)
+        was_open = attached.is_open
+        if was_open:
+            self._directory.remove(attached)
+        self.left(attached)
+        place = self._locate(str(address))
+        is_elsewhere = network != self._roster.home_of(attached)
+        attached.leave_from(address, place, network, is_elsewhere=is_elsewhere)
+        floor = self._authority.price_floor(place.country)
+        attached.terms.set_price(max(attached.min_price_per_gb, floor))
+        most = self._limits.exits_per_network
+        full = attached.is_elsewhere and crowded(
+            network, most, self._roster.per_network, self._elsewhere
+        )
+        attached.stray(WANDERING if moves > MOVES_MAX else CROWDED if full else "")
+        if attached.is_elsewhere:
+            self._elsewhere.add(network)
+        if attached.is_open:
+            self._directory.add(attached)
+        self._neighbours.changed(attached)
+        _logger.info("exit %s: its connections leave from %s", attached.device_id, address)
+
+    def _count_move(self, device_id: str, network: str) -> int:
+        """Return how often a device was found on another line, `network` included."""
+        moves, before = self._moves.pop(device_id, (0, ""))
+        if network != before:  # or it has attached again, and leaves from where it always does
+            moves += 1
+        self._moves[device_id] = moves, network  # the latest last
+        if len(self._moves) > MOVES_KEPT:
+            del self._moves[next(iter(self._moves))]
+        return moves

@@ -1,0 +1,467 @@
+"""The connections of one exit that wait for a target, and the dials that wait for one.
+
+Theory of operation
+-------------------
+An exit keeps work connections open ahead of need (`Pool`). Each came with a ticket that was handed
+out over the control connection (`TicketBook`), waits in the poller, and is used once: it is taken
+for a dial, a `Dial` frame with its number goes out over the control connection, and a `Dialled`
+frame with that number comes back. From then on the connection is the target's socket of an ordinary
+relay: the stream has no bytes of ours, so it is spliced, half-closed and reset like any other.
+
+`Park` gives the exit the number of connections that shall wait, and the exit opens a new one for
+each that was taken:
+
+    clamp(rate of dials x 2 round trips, rounded up, + 1 + dials that wait for one, least, most)
+
+So a burst finds enough connections until new ones arrive, and an exit that was unused for a while
+keeps none (`Demand`). `ParkedBudget` bounds the connections that wait, over all exits.
+
+A translator of addresses on the way forgets silent connections without telling anybody. So what
+waits has keep-alives, and is closed, which the exit replaces, before it gets old.
+"""
+
+import math
+import socket
+from collections.abc import Callable
+from hmac import compare_digest
+from secrets import token_bytes
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from proxyctl.protocol.frames import (
+    SECURE_TICKETS,
+    TICKET_BYTES,
+    Dialled,
+    Encrypt,
+    Frame,
+    Park,
+    Tickets,
+)
+from proxyd.counters import ExitCounters
+from proxyd.loop.poller import READS, Watcher
+from proxyd.loop.reactor import Reactor
+
+if TYPE_CHECKING:
+    import asyncio
+
+# Connections of an exit that is used much: more make carriers suspicious, and weak routers run out
+# of ports.
+PARKED_MAX: Final = 16
+# After a longer time without use an exit keeps no connection open: its next dial takes a round trip
+# more.
+IDLE_SECONDS: Final = 600.0
+# Carriers forget silent connections after five minutes and more; a keep-alive each minute is rarely
+# lost on the way, and a connection that is no older was alive when the exit opened it.
+PARKED_SECONDS: Final = 300.0
+KEEPALIVE_SECONDS: Final = 60
+KEEPALIVE_PAUSE_SECONDS: Final = 10
+KEEPALIVE_TRIES: Final = 3
+# Tickets that are handed out beyond those wanted: for connections that were lost before they came.
+TICKETS_SPARE: Final = 4
+TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
+RATE_SECONDS: Final = 5.0  # over which dials are counted, and a burst is remembered
+RTT_MOST_SECONDS: Final = (
+    2.0  # an exit that answers late on purpose gets no more connections for it
+)
+SRTT_SHARE: Final = 0.125  # RFC 6298, section 2.3
+ALMOST_NOTHING: Final = 0.05  # of a connection: the rest of a rate long after the last dial
+FIRST_RTT_SECONDS: Final = 0.1  # until it was measured
+
+_SOL_SOCKET: Final = socket.SOL_SOCKET
+_SO_KEEPALIVE: Final = socket.SO_KEEPALIVE
+_SO_OOBINLINE: Final = socket.SO_OOBINLINE
+_IPPROTO_TCP: Final = socket.IPPROTO_TCP
+_TCP_NODELAY: Final = socket.TCP_NODELAY
+_TCP_KEEPIDLE: Final = socket.TCP_KEEPIDLE
+_TCP_KEEPINTVL: Final = socket.TCP_KEEPINTVL
+_TCP_KEEPCNT: Final = socket.TCP_KEEPCNT
+
+
+class Asker(Protocol):
+    """A dial that wants one connection of an exit, and then its answer."""
+
+    __slots__ = ()
+
+    @property
+    def buyer(self) -> str:
+        """Whose dial it is: buyers that wait for connections of an exit take turns."""
+
+    def take(self, parked: "Parked") -> None:
+        """Own a connection that it has waited for."""
+
+    def answer(self, dialled: Dialled) -> None:
+        """Hear how the exit's dial went."""
+
+    def lose(self) -> None:
+        """Hear that the exit is gone."""
+
+
+@final
+class ParkedBudget:
+    """How many connections all exits together may have waiting.
+
+    Args:
+        most: that number.
+    """
+
+    __slots__ = ("most", "wanted")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.wanted = 0
+
+    def change(self, most: int) -> None:
+        """Allow another number from now on; none is closed for it."""
+        self.most = most
+
+
+@final
+class Parked(Watcher):
+    """A work connection that waits for a target, and then for the exit to reach it.
+
+    It is watched all the while. Before it is taken nothing may come but its end; after that what
+    comes is the target's, and stays in the kernel until the relay has it.
+
+    Args:
+        pool: where it waits.
+        number: its ticket's.
+        sock: owned from here on.
+        since: when it began to wait (loop time, seconds).
+    """
+
+    __slots__ = ("_pool", "is_taken", "number", "since", "sock")
+
+    def __init__(self, pool: "Pool", number: int, sock: socket.SocketType, since: float) -> None:
+        self._pool = pool
+        self.number = number
+        self.sock = sock
+        self.since = since
+        self.is_taken = False
+
+    def ready(self, events: int) -> None:
+        """See `Watcher.ready`."""
+        if events & READS and not self.is_taken:
+            self._pool.drop(self)
+
+    def fail(self, _error: Exception) -> None:
+        """See `Watcher.fail`."""
+        if not self.is_taken:
+            self._pool.drop(self)
+
+
+@final
+class TicketBook:
+    """The tickets of one pool: those that are `out`, by their numbers, and their succession.
+
+    Args:
+        send: takes a frame for the exit.
+        first: the number of the first ticket.
+    """
+
+    __slots__ = ("_first", "_next", "_send", "out")
+
+    def __init__(self, send: Callable[[Frame], None], first: int) -> None:
+        self._send = send
+        self._first = self._next = first
+        self.out: dict[int, bytes] = {}  # the oldest first
+
+    def issue(self, count: int) -> None:
+        """Hand out more; the oldest are void if too many are out."""
+        first, self._next = self._next, self._next + count
+        tickets = tuple(token_bytes(TICKET_BYTES) for _ in range(count))
+        self.out.update(zip(range(first, first + count), tickets, strict=True))
+        while len(self.out) > TICKETS_KEPT:
+            del self.out[next(iter(self.out))]
+        self._send(Tickets(first, tickets))
+
+    def admits(self, number: int, ticket: bytes) -> bool:
+        """Say whether a ticket was handed out and not used; it counts as used from then on."""
+        expected = self.out.get(number)
+        if expected is None or not compare_digest(expected, ticket):
+            return False
+        del self.out[number]
+        return True
+
+    def was_used(self, number: int) -> bool:
+        """Say whether a ticket was handed out, and is out no more."""
+        return self._first <= number < self._next and number not in self.out
+
+    def clear(self) -> None:
+        """Let none of them be good any more."""
+        self.out.clear()
+
+
+@final
+class Queue:
+    """The dials that wait for a connection of one exit: their buyers take turns.
+
+    `count` is how many there are.
+    """
+
+    __slots__ = ("_waiting", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        # By buyer: whose turn is next comes first, and of each the first come.
+        self._waiting: dict[str, dict[Asker, None]] = {}
+
+    def add(self, asker: Asker) -> None:
+        """Have a dial wait that does not wait yet."""
+        self._waiting.setdefault(asker.buyer, {})[asker] = None
+        self.count += 1
+
+    def discard(self, asker: Asker) -> None:
+        """Forget a dial that may be waiting."""
+        waiting = self._waiting.get(asker.buyer)
+        if waiting is not None and asker in waiting:
+            del waiting[asker]
+            self.count -= 1
+            if not waiting:
+                del self._waiting[asker.buyer]
+
+    def pop(self) -> Asker | None:
+        """Return the dial whose turn it is, which waits no more; None where none waits."""
+        for buyer in self._waiting:
+            waiting = self._waiting.pop(buyer)
+            asker = next(iter(waiting))
+            del waiting[asker]
+            self.count -= 1
+            if waiting:
+                self._waiting[buyer] = waiting  # behind all others
+            return asker
+        return None
+
+    def dismiss(self) -> None:
+        """Notify all of them that no connection will come."""
+        waiting, self._waiting, self.count = self._waiting, {}, 0
+        for askers in waiting.values():
+            for asker in askers:
+                asker.lose()
+
+
+@final
+class Demand:
+    """How much one pool is used, and how many connections should wait for that.
+
+    `rate` is in dials per second, `rtt` a round trip in seconds, `used_at` the last dial (loop
+    time, seconds).
+
+    Args:
+        now: the time of the loop.
+    """
+
+    __slots__ = ("_rated_at", "rate", "rtt", "used_at")
+
+    def __init__(self, now: float) -> None:
+        self.rate = 0.0
+        self._rated_at = self.used_at = now
+        self.rtt = FIRST_RTT_SECONDS
+
+    def count(self, now: float) -> None:
+        """Count a dial."""
+        self.rate = self.rate * math.exp((self._rated_at - now) / RATE_SECONDS) + 1 / RATE_SECONDS
+        self._rated_at = self.used_at = now
+
+    def decay(self, now: float) -> None:
+        """Let the rate fall with time."""
+        self.rate *= math.exp((self._rated_at - now) / RATE_SECONDS)
+        self._rated_at = now
+
+    def wanted(self, waiting: int) -> int:
+        """Return the number of connections that should wait while `waiting` dials do."""
+        least = 0 if self.used_at + IDLE_SECONDS <= self._rated_at else 1
+        return math.ceil(self.rate * 2 * self.rtt - ALMOST_NOTHING) + least + waiting
+
+    def measure(self, seconds: float) -> None:
+        """Take in how long a round trip took."""
+        self.rtt += SRTT_SHARE * (min(seconds, RTT_MOST_SECONDS) - self.rtt)
+
+    def add_way(self, seconds: float) -> None:
+        """Count a longer way: over another node."""
+        self.rtt += seconds
+
+
+@final
+class Pool:
+    """The connections of one exit that wait, the tickets for more, and the dials that wait for one.
+
+    Args:
+        reactor: shared by the sockets of the loop.
+        send: takes a frame for the exit.
+        budget: how many all exits may have waiting.
+        counters: count them.
+        is_secure: whether those that wait are under TLS.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_budget",
+        "_counters",
+        "_is_open",
+        "_is_secure",
+        "_parked",
+        "_queue",
+        "_reactor",
+        "_send",
+        "demand",
+        "tickets",
+    )
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        send: Callable[[Frame], None],
+        budget: ParkedBudget,
+        counters: ExitCounters,
+        *,
+        is_secure: bool = False,
+    ) -> None:
+        self._is_open = False
+        self._is_secure = is_secure
+        self._reactor = reactor
+        self._send = send
+        self._budget = budget
+        self._counters = counters
+        self._parked: list[Parked] = []  # the oldest first; few, and most exits have one
+        self._queue = Queue()
+        self._asked = 0
+        self.tickets = TicketBook(send, SECURE_TICKETS if is_secure else 1)
+        self.demand = Demand(reactor.loop.time())
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    @property
+    def loop(self) -> "asyncio.AbstractEventLoop":
+        """The event loop of its connections."""
+        return self._reactor.loop
+
+    @property
+    def waiting(self) -> int:
+        """How many dials wait for a connection."""
+        return self._queue.count
+
+    def open(self) -> None:
+        """Ask the exit for its first connections."""
+        self._refill()
+
+    def park(self, number: int, sock: socket.SocketType) -> None:
+        """Keep a connection, or give it to the dial that has waited longest.
+
+        Args:
+            number: its ticket's.
+            sock: owned from here on.
+
+        Raises:
+            OSError: it has broken meanwhile; the caller still owns it.
+        """
+        prepare(sock)
+        parked = Parked(self, number, sock, self._reactor.loop.time())
+        asker = self._queue.pop() if self._queue.count else None
+        if asker is not None:
+            parked.is_taken = True
+            self._reactor.poller.watch(sock.fileno(), parked)
+            self._refill()
+            asker.take(parked)
+            return
+        if len(self._parked) >= PARKED_MAX:  # more than the exit was ever asked for
+            self._close(self._parked.pop(0))
+        self._parked.append(parked)
+        self._counters.parked += 1
+        self._reactor.poller.watch(sock.fileno(), parked)
+        self._refill()
+
+    def take(self, asker: Asker) -> Parked | None:
+        """Return a connection, the caller's from here on; None: the asker will be given one."""
+        self.demand.count(self._reactor.loop.time())
+        if not self._parked:
+            self._queue.add(asker)
+            self._refill()
+            return None
+        parked = self._parked.pop()  # the youngest: the least likely to be dead
+        self._counters.parked -= 1
+        parked.is_taken = True
+        self._refill()
+        return parked
+
+    def has_used(self, number: int) -> bool:
+        """Say whether a ticket's connection may have been given an order."""
+        return self.tickets.was_used(number) and all(each.number != number for each in self._parked)
+
+    def stop_waiting(self, asker: Asker) -> None:
+        """Forget about a dial that may be waiting."""
+        self._queue.discard(asker)
+
+    def drop(self, parked: Parked) -> None:
+        """Close a connection that has ended, or sends bytes before its order."""
+        self._parked.remove(parked)
+        self._close(parked)
+
+    def tend(self) -> None:
+        """Close old connections, and ask for the number that is needed by now."""
+        if not self._is_open:  # no dial has wanted one yet
+            return
+        now = self._reactor.loop.time()
+        while self._parked and self._parked[0].since + PARKED_SECONDS <= now:
+            self._close(self._parked.pop(0))
+        self.demand.decay(now)
+        if len(self._parked) < self._asked:  # tickets may have been lost on the way
+            self.tickets.issue(self._asked - len(self._parked))
+        self._ask(self._wanted())
+
+    def close(self) -> None:
+        """Close all that wait, and notify the dials that wait for one; twice is harmless."""
+        self._budget.wanted -= self._asked
+        self._asked = 0
+        self.tickets.clear()
+        while self._parked:
+            self._close(self._parked.pop(0))
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Notify the dials that wait for a connection that none will come."""
+        self._queue.dismiss()
+
+    def _close(self, parked: Parked) -> None:
+        self._counters.parked -= 1
+        self._reactor.poller.forget(parked.sock.fileno())
+        parked.sock.close()
+
+    def _wanted(self) -> int:
+        """Return how many connections shall wait, as far as all exits together leave room."""
+        waiting = self._queue.count
+        wanted = self.demand.wanted(waiting)
+        room = self._budget.most - (self._budget.wanted - self._asked)
+        # A dial that waits gets a connection all the same: it does not wait, but is taken at once.
+        return max(0, min(wanted, PARKED_MAX, max(room, waiting)))
+
+    def _refill(self) -> None:
+        """Tell the exit if more shall wait than before, with tickets for them.
+
+        Only `tend` asks for fewer, unless there are too many: one burst is often followed
+        by another.
+        """
+        self._is_open = True
+        has_room = self._budget.wanted <= self._budget.most
+        self._ask(max(self._wanted(), self._asked) if has_room else self._wanted())
+
+    def _ask(self, wanted: int) -> None:
+        if len(self.tickets.out) < wanted:
+            self.tickets.issue(wanted + TICKETS_SPARE - len(self.tickets.out))
+        if wanted != self._asked:
+            self._budget.wanted += wanted - self._asked
+            self._asked = wanted
+            self._send(Encrypt(wanted) if self._is_secure else Park(wanted))
+
+
+def prepare(sock: socket.SocketType) -> None:
+    """Set what a connection needs that may wait long, and then carries a stream.
+
+    Raises:
+        OSError: it has broken.
+    """
+    sock.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
+    sock.setsockopt(_SOL_SOCKET, _SO_OOBINLINE, 1)  # or a byte is left out of the stream
+    sock.setsockopt(_SOL_SOCKET, _SO_KEEPALIVE, 1)
+    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPINTVL, KEEPALIVE_PAUSE_SECONDS)
+    sock.setsockopt(_IPPROTO_TCP, _TCP_KEEPCNT, KEEPALIVE_TRIES)

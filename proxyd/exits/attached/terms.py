@@ -1,0 +1,110 @@
+"""The terms on which one exit carries: its price, its limits, and the reasons why it rests."""
+
+from typing import TYPE_CHECKING, Final, final
+
+from proxyctl.protocol.frames import Capacity, Limits
+from proxyd.metering.pace import Pace
+
+if TYPE_CHECKING:
+    import asyncio
+
+NO_PORTS: Final = (0,)  # the account and the device allow no port in common
+TLS_PORT: Final = 443  # what goes there cannot be changed unseen
+
+
+@final
+class Terms:
+    """The limits and the price of the account and the device.
+
+    `granted` are the limits of the account, which the device is sent; `limits` the tighter ones of
+    the account and the device. `paused` is why the device takes nothing now, empty when it does;
+    `is_held` says that its owner has paused it in the account. One that is not `is_proven` carries
+    port 443 alone.
+
+    Args:
+        loop: the event loop.
+        owner_id: whose exit it is.
+        min_price_per_gb: micro-USD; cheaper sessions do not leave through it.
+        granted: the limits of the account at first.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "granted",
+        "is_held",
+        "is_proven",
+        "limits",
+        "min_price_per_gb",
+        "owner_id",
+        "pace",
+        "paused",
+    )
+
+    def __init__(
+        self,
+        loop: "asyncio.AbstractEventLoop",
+        owner_id: str,
+        min_price_per_gb: int,
+        granted: Limits,
+    ) -> None:
+        self.owner_id = owner_id
+        self.min_price_per_gb = min_price_per_gb
+        self.granted = self.limits = granted
+        self.pace = Pace(loop, granted.bytes_per_second)
+        self.paused = ""
+        self.is_held = False
+        self.is_proven = True
+        self._capacity: Capacity | None = None
+
+    @property
+    def associations(self) -> int:
+        """How many associations the device carries at most."""
+        return 0 if self._capacity is None else self._capacity.associations
+
+    def grant(self, granted: Limits) -> None:
+        """Be used for so much at most from now on, by the account."""
+        self.granted = granted
+        self.limits = narrowed(granted, self._capacity)
+        self.pace.change(granted.bytes_per_second)
+
+    def take_in(self, capacity: Capacity | None) -> None:
+        """Keep to the limits of the device; None if it has sent none."""
+        self._capacity = capacity
+        self.limits = narrowed(self.granted, capacity)
+
+    def pause(self, words: str) -> None:
+        """Take nothing, because the device says so; "": take connections again."""
+        self.paused = words
+
+    def hold(self, *, is_held: bool) -> None:
+        """Take nothing while its owner has paused it in the account."""
+        self.is_held = is_held
+
+    def prove(self, *, is_proven: bool) -> None:
+        """Carry all that the owner allows, or only port 443."""
+        self.is_proven = is_proven
+
+    def set_price(self, min_price_per_gb: int) -> None:
+        """Carry no sessions that are cheaper from now on."""
+        self.min_price_per_gb = min_price_per_gb
+
+    def allows(self, port: int) -> bool:
+        """Say whether a buyer may ask for a port of targets."""
+        return (self.is_proven or port == TLS_PORT) and self.may_ask(port)
+
+    def may_ask(self, port: int) -> bool:
+        """Say whether its owner allows a port of targets."""
+        return not self.limits.ports or port in self.limits.ports
+
+
+def narrowed(limits: Limits, capacity: Capacity | None) -> Limits:
+    """Return the tighter one of each limit: the account's or the device's."""
+    if capacity is None:
+        return limits
+    connections, ports = limits.connections, limits.ports
+    if capacity.connections:
+        connections = min(connections or capacity.connections, capacity.connections)
+    if capacity.ports:
+        both = tuple(each for each in capacity.ports if not ports or each in ports)
+        ports = both or NO_PORTS
+    return limits._replace(connections=connections, ports=ports)
