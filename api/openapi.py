@@ -96,6 +96,10 @@ ANSWERED_ID = {
 
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"\{(\w+)\}")
+# The name of a schema has the module of its type where two types share a name. Programs that were
+# generated from the document know these names, so they stay as they were in flat folders.
+_DOMAIN = re.compile(r"\bapi\.\w+\.(\w+)\.(?=[A-Z])")
+_FORMER_MODULES = {"sessions": "bandwidth"}
 
 
 def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[str, Any]:
@@ -111,6 +115,8 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
     schemas, components = msgspec.json.schema_components(
         types, schema_hook=_schema_of, ref_template=REFERENCE
     )
+    _refer_to_former_names((schemas, components))
+    components = {_former_name(name): components[name] for name in components}
     refs = dict(zip(types, schemas, strict=True))
     for route in table:
         if route.form_max_bytes:
@@ -135,6 +141,23 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
             "securitySchemes": SECURITY_SCHEMES,
         },
     }
+
+
+def _former_name(name: str) -> str:
+    """Return the name of a schema, or a reference to it, without the folder of a domain."""
+    return _DOMAIN.sub(lambda found: f"api.{_FORMER_MODULES.get(found[1], found[1])}.", name)
+
+
+def _refer_to_former_names(schema: object) -> None:
+    """Change the references in a schema."""
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            schema["$ref"] = _former_name(schema["$ref"])
+        for each in schema.values():
+            _refer_to_former_names(each)
+    elif isinstance(schema, list | tuple):
+        for each in schema:
+            _refer_to_former_names(each)
 
 
 def _types(table: Sequence[Route]) -> list[type[Struct]]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from api.http.identifiers import in_body
-from api.routing.listing import Listing, Timestamp, timestamp
+from api.routing.listing import Limit, Listing, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Event, Reply, Route, Streamed
 from api.routing.sse import BYE, ByeEvent
 from market.accounts.scopes import Scope
@@ -21,7 +21,7 @@ from storage.events.events import EventRow
 USAGE = "usage"
 
 
-class EventsQuery(Listing, kw_only=True):
+class EventsQuery(Listing, Struct, kw_only=True):
     """Which events: of `types`, a list with commas in between, or of all.
 
     `after` is the `next` of the part before. Those that are newest come first, or oldest.
@@ -29,6 +29,7 @@ class EventsQuery(Listing, kw_only=True):
 
     types: str = ""
     after: str = ""
+    limit: Limit = 100
     order: Literal["newest", "oldest"] = "newest"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.http.identifiers import in_path
-from api.routing.listing import Listing, Page, Timestamp, timestamp
+from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
@@ -100,11 +100,12 @@ class RecoverReply(Reply, kw_only=True):
     deliveries: int
 
 
-class DeliveriesQuery(Listing, kw_only=True):
+class DeliveriesQuery(Listing, Struct, kw_only=True):
     """Which deliveries: of one status, or all; `after` is the `next` of the part before."""
 
     status: Literal["", "pending", "delivered", "failed"] = ""
     after: str = ""
+    limit: Limit = 100
 
 
 class Delivery(Struct):

@@ -30,20 +30,23 @@ Row = TypeVar("Row", bound=Identified)
 Item = TypeVar("Item")
 
 
-class Listing(Struct, kw_only=True):
-    """The number of items of a list; a longer part counts as several requests."""
+class Listing:
+    """A query that asks for a list; each declares its `limit`, the number of items, as a field."""
 
-    limit: Limit = 100
+    __slots__ = ()
+
+    limit: int
 
     @property
     def requests(self) -> int:
-        """The number of requests that it counts as."""
+        """The number of requests that it counts as: a longer part counts as several."""
         return -(-self.limit // ITEMS_PER_REQUEST)
 
 
-class Page(Listing, kw_only=True):
+class Page(Listing, Struct, kw_only=True):
     """Which part of a list: at most `limit`, from where the last part's `next_cursor` says."""
 
+    limit: Limit = 100
     cursor: str = ""
 
     @property
