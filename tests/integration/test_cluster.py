@@ -38,7 +38,7 @@ PATIENT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "15"}
 HANDFUL_BYTES = 10_000
 # Transfers go on, and leave the processor to what is tried beside them.
 PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
-SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(5 * MB)}
+LEISURELY = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(5 * MB)}
 # For processes that are seen to be dead by other means than their silence.
 NEVER_TIMED_OUT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "300"}
 
@@ -468,7 +468,7 @@ async def test_what_killed_processes_had_is_usable_without_waiting_for_their_tim
     email, password = process.funded(url)
     with threads.endless() as target:
         # So slow that nobody uses the quota up before the last part.
-        with cluster(url, 3, **NEVER_TIMED_OUT, **SLOW) as nodes:
+        with cluster(url, 3, **NEVER_TIMED_OUT, **LEISURELY) as nodes:
             bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
             session = bought["session_id"]
             alive = list(nodes)
