@@ -118,29 +118,19 @@ class AppRoutes:
     async def of_job(self, call: Call[Nothing, Any]) -> AppReply:
         """Return a job of the caller's as an app."""
         door, job_id = self._offered(), in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
-        app = await self._apps.of_job(
-            call.user_id, job_id, key=call.caller.key, login_id=call.caller.session_id
-        )
+        app = await self._apps.of_job(call.user_id, job_id, call.caller.maker)
         return AppReply(app=_item(door, _shown(call, app)))
 
     async def new_job_key(self, call: Call[Nothing, Any]) -> AppReply:
         """Make a key for a job of the caller's."""
         door, job_id = self._offered(), in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
-        return AppReply(
-            app=_item(
-                door,
-                await self._apps.new_job_key(
-                    call.user_id, job_id, key=call.caller.key, login_id=call.caller.session_id
-                ),
-            )
-        )
+        app = await self._apps.new_job_key(call.user_id, job_id, call.caller.maker)
+        return AppReply(app=_item(door, app))
 
     async def of_deploy(self, call: Call[Nothing, Any]) -> DeployAppsReply:
         """Return a deploy of the caller's as an app, and its replicas."""
         door, deploy_id = self._offered(), in_path(call.path["deploy_id"], Code.DEPLOY_NOT_FOUND)
-        whole, *replicas = await self._apps.of_deploy(
-            call.user_id, deploy_id, key=call.caller.key, login_id=call.caller.session_id
-        )
+        whole, *replicas = await self._apps.of_deploy(call.user_id, deploy_id, call.caller.maker)
         return DeployAppsReply(
             app=_item(door, _shown(call, whole)),
             replicas=[_item(door, _shown(call, each)) for each in replicas],
@@ -149,14 +139,8 @@ class AppRoutes:
     async def new_deploy_key(self, call: Call[Nothing, Any]) -> AppReply:
         """Make a key for a deploy of the caller's."""
         door, deploy_id = self._offered(), in_path(call.path["deploy_id"], Code.DEPLOY_NOT_FOUND)
-        return AppReply(
-            app=_item(
-                door,
-                await self._apps.new_deploy_key(
-                    call.user_id, deploy_id, key=call.caller.key, login_id=call.caller.session_id
-                ),
-            )
-        )
+        app = await self._apps.new_deploy_key(call.user_id, deploy_id, call.caller.maker)
+        return AppReply(app=_item(door, app))
 
     def _offered(self) -> AppServer:
         if self._door is None:

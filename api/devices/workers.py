@@ -241,8 +241,7 @@ class WorkerRoutes:
             name=body.name,
             device_type=body.device_type or "desktop",
             min_price_usd=body.min_price_usd,
-            key=call.caller.key,
-            login_id=call.caller.session_id,
+            maker=call.caller.maker,
             receipt=call.receipt(_made),
         )
         return _made(made)

@@ -299,8 +299,7 @@ class WebhookRoutes:
             url=body.url,
             types=body.types,
             description=body.description,
-            key=call.caller.key,
-            login_id=call.caller.session_id,
+            maker=call.caller.maker,
         )
         return _with_secret(made)
 
@@ -319,8 +318,7 @@ class WebhookRoutes:
             types=body.types,
             description=body.description,
             is_enabled=None if body.status is None else body.status == "enabled",
-            key=call.caller.key,
-            login_id=call.caller.session_id,
+            maker=call.caller.maker,
         )
         return WebhookReply(webhook=_webhook(row))
 
@@ -331,10 +329,8 @@ class WebhookRoutes:
 
     async def roll(self, call: Call[Nothing, Nothing]) -> Reply:
         """Replace a secret."""
-        caller = call.caller
-        rolled = await self._webhooks.roll(
-            call.user_id, _place(call.path), key=caller.key, login_id=caller.session_id
-        )
+        place = _place(call.path)
+        rolled = await self._webhooks.roll(call.user_id, place, maker=call.caller.maker)
         return SecretReply(secret=rolled.secret)
 
     async def test(self, call: Call[Nothing, Nothing]) -> Reply:

@@ -12,7 +12,7 @@ from market.accounts.mail import password_changed
 from market.accounts.passwords import Passwords
 from market.accounts.proofs import Proof, Proofs, keep
 from market.accounts.referrals import Rewards, parse_code, refer
-from market.accounts.scopes import Grant, permits
+from market.accounts.scopes import Grant, Maker, permits
 from market.accounts.tokens import Claims, Tokens
 from market.base.errors import Code, MarketError
 from market.base.networks import site
@@ -60,7 +60,7 @@ class Login(Struct, frozen=True):
 
 
 class Caller(Struct, frozen=True):
-    """Whoever shows a valid session token, and the login session it belongs to.
+    """The user of a valid session token, and its login session.
 
     With an API key in the token's place, `session_id` is the key's identifier, `key` has its
     scopes, and `address` is the client's.
@@ -70,6 +70,11 @@ class Caller(Struct, frozen=True):
     session_id: str
     key: Grant | None = None
     address: str = ""
+
+    @property
+    def maker(self) -> Maker:
+        """The login or API key, as the maker of something."""
+        return Maker(self.session_id, self.key)
 
 
 class _Known(Struct, frozen=True):

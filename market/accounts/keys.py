@@ -19,7 +19,7 @@ from market.accounts.bounds import lock_user, require
 from market.accounts.letters import Letters
 from market.accounts.mail import Message, strong_key_created
 from market.accounts.makers import require_current
-from market.accounts.scopes import Grant, Scope, permits
+from market.accounts.scopes import Grant, Maker, Scope, permits
 from market.accounts.spending import (
     NO_LIMITS,
     LimitsChange,
@@ -172,7 +172,7 @@ class ApiKeys:
         """
 
         async def unit(tx: Transaction) -> IssuedKey:
-            await require_current(tx, user_id, self._now(), key=None, login_id=login_id)
+            await require_current(tx, user_id, self._now(), Maker(login_id))
             return await issue(tx, self._context, user_id, new, "login", self._letters)
 
         issued = await self._store.write(unit)
@@ -224,7 +224,7 @@ class ApiKeys:
         overlap_seconds = overlap_hours * 3_600
 
         async def unit(tx: Transaction) -> IssuedKey:
-            await require_current(tx, user_id, self._now(), key=None, login_id=login_id)
+            await require_current(tx, user_id, self._now(), Maker(login_id))
             return await _roll(tx, self._context, user_id, key_id, overlap_seconds=overlap_seconds)
 
         return await self._store.write(unit)

@@ -6,16 +6,14 @@ revocation has not found.
 """
 
 from market.accounts.accounts import ENDED as LOGIN_ENDED
-from market.accounts.scopes import Grant
+from market.accounts.scopes import Maker
 from market.accounts.spending import ENDED as KEY_ENDED
 from market.base.errors import Code, MarketError
 from storage.accounts import keys, users
 from storage.engines.store import Transaction
 
 
-async def require_current(
-    tx: Transaction, user_id: str, now: int, *, key: Grant | None, login_id: str | None
-) -> None:
+async def require_current(tx: Transaction, user_id: str, now: int, maker: Maker) -> None:
     """Lock the user, and refuse a login or a key that has ended.
 
     The transaction that ends the work of a key or replaces a password also locks the user: it comes
@@ -25,15 +23,16 @@ async def require_current(
         tx: the transaction that makes something.
         user_id: the user; the lock comes before all others, as everywhere.
         now: UTC seconds.
-        key: the API key that makes it; None for a login.
-        login_id: the login; None where a program of this machine makes it.
+        maker: the login or API key that makes it.
 
     Raises:
         MarketError: `unauthorized`.
     """
     await users.lock(tx, user_id)
-    if key is not None:
-        if await keys.find_live(tx, key.key_id, now) is None:
+    if maker.key is not None:
+        if await keys.find_live(tx, maker.key.key_id, now) is None:
             raise MarketError(Code.UNAUTHORIZED, KEY_ENDED)
-    elif login_id is not None and await users.login_began_at(tx, login_id, now) is None:
-        raise MarketError(Code.UNAUTHORIZED, LOGIN_ENDED)
+    elif maker.login_id is not None:
+        began_at = await users.login_began_at(tx, maker.login_id, now)
+        if began_at is None:
+            raise MarketError(Code.UNAUTHORIZED, LOGIN_ENDED)

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
+from typing import Final
 
 from msgspec import Struct
 
@@ -39,6 +40,29 @@ class Grant(Struct, frozen=True):
     purse_id: str
     scopes: frozenset[str]
     spender: Spender
+
+
+class Maker(Struct, frozen=True):
+    """The login or API key that makes something; it may have ended since the request began.
+
+    `key` is the API key, if one makes it. A program of this machine has neither.
+    """
+
+    login_id: str | None = None
+    key: Grant | None = None
+
+    @property
+    def key_id(self) -> str | None:
+        """The API key; None without one."""
+        return None if self.key is None else self.key.key_id
+
+    @property
+    def purse_id(self) -> str | None:
+        """The first key of the line of the API key; None without one."""
+        return None if self.key is None else self.key.purse_id
+
+
+LOCAL: Final = Maker()
 
 
 def permits(networks: str, address: str) -> bool:

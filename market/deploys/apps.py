@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from market.accounts.makers import require_current
-from market.accounts.scopes import Grant
+from market.accounts.scopes import LOCAL, Maker
 from market.bandwidth.credentials import hash_password, matches
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
@@ -100,27 +100,22 @@ class Apps:
 
         return await self._store.read(read)
 
-    async def of_job(
-        self, user_id: str, job_id: str, *, key: Grant | None = None, login_id: str | None = None
-    ) -> Opened:
+    async def of_job(self, user_id: str, job_id: str, maker: Maker = LOCAL) -> Opened:
         """Return a job of a user's as an app.
 
-        `key` or `login_id` is the API key or the login that asks, which may have ended since the
-        request began: then it makes no key.
+        A `maker` that has ended since the request began makes no key.
 
         Raises:
             MarketError: `job_not_found`, `job_over`, `no_app`, `unauthorized`.
         """
 
         async def read(tx: Transaction) -> Opened:
-            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await require_current(tx, user_id, self._now(), maker)
             return await self._of_job(tx, user_id, job_id, queries.insert)
 
         return await self._store.write(read)
 
-    async def of_deploy(
-        self, user_id: str, deploy_id: str, *, key: Grant | None = None, login_id: str | None = None
-    ) -> list[Opened]:
+    async def of_deploy(self, user_id: str, deploy_id: str, maker: Maker = LOCAL) -> list[Opened]:
         """Return a deploy of a user's as an app, and behind it each replica that can be used.
 
         Raises:
@@ -128,7 +123,7 @@ class Apps:
         """
 
         async def read(tx: Transaction) -> list[Opened]:
-            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await require_current(tx, user_id, self._now(), maker)
             ports = await _ports_of_deploy(tx, user_id, deploy_id)
             ready = await serving(tx, deploy_id)
             apps = [await self._of_deploy(tx, deploy_id, ports, bool(ready), queries.insert)]
@@ -140,9 +135,7 @@ class Apps:
 
         return await self._store.write(read)
 
-    async def new_job_key(
-        self, user_id: str, job_id: str, *, key: Grant | None = None, login_id: str | None = None
-    ) -> Opened:
+    async def new_job_key(self, user_id: str, job_id: str, maker: Maker = LOCAL) -> Opened:
         """Have another key open a job; what was opened by the one before ends.
 
         Raises:
@@ -150,16 +143,14 @@ class Apps:
         """
 
         async def change(tx: Transaction) -> Opened:
-            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await require_current(tx, user_id, self._now(), maker)
             return await self._of_job(tx, user_id, job_id, queries.put)
 
         opened = await self._store.write(change)
         self._changed(job_id)
         return opened
 
-    async def new_deploy_key(
-        self, user_id: str, deploy_id: str, *, key: Grant | None = None, login_id: str | None = None
-    ) -> Opened:
+    async def new_deploy_key(self, user_id: str, deploy_id: str, maker: Maker = LOCAL) -> Opened:
         """Have another key open a deploy, and not its replicas alone; as `new_job_key`.
 
         Raises:
@@ -167,7 +158,7 @@ class Apps:
         """
 
         async def change(tx: Transaction) -> Opened:
-            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await require_current(tx, user_id, self._now(), maker)
             ports = await _ports_of_deploy(tx, user_id, deploy_id)
             ready = await serving(tx, deploy_id)
             return await self._of_deploy(tx, deploy_id, ports, bool(ready), queries.put)

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from market.accounts.bounds import Bounds, lock_user, require
 from market.accounts.makers import require_current
-from market.accounts.scopes import Grant
+from market.accounts.scopes import LOCAL, Maker
 from market.base.errors import Code, MarketError
 from market.base.gathering import Gathering
 from market.events.catalogue import DeviceCreated, DeviceOffline, DeviceOnline, DeviceRevoked
@@ -120,8 +120,7 @@ class Devices:
         name: str,
         device_type: str,
         min_price_usd: int | None,
-        key: Grant | None = None,
-        login_id: str | None = None,
+        maker: Maker = LOCAL,
         receipt: Receipt[WorkerToken] | None = None,
     ) -> WorkerToken:
         """Register a device, offline, and make its token.
@@ -131,8 +130,7 @@ class Devices:
             name: its label, and its host name until it says another.
             device_type: desktop, mini_pc, server or phone.
             min_price_usd: micro-USD per hour below which it is not offered work.
-            key: the API key that makes it, if no login does.
-            login_id: the login that makes it. Either may have ended since the request began.
+            maker: the login or API key that makes it; one that has ended makes none.
             receipt: keeps the reply, if this is to be done once.
 
         Raises:
@@ -167,14 +165,14 @@ class Devices:
         worker_token = WorkerToken(token, device.id)
 
         async def unit(tx: Transaction) -> None:
-            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await require_current(tx, user_id, self._now(), maker)
             await _create(
                 tx,
                 self._context,
                 device,
                 worker_token,
                 bounds=self._bounds(),
-                key=key,
+                maker=maker,
                 receipt=receipt,
             )
 
@@ -401,16 +399,16 @@ async def _create(
     worker_token: WorkerToken,
     *,
     bounds: Bounds,
-    key: Grant | None,
+    maker: Maker,
     receipt: Receipt[WorkerToken] | None,
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, worker_token)
     await lock_user(tx, device.user_id)
     await queries.insert(tx, device)
-    if key is not None:
-        await made_by_keys.note_device(tx, device.id, key.purse_id)
-    data = DeviceCreated(device.id, device.name, None if key is None else key.key_id)
+    if maker.purse_id is not None:
+        await made_by_keys.note_device(tx, device.id, maker.purse_id)
+    data = DeviceCreated(device.id, device.name, maker.key_id)
     await record(tx, context, device.user_id, data, subject_id=device.id)
     if bounds.devices:
         in_use = await queries.count_in_use(tx, device.user_id)

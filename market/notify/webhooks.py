@@ -26,7 +26,7 @@ from msgspec import Raw, Struct
 from market.accounts.letters import Letters
 from market.accounts.mail import Message, webhook_disabled
 from market.accounts.makers import require_current
-from market.accounts.scopes import Grant
+from market.accounts.scopes import LOCAL, Maker
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.base.throttle import Throttle
@@ -197,13 +197,11 @@ class Webhooks:
         url: str,
         types: Sequence[str],
         description: str,
-        key: Grant | None = None,
-        login_id: str | None = None,
+        maker: Maker = LOCAL,
     ) -> Secret:
         """Add an endpoint, and return it with its secret.
 
-        `key` or `login_id` is the API key or the login that makes it, which may have ended since
-        the request began.
+        A `maker` that has ended since the request began adds none.
 
         Raises:
             MarketError: `invalid_field`, `too_many_webhooks`, `unauthorized`.
@@ -222,12 +220,12 @@ class Webhooks:
             failing_since=None,
             disabled_at=None,
             disabled_reason=None,
-            made_by=None if key is None else key.purse_id,
+            made_by=maker.purse_id,
         )
 
         async def unit(tx: Transaction) -> None:
-            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
-            await _create(tx, self._context, row, _id_of(key))
+            await require_current(tx, user_id, self._now(), maker)
+            await _create(tx, self._context, row, maker.key_id)
 
         await self._store.write(unit)
         return Secret(row, shown_secret(secret))
@@ -245,14 +243,13 @@ class Webhooks:
         types: Sequence[str] | None = None,
         description: str | None = None,
         is_enabled: bool | None = None,
-        key: Grant | None = None,
-        login_id: str | None = None,
+        maker: Maker = LOCAL,
     ) -> EndpointRow:
         """Change what is given of an endpoint; None leaves it as it is.
 
         An endpoint that an API key leads elsewhere, or enables, counts as made by it. Enabling it,
         or leading it to another URL, forgets that it has failed; what it has missed is sent when it
-        is recovered. The key or login may have ended since the request began.
+        is recovered. A `maker` that has ended since the request began changes nothing.
 
         Raises:
             MarketError: `webhook_not_found`, `invalid_field`, `unauthorized`.
@@ -261,7 +258,7 @@ class Webhooks:
         wanted = None if types is None else _checked_types(types)
 
         async def unit(tx: Transaction) -> EndpointRow:
-            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await require_current(tx, user_id, self._now(), maker)
             row = await _locked(tx, user_id, endpoint_id)
             changed = row._replace(
                 url=row.url if place is None else place,
@@ -274,7 +271,7 @@ class Webhooks:
                 await queries.release(tx, endpoint_id, self._now())
             is_news = is_enabled or (changed.url, changed.types) != (row.url, row.types)
             if is_news:
-                changed = await self._note_change(tx, changed, key)
+                changed = await self._note_change(tx, changed, maker)
             await queries.update_endpoint(tx, changed)
             if is_enabled:
                 await queries.enable(tx, endpoint_id)
@@ -284,21 +281,18 @@ class Webhooks:
 
         return await self._store.write(unit)
 
-    async def _note_change(
-        self, tx: Transaction, row: EndpointRow, key: Grant | None
-    ) -> EndpointRow:
-        """Record the change of an endpoint. Return it as made by this key, or by a login."""
-        data = WebhookChanged(row.id, row.url, _id_of(key))
+    async def _note_change(self, tx: Transaction, row: EndpointRow, maker: Maker) -> EndpointRow:
+        """Record the change of an endpoint. Return it as made by `maker`."""
+        data = WebhookChanged(row.id, row.url, maker.key_id)
         await event_log.record(tx, self._context, row.user_id, data, subject_id=row.id)
-        return row._replace(made_by=None if key is None else key.purse_id)
+        return row._replace(made_by=maker.purse_id)
 
     async def roll(
         self,
         user_id: str,
         endpoint_id: str,
         *,
-        key: Grant | None = None,
-        login_id: str | None = None,
+        maker: Maker = LOCAL,
     ) -> Secret:
         """Give an endpoint another secret; the one before signs, too, for a day.
 
@@ -309,12 +303,12 @@ class Webhooks:
         sealed, until = self._sealing.close(secret), self._now() + OVERLAP_SECONDS
 
         async def unit(tx: Transaction) -> EndpointRow:
-            await require_current(tx, user_id, self._now(), key=key, login_id=login_id)
+            await require_current(tx, user_id, self._now(), maker)
             row = await _locked(tx, user_id, endpoint_id)
             rolled = row._replace(
                 sealed_secret=sealed, sealed_old_secret=row.sealed_secret, old_until=until
             )
-            rolled = await self._note_change(tx, rolled, key)
+            rolled = await self._note_change(tx, rolled, maker)
             await queries.update_endpoint(tx, rolled)
             return rolled
 
@@ -682,10 +676,6 @@ async def _require_new_url(tx: Transaction, row: EndpointRow) -> None:
         raise MarketError(
             Code.INVALID_FIELD, "url is that of another endpoint of yours.", field="url"
         )
-
-
-def _id_of(key: Grant | None) -> str | None:
-    return None if key is None else key.key_id
 
 
 async def _create(tx: Transaction, context: Context, row: EndpointRow, key_id: str | None) -> None:

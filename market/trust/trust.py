@@ -105,13 +105,13 @@ async def compared(
     A buyer can write work that comes to a different result on one of three devices: it may toss a
     coin, or ask the buyer's own server.
     """
+    owner_id = (await queries.owners(tx, [device_id]))[device_id]
     if not is_right:
-        owner_id = (await queries.owners(tx, [device_id]))[device_id]
         await tx.lock("reputations", sorted((device_id, owner_id)))
         day = now // DAY_SECONDS
         if not await queries.count_differing(tx, owner_id=owner_id, buyer_id=buyer_id, day=day):
             return
-    await checked(tx, device_id, is_right=is_right)
+    await _change(tx, device_id, owner_id, lambda before: before.after_check(is_right=is_right))
 
 
 async def of_devices(tx: Transaction, device_ids: Sequence[str]) -> dict[str, Reputation]:

@@ -8,7 +8,7 @@ from support.market.events import said
 from support.market.market import Market
 
 from market.accounts.keys import NewKey
-from market.accounts.scopes import Grant, Scope
+from market.accounts.scopes import Grant, Maker, Scope
 from market.base.errors import Code, MarketError
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ async def test_nothing_is_made_by_a_key_or_login_that_ended_since_the_request_be
     key_id, grant = await key_of(market, me)
     await market.keys.revoke(me, key_id)
     await market.made_by_keys.end(me, key_id)
-    key, login_id = (grant, key_id) if by_key else (None, "a login that is over")
+    late_maker = Maker(key_id, grant) if by_key else Maker("a login that is over")
     for late in (
-        market.devices.create(me, **RIG, key=key, login_id=login_id),
-        market.webhooks.create(me, **hook(1), key=key, login_id=login_id),
-        market.webhooks.change(me, mine, url=hook(1)["url"], key=key, login_id=login_id),
-        market.webhooks.roll(me, mine, key=key, login_id=login_id),
+        market.devices.create(me, **RIG, maker=late_maker),
+        market.webhooks.create(me, **hook(1), maker=late_maker),
+        market.webhooks.change(me, mine, url=hook(1)["url"], maker=late_maker),
+        market.webhooks.roll(me, mine, maker=late_maker),
     ):
         with pytest.raises(MarketError) as raised:
             await late
@@ -67,8 +67,8 @@ async def test_all_that_was_under_way_when_a_key_ended_ends_with_it(market: Mark
 
     made: list[Awaitable[Any]] = []
     for number in range(4):
-        made.append(market.webhooks.create(me, **hook(number), key=grant))
-        made.append(market.devices.create(me, **RIG, key=grant))
+        made.append(market.webhooks.create(me, **hook(number), maker=Maker(key=grant)))
+        made.append(market.devices.create(me, **RIG, maker=Maker(key=grant)))
     await asyncio.gather(*made[:4], ended(), *made[4:], return_exceptions=True)
     assert {row.disabled_reason for row in await market.webhooks.all_of(me)} <= {"key"}
     assert key_id not in await market.made_by_keys.counts(me)

@@ -5,7 +5,7 @@ from support.market.events import said, types_of
 from support.market.market import Market
 
 from market.accounts.keys import NewKey
-from market.accounts.scopes import Grant, Scope
+from market.accounts.scopes import Grant, Maker, Scope
 from market.base.errors import MarketError
 from storage.notify import webhooks as queries
 
@@ -27,7 +27,7 @@ async def grant_of(market: Market, key: str) -> Grant:
 async def device(market: Market, user_id: str, key: Grant | None) -> str:
     """Make a worker token, show it once, and return it."""
     made = await market.devices.create(
-        user_id, name="rig", device_type="server", min_price_usd=None, key=key
+        user_id, name="rig", device_type="server", min_price_usd=None, maker=Maker(key=key)
     )
     await market.devices.authenticate(made.token)
     return made.token
@@ -36,7 +36,7 @@ async def device(market: Market, user_id: str, key: Grant | None) -> str:
 async def hook(market: Market, user_id: str, number: int, key: Grant | None) -> str:
     url = f"https://h{number}.example.com/"
     made = await market.webhooks.create(
-        user_id, url=url, types=["job.completed"], description="", key=key
+        user_id, url=url, types=["job.completed"], description="", maker=Maker(key=key)
     )
     return made.endpoint.id
 
@@ -100,9 +100,11 @@ async def test_an_endpoint_that_a_key_leads_elsewhere_is_the_keys(market: Market
     me = await market.person()
     key_id, stolen = await key_of(market, me)
     moved, rolled, described = [await hook(market, me, number, None) for number in range(3)]
-    await market.webhooks.change(me, moved, url="https://thief.example.com/", key=stolen)
-    await market.webhooks.roll(me, rolled, key=stolen)
-    await market.webhooks.change(me, described, description="x", key=stolen)
+    await market.webhooks.change(
+        me, moved, url="https://thief.example.com/", maker=Maker(key=stolen)
+    )
+    await market.webhooks.roll(me, rolled, maker=Maker(key=stolen))
+    await market.webhooks.change(me, described, description="x", maker=Maker(key=stolen))
     assert [each["key_id"] for each in await said(market, me, "webhook.changed")] == [key_id] * 2
     await market.made_by_keys.end(me, key_id)
     assert await reasons(market, me) == ["key", "key", None]

@@ -19,7 +19,7 @@ from market.accounts.keys import NewKey
 from market.accounts.letters import Letters
 from market.accounts.mail import Message, decoded
 from market.accounts.outbox import Outbox
-from market.accounts.scopes import Scope
+from market.accounts.scopes import Maker, Scope
 from market.base.errors import Code, MarketError
 from market.base.slots import SlotBounds, Slots
 from market.money.money import MICRO, Currency
@@ -316,7 +316,7 @@ async def test_a_reset_revokes_worker_tokens_that_keys_have_made(
     tokens = []
     for key in (grant, None):
         made = await market.devices.create(
-            me, name="rig", device_type="server", min_price_usd=None, key=key
+            me, name="rig", device_type="server", min_price_usd=None, maker=Maker(key=key)
         )
         await market.devices.authenticate(made.token)  # it is in memory now
         tokens.append(made.token)
@@ -401,8 +401,8 @@ async def test_what_is_made_in_the_moment_of_a_reset_does_not_survive_it(
         "approved program": lambda: market.device_codes.answer(
             thief, asked.user_code, is_approved=True
         ),
-        "app key": lambda: market.apps.of_job(me, job_id, login_id=login_id),
-        "another app key": lambda: market.apps.new_job_key(me, job_id, login_id=login_id),
+        "app key": lambda: market.apps.of_job(me, job_id, thief.maker),
+        "another app key": lambda: market.apps.new_job_key(me, job_id, thief.maker),
     }
     loop = asyncio.get_running_loop()
     making: list[asyncio.Task[object]] = []
