@@ -27,7 +27,7 @@ Show = Callable[[str], None]
 AWAY_SECONDS = 2.0
 # From the moment that a server accepts writes to the first acknowledgement.
 RECOVERY_SECONDS = 5.0
-# What load balancers wait for.
+# The patience of load balancers.
 PROBE_SECONDS = 3.5
 
 
@@ -112,7 +112,8 @@ async def test_the_answer_to_a_commit_is_lost(cluster: Cluster, show: Show) -> N
     async with drilling(cluster.url) as drill:
 
         async def is_in_doubt() -> bool:
-            cluster.primary.wire.lose_answers_to_commits(1)  # also hits commits of the daemons
+            # A daemon repeats a request with a key once; its own commits are hit as well.
+            cluster.primary.wire.lose_answers_to_commits(4)
             await asyncio.sleep(0.1)
             return "outcome_unknown" in drill.seen.refusals
 
