@@ -11,13 +11,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from support.base.waiting import until_true
+from support.database.forwarder import Wire
 
 USER = "postgres"
 DATABASE = "proxyd"
@@ -40,8 +40,8 @@ def programs() -> Path | None:
     return found[-1].parent if found else None
 
 
-class Wire:
-    """Passes connections on to one of several servers; it can be silent, and it can cut them.
+class MemberWire(Wire):
+    """A wire to one server of a cluster, which can lead to another one and lose answers.
 
     Args:
         target: the port of the server.
@@ -49,26 +49,11 @@ class Wire:
 
     def __init__(self, target: int) -> None:
         self.target = target
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
-        self.port = int(self._listener.getsockname()[1])
-        self._flows = threading.Event()
-        self._flows.set()
-        self._closing = False
         self._cut_at_commit = 0
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
-
-    def freeze(self) -> None:
-        """Pass nothing on from here, in either direction; connections stay open, and silent."""
-        self._flows.clear()
-
-    def thaw(self) -> None:
-        """Pass on again."""
-        self._flows.set()
+        super().__init__(lambda: socket.create_connection(("127.0.0.1", self.target)))
 
     def lead_to(self, target: int) -> None:
-        """Lead new connections to another server, and cut those there are."""
+        """Lead new connections to another server, and cut the present ones."""
         self.target = target
         self.cut()
 
@@ -76,58 +61,12 @@ class Wire:
         """Cut the next connections that send COMMIT, once the server has it."""
         self._cut_at_commit = number
 
-    def cut(self) -> None:
-        """Cut every connection."""
-        for pair in tuple(self._pairs):
-            for sock in pair:
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Cut everything and end."""
-        self._closing = True
-        self._flows.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
-        for thread in self._threads:
-            thread.join()
-        for pair in self._pairs:
-            for sock in pair:
-                sock.close()
-
-    def _accept(self) -> None:
-        while not self._closing:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:
-                client.close()  # as a server that does not run refuses
-                continue
-            self._pairs.append((client, server))
-            for source, sink in ((client, server), (server, client)):
-                thread = threading.Thread(target=self._pump, args=(source, sink, source is client))
-                self._threads.append(thread)
-                thread.start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, is_client: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                self._flows.wait()
-                if is_client and self._cut_at_commit and b"COMMIT" in data:
-                    self._cut_at_commit -= 1
-                    source.shutdown(socket.SHUT_WR)  # no answer passes any more
-                    source.shutdown(socket.SHUT_RD)
-                    sink.sendall(data)
-                    return
-                sink.sendall(data)
-        for sock in (source, sink):
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+    def may_pass(self, data: bytes) -> bool:
+        """See `Wire.may_pass`."""
+        if self._cut_at_commit and b"COMMIT" in data:
+            self._cut_at_commit -= 1
+            return False
+        return super().may_pass(data)
 
 
 class Member:
@@ -141,7 +80,7 @@ class Member:
         self.folder = folder
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
-        self.wire = Wire(self.port)
+        self.wire = MemberWire(self.port)
 
     @property
     def url(self) -> str:
@@ -192,7 +131,7 @@ class Member:
         self.execute(writes, *changes, "SELECT pg_reload_conf()")
 
     def close(self) -> None:
-        """Stop the server at once."""
+        """Stop the server without waiting for its clients."""
         self.wire.close()
         with suppress(FileNotFoundError, subprocess.CalledProcessError):
             run("pg_ctl", "stop", "--mode=immediate", "--pgdata", str(self.folder))
