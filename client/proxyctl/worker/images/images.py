@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import zlib
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -227,9 +227,10 @@ class Images:
                 member = tarfile.TarInfo(name)
                 member.size = size
                 left = self._limits.image_bytes - unpacked
-                layer = _Layer(registry.blob(digest, size), expected, left, self._limits)
-                archive.addfile(member, layer)
-                unpacked += layer.finish()
+                with closing(registry.blob(digest, size)) as chunks:
+                    layer = _Layer(chunks, expected, left, self._limits)
+                    archive.addfile(member, layer)
+                    unpacked += layer.finish()
             _add(archive, "manifest.json", json.dumps(listing).encode())
         return unpacked
 

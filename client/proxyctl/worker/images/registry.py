@@ -15,7 +15,7 @@ import re
 import socket
 import ssl
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +29,7 @@ from proxyctl.worker.network.outward import ForbiddenError, anywhere
 from proxyctl.worker.task.patience import IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
     from urllib.parse import SplitResult
 
     from proxyctl.worker.base.references import Reference
@@ -118,8 +118,10 @@ class Registry:
             raise failure(f"{self.host} gave a manifest that is no JSON object")
         return Manifest(digest, fields)
 
-    def blob(self, digest: str, size: int) -> Iterator[bytes]:
+    def blob(self, digest: str, size: int) -> Generator[bytes, None, None]:
         """Yield a content piece by piece; after the last one it is what its digest says.
+
+        Close the generator to end the connection before the last piece.
 
         Raises:
             TaskError: it is not there, or not what its digest or size says.
@@ -219,13 +221,14 @@ class Registry:
             connection = self._connect(address)
             sock = connection.sock  # the connection forgets its socket if it ends with the answer
             try:
-                response = self._ask(connection, address, headers)
-                if response.status not in _REDIRECTS:
-                    self._pace = Pace()
-                    with Watch(sock, self._is_in_vain):
-                        yield response
-                    return
-                following = urljoin(address, response.headers.get("Location", ""))
+                # The connection does not close an answer that ends with it.
+                with closing(self._ask(connection, address, headers)) as response:
+                    if response.status not in _REDIRECTS:
+                        self._pace = Pace()
+                        with Watch(sock, self._is_in_vain):
+                            yield response
+                        return
+                    following = urljoin(address, response.headers.get("Location", ""))
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise failure(f"{self.host} cannot be asked: {_words(error)}") from None
             finally:
@@ -266,6 +269,7 @@ class Registry:
             connection.request("GET", path, headers=dict(headers))
             response = connection.getresponse()
         if watch.is_cut:  # the head may be half of one
+            response.close()
             raise TimeoutError("its answer takes too long")
         return response
 
