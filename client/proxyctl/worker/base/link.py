@@ -271,8 +271,8 @@ class Link:
                     method, self._address.prefix + target, data, {**self._headers, **headers}
                 )
                 is_asked = True
-                response = connection.getresponse()
-                reply = response.read(REPLY_MAX_BYTES + 1)
+                with connection.getresponse() as response:
+                    reply = response.read(REPLY_MAX_BYTES + 1)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 # Whatever was sent over it before is answered: only an idle end can be the cause.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxyctl.worker.executors.kubernetes import kube_objects as objects
 from proxyctl.worker.executors.kubernetes.kube_api import KubeError, Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
 MISSING: Final = b"\n[some of the log is missing here: the node has thrown it away]\n"
 
@@ -29,7 +29,7 @@ class Source(Protocol):
 
     def lines(
         self, path: str, query: Mapping[str, str], size: int, opened: Opened
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes, None, None]:
         """Yield what it says."""
 
 
@@ -103,16 +103,16 @@ class LogFollower:
         Raises:
             KubeError: the log breaks off, or cannot be had.
         """
-        passed = 0
-        for data in self._lines(query):
-            known = self._head[passed : passed + len(data)]
-            if not data.startswith(known):
-                self._find_again()
-                return
-            skipped = min(len(data), max(0, self._count - passed))
-            passed += len(data)
-            self._take(data[skipped:])
-        if passed < self._count:
+        passed, is_known = 0, True
+        with closing(self._lines(query)) as pieces:
+            for data in pieces:
+                is_known = data.startswith(self._head[passed : passed + len(data)])
+                if not is_known:
+                    break
+                skipped = min(len(data), max(0, self._count - passed))
+                passed += len(data)
+                self._take(data[skipped:])
+        if not is_known or passed < self._count:
             self._find_again()
 
     def _find_again(self) -> None:
@@ -130,7 +130,7 @@ class LogFollower:
         self._show(rest)
         self._tail = (self._tail + rest)[-_KNOWN_BYTES:]
 
-    def _lines(self, query: Mapping[str, str]) -> Iterator[bytes]:
+    def _lines(self, query: Mapping[str, str]) -> Generator[bytes, None, None]:
         wanted = {"container": objects.CONTAINER, **query}
         return self._source.lines(self._path, wanted, _READ_BYTES, self._opened)
 

@@ -88,8 +88,10 @@ class Web:
             # One that has answered before it had everything says why.
             with suppress(BrokenPipeError, ConnectionResetError):
                 _send(connection, read, size)
-            with Watch(sock, lambda: False, HEAD_SECONDS) as watch:
-                response = connection.getresponse()
+            with (
+                Watch(sock, lambda: False, HEAD_SECONDS) as watch,
+                connection.getresponse() as response,
+            ):
                 data = response.read(REFUSAL_MAX_BYTES)
             if watch.is_cut:  # the data may be half of an answer
                 raise LinkError("a file cannot be sent: the answer takes too long")
@@ -128,16 +130,16 @@ class Web:
             )
             with closing(connection):
                 sock = _connected(connection)
-                response = _asked(connection, sock, target, own, offset, is_stopped)
-                if response.status not in _MOVED:
-                    begin = 0 if response.status == 200 else offset
-                    body = Body(response, begin, is_strangers=is_strangers)
-                    with body.watch(sock, is_stopped):
-                        if response.status not in _OK:
-                            _refuse(response, is_api=TOKEN in own)
-                        yield body
-                    return
-                url = _following(_absolute(self.api, url), response)
+                with _asked(connection, sock, target, own, offset, is_stopped) as response:
+                    if response.status not in _MOVED:
+                        begin = 0 if response.status == 200 else offset
+                        body = Body(response, begin, is_strangers=is_strangers)
+                        with body.watch(sock, is_stopped):
+                            if response.status not in _OK:
+                                _refuse(response, is_api=TOKEN in own)
+                            yield body
+                        return
+                    url = _following(_absolute(self.api, url), response)
         raise FetchError(f"it leads to another address more than {REDIRECTIONS_MAX} times")
 
     def _connection(
@@ -307,7 +309,9 @@ def _asked(
     offset: int,
     is_stopped: Callable[[], bool],
 ) -> http.client.HTTPResponse:
-    """Ask for a file, and return the answer's head.
+    """Ask for a file, and return the answer's head; the caller closes the answer.
+
+    The connection does not close an answer that ends with it.
 
     Raises:
         LinkError: there is none.
@@ -325,6 +329,7 @@ def _asked(
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise LinkError(f"a file cannot be fetched: {_reason(error)}") from None
     if watch.is_cut:  # the head may be half of one
+        response.close()
         raise LinkError("a file cannot be fetched: the answer takes too long")
     return response
 

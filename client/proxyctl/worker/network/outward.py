@@ -202,7 +202,8 @@ def _asked(parts: SplitResult, port: int, family: socket.AddressFamily, *, is_tl
             context = ssl.create_default_context()
             connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
         connection.request("GET", f"{parts.path}/api/ip", headers={"Accept": "application/json"})
-        fields = json.loads(connection.getresponse().read(_REPLY_MAX_BYTES))
+        with connection.getresponse() as response:
+            fields = json.loads(response.read(_REPLY_MAX_BYTES))
     if not isinstance(fields, dict):
         raise ValueError("the service has not named it")  # noqa: TRY004 - of JSON, not of a call
     return str(ip_address(str(fields.get("ip"))))

@@ -23,7 +23,7 @@ from proxyctl import files
 from proxyctl.words import plain_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
 CALL_SECONDS: Final = 20.0  # a server that is busy answers within seconds
 EXPORT: Final = "kubectl config view --raw --flatten --minify -o json"
@@ -241,8 +241,8 @@ class KubeApi:
         """
         connection = self._connection(CALL_SECONDS)
         try:
-            answer = self._ask(connection, method, path, query, fields)
-            data = answer.read(_ANSWER_MAX_BYTES)
+            with self._ask(connection, method, path, query, fields) as answer:
+                data = answer.read(_ANSWER_MAX_BYTES)
             body = json.loads(data)
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise KubeError(f"{self._place()} does not answer: {_words(error)}") from None
@@ -254,7 +254,7 @@ class KubeApi:
 
     def lines(
         self, path: str, query: Mapping[str, str], size: int, opened: Opened
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes, None, None]:
         """Yield what a log says, piece by piece as it comes, up to its clean end.
 
         Args:
@@ -315,7 +315,8 @@ class KubeApi:
         )
         answer = connection.getresponse()
         if answer.status >= http.client.MULTIPLE_CHOICES:
-            raise KubeError(_refusal(answer), answer.status)
+            with answer:
+                raise KubeError(_refusal(answer), answer.status)
         return answer
 
     def _token(self) -> str:

@@ -1,7 +1,7 @@
 """proxyctl.worker.clusters.kube_log: each byte of a log once, whatever happens on its way."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,20 +13,32 @@ from proxyctl.worker.executors.kubernetes.kube_api import KubeError, Opened
 
 @dataclass
 class Node:
-    """A node's log, and how often reading it breaks off."""
+    """A node's log, and how often reading it breaks off.
+
+    Attributes:
+        now: the readers at this moment.
+        most: the highest number of readers at the same time.
+    """
 
     log: bytes = b""
     breaks_at: list[int] = field(default_factory=list)
     reads: int = 0
+    now: int = 0
+    most: int = 0
 
     def lines(
         self, path: str, query: Mapping[str, str], size: int, opened: Opened
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes, None, None]:
         self.reads += 1
         end = self.breaks_at.pop(0) if self.breaks_at else None
         data = self.log[:end]
-        for at in range(0, len(data), 7):
-            yield data[at : at + 7]
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            for at in range(0, len(data), 7):
+                yield data[at : at + 7]
+        finally:
+            self.now -= 1
         if end is not None:
             raise KubeError("it broke off")
 
@@ -81,6 +93,7 @@ def test_where_something_is_missing_it_is_said(pipe: tuple[int, int]) -> None:
     follower._read({})
     follower._read({})
     assert shown(pipe) == TEXT[:1000] + MISSING + TEXT[3000:]
+    assert node.most == 1
 
 
 def test_a_log_that_is_read_as_it_grows_is_whole_at_its_end(pipe: tuple[int, int]) -> None:

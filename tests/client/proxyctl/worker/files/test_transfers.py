@@ -23,7 +23,7 @@ from support.clients.story import worker_token
 from support.daemons.service import Person, Service
 from support.targets.threads import WebTarget
 from support.workers.archives import Member, tarred
-from support.workers.outward import to_loopback, to_nowhere_near
+from support.workers.outward import Dialled, to_loopback, to_nowhere_near
 
 from proxyctl.worker.base import names
 from proxyctl.worker.base.link import Link, LinkError, RefusedError
@@ -718,20 +718,27 @@ def answering(answer: bytes) -> Iterator[int]:
         ("x", b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabcdefgh"),
         ("x", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabcdefgh"),
         ("x", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"),
+        ("x", b"HTTP/1.0 404 No\r\n\r\n" + bytes(100_000)),
+        ("x", b"HTTP/1.0 200 OK\r\n\r\n" + bytes(2 << 20)),
         ("\u00fc", b""),
     ],
 )
 async def test_no_answer_of_a_stranger_is_a_fault_of_the_device(
-    tmp_path: Path, path: str, answer: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, answer: bytes
 ) -> None:
+    """No answer keeps a connection open, even while a caller keeps the error."""
     (tmp_path / INPUTS).mkdir()
-    web = Web("http://127.0.0.1:9", "token", to_loopback())
+    outward = to_loopback()
+    dialled = Dialled(outward.dial)
+    monkeypatch.setattr(outward, "dial", dialled)
+    web = Web("http://127.0.0.1:9", "token", outward)
     given = Inputs(web, tmp_path, room=Room(tmp_path, 1 << 20), patience=Patience())
     with answering(answer) as port, pytest.raises(TaskError) as caught:
         await asyncio.to_thread(
             given.fetch, [from_others(f"http://127.0.0.1:{port}/{path}", b"page")]
         )
     assert caught.value.kind == "input"
+    assert dialled.left_open() == []
 
 
 async def test_a_mistake_while_inputs_are_fetched_is_of_the_inputs(

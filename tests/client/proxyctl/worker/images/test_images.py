@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.workers import registry
 from support.workers.archives import Member, tarred
-from support.workers.outward import to_nowhere_near
+from support.workers.outward import Dialled, to_nowhere_near
 from support.workers.registry import ImageParts, Liar, layer_of, push
 
 from proxyctl.worker.executors.base.base import Bounds, Task, TaskError
@@ -254,20 +254,15 @@ def test_a_registry_that_lies_is_not_believed(podman: Containers, folder: Path, 
     of the pull.
     """
     wrong = []
-    opened: list[socket.socket] = []
-
-    def dial(host: str, port: int, seconds: float) -> socket.socket:
-        opened.append(anywhere(host, port, seconds))
-        return opened[-1]
-
+    dialled = Dialled(anywhere)
     for lie, (words, tell) in lies().items():
         liar.answers.clear()
         image = shell_image(lie)
         liar.serve("own", image)
         tell(liar, image)
-        images = Images(podman.engine, folder, UNLIMITED, dial=dial)
+        images = Images(podman.engine, folder, UNLIMITED, dial=dialled)
         error = refusal(images, f"{liar.host}/own")
-        assert [each for each in opened if each.fileno() >= 0] == [], lie
+        assert dialled.left_open() == [], lie
         if error.kind != "image" or words not in error.message:
             wrong.append(f"{lie}: {error.kind}: {error.message}")
         if left := [each.name for each in folder.iterdir() if each.name.startswith("image-")]:
