@@ -7,6 +7,7 @@ compressed once, when it is asked for: all of them would be most of what a start
 
 import hashlib
 import re
+from functools import cache
 from pathlib import Path
 from string import Template
 
@@ -99,6 +100,12 @@ class Console:
             asset = _page(KINDS[Path(path).suffix], self._files[path], FOREVER)
             self._assets[path] = asset
         return asset
+
+
+@cache
+def packaged() -> Console:
+    """Return the console of this program: a process reads and hashes its files once."""
+    return Console()
 
 
 def _digest(files: list[tuple[str, bytes]]) -> str:

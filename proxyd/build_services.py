@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from api import console
 from api.app import routes
 from api.assistant.assistant import AssistantRoutes
-from api.console import Console
 from api.ops.metrics import Exposition
 from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
@@ -208,7 +208,7 @@ def _http(
         limits=slices.api_limits(settings, raise_descriptors()),
         trusted_proxies=api.trusted_proxies,
         cookies=cookies,
-        console=Console() if api.console else None,
+        console=console.packaged() if api.console else None,
         exposition=Exposition(metrics.render, api.metrics_allow),
     )
 
