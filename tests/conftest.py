@@ -26,6 +26,7 @@ pytest_plugins = [
     "support.plugins.both_engines",
     "support.plugins.failures",
     "support.plugins.leftovers",
+    "support.plugins.origins",
     "support.plugins.time_limit",
 ]
 
