@@ -128,6 +128,7 @@ async def test_a_key_is_made_used_changed_replaced_and_revoked(
     assert sorted([(await curl(each))[0] for each in (line, other_line)]) == [200, 401]
 
 
+@pytest.mark.long
 async def test_what_a_revoked_key_has_made_is_seen_and_ended(
     service: Service, visit: Visit
 ) -> None:
@@ -163,6 +164,7 @@ async def test_what_a_revoked_key_has_made_is_seen_and_ended(
     assert "End what it has made" not in await tab.text(".table")
 
 
+@pytest.mark.long
 async def test_a_webhook_is_made_tried_broken_and_told_again(
     service: Service, visit: Visit, receiver: Receiver
 ) -> None:
@@ -210,6 +212,7 @@ async def test_a_webhook_is_made_tried_broken_and_told_again(
     await tab.until_text("Nothing of this kind was sent yet")
 
 
+@pytest.mark.long
 async def test_a_webhook_is_changed_switched_off_and_deleted(
     service: Service, visit: Visit, receiver: Receiver
 ) -> None:
@@ -306,6 +309,7 @@ async def test_events_come_by_themselves_and_are_filtered(
     await tab.until("location.pathname === '/console/keys'")
 
 
+@pytest.mark.long
 @needs_axe
 async def test_what_is_unfolded_is_clean_by_axe(
     service: Service, visit: Visit, receiver: Receiver

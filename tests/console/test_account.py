@@ -36,6 +36,7 @@ async def modelled(tmp_path: Path, upstream: Upstream) -> AsyncIterator[Service]
         yield running
 
 
+@pytest.mark.long
 async def test_the_built_in_assistant_says_that_it_is_one(service: Service, visit: Visit) -> None:
     tab = await opened(visit, service, await service.person(), "/console/assistant")
     await tab.until_text("Ask something first")
@@ -44,6 +45,7 @@ async def test_the_built_in_assistant_says_that_it_is_one(service: Service, visi
     await tab.until_text("no language model wrote it", ".said.theirs")
 
 
+@pytest.mark.long
 async def test_an_answer_is_shown_with_the_model_and_the_talk_goes_on(
     modelled: Service, upstream: Upstream, visit: Visit
 ) -> None:
@@ -82,6 +84,7 @@ async def test_a_photo_is_looked_at_and_its_reward_listed(
     await tab.until(f"[...document.querySelectorAll('.facts dd')].some({NOTHING})")
 
 
+@pytest.mark.long
 async def test_the_link_brings_somebody_whose_reward_is_seen_without_a_name(
     service: Service, visit: Visit
 ) -> None:
@@ -109,6 +112,7 @@ async def test_a_code_is_applied_and_a_wrong_one_refused(service: Service, visit
     await tab.until_text("Applied:")
 
 
+@pytest.mark.long
 async def test_logins_are_ended_one_by_one_and_together(service: Service, visit: Visit) -> None:
     person = await service.person()
     body = {"email": person.email, "password": PASSWORD}
@@ -144,6 +148,7 @@ async def test_the_password_is_changed_and_ends_other_logins(
     assert (await service.call("GET", "/auth/me", token=person.token)).status == 401
 
 
+@pytest.mark.long
 async def test_language_and_colours_are_chosen(service: Service, visit: Visit) -> None:
     tab = await opened(visit, service, await service.person(), "/console/account")
     await tab.fill("main label:nth-of-type(2) select", "dark")
@@ -153,6 +158,7 @@ async def test_language_and_colours_are_chosen(service: Service, visit: Visit) -
     await tab.until_text("Dil ve renkler")
 
 
+@pytest.mark.long
 async def test_the_letter_is_sent_again_and_then_waits(tmp_path: Path, visit: Visit) -> None:
     async with smtp(Mailbox()) as port:
         mail = {"host": "127.0.0.1", "port": port, "tls": "none"}
@@ -163,6 +169,7 @@ async def test_the_letter_is_sent_again_and_then_waits(tmp_path: Path, visit: Vi
             await tab.until_text("Again in")
 
 
+@pytest.mark.long
 async def test_no_letter_is_promised_where_none_is_sent(service: Service, visit: Visit) -> None:
     tab = await opened(visit, service, await service.person(), "/console/account")
     said = []

@@ -21,6 +21,7 @@ async def logged_in(service: Service, visit: Visit, path: str) -> Tab:
     return tab
 
 
+@pytest.mark.long
 async def test_a_server_that_is_draining_says_so_and_the_page_goes_on(
     tmp_path: Path, visit: Visit
 ) -> None:
@@ -53,6 +54,7 @@ async def test_a_page_that_is_open_survives_a_restart(tmp_path: Path, visit: Vis
         await tab.settled()
 
 
+@pytest.mark.long
 async def test_after_an_upgrade_a_page_loads_itself_again(
     tmp_path: Path, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ async def test_no_script_can_read_the_login(service: Service, visit: Visit) -> N
     assert await tab.run(f"{asked}.then((answer) => answer.status)") == 200
 
 
+@pytest.mark.long
 async def test_a_wrong_password_is_said_and_then_when_to_try_again(
     service: Service, visit: Visit
 ) -> None:
@@ -148,6 +149,7 @@ async def test_a_person_comes_by_a_referral_and_confirms(
     assert await tab.run(f"{asked}.then((a) => a.json()).then((a) => a.email_verified)") is True
 
 
+@pytest.mark.long
 async def test_a_code_that_nobody_has_is_said(service: Service, visit: Visit) -> None:
     tab = await visit.open(f"{service.url}/register?ref=NOBODYS1")
     await tab.fill("User name", "ada")
@@ -158,6 +160,7 @@ async def test_a_code_that_nobody_has_is_said(service: Service, visit: Visit) ->
     await tab.until_text("nobody has the code NOBODYS1")
 
 
+@pytest.mark.long
 async def test_a_link_that_was_used_says_what_to_do(service: Service, visit: Visit) -> None:
     tab = await visit.open(f"{service.url}/verify?token=made-up")
     await tab.click("Confirm my address")
@@ -191,6 +194,7 @@ async def test_a_forgotten_password_is_replaced(
     await tab.until_text("needs the link from our letter")
 
 
+@pytest.mark.long
 async def test_the_pages_do_without_a_mouse(service: Service, visit: Visit) -> None:
     person = await service.person()
     tab = await visit.open(f"{service.url}/login")
@@ -207,6 +211,7 @@ async def test_the_pages_do_without_a_mouse(service: Service, visit: Visit) -> N
     await at(tab, "/console")
 
 
+@pytest.mark.long
 async def test_language_and_colours_are_remembered(service: Service, visit: Visit) -> None:
     tab = await visit.open(f"{service.url}/login", language="ko-KR,ko", dark=False)
     await tab.until_text("로그인", "h1")

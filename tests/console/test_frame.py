@@ -1,5 +1,6 @@
 """What stands around the pages: the menu on every screen, the address, the focus."""
 
+import pytest
 from support.base.waiting import until
 from support.console.browser import Tab, Visit
 from support.daemons.service import Service
@@ -27,6 +28,7 @@ async def test_the_menu_says_where_one_is_and_what_one_has(service: Service, vis
     assert await tab.run("document.title") == "Overview – proxyd"
 
 
+@pytest.mark.long
 async def test_on_a_telephone_the_menu_is_under_the_thumb(service: Service, visit: Visit) -> None:
     tab = await entered(service, visit, width=360)
     await tab.until_text("Overview", "h1")
@@ -85,12 +87,14 @@ async def test_a_link_is_followed_without_loading_and_others_are_the_browser_s(
     assert await tab.run("performance.timeOrigin") != origin
 
 
+@pytest.mark.long
 async def test_an_address_that_is_no_page_says_so(service: Service, visit: Visit) -> None:
     for path in ("/console/nowhere", "/console/a/b/c", "/console/devices/%zz"):
         tab = await visit.open(service.url + path)
         await tab.until_text("There is no such page", "h1")
 
 
+@pytest.mark.long
 async def test_another_language_is_that_of_everything(service: Service, visit: Visit) -> None:
     tab = await entered(service, visit)
     await tab.until_text("Overview", "h1")
@@ -107,6 +111,7 @@ async def test_another_language_is_that_of_everything(service: Service, visit: V
         await tab.until("document.activeElement.id === 'language'")
 
 
+@pytest.mark.long
 async def test_who_logs_out_in_one_tab_is_logged_out_in_all(service: Service, visit: Visit) -> None:
     tab = await entered(service, visit, "/console/wallet")
     other = await visit.open(f"{service.url}/console/account")

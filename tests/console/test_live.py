@@ -4,6 +4,7 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
 from support.base.ports import free_port
 from support.clients.socks import Client
 from support.clients.story import reached, used, worker_token
@@ -24,6 +25,7 @@ async def exchange(client: Client, size: int) -> None:
     await client.receive(size)
 
 
+@pytest.mark.long
 async def test_the_bytes_of_a_session_move_on_the_page(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     bought = await service.buy(person)
@@ -70,6 +72,7 @@ window.fetch = async (path, ...rest) => {
 """
 
 
+@pytest.mark.long
 async def test_what_happens_while_a_page_is_made_is_on_it(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     tab = await opened(visit, service, person, "/console/wallet")
@@ -87,6 +90,7 @@ async def test_what_happens_while_a_page_is_made_is_on_it(service: Service, visi
         await tab.until(f'document.querySelector("{shown}") !== null')
 
 
+@pytest.mark.long
 async def test_what_was_shown_stays_while_the_server_is_away(
     service: Service, visit: Visit
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.base.brief import brief
 from support.console.axe import faults, needs_axe
 from support.console.browser import Sent, Tab, Visit
 from support.console.console import be_patient, log_in
@@ -32,7 +33,7 @@ EVERY = sorted({*range(320, 1441, 160), *BREAKS, *(each + 1 for each in BREAKS)}
 # `["/console/jobs/{id}", "work/job", ...]` of app.js.
 ROW = re.compile(r'^  \["(?P<path>[^"]+)", "(?P<module>[^"]+)"', re.MULTILINE)
 PAGES: list[tuple[str, str]] = ROW.findall((FOLDER / "app.js").read_text())
-AREAS = ["overview", "traffic", "work", "account", "entry"]
+AREAS = ["overview", "entry", "traffic", "work", "account"]
 # The first words of keys: a text such as "work.jobs.title" on a page is one without its words.
 STEMS = {
     key.split(".")[0]
@@ -167,7 +168,7 @@ async def speaking(tab: Tab, language: str, address: str) -> None:
 @pytest.mark.parametrize(
     "languages", [LANGUAGES[:1], pytest.param(LANGUAGES[1:], marks=pytest.mark.long)], ids=" ".join
 )
-@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize("area", brief(AREAS, 2))
 async def test_pages_fit_and_speak_every_language(
     service: Service, visit: Visit, area: str, languages: list[str]
 ) -> None:
@@ -202,7 +203,7 @@ async def test_pages_fit_and_speak_every_language(
         ),
     ],
 )
-@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize("area", brief(AREAS, 2))
 async def test_pages_are_clean_by_axe(
     service: Service, visit: Visit, area: str, views: list[tuple[bool, int]]
 ) -> None:

@@ -130,6 +130,7 @@ async def test_one_short_connection_is_counted_on_the_open_page(
     await tab.until_text("Connections\n1\n", "main")
 
 
+@pytest.mark.long
 async def test_what_moves_while_the_page_is_on_its_way_is_counted_on_it(
     service: Service, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +167,7 @@ async def test_what_there_is_not_leads_onward(service: Service, visit: Visit) ->
     assert "Try again" not in await tab.text(".failed")
 
 
+@pytest.mark.long
 async def test_the_list_of_sessions_follows(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     first, second = [await service.buy(person) for _ in range(2)]
@@ -184,6 +186,7 @@ async def test_the_list_of_sessions_follows(service: Service, visit: Visit) -> N
     await tab.until("document.querySelectorAll('tbody tr').length === 2")
 
 
+@pytest.mark.long
 async def test_what_moves_while_the_list_of_sessions_is_on_its_way_is_shown(
     service: Service, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +219,7 @@ async def test_what_moves_while_the_list_of_sessions_is_on_its_way_is_shown(
     )
 
 
+@pytest.mark.long
 async def test_the_use_that_is_shown_is_what_the_api_says(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     sessions = [await service.buy(person) for _ in range(2)]
@@ -256,6 +260,7 @@ IN_TABLE = """
 KEPT = "window.kept.every((each) => each === null || each.isConnected)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shown", ["live", "today"])
 async def test_a_table_that_is_open_stays_open_over_live_figures(
     service: Service, visit: Visit, shown: str
@@ -305,6 +310,7 @@ async def test_money_that_comes_while_one_buys_is_counted(service: Service, visi
     await tab.until_text("Deposit", "table")
 
 
+@pytest.mark.long
 async def test_a_list_says_how_long_it_is_and_keeps_its_place(
     service: Service, visit: Visit
 ) -> None:

@@ -82,6 +82,7 @@ async def test_a_job_is_cancelled_after_its_cost_was_said(service: Service, visi
     assert wallet.body["credit_balance"] == 10
 
 
+@pytest.mark.long
 async def test_a_job_that_is_refused_says_what_to_change(service: Service, visit: Visit) -> None:
     person = await service.person()
     visit.expect("409")
@@ -97,6 +98,7 @@ async def test_a_job_that_is_refused_says_what_to_change(service: Service, visit
     await tab.until_text("This is not JSON")
 
 
+@pytest.mark.long
 async def test_a_device_says_what_keeps_each_job_from_it(service: Service, visit: Visit) -> None:
     person, buyer = await service.person(), await service.person(credit="100")
     made = await service.call(
@@ -130,6 +132,7 @@ async def test_a_device_says_what_keeps_each_job_from_it(service: Service, visit
     await tab.until_text("Its token was ended")
 
 
+@pytest.mark.long
 async def test_the_market_is_filtered_and_shows_how_a_device_accepts(
     service: Service, visit: Visit
 ) -> None:
@@ -206,6 +209,7 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     assert await service.balance(person) == 20
 
 
+@pytest.mark.long
 async def test_figures_that_cannot_be_had_any_more_say_how_old_they_are(
     visit: Visit, tmp_path: Path
 ) -> None:
@@ -388,6 +392,7 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
     assert wallet.body["credit_balance"] == 9
 
 
+@pytest.mark.long
 async def test_a_failure_is_said_in_the_reader_s_language_and_a_traceback_is_folded(
     service: Service, visit: Visit
 ) -> None:
@@ -416,6 +421,7 @@ async def test_a_failure_is_said_in_the_reader_s_language_and_a_traceback_is_fol
     await tab.until_text("Traceback xxx", "details[open] pre")
 
 
+@pytest.mark.long
 async def test_the_page_of_a_job_that_is_over_asks_once_and_says_once_why_it_failed(
     service: Service, visit: Visit
 ) -> None:
@@ -450,6 +456,7 @@ async def handed_over(request: web.Request) -> web.Response:
     return web.Response(body=b"from the store", headers=headers)
 
 
+@pytest.mark.long
 async def test_a_file_that_an_object_store_has_is_saved_from_there(
     service: Service, visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,6 +484,7 @@ async def test_a_file_that_an_object_store_has_is_saved_from_there(
     assert await tab.run("location.pathname") == f"/console/jobs/{job_id}"
 
 
+@pytest.mark.long
 async def test_a_job_that_no_device_runs_warns_and_leads_to_the_supply(
     service: Service, visit: Visit
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from support.base.brief import brief
 from support.base.waiting import until_true
 from support.clients.downloads import Download, downloading
 from support.daemons import process
@@ -95,7 +96,7 @@ async def test_an_exit_goes_straight_to_another_node_when_its_own_stops_at_once(
         until_true(lambda: knows_exit(edge), "the other one has it")
 
 
-@pytest.mark.parametrize("victim", ["home", "buyer's node"])
+@pytest.mark.parametrize("victim", brief(["home", "buyer's node"]))
 async def test_a_node_is_killed_while_an_exit_carries(
     url: str, tmp_path: Path, victim: str
 ) -> None:

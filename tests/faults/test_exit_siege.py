@@ -37,6 +37,7 @@ async def answer(service: Service, bought: Bought, port: int) -> str:
         client.writer.transport.abort()
 
 
+@pytest.mark.long
 async def test_one_buyer_cannot_take_the_exits_from_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

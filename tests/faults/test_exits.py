@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from support.base.brief import brief
 from support.base.ports import free_port
 from support.base.waiting import until
 from support.clients.socks import Client, request
@@ -89,7 +90,7 @@ async def refusal(service: Service, username: str, password: str, port: int) -> 
     return reply[0]
 
 
-@pytest.mark.parametrize("wishes", ["", "-strict"], ids=["soft", "strict"])
+@pytest.mark.parametrize("wishes", brief(["", "-strict"]), ids=["soft", "strict"])
 @pytest.mark.parametrize("end", ["killed", "frozen", "cut off"])
 async def test_a_label_whose_exit_dies(tmp_path: Path, end: str, wishes: str) -> None:
     async with (

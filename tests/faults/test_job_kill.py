@@ -63,6 +63,7 @@ def test_every_job_has_one_result_whatever_is_killed(site: CrashSite) -> None:
         run_seed(site, random.Random(seed))
 
 
+@pytest.mark.long
 def test_an_hour_without_the_marketplace_loses_no_result(site: CrashSite) -> None:
     agent = site.agents[0]
     agent.start()
@@ -76,6 +77,7 @@ def test_an_hour_without_the_marketplace_loses_no_result(site: CrashSite) -> Non
     assert len(site.last_attempts[job]) == 1
 
 
+@pytest.mark.long
 def test_a_token_that_is_revoked_in_mid_job_gives_the_job_to_another_device(
     site: CrashSite,
 ) -> None:
@@ -125,6 +127,7 @@ def test_who_stands_still_for_minutes_goes_on(site: CrashSite, who: str) -> None
     assert len(site.last_attempts[job]) == 1
 
 
+@pytest.mark.long
 def test_a_device_that_was_restarted_in_mid_job_gives_it_back(site: CrashSite) -> None:
     agent = site.agents[0]
     agent.start()

@@ -187,6 +187,7 @@ def assert_fair(
         assert not is_one or delivered <= session.quota_bytes - used, session
 
 
+@pytest.mark.both_engines
 @pytest.mark.timeout(300 + 20 * MORE_KILLS)
 async def test_killed_at_random_moments_under_load(store_url: str) -> None:
     seed = os.environ.get("PROXYD_CRASH_SEED", "1")
@@ -293,6 +294,7 @@ def assert_books(url: str, *, is_shared: bool = False) -> None:
     run_aside(check())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900 + 20 * MORE_KILLS)
 async def test_any_process_or_the_supervisor_killed_at_random_moments_under_load(
     tmp_path: Path,

@@ -246,6 +246,7 @@ async def postmaster(url: str) -> psutil.Process:
         await connection.close()
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_a_server_that_hangs_stops_sales_and_nothing_else(
     store_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -262,6 +263,7 @@ async def test_a_server_that_hangs_stops_sales_and_nothing_else(
         assert await service.balance(trade.person) == balance
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_whoever_repeats_a_purchase_by_its_key_buys_once(
     store_url: str, monkeypatch: pytest.MonkeyPatch
@@ -288,6 +290,7 @@ async def test_whoever_repeats_a_purchase_by_its_key_buys_once(
         assert len(await service.sessions(trade.person)) == before + 20
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_connections_that_the_server_ends_are_made_anew(
     store_url: str, monkeypatch: pytest.MonkeyPatch
@@ -357,6 +360,7 @@ async def test_a_daemon_that_ends_without_its_store_ends(
             await store.close()
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_an_api_that_takes_every_connection_it_may_keeps_nobody_from_the_proxy(
     store_url: str,

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.base.waiting import until_true
 from support.workers.market import Job, WorkerMarket, worker_market
 from support.workers.process import WorkerAgent, require_sandbox, worker_agent
@@ -23,7 +24,7 @@ FAULT_MAX_SECONDS = 0.4  # from one to the next: a job passes all of its states 
 SCRIPT = "import time\nprint('begun', flush=True)\ntime.sleep(0.3)\nprint('done')"
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
+@pytest.mark.parametrize("seed", brief(range(SEED, SEED + SEEDS)))
 def test_every_job_has_one_result_whatever_is_killed(tmp_path: Path, seed: int) -> None:
     require_sandbox(tmp_path)
     chance = random.Random(seed)

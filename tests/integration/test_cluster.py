@@ -94,6 +94,7 @@ def stored(url: str, session_id: str) -> Any:
     return rows(url, "SELECT * FROM bandwidth_sessions WHERE id = $1", session_id)[0]
 
 
+@pytest.mark.both_engines
 async def test_a_killed_node_never_makes_more_of_a_session_and_loses_none_of_it(url: str) -> None:
     quota = 600 * MB
     email, password = process.funded(url)
@@ -147,6 +148,7 @@ def used_under(url: str, lease: str) -> int:
     return int(row["used_bytes"])
 
 
+@pytest.mark.both_engines
 async def test_parallel_downloads_over_four_nodes_stop_at_the_last_byte(url: str) -> None:
     quota = 300 * MB + 1
     email, password = process.funded(url)
@@ -159,6 +161,7 @@ async def test_parallel_downloads_over_four_nodes_stop_at_the_last_byte(url: str
     process.assert_audit(url)
 
 
+@pytest.mark.both_engines
 async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None:
     email, password = process.funded(url)
     with ExitStack() as stack:
@@ -187,6 +190,7 @@ async def test_ending_on_one_node_cuts_and_bills_on_the_others(url: str) -> None
     process.assert_audit(url)
 
 
+@pytest.mark.both_engines
 async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
     with cluster(url, 3) as nodes:
         assert all("ready" in node.output for node in nodes)
@@ -200,6 +204,7 @@ async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
         assert rows(url, "SELECT id FROM nodes") == []
 
 
+@pytest.mark.both_engines
 async def test_the_sweeper_moves_when_its_holder_is_killed(url: str) -> None:
     email, password = process.funded(url)
     with cluster(url, 1) as [first], cluster(url, 1) as [second]:
@@ -316,6 +321,7 @@ def listening(url: str) -> int:
     return len(rows(url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%seen_at%RETURNING%'"))
 
 
+@pytest.mark.both_engines
 async def test_a_session_nobody_uses_goes_back_to_the_others(url: str) -> None:
     email, password = process.funded(url)
     quota = 100_000
@@ -371,6 +377,7 @@ def online(node: Process, token: str) -> bool:
     return bool(device(node, token)["is_online"])
 
 
+@pytest.mark.long
 async def test_a_frozen_node_wakes_up_to_hand_out_nothing(server_url: str) -> None:
     url = server_url
     email, password = process.funded(url)
@@ -406,6 +413,7 @@ def arriving(connection: socket.socket, enough: int = GB, seconds: float = 1.0) 
     return size
 
 
+@pytest.mark.long
 async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(server_url: str) -> None:
     url = server_url
     email, password = process.funded(url)
@@ -430,6 +438,7 @@ async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(server_ur
     process.assert_audit(url)
 
 
+@pytest.mark.long
 async def test_a_node_that_dies_before_the_databases_clock_is_set_back_is_buried(
     server_url: str,
 ) -> None:
@@ -460,6 +469,7 @@ def seen(url: str, node: Process) -> int:
 # --- processes on one SQLite database ------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_what_killed_processes_had_is_usable_without_waiting_for_their_timeout(
     path: Path,
 ) -> None:
@@ -513,6 +523,7 @@ async def test_the_operators_commands_work_beside_processes_that_write(
     process.assert_audit(f"sqlite:///{copy}")
 
 
+@pytest.mark.long
 async def test_one_daemon_takes_up_what_several_left_and_several_what_one_left(path: Path) -> None:
     url, quota = f"sqlite:///{path}", 60 * MB
     email, password = process.funded(url)
@@ -545,6 +556,7 @@ def open_leases(url: str, session: str) -> list[Any]:
     )
 
 
+@pytest.mark.long
 async def test_a_process_that_hangs_is_dead_after_the_timeout_and_hands_out_nothing(
     path: Path,
 ) -> None:

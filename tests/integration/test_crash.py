@@ -3,6 +3,7 @@
 import signal
 import socket
 
+import pytest
 from support.base.waiting import until_true
 from support.clients.downloads import completed, downloading, received
 from support.daemons import process
@@ -10,6 +11,7 @@ from support.daemons.process import Process
 from support.targets import threads
 
 
+@pytest.mark.both_engines
 async def test_killed_in_mid_transfer(store_url: str) -> None:
     url = store_url
     email, password = process.funded(url)

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 from support.base.waiting import until_true
 from support.daemons import process
 from support.daemons.process import Member, Process, running, serving
@@ -107,6 +108,7 @@ def test_nothing_is_lost_over_a_daemon_that_is_killed(tmp_path: Path) -> None:
     process.assert_audit(url)
 
 
+@pytest.mark.both_engines
 async def test_daemons_on_one_database_hear_each_other(empty_url: str, tmp_path: Path) -> None:
     email, password = process.funded(empty_url, credit="1000")
     with running(Member(empty_url)) as one, running(Member(empty_url)) as other:
@@ -142,6 +144,7 @@ async def test_a_daemon_tells_the_others_at_once(postgres_server: str) -> None:
             assert answer.body["job_id"].encode() in line
 
 
+@pytest.mark.long
 def test_a_thousand_streams_take_little_memory(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"
     settings = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.base.brief import brief
 from support.base.waiting import PATIENCE_SECONDS, until_true
 from support.clients.downloads import Download, downloading
 from support.daemons import process
@@ -103,7 +104,7 @@ def test_clients_of_every_process_leave_through_the_exit(store_url: str, tmp_pat
         until_true(lambda: not any(from_exits(it, index) for index in others), "none is left")
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", brief([0, 1]))
 def test_when_a_process_is_killed_the_others_relays_go_on(
     store_url: str, tmp_path: Path, index: int
 ) -> None:

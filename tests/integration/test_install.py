@@ -76,14 +76,14 @@ def install(checkout: Path, prefix: Path, variables: dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def prefix(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where it is installed. All processes that run tests share it."""
-    folder = made_once(tmp_path_factory, "opt", lambda folder: install_thrice(folder, variables))
+    folder = made_once(tmp_path_factory, "opt", lambda folder: install_once(folder, variables))
     return folder / "proxyd"
 
 
-def install_thrice(folder: Path, variables: dict[str, str]) -> None:
-    """Install it in the place of an older one; the checkout is gone by then.
+def install_once(folder: Path, variables: dict[str, str]) -> None:
+    """Install from a checkout, and remove the checkout.
 
-    That one stands where `make setup` had left something.
+    `make setup` has left an environment in the place of the program.
     """
     checkout, target = folder / "source" / "proxyd", folder / "proxyd"
     check_out(checkout)
@@ -91,25 +91,45 @@ def install_thrice(folder: Path, variables: dict[str, str]) -> None:
     for name in (".complete", "tool"):
         (target / ".venv" / name).touch()
     before = sorted(checkout.rglob("*"))
+    printed = install_as_here(checkout, target, variables)
+    if finder.way() == "compiled":
+        assert re.search(r"\ncompiled: \d+ modules .+, as the checkout has them\n", printed)
+        shutil.rmtree(manifest.folder(str(checkout)))
+    assert not (target / ".venv" / "tool").exists()
+    assert sorted(checkout.rglob("*")) == before, "root leaves nothing there"
+    shutil.rmtree(checkout)
+
+
+def install_as_here(checkout: Path, target: Path, variables: dict[str, str]) -> str:
+    """Run `make install` with the compiled modules of this checkout, if there are any."""
+    if finder.way() == "compiled":
+        compiled = manifest.folder(str(checkout))
+        shutil.copytree(manifest.folder(str(ROOT)), compiled, dirs_exist_ok=True)
+    else:
+        variables = variables | NO_COMPILER
+    printed = install(checkout, target, variables)
+    assert f"\nproxyd 0.2.0.dev0 ({finder.way()}" in printed
+    return printed
+
+
+@pytest.mark.long
+def test_a_new_version_takes_the_place_of_an_older_one(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    """The older version is interpreted; a second installation of the new one compiles nothing."""
+    checkout, target = tmp_path / "source" / "proxyd", tmp_path / "proxyd"
+    check_out(checkout)
     version = checkout / "proxyd" / "__init__.py"
     of_today = version.read_text()
     version.write_text(of_today.replace("0.2.0.dev0", "0.0.9"))
-    told = install(checkout, target, variables | NO_COMPILER)
-    assert "\nproxyd runs interpreted: " in told
-    assert re.search(r"\nproxyd 0\.0\.9 \(interpreted: .+\)\n$", told)
-    assert not (target / ".venv" / "tool").exists()
-    assert sorted(checkout.rglob("*")) == before, "root leaves nothing there"
+    printed = install(checkout, target, variables | NO_COMPILER)
+    assert "\nproxyd runs interpreted: " in printed
+    assert re.search(r"\nproxyd 0\.0\.9 \(interpreted: .+\)\n$", printed)
     version.write_text(of_today)
-    if finder.way() == "compiled":  # here; so it is in the checkout, and is installed as it is
-        shutil.copytree(manifest.folder(str(ROOT)), manifest.folder(str(checkout)))
-        told = install(checkout, target, variables)
-        assert re.search(r"\ncompiled: \d+ modules .+, as the checkout has them\n", told)
-        told = install(checkout, target, variables)
-        assert "\ncompiled: as before; nothing has changed\n" in told
-    else:
-        told = install(checkout, target, variables | NO_COMPILER)
-    assert f"\nproxyd 0.2.0.dev0 ({finder.way()}" in told
-    shutil.rmtree(checkout)
+    install_as_here(checkout, target, variables)
+    printed = install_as_here(checkout, target, variables)
+    if finder.way() == "compiled":
+        assert "\ncompiled: as before; nothing has changed\n" in printed
 
 
 def site_packages(prefix: Path) -> Path:

@@ -185,6 +185,7 @@ async def test_streams_into_a_job(world: World) -> None:
     assert (await world.attempt())["attempt"] == 1
 
 
+@pytest.mark.long
 async def test_many_streams_and_large_ones(world: World) -> None:
     pages = await asyncio.gather(*(world.page() for _ in range(200)))
     assert pages == [b"a page"] * 200

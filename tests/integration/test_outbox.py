@@ -4,6 +4,7 @@ import asyncio
 import re
 import signal
 
+import pytest
 from support.base.ports import closed_port
 from support.base.waiting import until
 from support.daemons.process import Process
@@ -38,6 +39,7 @@ async def nothing_is_in_hand(store: Store) -> bool:
     return not await store.read(count)
 
 
+@pytest.mark.both_engines
 async def test_what_waits_survives_a_kill_and_arrives_once(store_url: str) -> None:
     mailbox, store = Mailbox(), await open_store(store_url)
     with closed_port() as port:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from support.base.brief import brief
 from support.base.waiting import PATIENCE_SECONDS, until_true
 from support.clients.downloads import Download, completed, downloading, received
 from support.clients.story import INSTANT_BYTES
@@ -120,6 +121,7 @@ def fetch(daemon: Process, proxy: dict[str, Any], port: int, size: int = 100) ->
             pass
 
 
+@pytest.mark.both_engines
 def test_sixty_downloads_of_one_session_stop_at_the_last_byte_on_four_processes(
     store_url: str,
 ) -> None:
@@ -152,7 +154,7 @@ def test_an_end_cuts_on_every_process_and_bills_what_was_delivered(url: str) -> 
     process.assert_audit(url)
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", brief([0, 1]))
 def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_usable(
     url: str, index: int
 ) -> None:
@@ -393,6 +395,7 @@ def test_every_process_records_and_the_files_are_the_same(url: str, tmp_path: Pa
     assert (len(records), total) == (CLIENTS, target.received + target.sent)
 
 
+@pytest.mark.long
 def test_the_operators_commands_work_beside_the_processes(url: str, tmp_path: Path) -> None:
     with loaded(url, 12, **PACED) as (daemon, email, token, _, _):
         copy = tmp_path / "copy.db"
@@ -475,7 +478,7 @@ def test_a_process_that_is_killed_while_all_drain_is_told_of_in_the_exit_status(
     process.assert_audit(url)
 
 
-@pytest.mark.parametrize("number", ["0", "65"])
+@pytest.mark.parametrize("number", brief(["0", "65"]))
 def test_a_number_that_cannot_be_is_wrong_in_the_settings(url: str, number: str) -> None:
     daemon = Process(url, **{PROCESSES: number})
     assert daemon.wait() == 2
@@ -490,7 +493,7 @@ def test_more_processes_than_cores_are_warned_of_and_serve(url: str) -> None:
         assert f"{number} of {number} processes are ready" in daemon.output
 
 
-@pytest.mark.parametrize("index", [0, 2])
+@pytest.mark.parametrize("index", brief([0, 2]))
 def test_a_process_that_cannot_start_again_costs_no_client_and_the_rest_serves(
     url: str, index: int
 ) -> None:
@@ -532,7 +535,7 @@ def test_without_a_descriptor_the_supervisor_tries_to_start_a_process_again(url:
         assert daemon.stop() == 0
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", brief([0, 1]))
 def test_clients_go_to_the_others_while_one_process_drains(url: str, index: int) -> None:
     email, password = process.funded(url)
     limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
@@ -561,6 +564,7 @@ def nodes_of(url: str) -> int:
         return int(database.execute("SELECT COUNT(*) FROM nodes").fetchone()[0])
 
 
+@pytest.mark.long
 def test_dead_processes_are_reaped_while_process_0_cannot_come_back(url: str) -> None:
     with serving(url) as daemon:
         supervisor = daemon.process.pid
@@ -578,6 +582,7 @@ def test_dead_processes_are_reaped_while_process_0_cannot_come_back(url: str) ->
         assert daemon.stop() == 0
 
 
+@pytest.mark.long
 def test_a_successor_runs_what_the_others_run_whatever_lies_on_the_disk(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -630,6 +635,7 @@ def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> Non
         assert manager.wait() == 0
 
 
+@pytest.mark.long
 def test_none_is_taken_for_hanging_after_all_of_them_stood_still(tmp_path: Path) -> None:
     """As a machine does that is suspended, or a service that is frozen."""
     with supervising(tmp_path) as manager:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,13 +48,16 @@ async def test_the_next_one_runs():
 
 @pytest.mark.parametrize(
     "test",
-    [
-        SLEEPS,
-        WAITS_FOR_WHO_IGNORES_CANCELLATION,
-        HANGS_IN_TEARDOWN,
-        FAILS_AND_HANGS_IN_TEARDOWN,
-        WAITS_FOR_A_THREAD,
-    ],
+    brief(
+        [
+            WAITS_FOR_WHO_IGNORES_CANCELLATION,
+            FAILS_AND_HANGS_IN_TEARDOWN,
+            SLEEPS,
+            HANGS_IN_TEARDOWN,
+            WAITS_FOR_A_THREAD,
+        ],
+        2,
+    ),
 )
 def test_a_test_that_hangs_fails_within_its_limit(test: str, tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"

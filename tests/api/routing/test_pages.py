@@ -102,6 +102,7 @@ async def test_pages_are_only_looked_at(service: Service) -> None:
         assert answer.headers["Allow"] == "GET, HEAD"
 
 
+@pytest.mark.long
 @needs_chromium
 async def test_a_browser_shows_every_operation(service: Service, tmp_path: Path) -> None:
     running = await asyncio.create_subprocess_exec(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from support.base.brief import brief
 from support.market.books import available, balance, refusal, revenue
 from support.market.exits import exit_device, through
 from support.market.market import Market
@@ -71,7 +72,7 @@ async def test_owners_may_get_nothing_or_all(market: Market, share_percent: int)
 
 
 @pytest.mark.both_engines
-@pytest.mark.parametrize("price", [1, 123_457, MICRO, 999_999_999_999, 1_000_000_000_000])
+@pytest.mark.parametrize("price", brief([1_000_000_000_000, 1, 123_457, MICRO, 999_999_999_999], 2))
 @pytest.mark.parametrize("size", [1, 999_999, 1_000_001, 123_456_789_012, 9_999_999_999_999])
 async def test_the_audit_recomputes_a_share_of_any_size(
     market: Market, price: int, size: int

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.base.ports import free_port
 from support.base.waiting import until_true
 from support.daemons.service import settings_for
@@ -163,7 +164,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return cert, key
 
 
-@pytest.mark.parametrize("purpose", ["API", "proxy"])
+@pytest.mark.parametrize("purpose", brief(["API", "proxy"]))
 def test_a_port_in_use_is_named(fails: Callable[..., None], database: Path, purpose: str) -> None:
     with taken_port() as port:
         variable = {f"PROXYD_{purpose.upper()}__PORT": str(port)}
@@ -214,6 +215,7 @@ def test_a_database_that_was_cut_short_is_named(fails: Callable[..., None], data
     fails(database)
 
 
+@pytest.mark.long
 def test_a_database_that_another_program_holds_is_named(
     fails: Callable[..., None], database: Path
 ) -> None:
@@ -344,6 +346,7 @@ def test_a_missing_key_is_not_blamed_on_its_certificate(
     fails(missing, "No such file", **both)
 
 
+@pytest.mark.long
 def test_a_certificate_that_is_none_is_named(fails: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
@@ -353,6 +356,7 @@ def test_a_certificate_that_is_none_is_named(fails: Callable[..., None], tmp_pat
     fails(cert, PROXYD_API__TLS_CERT=str(cert), PROXYD_API__TLS_KEY=str(other))
 
 
+@pytest.mark.long
 def test_an_unusable_signing_key_is_named(
     fails: Callable[..., None], tmp_path: Path, database: Path
 ) -> None:
@@ -381,7 +385,7 @@ def test_wrong_settings_are_all_named_before_anything_starts(
     assert not database.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", brief([signal.SIGTERM, signal.SIGINT]))
 def test_a_daemon_serves_until_it_is_told_to_stop(
     serve: Serve,
     out: Callable[[], str],
@@ -404,7 +408,7 @@ def test_a_daemon_serves_until_it_is_told_to_stop(
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-@pytest.mark.parametrize("ports", [0, 1, 2])
+@pytest.mark.parametrize("ports", brief([2, 0, 1]))
 def test_the_ports_without_passwords_are_told(
     serve: Serve, err: Callable[[], str], ports: int
 ) -> None:
@@ -420,6 +424,7 @@ def test_the_ports_without_passwords_are_told(
     stopped(daemon, err)
 
 
+@pytest.mark.long
 def test_a_configured_key_is_printed_nowhere(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -512,6 +517,7 @@ def test_the_demonstration_prints_lines_that_work(
     stopped(daemon, err)
 
 
+@pytest.mark.long
 def test_a_device_carries_what_the_demonstration_says(
     serve: Serve,
     out: Callable[[], str],
@@ -601,6 +607,7 @@ def test_a_device_works_as_the_demonstration_says(
     stopped(daemon, err)
 
 
+@pytest.mark.long
 def test_a_device_of_the_demonstration_may_reach_the_port_that_the_api_has_now(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path
 ) -> None:
@@ -618,6 +625,7 @@ def test_a_device_of_the_demonstration_may_reach_the_port_that_the_api_has_now(
     stopped(daemon, err)
 
 
+@pytest.mark.long
 def test_the_demonstration_has_exits_in_several_processes_and_a_line_of_its_own(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path
 ) -> None:
@@ -630,6 +638,7 @@ def test_the_demonstration_has_exits_in_several_processes_and_a_line_of_its_own(
     stopped(daemon, err)
 
 
+@pytest.mark.long
 def test_the_demonstration_can_be_had_again(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -643,6 +652,7 @@ def test_the_demonstration_can_be_had_again(
         stopped(daemon, err)
 
 
+@pytest.mark.long
 def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
     serve: Serve, out: Callable[[], str], err: Callable[[], str]
 ) -> None:
@@ -654,7 +664,7 @@ def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
     stopped(daemon, err)
 
 
-@pytest.mark.parametrize("section", ["API", "PROXY"])
+@pytest.mark.parametrize("section", brief(["API", "PROXY"]))
 def test_the_demonstration_is_for_this_machine_alone(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path, section: str
 ) -> None:

@@ -38,6 +38,7 @@ def renew(checkout: Checkout) -> None:
         recipe.write("# otherwise\n")
 
 
+@pytest.mark.long
 def test_what_is_compiled_is_not_compiled_again(checkout: Checkout) -> None:
     before = checkout.library.stat()
     assert checkout.build() == ""
@@ -49,6 +50,7 @@ def test_what_is_compiled_stays_when_the_compiler_has_gone(checkout: Checkout) -
     assert checkout.look() == "21 compiled"
 
 
+@pytest.mark.long
 def test_an_edit_compiles_anew_what_it_changes(checkout: Checkout) -> None:
     compiled = len(re.findall(r" -c ", checkout.log))
     checkout.small.write_text(SMALL.replace("+ BASE", "- BASE"))
@@ -323,6 +325,7 @@ def make_test(checkout: Checkout, **variables: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.long
 def test_the_tests_fail_where_what_could_be_compiled_is_not(checkout: Checkout) -> None:
     checkout.small.write_text(SMALL.replace("-> int", "-> str"))
     done = make_test(checkout)

@@ -21,7 +21,7 @@ from proxyd.wire.http import HEAD_MAX_BYTES, Http
 from proxyd.wire.http import State as HttpState
 from proxyd.wire.socks5 import Socks5
 
-HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_HANDSHAKES", "20000"))
+HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_HANDSHAKES", "6000"))
 START = int(os.environ.get("PROXYD_FUZZ_START", "0"))
 SEGMENT_MAX_BYTES = 4096  # what is read at once
 UNFINISHED_MAX_BYTES = 3 + 255 + 255  # of SOCKS5: the longest message, but for its last byte

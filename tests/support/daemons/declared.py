@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -69,9 +70,7 @@ class _Table:
 
     def __init__(self, server: HttpServer) -> None:
         self.server = server
-        self._declares = [
-            [getattr(route, field) for field in _DECLARING] for route in server.routes
-        ]
+        self._declares = [_declaring(route) for route in server.routes]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Table) and self._declares == other._declares
@@ -80,7 +79,9 @@ class _Table:
         return len(self._declares)
 
 
-_DECLARING = [each.name for each in msgspec.structs.fields(Route) if each.name != "handler"]
+_declaring = attrgetter(
+    *(each.name for each in msgspec.structs.fields(Route) if each.name != "handler")
+)
 
 
 def declared(server: HttpServer) -> Declared:

@@ -1,11 +1,11 @@
 """The database engines that the tests of the marketplace run on: a plugin of pytest.
 
 A test that takes the fixture `engine` can run on SQLite and on PostgreSQL. `--engines needed` runs
-all of them on SQLite. On PostgreSQL it runs the tests outside `tests/market`, and in there the ones
-marked `both_engines`: races (the engines lock differently), invariants, and enough others to run
-each SQL statement of the marketplace on PostgreSQL. `--engines both` runs everything on both;
-`--engines checked` does so too, and fails when a statement runs on PostgreSQL by unmarked tests
-alone.
+all of them on SQLite. On PostgreSQL it runs the tests outside `ROOMS`, and in there the ones marked
+`both_engines`: races (the engines lock differently), invariants, one kill and one crash, and enough
+others to run each SQL statement of the marketplace on PostgreSQL. `--engines both` runs everything
+on both; `--engines checked` does so too, and fails when a statement runs on PostgreSQL by unmarked
+tests alone.
 """
 
 from collections.abc import Generator, Mapping
@@ -17,14 +17,15 @@ import pytest
 from storage.engines import postgres
 
 MARKER = "both_engines"
-MARKET = Path(__file__).parents[2] / "market"
+# A test in one of these folders runs on PostgreSQL only with the marker.
+ROOMS = [Path(__file__).parents[2] / name for name in ("market", "integration", "faults")]
 
 
 class Statements:
     """The SQL statements that tests run on PostgreSQL, gathered from all processes of the tests."""
 
     def __init__(self) -> None:
-        self.needed: set[str] = set()  # which a marked test runs, or one outside of `tests/market`
+        self.needed: set[str] = set()  # which a marked test runs, or one outside `ROOMS`
         self.others: dict[str, str] = {}  # which another test runs, with its node id
 
     def missing(self) -> dict[str, str]:
@@ -68,7 +69,8 @@ def _is_on_postgres(item: pytest.Item) -> bool:
 
 
 def _is_needed(item: pytest.Item) -> bool:
-    return MARKET not in item.path.parents or item.get_closest_marker(MARKER) is not None
+    is_inside = any(room in item.path.parents for room in ROOMS)
+    return not is_inside or item.get_closest_marker(MARKER) is not None
 
 
 @pytest.hookimpl(wrapper=True)

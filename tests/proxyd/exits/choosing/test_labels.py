@@ -173,6 +173,7 @@ async def test_a_label_has_the_same_exit_on_every_node(three: Cluster) -> None:
     assert {label: moved[label] for label in stayed} == {label: before[label] for label in stayed}
 
 
+@pytest.mark.long
 async def test_a_label_that_one_node_has_moved_is_moved_on_all_although_its_exit_is_back(
     three: Cluster,
 ) -> None:
@@ -266,6 +267,7 @@ async def test_a_store_that_hangs_is_waited_for_once(
     assert len(asked) == 1
 
 
+@pytest.mark.long
 async def test_a_dial_that_is_given_up_while_it_waits_is_not_gone_on_with(three: Cluster) -> None:
     service = three.services[0]
     exits = service.daemon.gateway._for_connections.exits
@@ -295,6 +297,7 @@ async def test_what_is_over_is_swept(three: Cluster) -> None:
     assert await labels_of(service).sweep() == 3
 
 
+@pytest.mark.long
 async def test_a_session_keeps_no_more_labels_than_a_node_remembers(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +333,7 @@ async def end_session(tx: Transaction, session_id: str) -> None:
     await tx.run("UPDATE bandwidth_sessions SET status = 'expired' WHERE id = :id", id=session_id)
 
 
+@pytest.mark.long
 async def test_a_label_begins_anew_when_its_lifetime_is_over(three: Cluster) -> None:
     store, session = three.services[0].daemon.store, three.session.id
     now = clock.seconds()

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.base.pythons import NEWEST, OLDEST, pythons
 from support.base.waiting import until
 from support.daemons.process import ROOT
@@ -76,7 +77,7 @@ class Device:
         assert status == 0, printed
 
 
-@pytest.fixture(params=pythons(), ids=lambda path: Path(path).name)
+@pytest.fixture(params=brief(pythons()), ids=lambda path: Path(path).name)
 async def device(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Device]:
     made = Device(request.param, tmp_path / "device")
     yield made
@@ -139,7 +140,7 @@ async def test_the_life_of_an_exit(device: Device, daemon: ExitDaemon) -> None:
 
 
 @pytest.mark.parametrize(
-    "device", pythons(OLDEST, NEWEST), indirect=True, ids=lambda path: Path(path).name
+    "device", brief(pythons(OLDEST, NEWEST), 2), indirect=True, ids=lambda path: Path(path).name
 )
 async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDaemon) -> None:
     data = targets.pattern(10_000_000)
@@ -174,6 +175,7 @@ async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDae
 SPARED = ("urllib.request", "email", "http.client", "tempfile", "secrets", "shutil", "ctypes")
 
 
+@pytest.mark.long
 async def test_it_needs_little_memory_while_it_waits(device: Device, daemon: ExitDaemon) -> None:
     await device.agree(daemon)
     process = await device.run()
@@ -239,7 +241,7 @@ async def test_it_runs_once(device: Device, daemon: ExitDaemon) -> None:
     await daemon.attached(2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", brief([signal.SIGTERM, signal.SIGINT]))
 async def test_a_signal_ends_it_in_order(
     device: Device, daemon: ExitDaemon, number: signal.Signals
 ) -> None:
@@ -253,6 +255,7 @@ async def test_a_signal_ends_it_in_order(
     assert not (device.folder / names.STATE).exists()
 
 
+@pytest.mark.long
 async def test_a_pin_on_the_command_line_counts(device: Device, daemon: ExitDaemon) -> None:
     await device.agree(daemon)
     process = await device.run("--pin", "00" * 32)

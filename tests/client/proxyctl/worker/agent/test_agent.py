@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 import pytest
+from support.base.brief import brief
 from support.base.mounts import fill, small_disk
 from support.base.pythons import pythons
 from support.base.waiting import until_true
@@ -31,6 +32,12 @@ from proxyctl.worker.commands.running import agent_with
 from proxyctl.worker.executors.base.base import WORK, TaskError
 from proxyctl.worker.files import unpacking
 
+# Every state but one that ends by itself; `make test` kills in the first two.
+KILLED_IN = [
+    State.RUNNING,
+    State.REPORTING,
+    *(each for each in State if each not in (State.RUNNING, State.REPORTING, State.STOPPING)),
+]
 UNTIL_TOLD = """
 import os, time
 print("begun", flush=True)
@@ -67,7 +74,7 @@ def tell(agent: WorkerAgent, job: Job) -> None:
     (agent.folder / names.ATTEMPTS / f"{job.id}-1" / WORK / "told").touch()
 
 
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", brief(pythons()))
 def test_a_job_runs_and_is_reported(market: WorkerMarket, tmp_path: Path, python: str) -> None:
     with worker_agent(tmp_path / "agent", market, python=python) as agent:
         agent.start()
@@ -85,9 +92,9 @@ def test_a_job_runs_and_is_reported(market: WorkerMarket, tmp_path: Path, python
         assert not agent.processes()
 
 
-@pytest.mark.parametrize(
-    ("script", "fields", "kind", "reason"),
-    [
+def test_a_job_that_fails_says_why(agent: WorkerAgent, market: WorkerMarket) -> None:
+    agent.start()
+    for script, fields, kind, reason in (
         ("import sys\nsys.exit('no data')", {}, "job", "status 1; its last words: no data"),
         ("import os\nos.kill(os.getpid(), 11)", {}, "job", "SIGSEGV|139|status -11|245"),
         ("while True: pass", {"timeout_s": 1}, "timeout", "longer than 1 s"),
@@ -97,21 +104,16 @@ def test_a_job_runs_and_is_reported(market: WorkerMarket, tmp_path: Path, python
         ("x", {"payload": {"image": "a/b:c"}}, "refused", "can run the image a/b:c"),
         ("x", {"payload": {"env": 3}}, "refused", "cannot be understood here"),
         ("x", {"resources": {"cores": 64}}, "refused", "is not free here"),
-    ],
-)
-def test_a_job_that_fails_says_why(
-    agent: WorkerAgent, market: WorkerMarket, script: str, fields: dict, kind: str, reason: str
-) -> None:
-    agent.start()
-    job = market.post(script, **fields)
-    until(lambda: job.outcome, agent)
-    agent.until_idle()
-    [(verb, report)] = job.reports
-    assert (verb, report["kind"]) == ("fail", kind), report
-    assert any(words in report["reason"] for words in reason.split("|")), report
+    ):
+        job = market.post(script, **fields)
+        until(lambda job=job: job.outcome, agent)
+        agent.until_idle()
+        [(verb, report)] = job.reports
+        assert (verb, report["kind"]) == ("fail", kind), report
+        assert any(words in report["reason"] for words in reason.split("|")), report
 
 
-@pytest.mark.parametrize("state", [each for each in State if each is not State.STOPPING])
+@pytest.mark.parametrize("state", brief(KILLED_IN, 2))
 def test_an_agent_that_is_killed_goes_on_where_it_was(
     agent: WorkerAgent, market: WorkerMarket, state: State
 ) -> None:
@@ -142,6 +144,7 @@ def lose_power(agent: WorkerAgent, job: Job, **fields: Any) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_start_that_is_lost_with_the_power_has_never_been(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -245,6 +248,7 @@ def test_a_job_outlives_its_agent_and_is_adopted(agent: WorkerAgent, market: Wor
     assert job.logs[1, "out"] == b"begun\n"
 
 
+@pytest.mark.long
 def test_without_the_marketplace_an_agent_that_drains_stays_with_its_job_until_it_may_leave(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -338,6 +342,7 @@ def test_a_revoked_token_ends_jobs_and_agent(agent: WorkerAgent, market: WorkerM
     assert not list((agent.folder / names.ATTEMPTS).iterdir())
 
 
+@pytest.mark.long
 def test_two_agents_in_one_folder(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     until(lambda: market.syncs, agent)
@@ -363,6 +368,7 @@ def leave(file: TextIO) -> None:
     fcntl.flock(file, fcntl.LOCK_UN)
 
 
+@pytest.mark.long
 def test_an_agent_in_whose_place_another_one_works_says_so_and_waits(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -383,6 +389,7 @@ def test_an_agent_in_whose_place_another_one_works_says_so_and_waits(
     assert market.questions[-1]["agent"] == name
 
 
+@pytest.mark.long
 def test_a_drain_waits_for_what_runs(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(UNTIL_TOLD)
@@ -408,6 +415,7 @@ def test_a_drain_at_once_stops_what_runs(agent: WorkerAgent, market: WorkerMarke
     assert not agent.processes()
 
 
+@pytest.mark.long
 def test_a_drain_at_once_without_an_agent_ends_what_it_has_left(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -430,6 +438,7 @@ def test_a_drain_at_once_without_an_agent_ends_what_it_has_left(
     assert [each.attempt for each in market.jobs.values()] == [1, 0]  # nothing new was taken
 
 
+@pytest.mark.long
 def test_an_owner_who_ends_it_is_told_what_goes_on(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -442,6 +451,7 @@ def test_an_owner_who_ends_it_is_told_what_goes_on(
     assert not agent.processes()
 
 
+@pytest.mark.long
 def test_it_says_that_it_takes_work_before_there_is_any(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -456,6 +466,7 @@ def test_it_says_that_it_takes_work_before_there_is_any(
     until(lambda: "takes work" in agent.command("status").stdout, agent)
 
 
+@pytest.mark.long
 def test_setup_changes_nothing_beside_an_agent(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     until(lambda: market.questions, agent)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.workers import registry
 from support.workers.market import WorkerMarket, worker_market
 from support.workers.outward import to_nowhere_near
@@ -35,7 +36,7 @@ def liar() -> Iterator[Liar]:
         yield made
 
 
-@pytest.fixture(params=["podman", "docker"])
+@pytest.fixture(params=brief(["podman", "docker"]))
 def containers(
     request: pytest.FixtureRequest,
     tmp_path: Path,

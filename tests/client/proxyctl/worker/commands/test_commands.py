@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.daemons.process import ROOT
 from support.workers.market import TOKEN, WorkerMarket, worker_market
 from support.workers.process import WorkerAgent, require_sandbox, worker_agent
@@ -59,6 +60,7 @@ def test_setup_shows_what_is_lent_and_writes_it_down(agent: WorkerAgent) -> None
     assert (again.cores, again.max_jobs) == (0.5, 3)  # what was agreed to before stays
 
 
+@pytest.mark.long
 def test_setup_shows_where_images_come_from(agent: WorkerAgent) -> None:
     options = ("--jobs", "docker", "--images", "docker.io/library/*", "--pull-gb-per-day", "3")
     shown = setup(agent, *options, "--registries", "192.168.1.5:5000")
@@ -74,15 +76,19 @@ def test_every_option_of_setup_is_documented() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        (("--cores", "5000"), "5000 cores are lent, and"),
-        (("--ram-gb", "900000"), "GB of memory are lent, and"),
-        (("--disk-gb", "900000"), "GB of disk are lent, and"),
-        (("--gpus", "GPU-none"), "GPUs are lent that are not there: GPU-none"),
-        (("--hours", "noon"), "when.hours: must be a list of spans like 22:00-07:00"),
-        (("--hours", "22:00-22:00"), "which begin and end at other times"),
-        (("--limits", "none"), "sandbox.limits: must be one of"),
-    ],
+    brief(
+        [
+            (("--cores", "5000"), "5000 cores are lent, and"),
+            (("--ram-gb", "900000"), "GB of memory are lent, and"),
+            (("--disk-gb", "900000"), "GB of disk are lent, and"),
+            (("--gpus", "GPU-none"), "GPUs are lent that are not there: GPU-none"),
+            (("--hours", "noon"), "when.hours: must be a list of spans like 22:00-07:00"),
+            (("--hours", "22:00-22:00"), "which begin and end at other times"),
+            (("--limits", "none"), "sandbox.limits: must be one of"),
+        ],
+        2,
+        are_sets=True,
+    ),
 )
 def test_nothing_is_lent_that_is_not_there(
     agent: WorkerAgent, options: tuple[str, ...], words: str
@@ -91,6 +97,7 @@ def test_nothing_is_lent_that_is_not_there(
     assert not (agent.folder / names.CONSENT).exists()
 
 
+@pytest.mark.long
 def test_setup_tries_the_token_before_anybody_reads_what_is_lent(agent: WorkerAgent) -> None:
     agent.market.is_revoked = True
     shown = setup(agent)
@@ -101,6 +108,7 @@ def test_setup_tries_the_token_before_anybody_reads_what_is_lent(agent: WorkerAg
     assert f"{place} cannot be reached" in setup(agent)
 
 
+@pytest.mark.long
 def test_setup_asks_once_for_the_same_where_the_owner_wants_that(agent: WorkerAgent) -> None:
     assert "Type yes" in setup(agent, "--unless-agreed")
     before = record.load(agent.folder / names.CONSENT)
@@ -128,6 +136,7 @@ def test_setup_asks_once_for_the_same_where_the_owner_wants_that(agent: WorkerAg
     assert record.load(path) == before
 
 
+@pytest.mark.long
 def test_setup_keeps_the_token_of_before_for_the_same_marketplace_alone(agent: WorkerAgent) -> None:
     before = agent.command("setup", "--api", agent.market.url, typed="yes\n")
     assert before.returncode == 1
@@ -155,6 +164,7 @@ def test_no_more_is_lent_by_the_file_than_is_there(agent: WorkerAgent) -> None:
     assert not agent.market.questions
 
 
+@pytest.mark.long
 def test_check_shows_everything_where_no_limits_can_be_held(agent: WorkerAgent) -> None:
     done = agent.command("check")
     assert done.returncode == 1
@@ -222,6 +232,7 @@ def test_nothing_runs_in_a_folder_that_others_write_to(agent: WorkerAgent) -> No
     agent.folder.chmod(0o700)
 
 
+@pytest.mark.long
 def test_nothing_runs_before_it_is_started(agent: WorkerAgent) -> None:
     assert agent.command("status").stdout == "not running\n"
     assert agent.command("jobs").stdout == "not running\n"

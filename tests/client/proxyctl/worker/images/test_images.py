@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.workers import registry
 from support.workers.archives import Member, tarred
 from support.workers.outward import Dialled, to_nowhere_near
@@ -48,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture(params=["podman", "docker"])
+@pytest.fixture(params=brief(["podman", "docker"]))
 def containers(
     request: pytest.FixtureRequest,
     folder: Path,
@@ -141,6 +142,7 @@ def test_an_image_that_is_here_by_its_digest_needs_no_registry(
     assert refusal(images, name).kind == "image"
 
 
+@pytest.mark.long
 def test_what_is_not_there_is_said_in_words(podman: Containers, folder: Path, liar: Liar) -> None:
     images = images_of(podman, folder)
     for name, words in (
@@ -313,6 +315,7 @@ def test_a_registry_that_the_owner_has_named_leads_to_no_other_place_at_home(
         assert printer.asked == []
 
 
+@pytest.mark.long
 def test_registries_that_the_owner_has_named_lead_to_each_other(
     podman: Containers, folder: Path, liar: Liar
 ) -> None:
@@ -357,6 +360,7 @@ def test_a_registry_that_stalls_is_not_waited_for(
     assert "broke off" in error.message
 
 
+@pytest.mark.long
 def test_a_registry_that_takes_all_the_time_of_the_attempt_is_the_images_fault(
     podman: Containers, folder: Path, liar: Liar
 ) -> None:
@@ -371,6 +375,7 @@ def test_a_registry_that_takes_all_the_time_of_the_attempt_is_the_images_fault(
     assert failure.kind == "image"
 
 
+@pytest.mark.long
 def test_a_pull_that_waits_for_another_ones_slow_registry_is_the_devices_affair(
     podman: Containers, folder: Path, liar: Liar
 ) -> None:
@@ -418,6 +423,7 @@ def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar)
     assert "a day" in refusal(again, f"{liar.host}/other").message
 
 
+@pytest.mark.long
 def test_the_image_that_was_used_longest_ago_makes_room(
     podman: Containers, folder: Path, liar: Liar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +441,7 @@ def test_the_image_that_was_used_longest_ago_makes_room(
     assert second.name not in kept(podman)
 
 
+@pytest.mark.long
 def test_an_image_that_a_job_is_about_to_run_is_not_removed(
     podman: Containers, folder: Path, liar: Liar
 ) -> None:

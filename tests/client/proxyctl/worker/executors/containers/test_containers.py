@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from support.base.brief import brief
 from support.base.waiting import until_true
 from support.workers import engines, launching
 
@@ -28,7 +29,9 @@ from proxyctl.worker.executors.containers.podman import Podman
 
 BOUNDS = Bounds(cores=1.0, memory_bytes=128 << 20, disk_bytes=1 << 30, processes=64, seconds=60)
 KINDS = ("podman", "docker")
-ALL_KINDS = pytest.mark.parametrize("kind", [*KINDS, "gvisor"])  # podman's, and a kernel of its own
+ALL_KINDS = pytest.mark.parametrize(
+    "kind", brief([*KINDS, "gvisor"], 2)
+)  # podman's, and a kernel of its own
 
 # Starts what it is told, and waits: the part of the supervisor that matters here.
 SUPERVISOR = """
@@ -39,7 +42,7 @@ sys.exit(child.wait())
 """
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=brief(KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -272,6 +275,7 @@ def test_an_engine_that_ends_in_the_middle_is_told_from_one_that_refuses(
     assert caught.value.is_gone == is_gone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["podman"])
 def test_a_container_whose_monitor_is_killed_is_lost_and_not_waited_for(
     containers: Containers, task: Task, monkeypatch: pytest.MonkeyPatch
@@ -300,6 +304,7 @@ def test_a_container_that_has_ended_and_is_not_waited_for_is_gone() -> None:
     assert not family.is_alive(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["docker"])
 def test_a_container_whose_monitor_docker_has_lost_has_not_used_up_its_memory(
     containers: Containers, task: Task
@@ -317,6 +322,7 @@ def test_a_container_whose_monitor_docker_has_lost_has_not_used_up_its_memory(
     assert (ending.is_out_of_memory, "went away" in ending.lost) == (False, True), ending
 
 
+@pytest.mark.long
 def test_a_start_that_podman_never_knew_of_is_removed_with_its_container(
     podman_storage: None, image_archive: Path, folder: Path
 ) -> None:
@@ -370,6 +376,7 @@ def monitors(identifier: str) -> list[Path]:
     return processes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["podman"])
 def test_a_container_that_another_process_tries_out_is_not_swept(containers: Containers) -> None:
     """`worker check` beside a running agent makes one, too; what it leaves is swept."""
@@ -435,7 +442,7 @@ def test_an_image_cannot_choose_its_walls(containers: Containers, task: Task, ki
     assert call(containers.engine, "volume", "ls", "--quiet").strip() == ""
 
 
-@pytest.mark.parametrize("volume", ["/work/x", "/inputs/x/y"])
+@pytest.mark.parametrize("volume", brief(["/work/x", "/inputs/x/y"]))
 def test_an_image_makes_no_folder_in_those_of_the_job(
     containers: Containers, task: Task, volume: str
 ) -> None:
@@ -448,6 +455,7 @@ def test_an_image_makes_no_folder_in_those_of_the_job(
     assert list((task.folder / "work").iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["docker"])
 def test_a_job_whose_engine_crashed_is_lost_and_nothing_of_it_runs_on(
     containers: Containers, task: Task, docker_daemon: engines.DockerDaemon
