@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 
 ROOT = Path(__file__).parent.parent
 # All modules that build parts of the daemon out of others.
@@ -46,7 +47,7 @@ def late_assignments(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
+@cases(
     "statement",
     [
         "part.other = 1",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.base.brief import brief
+from support.base.cases import cases
 from support.daemons.process import ROOT
 
 from proxyctl import __version__
@@ -155,7 +156,7 @@ def imported(tree: ast.AST) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda each: each.relative_to(CLIENT).as_posix())
+@cases("source", SOURCES)
 def test_a_module_is_read_by_the_oldest_python_and_imports_its_library_alone(source: Path) -> None:
     # What the collector runs in the middle of it can make Python 3.11 lose count of its own depth.
     gc.disable()

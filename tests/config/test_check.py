@@ -4,6 +4,7 @@ from decimal import Decimal
 
 import msgspec
 import pytest
+from support.base.cases import cases
 
 from config.check import SIGNING_KEY_MIN_BYTES, contradictions
 from config.settings import Settings
@@ -29,14 +30,14 @@ def test_the_defaults_contradict_nothing() -> None:
 NETWORKS = [("api", "trusted_proxies"), ("egress", "allow"), ("egress", "deny")]
 
 
-@pytest.mark.parametrize(("section", "key"), NETWORKS)
-@pytest.mark.parametrize("network", ["10.0.0.0/8", "127.0.0.1", "::/0", "fd00::/8", "0.0.0.0/0"])
+@cases(("section", "key"), NETWORKS)
+@cases("network", ["10.0.0.0/8", "127.0.0.1", "::/0", "fd00::/8", "0.0.0.0/0"])
 def test_a_network_may_be_given(section: str, key: str, network: str) -> None:
     assert problems(**{section: {key: [network]}}) == []
 
 
-@pytest.mark.parametrize(("section", "key"), NETWORKS)
-@pytest.mark.parametrize("network", ["", "10.0.0.1/8", "10.0.0.0/33", "localhost", "10.0.0.0/8 "])
+@cases(("section", "key"), NETWORKS)
+@cases("network", ["", "10.0.0.1/8", "10.0.0.0/33", "localhost", "10.0.0.0/8 "])
 def test_what_is_no_network_is_named(section: str, key: str, network: str) -> None:
     (problem,) = problems(**{section: {key: [network]}})
     assert problem.startswith(f"{section}.{key}: ")
@@ -61,7 +62,7 @@ def test_a_name_server_is_an_address_and_perhaps_a_port(server: str) -> None:
     assert problems(egress={"nameservers": [server, "192.0.2.1"]}) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "server",
     [
         "",
@@ -86,8 +87,8 @@ def test_what_is_no_name_server_is_named(server: str) -> None:
 # --- listening ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("section", ["api", "proxy"])
-@pytest.mark.parametrize("host", ["localhost", "", "example.com", "127.0.0.1:80", "[::1]"])
+@cases("section", ["api", "proxy"])
+@cases("host", ["localhost", "", "example.com", "127.0.0.1:80", "[::1]"])
 def test_a_host_to_listen_on_is_an_address(section: str, host: str) -> None:
     (problem,) = problems(**{section: {"host": host}})
     assert problem == f"{section}.host: expected an IP address to listen on, got {host!r}"
@@ -177,16 +178,14 @@ def test_without_the_console_letters_lead_to_pages_of_the_operator() -> None:
     assert problems(api={"console": False, "app_url": "https://app.example.com"}) == []
 
 
-@pytest.mark.parametrize("key", ["base_url", "app_url"])
-@pytest.mark.parametrize(
-    "url", ["", "http://localhost:8080", "https://api.example.com/path", "http://[::1]:8080"]
-)
+@cases("key", ["base_url", "app_url"])
+@cases("url", ["", "http://localhost:8080", "https://api.example.com/path", "http://[::1]:8080"])
 def test_a_url_of_the_web_may_be_given(key: str, url: str) -> None:
     assert problems(api={key: url}) == []
 
 
-@pytest.mark.parametrize("key", ["base_url", "app_url"])
-@pytest.mark.parametrize(
+@cases("key", ["base_url", "app_url"])
+@cases(
     "url", ["api.example.com", "ftp://example.com", "https://", "https:/example.com", "//x", "http"]
 )
 def test_what_is_no_url_of_the_web_is_named(key: str, url: str) -> None:
@@ -372,7 +371,7 @@ def test_bonuses_that_could_never_be_paid_are_named() -> None:
 # --- exits ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("exits", "blames"),
     [
         ({"host": "127.0.0.1"}, []),
@@ -400,7 +399,7 @@ def test_exits_are_reached_and_paid_as_can_be(exits: dict[str, object], blames: 
     assert blamed(exits=exits) == blames
 
 
-@pytest.mark.parametrize(
+@cases(
     ("apps", "blames"),
     [
         ({}, []),

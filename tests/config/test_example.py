@@ -6,7 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import msgspec
-import pytest
+from support.base.cases import cases
 
 import config
 from config.load import load
@@ -27,13 +27,13 @@ def test_every_section_is_in_the_example_and_no_other() -> None:
     assert list(TABLES) == list(SECTIONS)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@cases("section", SECTIONS)
 def test_every_setting_of_a_section_is_in_the_example_and_no_other(section: str) -> None:
     known = [field.name for field in msgspec.structs.fields(SECTIONS[section])]
     assert sorted(TABLES[section]) == sorted(known)
 
 
-@pytest.mark.parametrize(("section", "key"), KEYS)
+@cases(("section", "key"), KEYS)
 def test_a_setting_stands_in_the_example_with_its_default(section: str, key: str) -> None:
     default = getattr(getattr(Settings(), section), key)
     written = TABLES[section][key]

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from support.base.cases import cases
 
 from config.expected import SHOWN_MAX_CHARACTERS, mistake
 from config.load import SettingsError, load
@@ -9,7 +10,7 @@ from config.secrets import SECRETS
 from config.settings import PROCESSES_MAX, Settings
 
 
-@pytest.mark.parametrize("section", msgspec.structs.fields(Settings), ids=lambda each: each.name)
+@cases("section", msgspec.structs.fields(Settings))
 def test_every_setting_says_what_it_may_be(section: msgspec.structs.FieldInfo) -> None:
     for field in msgspec.structs.fields(section.type):
         name = f"{section.name}.{field.name}"

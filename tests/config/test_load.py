@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.base.cases import cases
 
 from config.load import SettingsError, load
 from config.settings import Settings
@@ -136,7 +137,7 @@ def test_each_type_is_read_from_a_file(
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "section", "key", "value"),
     [
         ("0", "api", "port", 0),
@@ -241,7 +242,7 @@ def test_a_wrong_value_in_a_file_is_named(toml: str, name: str, words: str, writ
     assert words in problem
 
 
-@pytest.mark.parametrize(
+@cases(
     ("variable", "text", "words"),
     [
         ("PROXYD_API__PORT", "http", f"{PORT}, got 'http'"),

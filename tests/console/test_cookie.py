@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.base.cases import cases
 from support.console.browser import Visit
 from support.daemons.service import Person, Service, running_in
 
@@ -121,7 +122,7 @@ async def test_it_is_renewed_where_it_is_kept(service: Service) -> None:
     assert await me(service, Cookie=renewed, **OURS) == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sent", "token"),
     [
         ("proxyd=a.b-c_d", "a.b-c_d"),

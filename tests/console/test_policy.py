@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.console.browser import Visit
 from support.daemons.service import Service
 
@@ -21,7 +22,7 @@ STYLE_BYTES = 24_000
 MODULES = sorted(FOLDER.rglob("*.js"))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@cases("path", MODULES)
 def test_a_module_stays_small_and_reads_no_text_as_code(path: Path) -> None:
     text = path.read_text()
     assert UNSAFE.search(text) is None
@@ -29,7 +30,7 @@ def test_a_module_stays_small_and_reads_no_text_as_code(path: Path) -> None:
     assert text.count("\n") <= bound
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@cases("path", MODULES)
 def test_a_module_imports_by_relative_addresses_that_are_there(path: Path) -> None:
     text = path.read_text()
     imported = r'^(?:import |\} from |import \{[^"]*\} from |export [^"=]* from )"([^"]+)";$'

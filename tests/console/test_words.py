@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 
 from api.console import FOLDER
 from api.http.errors import Transport
@@ -41,8 +42,8 @@ def places(value: Any) -> set[str]:
     return {name for text in texts(value) for name in PLACE.findall(text)}
 
 
-@pytest.mark.parametrize("area", AREAS)
-@pytest.mark.parametrize("language", LANGUAGES)
+@cases("area", AREAS)
+@cases("language", LANGUAGES)
 def test_every_key_is_there_with_the_same_places_and_all_forms(area: str, language: str) -> None:
     english, other = words(area, "en"), words(area, language)
     assert sorted(other) == sorted(english)
@@ -77,7 +78,7 @@ def test_a_language_is_not_english_in_disguise(language: str) -> None:
 MODULES = [path.relative_to(FOLDER).as_posix() for path in sorted(FOLDER.rglob("*.js"))]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@cases("name", MODULES)
 def test_a_module_asks_for_words_that_are_there(name: str) -> None:
     text = (FOLDER / name).read_text()
     area = re.search(r'^export const words = "(\w+)";', text, re.MULTILINE)
@@ -92,8 +93,8 @@ def test_a_module_asks_for_words_that_are_there(name: str) -> None:
         assert is_there, wanted
 
 
-@pytest.mark.parametrize("area", [*AREAS, "errors"])
-@pytest.mark.parametrize("language", LANGUAGES)
+@cases("area", [*AREAS, "errors"])
+@cases("language", LANGUAGES)
 def test_words_are_sorted_as_they_are_read_and_small(area: str, language: str) -> None:
     path = WORDS / f"{area}.{language}.json"
     if area == "errors" and language == "en":

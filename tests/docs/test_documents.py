@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from standardwebhooks.webhooks import Webhook
+from support.base.cases import cases
 from support.daemons import process
 from support.daemons.process import ROOT
 from support.targets import threads
@@ -399,7 +400,7 @@ def anchors(document: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@cases("document", DOCUMENTS)
 def test_links_lead_somewhere(document: Path) -> None:
     missing = []
     for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
@@ -425,7 +426,7 @@ def test_the_readme_names_every_target() -> None:
     assert targets - named == {"clean"}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@cases("document", DOCUMENTS)
 def test_every_target_that_is_named_exists(document: Path) -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z][a-z-]*)", document.read_text())) <= targets

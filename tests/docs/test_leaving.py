@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from support.base.cases import cases
 from support.daemons.process import ROOT
 
 from market.exits import wants
@@ -23,7 +24,7 @@ def test_the_table_has_every_key_and_every_other_word_for_it() -> None:
     assert parse("sessid_oneip-abc") == parse("session-abc-strict")
 
 
-@pytest.mark.parametrize(("key", "examples"), [(key, quoted(last)) for key, *_, last in ROWS])
+@cases(("key", "examples"), [(key, quoted(last)) for key, *_, last in ROWS])
 def test_every_example_is_understood(key: str, examples: list[str]) -> None:
     assert examples
     for example in examples:

@@ -1,6 +1,6 @@
 """Bounds are shares of the descriptors, which together leave some for the store and the names."""
 
-import pytest
+from support.base.cases import cases
 
 from proxyd.limits import (
     DESCRIPTORS_PER_ASK,
@@ -16,10 +16,8 @@ from proxyd.limits import (
 )
 
 
-@pytest.mark.parametrize(
-    ("with_exits", "processes"), [(False, 1), (True, 1), (True, 2), (True, 64)]
-)
-@pytest.mark.parametrize("descriptors", [2_048, 20_000, 1_048_576])
+@cases(("with_exits", "processes"), [(False, 1), (True, 1), (True, 2), (True, 64)])
+@cases("descriptors", [2_048, 20_000, 1_048_576])
 def test_all_shares_together_leave_something(
     descriptors: int, with_exits: bool, processes: int
 ) -> None:

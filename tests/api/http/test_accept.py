@@ -1,11 +1,11 @@
 """Which form of an answer a client prefers."""
 
-import pytest
+from support.base.cases import cases
 
 from api.http.accept import prefers_json, prefers_text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("accept", "is_json"),
     [
         ("", False),
@@ -23,7 +23,7 @@ def test_a_page_is_sent_unless_json_is_preferred(accept: str, is_json: bool) -> 
     assert prefers_json(accept) is is_json
 
 
-@pytest.mark.parametrize(
+@cases(
     ("accept", "is_text"),
     [
         ("", False),

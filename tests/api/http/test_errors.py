@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import msgspec
-import pytest
+from support.base.cases import cases
 
 from api.http import errors
 from api.http.errors import STATUS_OF_KIND, Failure, Transport, TransportError
@@ -156,7 +156,7 @@ def test_a_field_is_only_there_when_it_is_to_blame() -> None:
         assert set(shown(errors.of_transport(reason))["error"]) == {"code", "message"}
 
 
-@pytest.mark.parametrize("code", Code, ids=lambda code: code.word)
+@cases("code", Code)
 def test_each_code_of_the_market_has_its_status(code: Code) -> None:
     failure = errors.of_market(MarketError(code))
     assert failure.status == STATUS_OF_CODE[code]
@@ -165,7 +165,7 @@ def test_each_code_of_the_market_has_its_status(code: Code) -> None:
     assert body["error"] == {"code": code.word, "message": code.meaning}
 
 
-@pytest.mark.parametrize("reason", Transport, ids=lambda reason: reason.word)
+@cases("reason", Transport)
 def test_each_refusal_of_the_transport_has_its_status(reason: Transport) -> None:
     failure = errors.of_transport(reason)
     assert failure.status == STATUS_OF_REASON[reason]
@@ -187,12 +187,12 @@ def test_codes_are_words_that_never_mean_two_things() -> None:
     assert len(Transport.__members__) == len(list(Transport))
 
 
-@pytest.mark.parametrize("each", [*Code, *Transport], ids=lambda each: each.word)
+@cases("each", [*Code, *Transport])
 def test_a_meaning_is_one_sentence_for_a_person(each: Code | Transport) -> None:
     assert re.fullmatch(r"[A-Z][^\n]*[a-z]\.", each.meaning)
 
 
-@pytest.mark.parametrize("code", Code, ids=lambda code: code.word)
+@cases("code", Code)
 def test_headers_say_how_to_log_in_and_when_to_come_back(code: Code) -> None:
     headers = errors.of_market(MarketError(code)).headers
     match STATUS_OF_CODE[code]:
@@ -205,7 +205,7 @@ def test_headers_say_how_to_log_in_and_when_to_come_back(code: Code) -> None:
             assert headers == {}
 
 
-@pytest.mark.parametrize("reason", Transport, ids=lambda reason: reason.word)
+@cases("reason", Transport)
 def test_a_refusal_that_passes_has_a_time_to_wait(reason: Transport) -> None:
     headers = errors.of_transport(reason).headers
     passes = reason.status in (429, 503) or reason in errors.WORTH_REPEATING

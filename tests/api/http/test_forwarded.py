@@ -3,6 +3,7 @@
 from ipaddress import ip_address
 
 import pytest
+from support.base.cases import cases
 
 from api.http import forwarded
 from api.http.forwarded import Clients
@@ -10,7 +11,7 @@ from api.http.forwarded import Clients
 CLIENTS = Clients(["127.0.0.1/32", "10.0.0.0/8", "2001:db8:1::/48", "::ffff:172.16.0.0/108"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("peer", "lines", "identity"),
     [
         ("192.0.2.1", [], "192.0.2.1"),

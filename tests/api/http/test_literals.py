@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 import pytest
+from support.base.cases import cases
 
 from api.http import literals
 from market.accounts.scopes import Scope
@@ -16,7 +17,7 @@ from market.money.ledger import TransferKind
 from market.money.money import Currency
 
 
-@pytest.mark.parametrize(
+@cases(
     ("table", "kind"),
     [
         (literals.CURRENCIES, Currency),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.daemons.service import Answer, Service
 from support.market.pictures import jpeg, natural
 
@@ -21,7 +22,7 @@ def refused(answer: Answer, field: str, like: str = "") -> None:
     assert answer.headers["Preference-Applied"] == "handling=strict"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "found"),
     [
         ([], Handling.UNSPECIFIED),

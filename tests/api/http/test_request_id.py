@@ -6,6 +6,7 @@ import re
 from contextvars import copy_context
 
 import pytest
+from support.base.cases import cases
 
 from api.http import request_id
 from proxyd.ops.logs import JsonFormatter, TextFormatter
@@ -52,9 +53,7 @@ def test_a_well_formed_proposal_is_taken(proposal: str) -> None:
     assert request_id.RequestIds().chosen(proposal) == proposal
 
 
-@pytest.mark.parametrize(
-    "proposal", ["", "x" * 65, "a b", "a\n", "\u00e9", "a/b", "\x00", "\udcff"]
-)
+@cases("proposal", ["", "x" * 65, "a b", "a\n", "\u00e9", "a/b", "\x00", "\udcff"])
 def test_another_proposal_is_replaced(proposal: str) -> None:
     chosen = request_id.RequestIds().chosen(proposal)
     assert re.fullmatch("[A-Za-z0-9_-]{16}", chosen)

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.base.cases import cases
 from support.base.ports import closed_port
 from support.base.waiting import until
 from support.clients.socks import GREETING, Client, plain_tunnel, tunnel
@@ -188,7 +189,7 @@ async def test_the_documentation_names_every_metric(service: Service) -> None:
     assert {name for name in told if f"`{name}`" not in documented} == set()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("client", "forwarded", "permitted"),
     [
         ("127.0.0.1", False, True),
@@ -208,7 +209,7 @@ def test_only_this_machine_and_named_networks_read(
     assert exposition.permits(client, "localhost:8080", forwarded=forwarded) is permitted
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "permitted"),
     [
         ("127.0.0.1:8080", True),

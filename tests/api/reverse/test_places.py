@@ -1,6 +1,7 @@
 """Where apps are on the web: addresses, and which app one is for."""
 
 import pytest
+from support.base.cases import cases
 
 from api.reverse.places import Place, Places
 
@@ -29,7 +30,7 @@ def test_without_a_domain_each_has_a_path() -> None:
     assert places.find("whatever", f"{prefix}?c") == found._replace(target="?c")
 
 
-@pytest.mark.parametrize(
+@cases(
     "host",
     [
         "",

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 from support.base.cost import seconds_of
 
 from api.routing.codec import (
@@ -125,7 +126,7 @@ def test_space_around_a_body_does_not_matter(data: bytes) -> None:
     assert EVERYTHING.decode(data) == Everything("x")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "amount"),
     [
         ("0", 0),
@@ -191,7 +192,7 @@ def test_money_is_shown_as_a_short_number(amount: int, written: bytes) -> None:
 # --- what is wrong -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "written", "words"),
     [
         ("text", "1", "a string, got a number"),
@@ -300,7 +301,7 @@ def test_an_empty_body_is_told(data: bytes) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         b"{",
@@ -331,7 +332,6 @@ def test_an_empty_body_is_told(data: bytes) -> None:
         b'{"price": ' + b"[" * 100_000,
         b'{"nosuch": ' * 100_000,
     ],
-    ids=lambda data: repr(data[:24]),
 )
 def test_what_is_not_json_is_told(data: bytes) -> None:
     error = refused(data)
@@ -440,7 +440,7 @@ def test_query_parameters_are_read_from_text() -> None:
     assert found == Page(10, "all", "c")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "text", "words"),
     [
         *(

@@ -1,6 +1,7 @@
 """Finding the route for a method and a path."""
 
 import pytest
+from support.base.cases import cases
 
 from api.http.errors import Transport, TransportError
 from api.routing.router import Router, routed
@@ -40,7 +41,7 @@ def refused(method: str, path: str) -> TransportError:
     return caught.value
 
 
-@pytest.mark.parametrize(
+@cases(
     ("method", "path", "names"),
     [
         ("GET", "/", {}),
@@ -61,9 +62,7 @@ def test_a_route_is_found_with_the_names_in_its_path(
     assert values == names
 
 
-@pytest.mark.parametrize(
-    "value", ["a.b", "a b", "{id}", "..", "%2F", "größe", "a:b", "mine2", "\n"]
-)
+@cases("value", ["a.b", "a b", "{id}", "..", "%2F", "größe", "a:b", "mine2", "\n"])
 def test_a_name_stands_for_anything_without_a_slash(value: str) -> None:
     found, values = ROUTER.find("GET", f"/api/jobs/{value}")
     assert found.summary == "GET /api/jobs/{id}"
@@ -86,7 +85,7 @@ def test_a_route_of_its_own_for_head_is_not_overwritten() -> None:
     assert router.find("HEAD", "/a")[0].summary == "HEAD /a"
 
 
-@pytest.mark.parametrize(
+@cases(
     "path",
     [
         "",
@@ -107,14 +106,14 @@ def test_a_route_of_its_own_for_head_is_not_overwritten() -> None:
         "/healthz\n",
     ],
 )
-@pytest.mark.parametrize("method", ["GET", "POST", "NOSUCH"])
+@cases("method", ["GET", "POST", "NOSUCH"])
 def test_another_path_is_not_found_whatever_the_method(path: str, method: str) -> None:
     error = refused(method, path)
     assert error.reason is Transport.NO_SUCH_PATH
     assert error.headers == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("method", "path", "allow"),
     [
         ("POST", "/healthz", "GET, HEAD"),

@@ -2,6 +2,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 
 from proxyctl.exit.agent.restraints import reason_to_rest
 from proxyctl.exit.base.limits import DeviceLimits
@@ -26,7 +27,7 @@ def supply(folder: Path, name: str, **files: str) -> None:
         (folder / name / file).write_text(f"{text}\n")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("power", "limits", "words"),
     [
         (Power(), DeviceLimits(), ""),

@@ -10,6 +10,7 @@ import jwt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from market.accounts.tokens import (
     INVALID,
@@ -171,7 +172,7 @@ def test_a_missing_claim_is_refused(claim: str) -> None:
     refused(made({"alg": "HS256"}, PAYLOAD | {claim: None}))
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
     [
         {"exp": "soon"},
@@ -212,7 +213,7 @@ def test_nesting_without_end_is_refused(opening: str) -> None:
     refused(made('{"alg":"HS256"}', deep, raw=True))
 
 
-@pytest.mark.parametrize(
+@cases(
     "token",
     [
         "",

@@ -2,13 +2,13 @@
 
 import string
 
-import pytest
+from support.base.cases import cases
 
 from market.assistant.languages import LANGUAGES, language_of
 from market.assistant.phrases import PHRASES, phrase
 
 
-@pytest.mark.parametrize(
+@cases(
     ("asked", "message", "header", "language"),
     [
         ("ko", "Bakiyem ne kadar?", "ru", "ko"),

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.market.market import TERMS, Market
 
 from market.accounts.bounds import Bounds
@@ -66,7 +67,7 @@ def test_an_address_has_one_spelling(texts: list[str], addresses: tuple[str, ...
     assert canonical(texts) == addresses
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         *("", " ", "localhost", "192.0.2.1 ", "192.0.2.0/24", "192.0.2.1:80", "[::1]", "192.0.2"),

@@ -1,13 +1,14 @@
 """What daemons tell each other is read as it was written, and nothing else is."""
 
 import pytest
+from support.base.cases import cases
 
 from market.bandwidth.notices import Notice, Topic
 from market.base.states import SessionStatus
 
 
-@pytest.mark.parametrize("topic", list(Topic))
-@pytest.mark.parametrize("status", list(SessionStatus))
+@cases("topic", list(Topic))
+@cases("status", list(SessionStatus))
 def test_a_notice_is_read_as_it_was_written(topic: Topic, status: SessionStatus) -> None:
     notice = Notice(topic, "session", status, "node")
     assert Notice.read(notice.text) == notice

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 import pytest
+from support.base.cases import cases
 
 from market.bandwidth.usage_range import (
     HOURS_KEPT_DAYS,
@@ -131,7 +132,7 @@ def test_what_is_kept_by_the_day_is_not_asked_for_by_the_hour() -> None:
     assert len(range_of(Step.DAY, UTC, at(begins), at(ends), now=at(NOW)).buckets) == 5
 
 
-@pytest.mark.parametrize(
+@cases(
     "name", ["", "Mars/Base", "../../etc/passwd", "/etc/passwd", "Europe", "Europe/", "x" * 65, "ü"]
 )
 def test_zones_that_are_none_are_refused(name: str) -> None:

@@ -5,6 +5,7 @@ import uuid
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 from support.base.clock import Clock
 
 from market.base.ids import Identifiers, parsed
@@ -95,7 +96,7 @@ def test_a_uuid_in_any_case_has_one_spelling(text: str) -> None:
     assert parsed(text) == CANONICAL
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "",

@@ -3,6 +3,7 @@
 from ipaddress import ip_address
 
 import pytest
+from support.base.cases import cases
 
 from market.base.networks import NetworkCounts, counted_network, crowded, enclosing, plain, site
 
@@ -21,7 +22,7 @@ def test_an_ipv4_address_that_is_mapped_is_that_address(address: str, same: str)
     assert plain(ip_address(address)) == ip_address(same)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("address", "network"),
     [
         ("192.0.2.1", "192.0.2.1"),
@@ -76,7 +77,7 @@ def test_who_has_a_household_s_addresses_has_four_times_as_much() -> None:
     assert not crowded("2001:db8:1:100::/64", 5, counts)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("address", "expected"),
     [
         ("8.8.8.8", "8.8.8.0/24"),

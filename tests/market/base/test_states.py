@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from support.base.cases import cases
 
 from market.base.states import TRANSITIONS, JobStatus, SessionStatus, Status
 
@@ -37,7 +38,7 @@ def test_the_table_knows_every_state(cycle: type[Status]) -> None:
     assert set(TRANSITIONS[cycle]) == set(cycle)
 
 
-@pytest.mark.parametrize(("before", "after"), EVERY)
+@cases(("before", "after"), EVERY)
 def test_there_are_only_the_ways_that_the_table_says(before: Status, after: Status) -> None:
     if (before, after) in WAYS:
         before.require_before(after)

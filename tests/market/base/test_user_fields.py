@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from support.base.cases import cases
 
 from market.base.errors import Code, MarketError
 from market.base.user_fields import (
@@ -20,7 +21,7 @@ from market.base.user_fields import (
 DOMAIN = "@example.com"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("check", "value"),
     [
         (check_username, "a"),
@@ -38,7 +39,7 @@ def test_proper_ones_are_taken(check: Callable[[str], None], value: str) -> None
     check(value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("check", "field", "value"),
     [
         *[

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.database.statements import counted
 from support.market.books import available, held, revenue
 from support.market.events import rows_of, types_of
@@ -621,7 +622,7 @@ async def test_a_page_asks_the_same_however_many_deploys_there_are(
     assert asked == [3, 3]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("asked", "rate"),
     [
         ("RTX 4090", 4),

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from support.base.cases import cases
 
 from market.deploys.steps import Goal, Replica, Start, Step, Stop, Strategy, Wait, plan
 
@@ -138,7 +139,7 @@ class World:
         self.now += self.random.randint(0, 3)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@cases("seed", range(60))
 def test_no_step_is_too_much_and_every_rollout_ends(seed: int) -> None:
     world = World(seed)
     for _ in range(120):

@@ -4,7 +4,7 @@ import json
 import re
 
 import msgspec
-import pytest
+from support.base.cases import cases
 
 from market.events import catalogue as events
 from market.events.catalogue import CATALOGUE, TYPE_OF, EventData
@@ -16,13 +16,13 @@ def test_the_catalogue_has_every_event_once() -> None:
     assert len(TYPE_OF) == len(CATALOGUE)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@cases("name", CATALOGUE)
 def test_an_event_has_a_name_of_two_words_and_says_when_it_happens(name: str) -> None:
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", name)
     assert CATALOGUE[name].__doc__
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@cases("name", CATALOGUE)
 def test_an_event_has_a_schema(name: str) -> None:
     schema = msgspec.json.schema(CATALOGUE[name])
     assert schema["$defs"][CATALOGUE[name].__name__]["properties"]

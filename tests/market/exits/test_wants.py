@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from market.exits import wants
 from market.exits.wants import (
@@ -20,7 +21,7 @@ from market.exits.wants import (
 EU = tuple(sorted(EUROPEAN_UNION))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("parameters", "expected"),
     [
         ("country-de", Wants(countries=("de",))),
@@ -59,7 +60,7 @@ def test_a_parameter_means_what_it_says(parameters: str, expected: Wants) -> Non
     assert parse(parameters) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("theirs", "ours"),
     [
         ("country-us-city-new_york-session-1-sessionduration-30",) * 2,
@@ -86,7 +87,7 @@ def test_a_state_keeps_what_looks_like_another_country() -> None:
     assert parse("country-es-state-la_rioja").state == "la_rioja"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("parameters", "parameter", "words"),
     [
         ("ctry-de", "ctry", "'country'"),
@@ -201,7 +202,7 @@ def test_no_wish_at_all_is_any_exit_and_not_the_way_without() -> None:
 # --- over a sale's -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "sale", "expected"),
     [
         ("session-a", "country-de-session-b", "country-de-session-a"),

@@ -1,13 +1,14 @@
 """What a buyer wants of exits: checked by name, and one text for the same wishes."""
 
 import pytest
+from support.base.cases import cases
 
 from market.base.errors import Code, MarketError
 from market.exits.wants import COUNTRIES, EUROPEAN_UNION, parse
 from market.exits.wishes import COUNTRIES_MAX, ExitWishes, canonical, countries_in
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wishes", "text"),
     [
         (ExitWishes(), "kind-any"),
@@ -30,7 +31,7 @@ def test_wishes_become_one_text(wishes: ExitWishes, text: str) -> None:
     assert parse(text).text == text, "whatever is sold, a client can be let in with"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wishes", "field"),
     [
         (ExitWishes(countries=("deu",)), "exit.country"),

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from market.files.log_text import HELD_MAX_BYTES, text_of
 
@@ -23,7 +24,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize(("data", "text"), SHOWN.items(), ids=range(len(SHOWN)))
+@cases(("data", "text"), SHOWN.items())
 def test_what_a_terminal_would_obey_is_left_out(data: bytes, text: str) -> None:
     assert text_of(data, is_last=True) == (text, len(data))
 

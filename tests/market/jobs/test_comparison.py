@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from market.jobs.comparison import (
     DEPTH_MAX,
@@ -92,7 +93,7 @@ def test_a_majority_is_more_than_half_of_all_copies(
         assert votes.index(max(votes)) == chosen
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other", "expected"),
     [
         ('{"a": 1, "b": [2]}', '{ "b":[2.0],"a":1e0 }', True),
@@ -122,7 +123,7 @@ def test_json_is_compared_by_its_meaning(one: str, other: str, expected: bool) -
     assert same(one, other, AS_JSON) is expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other", "expected"),
     [
         ("loss 0.1234567, 3 epochs", "loss 0.12345671,  3 epochs\n", True),
@@ -177,7 +178,7 @@ def test_ways_to_compare_have_names(text: str) -> None:
     assert comparison_of(text).kind == text.partition(":")[0]
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "", "byte", "Bytes", "json ", "numbers", "numbers:", "numbers:0", "numbers:1",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.base.clock import Clock
 from support.market import books
 from support.market.books import refusal, stored_job
@@ -103,7 +104,7 @@ async def review_state(market: Market, job_id: str) -> str:
 # --- what may be asked for -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("copies", "compare", "payload", "field"),
     [
         (2, None, None, "trust.copies"),

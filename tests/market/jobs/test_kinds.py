@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.base.cases import cases
 from support.market.books import stored_job
 from support.market.jobs import device_of, on, specified, wanted
 from support.market.market import Market
@@ -114,7 +115,7 @@ async def test_a_plain_job_is_completed_by_few_files(market: Market, has_samples
     assert len(files) <= (FILES_WITH_SAMPLES_MAX if has_samples else FILES_MAX), sorted(files)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "jobs").rglob("*.py")), ids=lambda path: path.stem)
+@cases("path", sorted((ROOT / "jobs").rglob("*.py")))
 def test_no_function_has_many_parameters(path: Path) -> None:
     many = {}
     for node in ast.walk(ast.parse(path.read_text())):

@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from market.money.money import (
     BYTE_DIGITS,
@@ -39,7 +40,7 @@ def test_the_currencies_are_two() -> None:
     assert [str(currency) for currency in Currency] == ["usd", "credit"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("number", "amount"),
     [
         (0, 0),
@@ -65,7 +66,7 @@ def test_a_number_becomes_millionths(number: int | Decimal, amount: int) -> None
     assert type(micro(number)) is int
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "amount"),
     [
         ("0.0000005", 0),
@@ -107,7 +108,7 @@ def test_digits_far_behind_the_half_still_count(text: str, amount: int) -> None:
     assert micro(Decimal(text)) == amount == half_even(Fraction(text) * MICRO)
 
 
-@pytest.mark.parametrize(
+@cases(
     "number",
     [
         Decimal("NaN"),
@@ -221,7 +222,7 @@ def test_one_byte_of_a_cheap_session_still_costs() -> None:
     assert cost(GB, MICRO) == earned(GB, MICRO) == MICRO
 
 
-@pytest.mark.parametrize(
+@cases(
     ("amount", "text"),
     [
         (0, "0.00"),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+from support.base.cases import cases
 from support.market.events import said, types_of
 from support.market.market import Market
 
@@ -560,7 +561,7 @@ async def test_types_are_those_of_the_catalogue(market: Market, types: list[str]
 TERMS = WebhookTerms(blocked_ports=frozenset((6_667,)))
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "http://example.com/",

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageOps
 from PIL.PngImagePlugin import PngInfo
+from support.base.cases import cases
 from support.market import pictures
 from support.market.pictures import jpeg, natural, png
 
@@ -56,8 +57,8 @@ async def test_a_photo_is_read(photos: Photos, data: bytes, kind: str) -> None:
     assert (shown.format, shown.size) == ("JPEG", (320, 240))
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@cases("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
+@cases("kind", ["JPEG", "PNG"])
 def test_every_kind_of_pixel_is_read(mode: str, kind: str) -> None:
     file = io.BytesIO()
     try:
@@ -91,8 +92,8 @@ def test_nothing_but_pixels_leaves_the_machine() -> None:
     assert Image.open(io.BytesIO(photo.preview)).size == (50, 100)
 
 
-@pytest.mark.parametrize("orientation", range(10))
-@pytest.mark.parametrize("write", [jpeg, png])
+@cases("orientation", range(10))
+@cases("write", [jpeg, png])
 def test_a_photo_is_shown_the_right_way_up(write: Callable, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -108,7 +109,7 @@ def test_a_large_photo_is_shown_smaller() -> None:
     assert shown.size == (1536, 384)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "code"),
     [
         (b"", Code.PHOTO_NOT_JPEG_OR_PNG),

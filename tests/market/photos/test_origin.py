@@ -2,8 +2,8 @@
 
 import zlib
 
-import pytest
 from PIL import Image
+from support.base.cases import cases
 from support.market.pictures import jpeg, natural, png, with_chunk, with_segment
 
 from market.photos.containers import inspect
@@ -38,7 +38,7 @@ def jumbf(*parts: bytes) -> bytes:
     return data
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         with_segment(JPEG, 0xE1, XMP + SOURCE % b"trainedAlgorithmicMedia"),
@@ -67,7 +67,7 @@ def test_a_generated_picture_says_so(data: bytes) -> None:
     assert declared(data)
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         JPEG,

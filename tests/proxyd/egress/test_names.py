@@ -3,11 +3,12 @@
 from ipaddress import IPv4Address
 
 import pytest
+from support.base.cases import cases
 
 from proxyd.egress.names import address_of_number, canonical, is_number
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "key"),
     [
         ("example.com", "example.com"),
@@ -25,7 +26,7 @@ def test_a_name_has_one_spelling(name: str, key: str) -> None:
     assert canonical(name) == key
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         "",
@@ -53,7 +54,7 @@ def test_what_no_name_server_knows_is_no_name(name: str) -> None:
     assert canonical(name) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("key", "address"),
     [
         ("127.1", "127.0.0.1"),

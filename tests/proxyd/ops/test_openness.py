@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-import pytest
+from support.base.cases import cases
 
 from config.settings import Settings
 from proxyd.ops.openness import open_settings
@@ -11,7 +11,7 @@ from proxyd.ops.openness import open_settings
 CERTIFIED = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("api", "names"),
     [
         ({}, []),

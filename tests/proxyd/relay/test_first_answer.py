@@ -1,11 +1,11 @@
-import pytest
+from support.base.cases import cases
 
 from proxyd.relay.first_answer import FirstAnswer
 
 HELLO = b"\x16\x03\x01\x00\xc8\x01"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("asked", "answer", "is_right"),
     [
         (HELLO, b"\x16\x03\x03\x00\x7a\x02", True),

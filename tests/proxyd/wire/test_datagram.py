@@ -5,6 +5,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyd.wire.datagram import Datagram, header, unwrap
 
@@ -23,9 +24,9 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("payload", [b"", b"x", bytes(65_000)], ids=len)
-@pytest.mark.parametrize("kind", [bytes, memoryview])
-@pytest.mark.parametrize("head", HEADERS, ids=lambda head: head[:8].hex())
+@cases("payload", [b"", b"x", bytes(65_000)])
+@cases("kind", [bytes, memoryview])
+@cases("head", HEADERS)
 def test_a_datagram_says_where_it_goes(head: bytes, kind: type, payload: bytes) -> None:
     assert unwrap(kind(head + payload)) == Datagram(*HEADERS[head], payload)
 

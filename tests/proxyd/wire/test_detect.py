@@ -5,6 +5,7 @@ from ipaddress import IPv4Address
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 from support.clients.owner import BOUND, Owner
 
 from proxyd.wire.detect import detect
@@ -61,9 +62,7 @@ def test_either_protocol_does_without_a_password(asked: bytes) -> None:
     assert owner.events[0] == Identify()
 
 
-@pytest.mark.parametrize(
-    "first", [*range(5), *range(6, 0x41), *range(0x5B, 0x61), *range(0x7B, 256)]
-)
+@cases("first", [*range(5), *range(6, 0x41), *range(0x5B, 0x61), *range(0x7B, 256)])
 def test_whatever_else_comes_first_is_turned_away_at_once(first: int) -> None:
     owner = Owner()
     owner.hear(bytes((first,)))

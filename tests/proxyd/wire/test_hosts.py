@@ -3,11 +3,12 @@
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
+from support.base.cases import cases
 
 from proxyd.wire.hosts import address_of, host_from_text, unmapped
 
 
-@pytest.mark.parametrize(
+@cases(
     ("encoded", "host"),
     [
         (b"192.0.2.1", IPv4Address("192.0.2.1")),

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 from support.clients.owner import BOUND, Owner
 
 from proxyd.wire.events import (
@@ -183,7 +184,7 @@ def test_what_follows_connect_is_given_once_for_the_relay() -> None:
         protocol.hand_over()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("authority", "host", "port"),
     [
         (b"example.com:443", "example.com", 443),
@@ -201,7 +202,7 @@ def test_connect_names_its_target(authority: bytes, host: object, port: int) -> 
     assert target_of(request) == Connect(host, port)
 
 
-@pytest.mark.parametrize(
+@cases(
     "authority",
     [
         b"example.com",
@@ -246,7 +247,7 @@ def test_connect_with_a_body_is_refused() -> None:
 # --- plain requests ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("uri", "host", "port", "path", "field"),
     [
         (b"http://example.com/", "example.com", 80, b"/", b"example.com"),
@@ -276,7 +277,7 @@ def test_a_plain_request_is_rewritten_for_its_target(
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     "method", [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"PATCH", b"PROPFIND", b"get", b"x-Y!"]
 )
 def test_any_other_method_is_forwarded_as_it_is(method: bytes) -> None:
@@ -303,7 +304,7 @@ def test_trace_is_not_forwarded() -> None:
     assert "CONNECT" in answer.headers["Allow"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("target", "words"),
     [
         (b"/", "This is a proxy"),
@@ -407,7 +408,7 @@ def test_behind_a_request_without_a_body_nothing_goes_up() -> None:
     assert limit == 0
 
 
-@pytest.mark.parametrize(
+@cases(
     "headers",
     [
         (b"Content-Length: 5", b"Content-Length: 6"),
@@ -476,7 +477,7 @@ def test_no_upgrade_reaches_a_target_or_sheds_a_limit(
 # --- the head ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     "request_",
     [
         b"GET http://example.com/\r\n\r\n",
@@ -517,7 +518,7 @@ def test_a_line_that_ends_otherwise_is_told_at_once(line: bytes) -> None:
     refused(line, 400)
 
 
-@pytest.mark.parametrize(
+@cases(
     "hosts",
     [
         (),
@@ -531,7 +532,7 @@ def test_a_line_that_ends_otherwise_is_told_at_once(line: bytes) -> None:
         (b"Host: [::1",),
     ],
 )
-@pytest.mark.parametrize("line", [b"GET http://example.com/ HTTP/1.1", b"CONNECT a.b:1 HTTP/1.1"])
+@cases("line", [b"GET http://example.com/ HTTP/1.1", b"CONNECT a.b:1 HTTP/1.1"])
 def test_a_host_field_must_be_there_once_and_well_formed(
     line: bytes, hosts: tuple[bytes, ...]
 ) -> None:
@@ -604,7 +605,7 @@ def test_head_gets_no_body_with_a_refusal() -> None:
 # --- credentials ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("username", "password"),
     [
         (b"user", b"pass"),
@@ -616,7 +617,7 @@ def test_head_gets_no_body_with_a_refusal() -> None:
         (b"u" * 255, b"p" * 255),
     ],
 )
-@pytest.mark.parametrize("scheme", [b"Basic", b"basic", b"BASIC", b"Basic  "])
+@cases("scheme", [b"Basic", b"basic", b"BASIC", b"Basic  "])
 def test_credentials_are_shown_by_basic(username: bytes, password: bytes, scheme: bytes) -> None:
     request = asked(
         b"CONNECT example.com:443 HTTP/1.1", basic(username, password, scheme=scheme), shown=False
@@ -624,7 +625,7 @@ def test_credentials_are_shown_by_basic(username: bytes, password: bytes, scheme
     assert says(Http(), request) == Authenticate(username, password)
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
     [
         b"Basic",
@@ -784,7 +785,7 @@ def test_where_no_password_is_required_none_is_asked_for(refusal: Refusal) -> No
 # --- failures ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("failure", "status", "error"),
     [
         (Failure.GENERAL, 502, "proxy_internal_error"),
@@ -837,8 +838,8 @@ DECISIONS: dict[str, tuple[State, Callable[[Http], object]]] = {
 }
 
 
-@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-@pytest.mark.parametrize("name", DECISIONS)
+@cases("state", State)
+@cases("name", DECISIONS)
 def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: State) -> None:
     proper, decide = DECISIONS[name]
     protocol = STATES[state]()
@@ -895,9 +896,9 @@ def overheard(conversation: bytes, sizes: list[int], **decisions: bool) -> tuple
     return owner.events, owner.sent, *protocol.hand_over()
 
 
-@pytest.mark.parametrize("accept", [True, False])
-@pytest.mark.parametrize("reach", [True, False])
-@pytest.mark.parametrize("name", CONVERSATIONS)
+@cases("accept", [True, False])
+@cases("reach", [True, False])
+@cases("name", CONVERSATIONS)
 def test_a_byte_at_a_time_means_what_one_segment_means(
     name: str, reach: bool, accept: bool
 ) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.protocol import frames
 from proxyctl.protocol.frames import FrameError, FrameReader, Limits
@@ -106,7 +107,7 @@ def framed(kind: int, body: bytes) -> bytes:
     return (1 + len(body)).to_bytes(2, "big") + bytes([kind]) + body
 
 
-@pytest.mark.parametrize(("frame", "data"), RECORDED, ids=lambda each: type(each).__name__)
+@cases(("frame", "data"), RECORDED)
 def test_a_frame_has_the_bytes_that_it_always_had(frame: Frame, data: bytes) -> None:
     assert encode(frame) == data
     assert read(data) == [frame]
@@ -150,7 +151,7 @@ def test_what_stands_behind_the_last_known_field_is_ignored() -> None:
     assert read(data) == [Exits((EXIT,))]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "body"),
     [
         (Kind.GREETING, b"[]"),

@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 from support.clients.owner import BOUND, Owner
 
 from proxyd.wire.events import (
@@ -311,7 +312,7 @@ def test_a_request_sent_early_is_forgotten_when_credentials_are_refused() -> Non
 # --- the request -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("request_", "event"),
     [
         (CONNECT_V4, Connect(IPv4Address("8.8.8.8"), 80)),
@@ -420,7 +421,7 @@ def test_an_address_in_text_is_that_address(text: bytes, host: IPv4Address | IPv
     assert says(logged_in(), name_request(text)) == Connect(host, 80)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "host"),
     [
         (b"example.com.", "example.com"),
@@ -439,7 +440,7 @@ def test_whatever_else_a_text_may_be_is_a_name_to_look_up(text: bytes, host: str
     assert says(logged_in(), name_request(text)) == Connect(host, 80)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         b"",
@@ -494,7 +495,7 @@ def test_a_host_from_text_is_an_address_or_a_printable_name(encoded: bytes) -> N
 # --- the reply ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("failure", "code"),
     [
         (Failure.GENERAL, 1),
@@ -600,8 +601,8 @@ def test_every_state_is_reached_as_the_table_says() -> None:
     }
 
 
-@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-@pytest.mark.parametrize("name", DECISIONS)
+@cases("state", State)
+@cases("name", DECISIONS)
 def test_a_decision_in_another_state_is_the_owners_mistake(name: str, state: State) -> None:
     proper, decide = DECISIONS[name]
     protocol = STATES[state]()
@@ -643,9 +644,9 @@ CONVERSATIONS = {
 }
 
 
-@pytest.mark.parametrize("accept", [True, False])
-@pytest.mark.parametrize("reach", [True, False])
-@pytest.mark.parametrize("name", CONVERSATIONS)
+@cases("accept", [True, False])
+@cases("reach", [True, False])
+@cases("name", CONVERSATIONS)
 def test_a_byte_at_a_time_means_what_one_segment_means(
     name: str, reach: bool, accept: bool
 ) -> None:

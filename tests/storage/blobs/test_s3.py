@@ -9,6 +9,7 @@ import pytest
 from botocore import auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from support.base.cases import cases
 
 from storage.blobs.base import Upload
 from storage.blobs.s3 import PART_BYTES, Bucket, Signer, checksum, part_bytes, parts_of
@@ -59,8 +60,8 @@ def theirs(
     return str(request.url)
 
 
-@pytest.mark.parametrize("bucket", BUCKETS, ids=lambda bucket: bucket.name)
-@pytest.mark.parametrize(
+@cases("bucket", BUCKETS)
+@cases(
     ("method", "headers", "query"),
     [
         ("GET", {}, {}),

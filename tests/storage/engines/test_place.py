@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 
 from storage.engines.place import place
 
@@ -15,7 +16,7 @@ def test_a_file_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.M
     assert place("sqlite:////srv/proxyd.db") == "/srv/proxyd.db"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("url", "shown"),
     [
         ("postgresql://db.example/books", "postgresql://db.example/books"),

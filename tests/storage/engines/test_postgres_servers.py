@@ -9,6 +9,7 @@ from functools import partial
 
 import asyncpg
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.database.forwarder import Forwarder
 from support.database.postgres import execute, killable_server
@@ -29,7 +30,7 @@ from storage.engines.postgres_servers import (
 M1, M2 = Server("m1", 5432), Server("m2", 5433)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("url", "expected"),
     [
         ("postgresql://u@m1,m2:5433/db", [M1, M2]),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.exit.carrying.carrier import PORTS_SAID_MAX
 from proxyctl.protocol import frames
@@ -168,7 +169,7 @@ def framed(kind: int, body: bytes) -> bytes:
 # --- what is said --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("frame", "data"), RECORDED, ids=lambda each: type(each).__name__)
+@cases(("frame", "data"), RECORDED)
 def test_a_frame_has_the_bytes_that_it_always_had(frame: Frame, data: bytes) -> None:
     assert encode(frame) == data
     assert read(data) == [frame]
@@ -297,7 +298,7 @@ def test_the_largest_frames_fit(frame: Frame) -> None:
     assert read(encode(frame)) == [frame]
 
 
-@pytest.mark.parametrize(
+@cases(
     "frame",
     [
         Tickets(1, (b"short",)),
@@ -346,7 +347,7 @@ def test_a_clock_that_leaps_is_no_reason_to_say_nothing(micros: int, said: int) 
 # --- what is heard of neighbours -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", sorted(set(range(256)) - set(Kind)))
+@cases("kind", sorted(set(range(256)) - set(Kind)))
 def test_a_type_of_another_version_is_passed_over(kind: int) -> None:
     assert read(framed(kind, b"whatever") + encode(Park(1)) + framed(kind, b"")) == [Park(1)]
 
@@ -360,7 +361,7 @@ def documents(frame: Frame) -> dict[str, object]:
 JSON_FRAMES = [frame for frame, data in RECORDED if data[3:4] == b"{"]
 
 
-@pytest.mark.parametrize("frame", JSON_FRAMES, ids=lambda each: type(each).__name__)
+@cases("frame", JSON_FRAMES)
 def test_a_field_of_a_later_version_is_passed_over(frame: Frame) -> None:
     fields = documents(frame) | {"later": [{"x": 1.5}], "": None}
     if isinstance(frame, Welcome):
@@ -369,7 +370,7 @@ def test_a_field_of_a_later_version_is_passed_over(frame: Frame) -> None:
     assert read(framed(kind, json.dumps(fields, indent=1).encode())) == [frame]
 
 
-@pytest.mark.parametrize("frame", JSON_FRAMES, ids=lambda each: type(each).__name__)
+@cases("frame", JSON_FRAMES)
 def test_a_field_that_is_missing_or_of_another_kind_is_no_frame(frame: Frame) -> None:
     fields, kind = documents(frame), encode(frame)[2]
     for key in fields:
@@ -400,7 +401,7 @@ def test_a_text_becomes_one_line_that_can_be_shown(said: str) -> None:
 # --- what is none --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         b"\0\0",
@@ -522,7 +523,7 @@ def test_frames_with_some_bytes_changed_raise_nothing_else(seed: int) -> None:
 # --- a frame inside of another -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("frame", "data"), RECORDED, ids=lambda each: type(each).__name__)
+@cases(("frame", "data"), RECORDED)
 def test_a_whole_frame_is_read(frame: Frame, data: bytes) -> None:
     assert frames.decode_whole(data) == frame
 

@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.protocol.policy import Policy, embedded_ipv4, is_global
 
@@ -160,19 +161,19 @@ def carriers(address: str) -> dict[str, IPv6Address]:
 CARRIERS = tuple(carriers("8.8.8.8"))
 
 
-@pytest.mark.parametrize("network", [*SPECIAL_V4, *SPECIAL_V6])
+@cases("network", [*SPECIAL_V4, *SPECIAL_V6])
 def test_a_special_range_is_refused_from_its_first_address_to_its_last(network: str) -> None:
     for address in inside(network):
         assert not DEFAULT.permits(address, 443), address
 
 
-@pytest.mark.parametrize("network", SPECIAL_V4)
+@cases("network", SPECIAL_V4)
 def test_a_special_range_is_refused_when_an_ipv6_address_maps_it(network: str) -> None:
     for address in inside(network):
         assert not DEFAULT.permits(IPv6Address(f"::ffff:{address}"), 443), address
 
 
-@pytest.mark.parametrize("text", PUBLIC)
+@cases("text", PUBLIC)
 def test_a_public_address_is_permitted_up_to_the_edge_of_a_special_range(text: str) -> None:
     assert DEFAULT.permits(ip_address(text), 443)
     assert is_global(ip_address(text))
@@ -182,14 +183,14 @@ def test_a_mapped_public_address_is_as_good_as_the_address() -> None:
     assert DEFAULT.permits(IPv6Address("::ffff:8.8.8.8"), 443)
 
 
-@pytest.mark.parametrize("form", [form for form in CARRIERS if form != "mapped"])
-@pytest.mark.parametrize("address", ["8.8.8.8", "127.0.0.1", "10.0.0.1"])
+@cases("form", [form for form in CARRIERS if form != "mapped"])
+@cases("address", ["8.8.8.8", "127.0.0.1", "10.0.0.1"])
 def test_every_other_carrier_is_refused_whatever_it_carries(form: str, address: str) -> None:
     assert not DEFAULT.permits(carriers(address)[form], 443)
 
 
-@pytest.mark.parametrize("form", CARRIERS)
-@pytest.mark.parametrize("address", ["8.8.8.8", "127.0.0.1", "0.0.0.1", "255.255.255.255"])
+@cases("form", CARRIERS)
+@cases("address", ["8.8.8.8", "127.0.0.1", "0.0.0.1", "255.255.255.255"])
 def test_the_address_inside_a_carrier_is_found(form: str, address: str) -> None:
     assert embedded_ipv4(carriers(address)[form]) == IPv4Address(address)
 
@@ -246,8 +247,8 @@ def test_an_allowed_ipv4_network_is_allowed_when_mapped() -> None:
     assert not policy.permits(ip_address("::1"), 443)
 
 
-@pytest.mark.parametrize("allow", ["::/0", "::ffff:0:0/96", "::/8"])
-@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "0.0.0.0"])
+@cases("allow", ["::/0", "::ffff:0:0/96", "::/8"])
+@cases("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "0.0.0.0"])
 def test_allowing_ipv6_opens_no_mapped_ipv4(allow: str, address: str) -> None:
     assert not Policy(allow=[allow]).permits(ip_address(f"::ffff:{address}"), 443)
     assert not Policy(allow=[allow]).permits(ip_address(address), 443)

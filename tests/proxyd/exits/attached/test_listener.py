@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.exits.device import Granted, Port, hello, is_closed, raw
 from support.targets.tls import client_hello
@@ -228,7 +229,7 @@ async def test_strangers_leave_places_for_the_connections_of_attached_exits(
     await port.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "size"),
     [
         (client_hello(), len(client_hello())),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.base.cases import cases
 
 from proxyctl.protocol.frames import Outcome
 from proxyd.exits.choosing import directory as module
@@ -647,7 +648,7 @@ def test_an_exit_is_not_worn_out_on_one_site(book):
     assert book.pick(target="192.0.2.7") is not Missing.NO_EXIT
 
 
-@pytest.mark.parametrize(
+@cases(
     ("target", "site"),
     [
         ("192.0.2.77", "192.0.2"),

@@ -13,6 +13,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.pythons import pythons
 from support.base.waiting import until
 from support.clients.datagrams import wrapped as wrapped_for_proxy
@@ -335,7 +336,7 @@ def guard_at(*networks: str, allow: tuple[str, ...] = ()) -> Guard:
     )
 
 
-@pytest.mark.parametrize("port", sorted(NEVER_PORTS))
+@cases("port", sorted(NEVER_PORTS))
 def test_some_ports_are_never_dialled(port: int) -> None:
     opened = guard_at(allow=("45.33.32.0/24",))
     assert not opened.permits(ip_address("45.33.32.156"), port)
@@ -392,7 +393,7 @@ def test_this_machine_is_behind_its_own_guard() -> None:
             routes.close()
 
 
-@pytest.mark.parametrize("name", LOCAL_NAMES)
+@cases("name", LOCAL_NAMES)
 def test_names_of_the_home_are_not_looked_up(name: str) -> None:
     assert public_name(name) is None
 
@@ -403,7 +404,7 @@ ODD_NAMES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ODD_NAMES)
+@cases("name", ODD_NAMES)
 def test_what_is_no_public_name_is_not_looked_up(name: str) -> None:
     assert public_name(name) is None
 

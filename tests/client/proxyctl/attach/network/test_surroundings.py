@@ -3,12 +3,13 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 
 from proxyctl.attach.network import netlink, surroundings
 from proxyctl.attach.network.surroundings import Surroundings, read_networks
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "10.1.2.3", "127.0.0.1", "192.168.1.1", "100.64.0.1", "224.0.0.251", "255.255.255.255",

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
+from support.base.cases import cases
 from support.base.descriptors import descriptors
 from support.base.ports import closed_port, silent_port
 from support.base.waiting import until
@@ -196,7 +197,7 @@ async def test_a_port_that_the_limits_lack_is_not_allowed(dialer: MakeDialer) ->
     assert raised.value.outcome is Outcome.NOT_ALLOWED
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "outcome"),
     [
         (ConnectionRefusedError(), Outcome.REFUSED),

@@ -1,6 +1,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from support.base.cases import cases
 
 from proxyctl.exit.base.limits import DeviceLimits, LimitError, lesser, limits_from, size_from
 
@@ -21,13 +22,13 @@ def test_sizes_are_written_as_people_do(text: str, size: int) -> None:
     assert size_from(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "1.2.3GB", "1e9", "5GiB", "9" * 16, "1.2345GB"])
+@cases("text", ["", "GB", "-1GB", "1.2.3GB", "1e9", "5GiB", "9" * 16, "1.2345GB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(LimitError):
         size_from(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hours", "at", "works"),
     [
         ("", "12:00", True),
@@ -46,7 +47,7 @@ def test_hours_may_go_over_midnight(hours: str, at: str, works: bool) -> None:
     assert DeviceLimits(hours=hours).is_hour(now) is works
 
 
-@pytest.mark.parametrize(
+@cases(
     "stored",
     [
         [],

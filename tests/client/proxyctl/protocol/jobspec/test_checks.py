@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 from support.base.cost import seconds_of
 
 from proxyctl.protocol.jobspec.checks import (
@@ -46,7 +47,7 @@ def test_images(image: str) -> None:
     assert problem(image=image) == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     "image",
     [
         "Debian:12",
@@ -122,7 +123,7 @@ def test_variables() -> None:
 BAD_PATHS = ("", "/etc", "..", "a/../b", "./a", "a//b", "a/", "a\\b", "a\nb", "a\0", "x" * 256)
 
 
-@pytest.mark.parametrize("path", [*BAD_PATHS, "a/" * 600 + "a", "\u202ea", "\ud800"])
+@cases("path", [*BAD_PATHS, "a/" * 600 + "a", "\u202ea", "\ud800"])
 def test_paths_that_leave_or_cannot_be_written(path: str) -> None:
     with pytest.raises(SpecError) as caught:
         check_path("here", path)
@@ -201,7 +202,7 @@ def test_times() -> None:
     assert problem(grace_s=601) == "grace_s"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("resources", "field"),
     [
         (Resources(), ""),

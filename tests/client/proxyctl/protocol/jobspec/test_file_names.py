@@ -1,6 +1,7 @@
 """proxyctl.protocol.jobspec.file_names: names that every usual system takes."""
 
 import pytest
+from support.base.cases import cases
 
 from proxyctl.protocol.jobspec import SpecError, check_file_name, download_name
 
@@ -13,12 +14,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@cases("name", TAKEN)
 def test_a_usual_name_is_taken(name: str) -> None:
     check_file_name("name", name)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@cases("name", REFUSED)
 def test_a_name_that_some_system_cannot_take_is_refused(name: str) -> None:
     with pytest.raises(SpecError):
         check_file_name("name", name)

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.protocol.jobspec import gpus
 
@@ -78,13 +79,13 @@ NAMES = {
 PAIRS = [(wanted, name) for name, writings in NAMES.items() for wanted in writings]
 
 
-@pytest.mark.parametrize(("wanted", "name"), PAIRS)
+@cases(("wanted", "name"), PAIRS)
 def test_a_name_finds_its_card_and_no_other(wanted: str, name: str) -> None:
     assert [each for each in NAMES if gpus.fits(wanted, each)] == [name]
     assert gpus.is_known(wanted)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@cases("name", NAMES)
 def test_the_name_of_the_driver_finds_it_too(name: str) -> None:
     assert gpus.fits(name, name)
     assert gpus.is_known(name)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.protocol.jobspec.matching import (
     GAIN_PER_HOUR,
@@ -38,7 +39,7 @@ def test_what_a_device_has_fits() -> None:
     assert fits(WHOLE, replace(RIG, vram_gb=23.0))  # within what drivers keep for themselves
 
 
-@pytest.mark.parametrize(
+@cases(
     "lacks",
     [
         {"slots": 0},

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.protocol.jobspec.errors import SpecError
 from proxyctl.protocol.jobspec.payload import (
@@ -63,7 +64,7 @@ def test_each_field_is_read(kind: type) -> None:
     assert set(_READERS[kind]) == {each.name for each in fields(kind)}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "field"),
     [
         ({"image": 1}, "image"),

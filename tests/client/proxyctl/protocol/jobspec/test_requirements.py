@@ -1,8 +1,8 @@
 """What texts say that a job needs."""
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.protocol.jobspec.checks import check_resources
 from proxyctl.protocol.jobspec.payload import Resources
@@ -80,12 +80,12 @@ UNDERSTOOD = {
 }
 
 
-@pytest.mark.parametrize("text", UNDERSTOOD)
+@cases("text", UNDERSTOOD)
 def test_what_is_understood(text: str) -> None:
     assert parse(text) == Parsed(UNDERSTOOD[text])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "resources", "words"),
     [
         ("24GB..80GB", Resources(ram_gb=24.0), "not more than that"),
@@ -107,7 +107,7 @@ def test_what_is_taken_with_a_warning(text: str, resources: Resources, words: st
     assert not parsed.is_manual
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "RTX 3090 or RTX 4090",

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 
 from proxyctl.worker.agent.orders import NotUnderstoodError, orders_of, work_of
 
@@ -27,7 +28,7 @@ def test_whatever_a_daemon_answers_is_an_order(reply: dict[str, object]) -> None
             work_of(work)
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
     [
         {"job_id": "../../etc"},

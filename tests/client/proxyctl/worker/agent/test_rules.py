@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-import pytest
+from support.base.cases import cases
 
 from proxyctl.worker.agent.rules import Readings, Rules
 from proxyctl.worker.base.record import When
@@ -12,7 +12,7 @@ def reason(when: When, readings: Readings, hour: int = 12) -> str:
     ).reason_to_rest()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("when", "readings", "words"),
     [
         (When(), Readings(), ""),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.mounts import small_disk
 from support.workers import battery
 from support.workers import process as worker_process
@@ -58,7 +59,7 @@ def outcomes(agent: WorkerAgent) -> dict[str, Outcome]:
     return agent.probed(OWN_SECRET)
 
 
-@pytest.mark.parametrize("line", [each for each in EXPECTED if each != "connect abstract"])
+@cases("line", [each for each in EXPECTED if each != "connect abstract"])
 def test_nothing_gets_through_by_the_agent(line: str, outcomes: dict[str, Outcome]) -> None:
     """What an executor holds is held by all that stands around it, too."""
     battery.judge(line, outcomes)

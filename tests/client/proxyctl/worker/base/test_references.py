@@ -1,13 +1,13 @@
 """proxyctl.worker.base.references: names mean what every engine takes them for."""
 
-import pytest
+from support.base.cases import cases
 
 from proxyctl.worker.base.references import is_allowed, parse
 
 DIGEST = "sha256:" + "0a" * 32
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "full"),
     [
         ("debian", "docker.io/library/debian:latest"),
@@ -28,7 +28,7 @@ def test_a_name_has_one_meaning(text: str, full: str) -> None:
     assert str(parse(full)) == full
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         *("", " ", "-v", "--privileged", "a b", "debian:", "Debian/Own", "a//b", "../x"),

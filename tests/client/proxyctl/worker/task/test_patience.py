@@ -5,13 +5,14 @@ import time
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until_true
 
 from proxyctl.worker.task import patience as patience_module
 from proxyctl.worker.task.patience import DEFAULT_SECONDS, IMAGE, INPUT, Patience, seconds_of
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "seconds"),
     [(600, 600.0), *((each, DEFAULT_SECONDS) for each in (None, 0, -1, True, "9", 1e300, 10**9))],
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until_true
 from support.workers import battery, launching
 from support.workers.around import outside
@@ -100,7 +101,7 @@ def outcomes(
         return {name: Outcome(**each) for name, each in battery.as_user(UID, by_user).items()}
 
 
-@pytest.mark.parametrize("line", EXPECTED)
+@cases("line", EXPECTED)
 def test_nothing_gets_through(line: str, outcomes: dict[str, Outcome]) -> None:
     """Each line of the battery is refused as it must be."""
     battery.judge(line, outcomes)

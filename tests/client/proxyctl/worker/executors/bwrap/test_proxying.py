@@ -3,6 +3,7 @@
 from ipaddress import ip_address
 
 import pytest
+from support.base.cases import cases
 
 from proxyctl.worker.executors.bwrap import proxying
 from proxyctl.worker.executors.bwrap.proxying import AskingError, Wish
@@ -50,7 +51,7 @@ def test_a_connect_and_a_plain_request() -> None:
     assert (bare.port, bare.head[:6]) == (81, b"GET / ")
 
 
-@pytest.mark.parametrize(
+@cases(
     "head",
     [
         b"\r\n\r\n",

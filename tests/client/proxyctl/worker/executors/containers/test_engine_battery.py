@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until_true
 from support.workers import battery, engines
 from support.workers.around import outside
@@ -68,7 +69,7 @@ def outcomes(executor: Containers, top: Path, kind: str) -> dict[str, Outcome]:
         return battery.probe(executor, folder, image=engines.IMAGE, job_type="docker", **around)
 
 
-@pytest.mark.parametrize("line", EXPECTED)
+@cases("line", EXPECTED)
 def test_nothing_gets_through(line: str, outcomes: dict[str, Outcome], kind: str) -> None:
     battery.judge(line, outcomes, ALSO[kind])
 

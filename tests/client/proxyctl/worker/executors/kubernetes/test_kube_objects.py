@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until_true
 
 from proxyctl.worker.executors.base.base import Bounds, Task, TaskError
@@ -254,7 +255,7 @@ def test_a_pod_lives_until_its_job_has_ended() -> None:
     assert not objects.is_live(pod_with("Failed"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "value"),
     [("250m", 0.25), ("4", 4.0), ("16Gi", 16 * 2.0**30), ("24601234Ki", 24601234 * 1024.0),
      ("1e3", 1000.0), ("8G", 8e9), ("?", 0.0), ("", 0.0)],
@@ -283,7 +284,7 @@ def test_nodes_that_take_none_of_our_jobs_are_not_counted() -> None:
     assert (found.cores, found.memory_bytes) == (7.5, 32 << 30)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "finding"),
     [
         ({"user": 0}, "walls"),

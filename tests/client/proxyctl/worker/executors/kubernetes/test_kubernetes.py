@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.base import waiting
+from support.base.cases import cases
 from support.base.waiting import until_true
 from support.clusters import kubernetes
 from support.clusters.kubernetes import CLAIM, IMAGE, NAMESPACE, NODE, OPEN, WALLED, Cluster
@@ -149,7 +150,7 @@ def outcomes(agent: WorkerAgent, market: WorkerMarket, cluster: Cluster) -> dict
     return reported
 
 
-@pytest.mark.parametrize("line", [each for each in EXPECTED if each != "connect abstract"])
+@cases("line", [each for each in EXPECTED if each != "connect abstract"])
 def test_nothing_gets_through(line: str, outcomes: dict[str, Outcome]) -> None:
     battery.judge(line, outcomes, ALSO)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until_true
 from support.clusters import slurm
 from support.clusters.slurm import Cluster
@@ -139,7 +140,7 @@ def by_user(home: Path, program: str, *arguments: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("line", [each for each in EXPECTED if each != "connect abstract"])
+@cases("line", [each for each in EXPECTED if each != "connect abstract"])
 def test_nothing_gets_through(line: str, outcomes: dict[str, Outcome]) -> None:
     """On a node there are the same walls as on a device."""
     battery.judge(line, outcomes)
