@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.daemons.service import Answer, Service, running_in
 
@@ -159,7 +160,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("request_bytes", BROKEN.values(), ids=BROKEN.keys())
+@cases("request_bytes", BROKEN.values())
 async def test_a_broken_request_gets_one_answer_and_one_log_line(
     service: Service, caplog: pytest.LogCaptureFixture, request_bytes: bytes
 ) -> None:
@@ -183,7 +184,7 @@ async def test_a_broken_request_gets_one_answer_and_one_log_line(
     assert (await service.call("GET", "/healthz")).status == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     ("target", "status"),
     [
         ("/tell-nobody", 404),
@@ -666,7 +667,7 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON.keys())
+@cases("body", NOT_JSON.values())
 async def test_a_body_that_is_no_json_object_is_400(
     service: Service, caplog: pytest.LogCaptureFixture, body: bytes
 ) -> None:

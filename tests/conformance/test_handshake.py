@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.descriptors import all_gone, at_rest
 from support.base.ports import closed_port, silent_port
 from support.base.waiting import until
@@ -176,10 +177,9 @@ async def test_username_and_password_are_chosen_wherever_they_are_offered(
     await client.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     "methods",
     [b"", b"\x00", b"\x01", b"\x80\xfe", b"\xff", b"\x00" * 255],
-    ids=lambda methods: f"{len(methods)}:{methods[:3].hex()}",
 )
 async def test_a_list_without_username_and_password_is_refused(
     service: Service, methods: bytes
@@ -198,7 +198,7 @@ async def test_nobody_gets_in_without_credentials(service: Service) -> None:
 # --- credentials ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "password"),
     [
         (b"", b""),
@@ -216,8 +216,8 @@ async def test_strange_credentials_are_wrong_and_nothing_worse(
     assert await answer_to(service, GREETING, credentials(name, password)) == WRONG
 
 
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("password", [b"", b"wrong", b"p" * 255, b"\xff\xfe"])
+@cases("known", [False, True])
+@cases("password", [b"", b"wrong", b"p" * 255, b"\xff\xfe"])
 async def test_a_wrong_password_is_never_answered_with_success(
     service: Service, password: bytes, known: bool
 ) -> None:
@@ -367,8 +367,8 @@ async def test_too_many_connections_are_status_4_until_one_is_closed(tmp_path: P
 # --- requests ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [0, 2, 4, 255])
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+@cases("command", [0, 2, 4, 255])
+@cases("host", ["127.0.0.1", "::1", "localhost"])
 async def test_bind_and_unknown_commands_are_refused(
     service: Service, command: int, host: str
 ) -> None:
@@ -379,14 +379,14 @@ async def test_bind_and_unknown_commands_are_refused(
         assert target.accepted == 0
 
 
-@pytest.mark.parametrize("kind", [0, 2, 5, 255])
+@cases("kind", [0, 2, 5, 255])
 async def test_an_unknown_address_type_is_refused(service: Service, kind: int) -> None:
     _, bought = await buy(service)
     asked = bytes((5, 1, 0, kind)) + b"\x7f\0\0\x01\0\x50"
     assert await outcome_of(service, bought, asked) == failure(8)
 
 
-@pytest.mark.parametrize("version", [0, 1, 4, 6])
+@cases("version", [0, 1, 4, 6])
 async def test_a_request_of_another_version_fails(service: Service, version: int) -> None:
     _, bought = await buy(service)
     asked = bytes((version,)) + request("127.0.0.1", 80)[1:]
@@ -406,7 +406,7 @@ async def test_an_unreachable_network_is_told_as_that(service: Service) -> None:
         assert await outcome_of(service, bought, request(host, 80)) == failure(3)
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [b"nosuch.invalid", b"", b".", b"a" * 255, b"\xff\xfe.example", b"with space.example", b"a\0b"],
 )
@@ -415,7 +415,7 @@ async def test_an_unknown_name_is_an_unreachable_host(service: Service, name: by
     assert await outcome_of(service, bought, named(name, 80)) == failure(4)
 
 
-@pytest.mark.parametrize(
+@cases(
     "host",
     [
         "10.0.0.1",
@@ -471,7 +471,7 @@ async def test_this_machine_is_not_allowed_at_a_globally_routable_address_either
         await service.assert_audit()
 
 
-@pytest.mark.parametrize("port", [0, 25, 465, 587])
+@cases("port", [0, 25, 465, 587])
 async def test_a_blocked_port_is_not_allowed(service: Service, port: int) -> None:
     _, bought = await buy(service)
     for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "localhost"):

@@ -5,6 +5,7 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from support.base.cases import cases
 from support.base.ports import closed_port, silent_port
 from support.base.waiting import until
 from support.clients.socks import GREETING, Client, credentials, request
@@ -428,7 +429,7 @@ async def test_a_target_that_never_answers_is_a_gateway_timeout(tmp_path: Path) 
         assert answer.startswith(b"HTTP/1.1 504 ")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sent", "status", "words"),
     [
         (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:1080\r\n\r\n", 400, b"This is a proxy"),
@@ -440,7 +441,7 @@ async def test_a_target_that_never_answers_is_a_gateway_timeout(tmp_path: Path) 
         (b"hello\n", 400, b"HTTP"),
     ],
 )
-@pytest.mark.parametrize("behind", [0, 100_000], ids=lambda size: f"{size} bytes behind")
+@cases("behind", [0, 100_000])
 async def test_what_is_not_served_is_told_in_words(
     service: Service, sent: bytes, status: int, words: bytes, behind: int
 ) -> None:

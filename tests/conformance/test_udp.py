@@ -19,6 +19,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support.base.cases import cases
 from support.base.clock import Clock
 from support.base.descriptors import all_gone, at_rest, none_left
 from support.base.ports import closed_port
@@ -336,7 +337,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
+@cases("data", MALFORMED.values())
 async def test_what_is_malformed_is_dropped(service: Service, data: bytes) -> None:
     async with bought_association(service) as (client, person, bought):
         with peer() as target:

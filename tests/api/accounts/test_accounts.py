@@ -6,6 +6,7 @@ from typing import Any
 
 import jwt
 import pytest
+from support.base.cases import cases
 from support.daemons.service import TEST_SETTINGS, Answer, Person, Service, running_in
 
 from market.money.money import Currency
@@ -166,16 +167,14 @@ async def test_a_user_name_has_one_to_fifty_characters(service: Service, usernam
     is_login(await register(service, username=username), username=username)
 
 
-@pytest.mark.parametrize(
-    "username", ["a b", " ada", "ada\n", "a\tb", "a\x07", "a\u200bb", "a\u2028b"]
-)
+@cases("username", ["a b", " ada", "ada\n", "a\tb", "a\x07", "a\u200bb", "a\u2028b"])
 async def test_a_user_name_has_no_spaces_or_control_characters(
     service: Service, username: str
 ) -> None:
     refused(await register(service, username=username), "username")
 
 
-@pytest.mark.parametrize(
+@cases(
     "email",
     [
         "ada",
@@ -369,7 +368,7 @@ async def test_protected_paths_want_a_token_before_anything_else(
         unauthorized(await service.call(method, path, raw=b"not JSON", token="nonsense"))
 
 
-@pytest.mark.parametrize(
+@cases(
     "header",
     [
         "",

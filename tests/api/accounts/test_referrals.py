@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.clients.story import credits_of, refused
 from support.daemons.service import Answer, Person, Service, running_in
@@ -133,7 +134,7 @@ async def test_without_a_valid_token_there_is_no_referral(service: Service) -> N
         refused(await service.call("POST", APPLY, body, token=token), "unauthorized", None, 401)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "field"),
     [
         (b"{}", "referral_code"),

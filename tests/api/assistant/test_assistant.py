@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.clients.story import credits_of, refused
 from support.daemons.service import Service, running_in
@@ -109,7 +110,7 @@ async def test_a_token_that_is_shown_must_be_valid(service: Service, token: str)
     refused(await service.upload(ANALYZE, PHOTO, token=token), "unauthorized", None, 401)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "field"),
     [
         ({}, "message"),
@@ -155,7 +156,7 @@ async def test_a_form_needs_its_file_and_no_more(service: Service) -> None:
     assert (await service.upload(ANALYZE, PHOTO, **empty, other="x")).status == 200
 
 
-@pytest.mark.parametrize(
+@cases(
     ("file", "code"),
     [
         (b"", "photo_not_jpeg_or_png"),
@@ -167,7 +168,6 @@ async def test_a_form_needs_its_file_and_no_more(service: Service) -> None:
         (b"\xff\xd8\xff\xe0\x00\x01", "photo_broken"),
         (PHOTO + bytes(10_000_001 - len(PHOTO)), "photo_too_large"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_a_file_that_is_no_photo_is_refused(service: Service, file: bytes, code: str) -> None:
     answer = await service.upload(ANALYZE, file)

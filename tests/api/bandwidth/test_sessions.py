@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.clients.socks import Client, tunnel
 from support.clients.story import reached, refused
@@ -95,7 +96,7 @@ async def test_a_purchase_without_addresses_is_told_of_no_other_port(service: Se
         assert session.keys() == LISTED_FIELDS | ADDED_FIELDS
 
 
-@pytest.mark.parametrize(
+@cases(
     "allow_ips",
     [
         *("[]", '"192.0.2.1"', '["192.0.2.1", "localhost"]', '["192.0.2.0/24"]'),
@@ -305,7 +306,7 @@ async def test_ending_cuts_connections_and_captures_what_the_list_shows(service:
     assert await service.balance(buyer) == round(10 - session["bytes_used"] / 1e6, 6)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("gb", "quota_bytes", "cost_usd"),
     [
         ("1", 1_000_000_000, 1.0),
@@ -339,7 +340,7 @@ async def test_gb_is_taken_to_the_byte(
     assert await service.balance(buyer) == round(10_000 - cost_usd, 6)
 
 
-@pytest.mark.parametrize(
+@cases(
     "gb",
     [
         "0",
@@ -379,9 +380,7 @@ async def test_any_other_gb_is_refused_by_name(service: Service, gb: str) -> Non
     await nothing_was_bought(service, buyer, 10)
 
 
-@pytest.mark.parametrize(
-    "gb", ["NaN", "Infinity", "-Infinity", "nan", "+1", "01", "1.", ".5", "0x1"]
-)
+@cases("gb", ["NaN", "Infinity", "-Infinity", "nan", "+1", "01", "1.", ".5", "0x1"])
 async def test_a_number_that_json_does_not_know_is_refused(service: Service, gb: str) -> None:
     buyer = await service.person(usd="10")
     for name in ("gb", "price_per_gb"):
@@ -397,7 +396,7 @@ async def test_gb_is_required(service: Service) -> None:
     await nothing_was_bought(service, buyer, 10)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("price", "shown"),
     [
         ("0.1", 0.1),
@@ -451,7 +450,7 @@ async def test_a_price_below_the_floor_is_refused(service: Service, price: str) 
     await nothing_was_bought(service, buyer, 10)
 
 
-@pytest.mark.parametrize(
+@cases(
     "price",
     ["-1", "-0.000001", "1000000.000001", "1e7", "1e400", "1e999999999", '"1"', "true", "[]", "{}"],
 )
@@ -566,16 +565,14 @@ async def test_a_page_holds_100_sessions_unless_told_otherwise(service: Service)
     assert len(await listed(service, buyer, "?limit=1000")) == 101
 
 
-@pytest.mark.parametrize(
-    "limit", ["0", "-1", "1001", "x", "", "1.5", "true", "null", "9" * 30, "%00", "%ff"]
-)
+@cases("limit", ["0", "-1", "1001", "x", "", "1.5", "true", "null", "9" * 30, "%00", "%ff"])
 async def test_a_limit_out_of_range_is_refused_by_name(service: Service, limit: str) -> None:
     person = await service.person()
     answer = await service.call("GET", f"{SESSIONS}?limit={limit}", token=person.token)
     refused(answer, "invalid_field", "limit")
 
 
-@pytest.mark.parametrize(
+@cases(
     "cursor",
     [
         "x",
@@ -652,7 +649,7 @@ async def test_a_session_whose_time_is_over_is_expired(tmp_path: Path) -> None:
         await service.assert_audit()
 
 
-@pytest.mark.parametrize(
+@cases(
     "status", ["", "x", "ACTIVE", "active%20", "active,ended", "null", "%00", "active%00", "%ff"]
 )
 async def test_an_unknown_status_is_refused_by_name(service: Service, status: str) -> None:
@@ -709,7 +706,7 @@ async def test_an_ended_session_of_somebody_else_stays_unknown(service: Service)
     refused(answer, "session_not_found", "session_id", status=404)
 
 
-@pytest.mark.parametrize(
+@cases(
     "session_id",
     [
         "x",

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from support.base.cases import cases
 from support.base.ports import closed_port
 from support.base.waiting import until
 from support.clients.socks import Client
@@ -171,7 +172,7 @@ async def test_ranges_are_whole_and_say_so(service: Service) -> None:
     assert same["from"] == days["from"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("query", "field"),
     [
         ("from=yesterday", "from"),

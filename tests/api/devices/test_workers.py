@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.clients.story import refused
 from support.daemons.service import Answer, Person, Service
@@ -126,8 +127,8 @@ async def test_a_heartbeat_may_be_empty_in_chunks(service: Service) -> None:
         assert answer.status == 200
 
 
-@pytest.mark.parametrize("text", ["a\nb", "a\x1b[2J", "\x7f", "a\u2028b", "a\u202eb"])
-@pytest.mark.parametrize("field", ["hostname", "gpu_name"])
+@cases("text", ["a\nb", "a\x1b[2J", "\x7f", "a\u2028b", "a\u202eb"])
+@cases("field", ["hostname", "gpu_name"])
 async def test_what_is_shown_of_a_device_has_no_control_characters(
     service: Service, field: str, text: str
 ) -> None:
@@ -207,8 +208,8 @@ async def test_the_tokens_are_listed_without_their_secrets(service: Service) -> 
         assert made["token"] not in msgspec.json.encode(answer.body).decode()
 
 
-@pytest.mark.parametrize(("method", "path"), AS_USER)
-@pytest.mark.parametrize("token", [None, "", "wrong", "a.b.c"])
+@cases(("method", "path"), AS_USER)
+@cases("token", [None, "", "wrong", "a.b.c"])
 async def test_without_a_valid_session_token_nothing_is_done(
     service: Service, method: str, path: str, token: str | None
 ) -> None:
@@ -283,7 +284,7 @@ async def test_somebody_elses_token_cannot_be_revoked(service: Service) -> None:
     assert (await heartbeat(service, made["token"])).status == 200
 
 
-@pytest.mark.parametrize("token_id", ["", "x", 1, None, [], "0" * 32, "{" + "0" * 36 + "}"])
+@cases("token_id", ["", "x", 1, None, [], "0" * 32, "{" + "0" * 36 + "}"])
 async def test_a_malformed_token_id_is_refused_by_name(service: Service, token_id: Any) -> None:
     owner = await service.person()
     refused(await revoke(service, owner, token_id), "invalid_field", "token_id")
@@ -291,7 +292,7 @@ async def test_a_malformed_token_id_is_refused_by_name(service: Service, token_i
     refused(answer, "invalid_field", "token_id")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "field"),
     [
         ("{}", "name"),
@@ -354,7 +355,7 @@ async def test_null_in_an_optional_field_means_absent(service: Service) -> None:
     assert (device["hostname"], device["is_online"]) == ("rig", True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "values"),
     [
         ("cpu_temp", ["-50.1", "150.1", "1e400", '"60"', "true"]),
@@ -430,8 +431,8 @@ async def test_pages_follow_each_other_newest_first(
     assert seen == made[::-1]
 
 
-@pytest.mark.parametrize("path", [DEVICES, TOKENS])
-@pytest.mark.parametrize(
+@cases("path", [DEVICES, TOKENS])
+@cases(
     ("query", "field"),
     [
         ("limit=0", "limit"),

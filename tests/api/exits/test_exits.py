@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.daemons.service import Answer, Person, Service
 from support.market.exits import SomeAttached
 
@@ -171,7 +172,7 @@ async def test_a_revoked_token_is_told_to_who_watches(offered: Service) -> None:
     assert [each["state"] for each in await mine(offered, owner)] == ["revoked"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "status", "code", "field"),
     [
         ({"terms_hash": "0" * 64}, 400, "terms_changed", "terms_hash"),
@@ -318,7 +319,7 @@ async def test_a_sale_says_what_it_wants_of_exits(offered: Service) -> None:
     assert "exit" not in plain
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "code", "field"),
     [
         ({"country": "germany"}, "invalid_field", "exit.country"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp.http_parser
 import pytest
+from support.base.cases import cases
 from support.daemons.service import Service, running_in
 
 BEHIND = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -52,7 +53,7 @@ def assert_refused(answered: bytes, status: int, code: str) -> None:
     assert json.loads(body)["error"]["code"] == code
 
 
-@pytest.mark.parametrize(
+@cases(
     "lines",
     [
         ("Transfer-Encoding: gzip, chunked",),
@@ -61,14 +62,14 @@ def assert_refused(answered: bytes, status: int, code: str) -> None:
         ("Transfer-Encoding: ,chunked",),
     ],
 )
-@pytest.mark.parametrize("cut", [0, 40])
+@cases("cut", [0, 40])
 async def test_a_coding_before_chunked_is_refused_and_nothing_behind_it_is_read(
     parsed: Service, lines: tuple[str, ...], cut: int
 ) -> None:
     assert_refused(await answers(parsed, *lines, cut=cut), 501, "unknown_coding")
 
 
-@pytest.mark.parametrize(
+@cases(
     "lines",
     [
         ("Transfer-Encoding: chunked, chunked",),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.base.cases import cases
 from support.clients.story import credits_of, refused, worker_token
 from support.daemons.service import Answer, Person, Service, running_in
 from support.market.market import JOB_SECRETS
@@ -123,7 +124,7 @@ async def test_the_buyer_a_worker_and_the_device_that_holds_it_see_what_they_may
         assert SECRET not in str(told.body)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "code", "field"),
     [
         ({"payload": {"command": []}}, "payload_invalid", "payload.command"),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.clients.story import credits_of, refused, worker_token
 from support.daemons.service import Answer, Person, Service
 
@@ -447,7 +448,7 @@ async def test_a_field_out_of_range_is_refused_by_name(
     assert await open_jobs(service) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         "",
@@ -513,7 +514,7 @@ async def test_a_price_is_rounded_half_even_to_the_micro_credit(service: Service
         assert job["price_credit"] == shown
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "field"),
     [
         (b"", None),
@@ -598,7 +599,7 @@ async def test_without_a_valid_worker_token_a_device_does_nothing(
     refused(answer, "worker_unauthorized", None, 401)
 
 
-@pytest.mark.parametrize("job_id", [UNKNOWN, *MALFORMED])
+@cases("job_id", [UNKNOWN, *MALFORMED])
 async def test_a_job_that_does_not_exist_is_not_found(service: Service, job_id: str) -> None:
     person = await service.person(credit="10")
     device = await worker_token(service, person)
@@ -686,7 +687,7 @@ async def test_a_buyer_filters_jobs_by_status(service: Service) -> None:
         assert [job["id"] for job in answer.body["jobs"]] == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "query", "field"),
     [
         (MARKETPLACE, "status=completed", "status"),

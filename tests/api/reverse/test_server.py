@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.base.waiting import until
 from support.workers.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
 
@@ -622,7 +623,7 @@ async def test_few_connections_are_kept_and_not_for_long(
     assert job.connections == before + 1
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "body"),
     [
         (("Content-Length: 5", "Transfer-Encoding: chunked"), b"0\r\n\r\n"),

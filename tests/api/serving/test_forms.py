@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from multipart import PushMultipartParser
+from support.base.cases import cases
 from support.base.waiting import until
 from support.daemons.service import Service, running_in
 from support.market.pictures import jpeg, natural
@@ -68,7 +69,7 @@ async def test_a_form_is_read_however_it_is_cut(service: Service) -> None:
     assert await send(service, body, quoted) == (200, "")
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         b"",
@@ -82,7 +83,6 @@ async def test_a_form_is_read_however_it_is_cut(service: Service) -> None:
         b"".join(part(f"f{number}", b"") for number in range(40)) + FILE + END,
         f"--{BOUNDARY}\r\nX: {'y' * 10_000}\r\n\r\n\r\n".encode() + END,
     ],
-    ids=range(10),
 )
 async def test_what_is_no_form_is_refused(service: Service, body: bytes) -> None:
     assert await send(service, body) == (400, "invalid_field")

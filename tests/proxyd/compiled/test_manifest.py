@@ -1,6 +1,7 @@
 """A manifest that says nothing sensible is no reason to fail."""
 
 import pytest
+from support.base.cases import cases
 from support.machines.small import Checkout
 
 from proxyd.compiled.manifest import MANIFEST_MAX_BYTES, TITLE, Entry, Manifest, UnusableError, read
@@ -8,7 +9,7 @@ from proxyd.compiled.manifest import MANIFEST_MAX_BYTES, TITLE, Entry, Manifest,
 DAMAGED = "the compiled files' manifest is damaged"
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
     [
         b"",
@@ -38,8 +39,8 @@ def test_a_folder_in_its_place_is_named(checkout: Checkout) -> None:
         read(str(checkout.root))
 
 
-@pytest.mark.parametrize("line", range(2, 7))
-@pytest.mark.parametrize(
+@cases("line", range(2, 7))
+@cases(
     "text", ["", "file", "file 00 0 0", "file 00 many 0 a", "file 00 0 0 ../a", "file 00 0 0 /a"]
 )
 def test_a_line_that_says_nothing_spoils_it(checkout: Checkout, line: int, text: str) -> None:

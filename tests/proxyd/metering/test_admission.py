@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec import structs
+from support.base.cases import cases
 from support.base.waiting import until
 from support.database.statements import counted
 from support.market.market import Market
@@ -24,7 +25,7 @@ def reads(market: Market, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted(market.store, "read", monkeypatch)
 
 
-@pytest.mark.parametrize(
+@cases(
     "username",
     ["", "admin", "a" * 15, "a" * 17, "A" * 16, "0" * 16, "a" * 15 + "\n", "ü" * 8, "é" * 16],
 )

@@ -6,13 +6,14 @@ far less.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
 def cases(
     names: str | tuple[str, ...], values: Iterable[Any]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run a test once with each value, as `parametrize` does, but as one test.
 
     Args:
@@ -28,22 +29,52 @@ def cases(
     ]
     assert sets, "no case"
 
-    def merged(test: Callable[..., None]) -> Callable[..., None]:
+    def merged(test: Callable[..., Any]) -> Callable[..., Any]:
+        failures = _Failures(len(sets))
+
         @functools.wraps(test)
         def run(**fixtures: Any) -> None:
-            failures: list[Exception] = []
-            for arguments in sets:
-                try:
-                    test(**arguments, **fixtures)
-                except Exception as error:  # noqa: BLE001 - all of them are raised below
-                    error.add_note(f"the case {arguments!r}")
-                    failures.append(error)
-            if failures:
-                raise ExceptionGroup(f"{len(failures)} of {len(sets)} cases", failures)
+            with failures:
+                for arguments in sets:
+                    with failures.of(arguments):
+                        test(**arguments, **fixtures)
 
+        @functools.wraps(test)
+        async def run_async(**fixtures: Any) -> None:
+            with failures:
+                for arguments in sets:
+                    with failures.of(arguments):
+                        await test(**arguments, **fixtures)
+
+        chosen = run_async if inspect.iscoroutinefunction(test) else run
         signature = inspect.signature(test)
         left = [each for name, each in signature.parameters.items() if name not in listed]
-        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
-        return run
+        chosen.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        return chosen
 
     return merged
+
+
+class _Failures:
+    """The failures of one run of a test, raised together at its end."""
+
+    def __init__(self, cases: int) -> None:
+        self._cases = cases
+        self._failed: list[Exception] = []
+
+    def __enter__(self) -> None:
+        self._failed = []
+
+    def __exit__(self, *_: object) -> None:
+        if self._failed:
+            failed, self._failed = self._failed, []
+            raise ExceptionGroup(f"{len(failed)} of {self._cases} cases", failed)
+
+    @contextmanager
+    def of(self, arguments: dict[str, Any]) -> Iterator[None]:
+        """Keep the failure of a case."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised with the others
+            error.add_note(f"the case {arguments!r}")
+            self._failed.append(error)
