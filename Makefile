@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 setup: $(STAMP)
 	@$(VENV)/bin/python -m proxyd.compiled.builder
 
-COMPILE = $(VENV)/bin/python -m compileall -q api client/proxyctl config market proxyd storage
+COMPILE = $(VENV)/bin/python -m compileall -q api client/proxyctl clusters/proxyctl_clusters config market proxyd storage
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "proxyd needs Python 3.11 or later with venv: apt-get install python3 python3-venv" >&2; exit 1; }
 
 $(STAMP): pyproject.toml constraints.txt
@@ -302,7 +302,7 @@ SLURM_PACKAGES := munge slurm-client slurmctld slurmd
 slurm: setup
 	@test "$$(command -v munged sbatch slurmctld slurmd | wc -l)" = 4 || \
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends bubblewrap $(SLURM_PACKAGES)
-	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/client/proxyctl/worker/executors/slurm/test_slurm.py
+	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/clusters/proxyctl_clusters/slurm/test_slurm.py
 
 # Jobs in a real Kubernetes of one node, which ends with the tests: as root, on Debian, from whose sources
 # it is built the first time, which takes 20 minutes. Then four. In a network of its own: a node's firewall
@@ -312,7 +312,7 @@ kubernetes: setup
 		PATH=$$programs:$$PATH PROXYD_KUBERNETES=$$programs unshare --net /bin/sh -euc ' \
 			ip link set lo up; ip link add outside type bridge; ip addr add 192.0.2.1/24 dev outside; \
 			ip link set outside up; ip route add default via 192.0.2.2; \
-			exec $(VENV)/bin/python -m pytest --timeout 300 tests/client/proxyctl/worker/executors/kubernetes/test_kubernetes.py'
+			exec $(VENV)/bin/python -m pytest --timeout 300 tests/clusters/proxyctl_clusters/kubernetes/test_kubernetes.py'
 
 # A notebook that runs as a job, in a real browser, through everything: as root, on Debian, which notebook and browser
 # are installed from (116 MB), and one that a job brings with it, fetched by pip. A minute.

@@ -12,16 +12,16 @@ from proxyctl.worker.executors.containers.containers import Containers
 from proxyctl.worker.executors.containers.docker import Docker
 from proxyctl.worker.executors.containers.gvisor import Gvisor
 from proxyctl.worker.executors.containers.podman import Podman
-from proxyctl.worker.executors.kubernetes import kubernetes
-from proxyctl.worker.executors.kubernetes.kubernetes import Kubernetes
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.limits.unbounded import Unbounded
-from proxyctl.worker.executors.slurm import slurm
-from proxyctl.worker.executors.slurm.slurm import Slurm
-from proxyctl.worker.executors.slurm.slurm_calls import SlurmError
 from proxyctl.worker.images.images import Images, Limits
 from proxyctl.worker.sensors import host
+from proxyctl_clusters.kubernetes import kubernetes
+from proxyctl_clusters.kubernetes.kubernetes import Kubernetes
+from proxyctl_clusters.slurm import slurm
+from proxyctl_clusters.slurm.slurm import Slurm
+from proxyctl_clusters.slurm.slurm_calls import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -37,11 +37,11 @@ from proxyctl.worker.executors.base.base import (
 )
 from proxyctl.worker.executors.base.ownership import give_away
 from proxyctl.worker.executors.bwrap import machine_code
-from proxyctl.worker.executors.kubernetes import kube_objects as objects
-from proxyctl.worker.executors.kubernetes import kube_trial
-from proxyctl.worker.executors.kubernetes.kube_api import EXPORT, KubeApi, KubeError, read_access
-from proxyctl.worker.executors.kubernetes.kube_objects import EXCHANGE, Named, Node, Place
 from proxyctl.worker.executors.limits.base import require_sane, scope_of
+from proxyctl_clusters.kubernetes import kube_objects as objects
+from proxyctl_clusters.kubernetes import kube_trial
+from proxyctl_clusters.kubernetes.kube_api import EXPORT, KubeApi, KubeError, read_access
+from proxyctl_clusters.kubernetes.kube_objects import EXCHANGE, Named, Node, Place
 
 if TYPE_CHECKING:
     import socket
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.base.record import Sandbox
 
+_CLIENT: Final = "proxyctl_clusters.kubernetes.kube_client"
 POD: Final = "pod.json"  # in the exchange: which pod may begin, and how it is reached
 OVER_FILE: Final = "over.json"  # the last words of `kube_client`
 
@@ -140,7 +141,7 @@ class Kubernetes:
         if digest:
             files.write(task.folder / names.IMAGE, {"digest": digest})
         return Launch(
-            argv=(*python("kube_client"), str(task.folder / EXCHANGE)),
+            argv=(*python(_CLIENT), str(task.folder / EXCHANGE)),
             env={
                 name: value for name, value in os.environ.items() if name.startswith("KUBERNETES_")
             },

@@ -1,4 +1,4 @@
-"""proxyctl.worker.executors.kubernetes.kubernetes: jobs in a real Kubernetes, by the whole
+"""proxyctl_clusters.kubernetes.kubernetes: jobs in a real Kubernetes, by the whole
 agent."""
 
 import json
@@ -26,8 +26,8 @@ from proxyctl.worker.attempt import sandboxes
 from proxyctl.worker.base import names, record
 from proxyctl.worker.base.record import Lend, Sandbox
 from proxyctl.worker.executors.base.base import Bounds, Task, TaskError
-from proxyctl.worker.executors.kubernetes.kube_objects import EXCHANGE
-from proxyctl.worker.executors.kubernetes.kubernetes import Kubernetes
+from proxyctl_clusters.kubernetes.kube_objects import EXCHANGE
+from proxyctl_clusters.kubernetes.kubernetes import Kubernetes
 
 PROBE = Path(battery.__file__).with_name("probe.py")
 OWN_SECRET = "secret-of-a-buyer-55ab"
