@@ -302,9 +302,12 @@ def capacity() -> tuple[int, int]:
     """Return the cores and the bytes of memory of all nodes together.
 
     Raises:
-        SlurmError: the controller does not answer.
+        TaskError: the controller does not answer.
     """
-    nodes = slurm_calls.nodes()
+    try:
+        nodes = slurm_calls.nodes()
+    except SlurmError as error:
+        raise TaskError("host", f"Slurm: {error}") from None
     return sum(each.cores for each in nodes), sum(each.memory_bytes for each in nodes)
 
 
