@@ -1,4 +1,4 @@
-# make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
+# make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clusters | make clients |
 # make screenshots | make fuzz-api | make fuzz-wire | make fuzz-archives | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-siege-exits | make bench-scaling | make bench-start |
 # make crash | make crash-jobs | make soak | make systemd | make patroni | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
 
@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
+.PHONY: setup install run exit worker test test-both lint coverage client clusters clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
@@ -21,11 +21,11 @@ setup: $(STAMP)
 COMPILE = $(VENV)/bin/python -m compileall -q api client/proxyctl clusters/proxyctl_clusters config market proxyd storage
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "proxyd needs Python 3.11 or later with venv: apt-get install python3 python3-venv" >&2; exit 1; }
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml clusters/pyproject.toml constraints.txt
 	@$(NEEDS_PYTHON)
 	@echo "setting up $(VENV): this fetches packages and takes a moment"
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]' --editable ./clusters
 	$(COMPILE)
 	touch $(STAMP)
 
@@ -55,6 +55,11 @@ install:
 client:
 	@$(NEEDS_PYTHON)
 	@$(PYTHON) client/build.py dist/proxyctl.pyz
+
+# The same program with the executors of Slurm and Kubernetes, for the owner of a cluster.
+clusters:
+	@$(NEEDS_PYTHON)
+	@$(PYTHON) client/build.py dist/proxyctl-clusters.pyz clusters
 
 # Not compiled first: a demonstration needs no speed, and whoever tries it waits for it.
 run: $(STAMP)
