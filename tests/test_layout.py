@@ -152,6 +152,7 @@ TESTED_IN = {
     "clusters/proxyctl_clusters/kubernetes/kube_trial.py": (
         "tests/clusters/proxyctl_clusters/kubernetes/test_kube_objects.py"
     ),
+    "clusters/proxyctl_clusters/plugins.py": "tests/clusters/test_interface.py",
     "clusters/proxyctl_clusters/slurm/slurm_calls.py": (
         "tests/clusters/proxyctl_clusters/slurm/test_slurm.py"
     ),
@@ -313,6 +314,9 @@ ABOUT_SEVERAL = {
         "each kind of container"
     ),
     "tests/client/test_autostart.py": "client/autostart/",
+    "tests/clusters/test_interface.py": (
+        "what clusters/ imports of proxyctl, and how an owner installs both"
+    ),
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/bandwidth/test_leases_among_nodes.py": (
         "market/bandwidth/leases.py, any sequence on several nodes"
