@@ -6,7 +6,7 @@ that two people can compare what they have by its SHA-256. So nothing is compres
 machines differ in how well they do that.
 
 Folders of plug-ins may be named behind the file, like `dist/proxyctl-clusters.pyz clusters`, with
-Python 3.11 or later: the file has them, too, and what proxyctl finds them by.
+Python 3.11 or later: the file also has them, and the metadata with their entry points.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def sources(folder: Path, package: str) -> dict[str, bytes]:
 
 
 def plugin(folder: Path) -> dict[str, bytes]:
-    """Return the files of a distribution, and those by which its entry points are found."""
+    """Return the files of a distribution, with the metadata that has its entry points."""
     import tomllib  # noqa: PLC0415 - Python 3.11 has it, and proxyctl alone is built without
 
     project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]

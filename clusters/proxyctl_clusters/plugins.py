@@ -1,4 +1,4 @@
-"""What the entry points of this distribution lead to."""
+"""The plug-ins that this distribution registers by its entry points."""
 
 from __future__ import annotations
 

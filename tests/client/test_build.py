@@ -1,6 +1,6 @@
 """proxyctl as one file: complete, the same every time, and in need of nothing but Python.
 
-The same of the file for the owners of clusters, which has the plug-in of `clusters/`, too.
+The file for the owners of clusters is held to the same; it also has the plug-in of `clusters/`.
 """
 
 import ast
@@ -22,7 +22,7 @@ from proxyctl import __version__
 CLIENT = ROOT / "client"
 CLUSTERS = ROOT / "clusters"
 PACKAGES = {"proxyctl": CLIENT, "proxyctl_clusters": CLUSTERS}
-# What each file is built of, beside the program itself.
+# The sources of each file, beside the program itself.
 PLUGINS: dict[str, list[Path]] = {"proxyctl": [], "proxyctl-clusters": [CLUSTERS]}
 SOURCES = sorted(
     source for package, folder in PACKAGES.items() for source in (folder / package).rglob("*.py")
@@ -167,7 +167,7 @@ def test_a_python_that_is_too_old_is_told_so(archive: Path, version: tuple[int, 
 
 
 def test_only_the_file_for_clusters_lends_one(archives: dict[str, Path], tmp_path: Path) -> None:
-    """The other one names what is missing, although it knows none of the other options."""
+    """The other file names the missing distribution, although it does not know its options."""
     words = ("worker", "setup", "--folder", tmp_path, "--executor", "slurm", "--kube-nodes", "a=b")
     for python in (sys.executable, *pythons(OLDEST)):
         without = run([python, "-I", "-S", archives["proxyctl"], *words])
@@ -221,7 +221,7 @@ def test_a_module_is_read_by_the_oldest_python_and_imports_its_library_alone(sou
         gc.enable()
     place = source.relative_to(ROOT).as_posix()
     extras = EXTRAS.get(place, set())
-    own = {"proxyctl", place.split("/")[1]}  # a plug-in may import both, and proxyctl itself alone
+    own = {"proxyctl", place.split("/")[1]}  # a plug-in imports both
     assert imported(tree) <= sys.stdlib_module_names | own | extras
     lines = source.read_text().splitlines()
     is_empty = not any(isinstance(each, ast.stmt) for each in tree.body[1:])

@@ -1,4 +1,4 @@
-"""What the plug-in for clusters imports of proxyctl, and how its owner installs it."""
+"""The names of proxyctl that the plug-in for clusters imports, and the ways to install both."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""What the owner of a cluster says of it."""
+"""The settings of a cluster, by its owner."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Executors that another distribution brings: found by its entry points, and loaded when asked for.
 
 A distribution registers each executor under its name in the group `proxyctl.executors`; the entry
-point leads to a `Plugin`. ARCHITECTURE.md lists what of this program a plug-in may import.
+point leads to a `Plugin`. ARCHITECTURE.md lists the names that a plug-in may import.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PluginError(InVainError):
 
     Args:
         name: of the executor.
-        words: what is there instead.
+        words: the state of its distribution here.
     """
 
     def __init__(self, name: str, words: str) -> None:
@@ -47,7 +47,7 @@ class PluginError(InVainError):
 
 @dataclass(frozen=True)
 class Setting:
-    """What an owner says of a cluster: an option of `setup`, and a field of the record's sandbox.
+    """A setting of a cluster: an option of `setup`, and a field of the record's sandbox.
 
     Attributes:
         name: in the record, like `kube_image`; the option is `--kube-image` then.
@@ -74,7 +74,7 @@ class Plugin:
             raises `TaskError` where that is not known.
         runs_images: runs a job with an image, and a job without one; else the latter alone.
         has_private_folder: refuses an agent's folder that other users of the machine can write to.
-        settings: what only this executor has to know.
+        settings: of this executor alone.
     """
 
     made_for: str
@@ -111,7 +111,7 @@ def find(name: str) -> Plugin:
 
 
 def problem(executor: object) -> str:
-    """Say why the plug-in for an executor cannot be used; empty if it can, or if there is none."""
+    """Return why an executor's plug-in cannot be used; empty if it can, or if it needs none."""
     if not isinstance(executor, str) or executor not in DISTRIBUTIONS:
         return ""
     try:

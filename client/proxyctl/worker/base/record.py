@@ -198,8 +198,8 @@ def _part(kind: type, name: str, stored: object, problems: list[str]) -> object:
 
 def _sandbox(stored: dict[str, Any], problems: list[str]) -> Sandbox:
     own = _checks_of(Sandbox, "sandbox")
-    # The versions before there were plug-ins wrote down what is theirs of every device, mostly
-    # empty. Where the plug-in of the executor is missing, that is all there is to say.
+    # Earlier versions wrote the settings of Kubernetes into every record, empty mostly. Where the
+    # executor's plug-in is missing, its settings are no further mistakes.
     is_missing = bool(plugins.problem(stored.get("executor")))
     others = {
         key: value
@@ -277,7 +277,7 @@ def _executor(value: object) -> str:
 
 
 def matching(pattern: str, words: str) -> Check:
-    """Return a check of a text, which a pattern has to take whole; else it says the words."""
+    """Return a check of a text by a pattern of all of it; other values raise the words."""
 
     def check(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -288,7 +288,7 @@ def matching(pattern: str, words: str) -> Check:
 
 
 def texts(is_valid: Callable[[str], object], words: str) -> Check:
-    """Return a check of a list of texts, each of which must be valid; else it says the words."""
+    """Return a check of a list of valid texts; other values raise the words."""
 
     def check(value: object) -> tuple[str, ...]:
         is_list = isinstance(value, (list, tuple)) and len(value) <= _TEXTS_MAX

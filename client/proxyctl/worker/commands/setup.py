@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                 option, dest=f"{part}.{name}", action="append", metavar="WORD", help=words
             )
         else:
-            # An option of a missing plug-in is not known; that it is missing is found before.
+            # Fails before the parser refuses an option of a missing plug-in, and with more words.
             read = _executor if (part, name) == ("sandbox", "executor") else kind
             parser.add_argument(
                 option, dest=f"{part}.{name}", type=read, metavar=name.upper(), help=words
@@ -354,7 +354,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
 
 
 def _options() -> tuple[tuple[str, str, type, str], ...]:
-    """Return what may be agreed to: its part of the record, its name, its type and its words."""
+    """Return all options: part of the record, name, type and words for the list of options."""
     others = plugins.settings().values()
     return (
         *_OPTIONS,

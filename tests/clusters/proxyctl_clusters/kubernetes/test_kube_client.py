@@ -1,6 +1,6 @@
 """proxyctl_clusters.kubernetes.kube_client: the program that a supervisor starts, with no cluster.
 
-What it does beside a Kubernetes is held by test_kubernetes.py.
+test_kubernetes.py has its tests beside a Kubernetes.
 """
 
 import subprocess

@@ -1,6 +1,6 @@
 """proxyctl_clusters.slurm.slurm_client: the program that a supervisor starts, without a Slurm.
 
-What it does beside a Slurm is held by test_slurm.py.
+test_slurm.py has its tests beside a Slurm.
 """
 
 import subprocess

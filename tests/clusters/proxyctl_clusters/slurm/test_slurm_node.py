@@ -1,6 +1,6 @@
 """proxyctl_clusters.slurm.slurm_node: the script of a job of Slurm, without a Slurm.
 
-What it does on a node is held by test_slurm.py.
+test_slurm.py has its tests on a node.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""proxyctl.worker.base.plugins: what an owner is told of a plug-in that cannot be used."""
+"""proxyctl.worker.base.plugins: a plug-in that is found, and the words for one that is not."""
 
 import sys
 from collections.abc import Callable, Iterator
