@@ -336,4 +336,4 @@ audit: setup
 		|| { echo "make audit: a pinned version has a known weakness, or the index's advisories are out of reach; the lines above say which" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) .venv-bench-* build dist proxyd/compiled/cpython-* *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-bench-* build dist proxyd/compiled/cpython-* *.egg-info clusters/*.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -55,9 +55,13 @@ def test_both_are_of_one_version() -> None:
 
 def test_each_executor_that_needs_a_plug_in_has_one_in_the_environment_of_the_tests() -> None:
     """`make setup` installs it."""
-    [installed] = metadata.distributions(name="proxyctl-clusters")
-    found = {each.name for each in installed.entry_points if each.group == plugins.GROUP}
-    assert found == set(plugins.DISTRIBUTIONS)
+    found = {
+        each.name: distribution.metadata["Name"]
+        for distribution in metadata.distributions()
+        for each in distribution.entry_points
+        if each.group == plugins.GROUP
+    }
+    assert found == plugins.DISTRIBUTIONS
     assert {plugins.problem(each) for each in found} == {""}
 
 
