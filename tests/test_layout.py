@@ -152,7 +152,6 @@ TESTED_IN = {
     "clusters/proxyctl_clusters/kubernetes/kube_trial.py": (
         "tests/clusters/proxyctl_clusters/kubernetes/test_kube_objects.py"
     ),
-    "clusters/proxyctl_clusters/plugins.py": "tests/clusters/test_interface.py",
     "clusters/proxyctl_clusters/slurm/slurm_calls.py": (
         "tests/clusters/proxyctl_clusters/slurm/test_slurm.py"
     ),
