@@ -192,7 +192,7 @@ def test_only_the_file_for_clusters_lends_one(archives: dict[str, Path], tmp_pat
         (tmp_path / "worker.json").unlink()
 
 
-# What sensors read by where it is, and go without where it is not.
+# Packages that sensors use where they are installed.
 EXTRAS = {
     "client/proxyctl/worker/sensors/host.py": {"psutil"},
     "client/proxyctl/worker/sensors/nvidia.py": {"pynvml"},

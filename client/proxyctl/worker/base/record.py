@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AGREE: Final = "run: proxyctl worker setup"
 NEW_TOKEN: Final = f"make a new one in your account, under devices, and {AGREE}"
 JOB_TYPES: Final = ("script", "docker", "training", "inference")
-WITHOUT_IMAGES: Final = ("script",)  # whoever lends this alone needs no engine
+WITHOUT_IMAGES: Final = ("script",)  # an owner who lends this alone needs no engine
 EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor", *plugins.DISTRIBUTIONS)
 LIMITS: Final = ("auto", "systemd", "cgroup2", "cgroup1")
 ALL_GPUS: Final = "all"

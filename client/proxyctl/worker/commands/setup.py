@@ -58,7 +58,7 @@ class NoConsentError(OwnerError):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what may be agreed to; what is not given stays as it was agreed before."""
+    """Add the options of the agreement; an option that is not given keeps its value of before."""
     parser.add_argument("--api", metavar="URL", help="of the marketplace; needed the first time")
     for part, name, kind, words in _options():
         option = f"--{name.replace('_', '-')}"
@@ -247,7 +247,7 @@ def _not_on_clusters(lend: Lend) -> list[str]:
 
 
 def _wanted(path: Path, arguments: argparse.Namespace) -> tuple[Lend, When, Sandbox]:
-    """Return what was agreed to before, with what the command line changes."""
+    """Return the agreement of before, with the changes of the command line."""
     stored, options = files.read(path), _options()
     parts = {name: dict((stored or {}).get(name) or {}) for name in ("lend", "when", "sandbox")}
     if stored is None:

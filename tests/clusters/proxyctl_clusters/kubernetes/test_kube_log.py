@@ -1,4 +1,4 @@
-"""proxyctl_clusters.kubernetes.kube_log: each byte of a log once, whatever happens on its way."""
+"""proxyctl_clusters.kubernetes.kube_log: each byte of a log once, after any failure."""
 
 import os
 from collections.abc import Generator, Iterator, Mapping
