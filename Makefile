@@ -1,4 +1,4 @@
-# make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clients |
+# make setup | make install | make run | make exit | make worker | make test | make test-both | make lint | make coverage | make client | make clusters | make clients |
 # make screenshots | make fuzz-api | make fuzz-wire | make fuzz-archives | make bench | make bench-api | make bench-growth | make bench-jobs | make bench-siege | make bench-siege-exits | make bench-scaling | make bench-start |
 # make crash | make crash-jobs | make soak | make systemd | make patroni | make vm | make slurm | make kubernetes | make notebook | make audit | make clean
 
@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-.PHONY: setup install run exit worker test test-both lint coverage client clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
+.PHONY: setup install run exit worker test test-both lint coverage client clusters clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover soak systemd patroni vm slurm kubernetes notebook audit clean
 
 # The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
@@ -18,14 +18,14 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 setup: $(STAMP)
 	@$(VENV)/bin/python -m proxyd.compiled.builder
 
-COMPILE = $(VENV)/bin/python -m compileall -q api client/proxyctl config market proxyd storage
+COMPILE = $(VENV)/bin/python -m compileall -q api client/proxyctl clusters/proxyctl_clusters config market proxyd storage
 NEEDS_PYTHON = test -n "$(PYTHON)" || { echo "proxyd needs Python 3.11 or later with venv: apt-get install python3 python3-venv" >&2; exit 1; }
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml clusters/pyproject.toml constraints.txt
 	@$(NEEDS_PYTHON)
 	@echo "setting up $(VENV): this fetches packages and takes a moment"
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]' --editable ./clusters
 	$(COMPILE)
 	touch $(STAMP)
 
@@ -55,6 +55,11 @@ install:
 client:
 	@$(NEEDS_PYTHON)
 	@$(PYTHON) client/build.py dist/proxyctl.pyz
+
+# The same program with the executors of Slurm and Kubernetes, for the owner of a cluster.
+clusters:
+	@$(NEEDS_PYTHON)
+	@$(PYTHON) client/build.py dist/proxyctl-clusters.pyz clusters
 
 # Not compiled first: a demonstration needs no speed, and whoever tries it waits for it.
 run: $(STAMP)
@@ -301,7 +306,7 @@ SLURM_PACKAGES := munge slurm-client slurmctld slurmd
 slurm: setup
 	@test "$$(command -v munged sbatch slurmctld slurmd | wc -l)" = 4 || \
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends bubblewrap $(SLURM_PACKAGES)
-	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/client/proxyctl/worker/executors/slurm/test_slurm.py
+	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/clusters/proxyctl_clusters/slurm/test_slurm.py
 
 # Jobs in a real Kubernetes of one node, which ends with the tests: as root, on Debian, from whose sources
 # it is built the first time, which takes 20 minutes. Then four. In a network of its own: a node's firewall
@@ -311,7 +316,7 @@ kubernetes: setup
 		PATH=$$programs:$$PATH PROXYD_KUBERNETES=$$programs unshare --net /bin/sh -euc ' \
 			ip link set lo up; ip link add outside type bridge; ip addr add 192.0.2.1/24 dev outside; \
 			ip link set outside up; ip route add default via 192.0.2.2; \
-			exec $(VENV)/bin/python -m pytest --timeout 300 tests/client/proxyctl/worker/executors/kubernetes/test_kubernetes.py'
+			exec $(VENV)/bin/python -m pytest --timeout 300 tests/clusters/proxyctl_clusters/kubernetes/test_kubernetes.py'
 
 # A notebook that runs as a job, in a real browser, through everything: as root, on Debian, which notebook and browser
 # are installed from (116 MB), and one that a job brings with it, fetched by pip. A minute.
@@ -330,4 +335,4 @@ audit: setup
 		|| { echo "make audit: a pinned version has a known weakness, or the index's advisories are out of reach; the lines above say which" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) .venv-bench-* build dist proxyd/compiled/cpython-* *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-bench-* build dist proxyd/compiled/cpython-* *.egg-info clusters/*.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -4,11 +4,15 @@ It is a zip archive of the sources, as they are: the owner of a device can read 
 (`python3 -m zipfile -e proxyctl.pyz folder`). The same sources give the same bytes everywhere, so
 that two people can compare what they have by its SHA-256. So nothing is compressed, either:
 machines differ in how well they do that.
+
+Folders of plug-ins may be named behind the file, like `dist/proxyctl-clusters.pyz clusters`, with
+Python 3.11 or later: the file also has them, and the metadata with their entry points.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from pathlib import Path
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
@@ -30,12 +34,11 @@ main()
 """
 
 
-def build(target: Path) -> None:
+def build(target: Path, plugins: list[Path]) -> None:
     """Write the archive, whole or not at all."""
-    files = {"__main__.py": MAIN.encode()}
-    for path in (SOURCES / "proxyctl").rglob("*"):
-        if path.is_file() and path.suffix != ".pyc":
-            files[path.relative_to(SOURCES).as_posix()] = path.read_bytes()
+    files = {"__main__.py": MAIN.encode(), **sources(SOURCES, "proxyctl")}
+    for folder in plugins:
+        files.update(plugin(folder))
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(target.name + ".unfinished")
     with unfinished.open("wb") as file:
@@ -50,10 +53,40 @@ def build(target: Path) -> None:
     unfinished.replace(target)
 
 
+def sources(folder: Path, package: str) -> dict[str, bytes]:
+    """Return the files of a package in a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in (folder / package).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+
+def plugin(folder: Path) -> dict[str, bytes]:
+    """Return the files of a distribution, with the metadata that has its entry points."""
+    import tomllib  # noqa: PLC0415 - Python 3.11 has it, and proxyctl alone is built without
+
+    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    package = project["name"].replace("-", "_")
+    files = sources(folder, package)
+    text = files[f"{package}/__init__.py"].decode()
+    found = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
+    if found is None:
+        sys.exit(f"{folder / package} has no version")
+    metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {found[1]}\n"
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    place = f"{package}-{found[1]}.dist-info"
+    files[f"{place}/METADATA"] = metadata.encode()
+    files[f"{place}/entry_points.txt"] = ("\n".join(lines) + "\n").encode()
+    return files
+
+
 def main() -> None:
     """Build, and say what came of it."""
     target = Path(sys.argv[1])
-    build(target)
+    build(target, [Path(each) for each in sys.argv[2:]])
     digest = hashlib.sha256(target.read_bytes()).hexdigest()
     print(f"{target}: {target.stat().st_size} bytes, SHA-256 {digest}")  # noqa: T201
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import support
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("proxyd", "api", "market", "storage", "config", "client")
+ROOMS = ("proxyd", "api", "market", "storage", "config", "client", "clusters")
 
 # Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: where most of
 # what the module promises is held. One line a module.
@@ -73,16 +73,7 @@ TESTED_IN = {
     "client/proxyctl/worker/base/lock.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/base/names.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/base/programs.py": (
-        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
-    ),
-    "client/proxyctl/worker/clusters/kube_client.py": (
-        "tests/client/proxyctl/worker/executors/kubernetes/test_kubernetes.py"
-    ),
-    "client/proxyctl/worker/clusters/slurm_client.py": (
-        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
-    ),
-    "client/proxyctl/worker/clusters/slurm_node.py": (
-        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
+        "tests/clusters/proxyctl_clusters/slurm/test_slurm.py"
     ),
     "client/proxyctl/worker/commands/checks.py": (
         "tests/client/proxyctl/worker/commands/test_commands.py"
@@ -109,7 +100,7 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
     ),
     "client/proxyctl/worker/executors/bwrap/machine_code.py": (
-        "tests/client/proxyctl/worker/executors/kubernetes/test_kube_objects.py"
+        "tests/clusters/proxyctl_clusters/kubernetes/test_kube_objects.py"
     ),
     "client/proxyctl/worker/executors/bwrap/syscalls.py": (
         "tests/client/proxyctl/worker/executors/bwrap/test_seccomp.py"
@@ -132,20 +123,11 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/containers/trial.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
-    "client/proxyctl/worker/executors/kubernetes/kube_trial.py": (
-        "tests/client/proxyctl/worker/executors/kubernetes/test_kube_objects.py"
-    ),
     "client/proxyctl/worker/executors/limits/base.py": (
         "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
     ),
-    "client/proxyctl/worker/executors/limits/slurm.py": (
-        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
-    ),
     "client/proxyctl/worker/executors/limits/unbounded.py": (
         "tests/client/proxyctl/worker/executors/bwrap/test_bwrap.py"
-    ),
-    "client/proxyctl/worker/executors/slurm/slurm_calls.py": (
-        "tests/client/proxyctl/worker/executors/slurm/test_slurm.py"
     ),
     "client/proxyctl/worker/files/inputs.py": (
         "tests/client/proxyctl/worker/files/test_transfers.py"
@@ -167,6 +149,15 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/attempt/test_supervisor.py"
     ),
     "client/proxyctl/worker/task/tasks.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "clusters/proxyctl_clusters/kubernetes/kube_trial.py": (
+        "tests/clusters/proxyctl_clusters/kubernetes/test_kube_objects.py"
+    ),
+    "clusters/proxyctl_clusters/slurm/slurm_calls.py": (
+        "tests/clusters/proxyctl_clusters/slurm/test_slurm.py"
+    ),
+    "clusters/proxyctl_clusters/slurm/slurm_groups.py": (
+        "tests/clusters/proxyctl_clusters/slurm/test_slurm.py"
+    ),
     "config/changes.py": "tests/proxyd/test_reload.py",
     "config/settings.py": "tests/config/test_load.py",
     "market/accounts/proofs.py": "tests/market/recovery/test_recovery.py",
@@ -322,6 +313,9 @@ ABOUT_SEVERAL = {
         "each kind of container"
     ),
     "tests/client/test_autostart.py": "client/autostart/",
+    "tests/clusters/test_interface.py": (
+        "what clusters/ imports of proxyctl, and how an owner installs both"
+    ),
     "tests/config/test_example.py": "config/proxyd.example.toml",
     "tests/market/bandwidth/test_leases_among_nodes.py": (
         "market/bandwidth/leases.py, any sequence on several nodes"

@@ -1,7 +1,11 @@
-"""proxyctl as one file: complete, the same every time, and in need of nothing but Python."""
+"""proxyctl as one file: complete, the same every time, and in need of nothing but Python.
+
+The file for the owners of clusters is held to the same; it also has the plug-in of `clusters/`.
+"""
 
 import ast
 import gc
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +22,13 @@ from support.daemons.process import ROOT
 from proxyctl import __version__
 
 CLIENT = ROOT / "client"
-SOURCES = sorted((CLIENT / "proxyctl").rglob("*.py"))
+CLUSTERS = ROOT / "clusters"
+PACKAGES = {"proxyctl": CLIENT, "proxyctl_clusters": CLUSTERS}
+# The sources of each file, beside the program itself.
+PLUGINS: dict[str, list[Path]] = {"proxyctl": [], "proxyctl-clusters": [CLUSTERS]}
+SOURCES = sorted(
+    source for package, folder in PACKAGES.items() for source in (folder / package).rglob("*.py")
+)
 OLDEST = (3, 9)
 
 # Imports every module of an archive; without a site, so that nothing else is there.
@@ -32,7 +42,7 @@ for name in (each[:-3].replace("/", ".") for each in files):
         importlib.import_module(name.replace(".__init__", ""))
 assert "proxyctl.protocol.frames" in sys.modules
 assert all(archive in (module.__file__ or archive) for name, module in sys.modules.items()
-           if name.partition(".")[0] == "proxyctl")
+           if name.partition(".")[0] in ("proxyctl", "proxyctl_clusters"))
 print("all imported")
 """
 
@@ -62,46 +72,67 @@ def run(command: Sequence[str | Path], cwd: Path | None = None) -> subprocess.Co
     )
 
 
-def built(target: Path, sources: Path = CLIENT) -> Path:
-    done = run([sys.executable, sources / "build.py", target])
+def built(target: Path, plugins: Sequence[Path], sources: Path = CLIENT) -> Path:
+    done = run([sys.executable, sources / "build.py", target, *plugins])
     assert done.returncode == 0, done.stderr
     return target
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("dist") / "new" / "proxyctl.pyz")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both files, by their name."""
+    folder = tmp_path_factory.mktemp("dist") / "new"
+    return {name: built(folder / f"{name}.pyz", plugins) for name, plugins in PLUGINS.items()}
 
 
-def test_it_has_every_source_as_it_is_and_nothing_else(archive: Path) -> None:
+@pytest.fixture(params=PLUGINS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def archive(archives: dict[str, Path], name: str) -> Path:
+    return archives[name]
+
+
+def test_it_has_every_source_as_it_is_and_nothing_else(archive: Path, name: str) -> None:
     with zipfile.ZipFile(archive) as opened:
         contents = {name: opened.read(name) for name in opened.namelist()}
     contents.pop("__main__.py")
-    files = [each for each in (CLIENT / "proxyctl").rglob("*") if each.is_file()]
+    for each in [each for each in contents if ".dist-info/" in each]:
+        assert name == "proxyctl-clusters"
+        contents.pop(each)
+    packages = ["proxyctl"] if name == "proxyctl" else list(PACKAGES)
     assert contents == {
-        each.relative_to(CLIENT).as_posix(): each.read_bytes()
-        for each in files
-        if each.suffix != ".pyc"
+        each.relative_to(PACKAGES[package]).as_posix(): each.read_bytes()
+        for package in packages
+        for each in (PACKAGES[package] / package).rglob("*")
+        if each.is_file() and each.suffix != ".pyc"
     }
 
 
-def test_the_same_sources_give_the_same_bytes(archive: Path, tmp_path: Path) -> None:
+def test_the_same_sources_give_the_same_bytes(archive: Path, name: str, tmp_path: Path) -> None:
     copied = shutil.copytree(CLIENT, tmp_path / "elsewhere")
-    for path in copied.rglob("*"):
+    plugins = [shutil.copytree(each, tmp_path / "beside" / each.name) for each in PLUGINS[name]]
+    for path in tmp_path.rglob("*"):
         os.utime(path, (10**9, 10**9))
         path.chmod(0o700)
-    assert built(tmp_path / "again.pyz", copied).read_bytes() == archive.read_bytes()
+    assert built(tmp_path / "again.pyz", plugins, copied).read_bytes() == archive.read_bytes()
     assert list(tmp_path.glob("*.unfinished")) == []
 
 
-def test_make_client_says_what_it_is(tmp_path: Path) -> None:
-    shutil.copytree(CLIENT, tmp_path / "client")
+@pytest.mark.parametrize(
+    ("made", "file"), [("client", "proxyctl.pyz"), ("clusters", "proxyctl-clusters.pyz")]
+)
+def test_make_says_what_it_has_built(made: str, file: str, tmp_path: Path) -> None:
+    for folder in (CLIENT, CLUSTERS):
+        shutil.copytree(folder, tmp_path / folder.name)
     shutil.copy(ROOT / "Makefile", tmp_path)
-    make = ["make", "--no-print-directory", "client", f"PYTHON={sys.executable}"]
+    make = ["make", "--no-print-directory", made, f"PYTHON={sys.executable}"]
     done = run(make, tmp_path)
     assert done.returncode == 0, done.stderr
-    target = tmp_path / "dist" / "proxyctl.pyz"
-    assert done.stdout.startswith(f"dist/proxyctl.pyz: {target.stat().st_size} bytes, SHA-256 ")
+    target = tmp_path / "dist" / file
+    assert done.stdout.startswith(f"dist/{file}: {target.stat().st_size} bytes, SHA-256 ")
     started = run([target, "--version"], tmp_path)
     assert (started.stdout, started.stderr) == (f"proxyctl {__version__}\n", "")
 
@@ -137,10 +168,36 @@ def test_a_python_that_is_too_old_is_told_so(archive: Path, version: tuple[int, 
         assert len(done.stderr.splitlines()) == 1
 
 
-# What sensors read by where it is, and go without where it is not.
+def test_only_the_file_for_clusters_lends_one(archives: dict[str, Path], tmp_path: Path) -> None:
+    """The other file names the missing distribution, although it does not know its options."""
+    words = ("worker", "setup", "--folder", tmp_path, "--executor", "slurm", "--kube-nodes", "a=b")
+    for python in (sys.executable, *pythons(OLDEST)):
+        without = run([python, "-I", "-S", archives["proxyctl"], *words])
+        assert without.returncode == 2
+        assert without.stderr.endswith(
+            "error: argument --executor: the executor slurm is a part of proxyctl-clusters, which"
+            f" is not installed here; install proxyctl-clusters {__version__} beside proxyctl, or"
+            " run proxyctl-clusters.pyz of that version in its place\n"
+        )
+        lent = run(
+            [python, "-I", "-S", archives["proxyctl-clusters"], *words, "--api", "http://localhost"]
+        )
+        assert (lent.returncode, lent.stderr.split(":")[:2]) == (1, ["proxyctl", " Slurm"])
+        record = {"api": "http://localhost", "token": "t", "agreed_at": "today"}
+        sandbox = {"executor": "kubernetes", "kube_image": "python"}
+        (tmp_path / "worker.json").write_text(json.dumps({**record, "sandbox": sandbox}))
+        (tmp_path / "worker.json").chmod(0o600)
+        ran = run([python, "-I", "-S", archives["proxyctl"], "worker", "run", "--folder", tmp_path])
+        assert ran.returncode == 2
+        assert "/worker.json: sandbox.executor: the executor kubernetes is a part of" in ran.stderr
+        assert "kube_image" not in ran.stderr
+        (tmp_path / "worker.json").unlink()
+
+
+# Packages that sensors use where they are installed.
 EXTRAS = {
-    "proxyctl/worker/sensors/host.py": {"psutil"},
-    "proxyctl/worker/sensors/nvidia.py": {"pynvml"},
+    "client/proxyctl/worker/sensors/host.py": {"psutil"},
+    "client/proxyctl/worker/sensors/nvidia.py": {"pynvml"},
 }
 
 
@@ -164,22 +221,27 @@ def test_a_module_is_read_by_the_oldest_python_and_imports_its_library_alone(sou
         tree = ast.parse(source.read_text(), feature_version=OLDEST)
     finally:
         gc.enable()
-    extras = EXTRAS.get(source.relative_to(CLIENT).as_posix(), set())
-    assert imported(tree) <= sys.stdlib_module_names | {"proxyctl"} | extras
+    place = source.relative_to(ROOT).as_posix()
+    extras = EXTRAS.get(place, set())
+    own = {"proxyctl", place.split("/")[1]}  # a plug-in imports both
+    assert imported(tree) <= sys.stdlib_module_names | own | extras
     lines = source.read_text().splitlines()
     is_empty = not any(isinstance(each, ast.stmt) for each in tree.body[1:])
     assert is_empty or "from __future__ import annotations" in lines or source.stem == "__init__"
 
 
-def test_its_wheel_has_one_package_and_needs_none(tmp_path: Path) -> None:
-    copied = shutil.copytree(CLIENT, tmp_path / "client")
+@pytest.mark.parametrize(("package", "folder"), PACKAGES.items(), ids=PACKAGES)
+def test_its_wheel_has_one_package_and_needs_none(
+    package: str, folder: Path, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(folder, tmp_path / folder.name)
     offline = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     done = run([sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", tmp_path, copied])
     assert done.returncode == 0, done.stderr
-    [wheel] = tmp_path.glob("proxyctl-*-py3-none-any.whl")
+    [wheel] = tmp_path.glob(f"{package}-*-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
         [metadata] = [opened.read(each).decode() for each in names if each.endswith("/METADATA")]
-    assert {each.partition("/")[0].partition("-")[0] for each in names} == {"proxyctl"}
+    assert {each.partition("/")[0].partition("-")[0] for each in names} == {package}
     assert "\nRequires-Python: >=3.9\n" in metadata
     assert "Requires-Dist" not in metadata

@@ -452,7 +452,7 @@ def test_the_readme_names_every_command() -> None:
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_the_files_that_are_named_exist(name: str) -> None:
-    rooms = ("proxyd", "api", "market", "storage", "config", "client", "tests")
+    rooms = ("proxyd", "api", "market", "storage", "config", "client", "clusters", "tests")
     files = [str(path.relative_to(ROOT)) for room in rooms for path in (ROOT / room).rglob("*.py")]
     mentions = re.findall(r"`([\w/]+\.py)`", (ROOT / name).read_text())
     missing = [
@@ -465,7 +465,7 @@ def test_the_files_that_are_named_exist(name: str) -> None:
 
 def test_each_file_that_the_architecture_names_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    rooms = r"(?:proxyd|api|market|storage|config|client|tests|grafana)"
+    rooms = r"(?:proxyd|api|market|storage|config|client|clusters|tests|grafana)"
     paths = set(re.findall(rf"`({rooms}/[\w./-]+\.(?:py|js|json|toml))`", text))
     assert len(paths) > 80
     assert {path for path in paths if not (ROOT / path).is_file()} == set()

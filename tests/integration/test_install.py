@@ -40,10 +40,10 @@ def check_out(target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment without an index, where what the tests have can be imported, but proxyd."""
+    """An environment without an index, where what the tests have can be imported, but our own."""
     others = tmp_path_factory.mktemp("others")
     for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if "proxyd" not in path.name:
+        if "proxyd" not in path.name and "proxyctl" not in path.name:
             (others / path.name).symlink_to(path)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
     # The last three are there when `make test` runs this: the make within would be another's part.

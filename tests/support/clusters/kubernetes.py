@@ -29,7 +29,7 @@ from support.workers.registry import ImageParts
 
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 OTHERS = ("etcd", "containerd", "ctr", "runc", "ip")
-MANIFEST = ROOT / "client" / "kubernetes.yaml"
+MANIFEST = ROOT / "clusters" / "kubernetes.yaml"
 NAMESPACE = "proxyd"
 CLAIM = "shared"
 IMAGE = "localhost/proxyd-scripts:1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from proxyctl.worker.base import plugins
 from proxyctl.worker.base.record import GIGABYTE, WITHOUT_IMAGES
 from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
@@ -12,14 +13,9 @@ from proxyctl.worker.executors.containers.containers import Containers
 from proxyctl.worker.executors.containers.docker import Docker
 from proxyctl.worker.executors.containers.gvisor import Gvisor
 from proxyctl.worker.executors.containers.podman import Podman
-from proxyctl.worker.executors.kubernetes import kubernetes
-from proxyctl.worker.executors.kubernetes.kubernetes import Kubernetes
 from proxyctl.worker.executors.limits.base import scope_of
 from proxyctl.worker.executors.limits.choose import choose
 from proxyctl.worker.executors.limits.unbounded import Unbounded
-from proxyctl.worker.executors.slurm import slurm
-from proxyctl.worker.executors.slurm.slurm import Slurm
-from proxyctl.worker.executors.slurm.slurm_calls import SlurmError
 from proxyctl.worker.images.images import Images, Limits
 from proxyctl.worker.sensors import host
 
@@ -42,9 +38,8 @@ _ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
     "docker": Docker,
     "gvisor": lambda _: Gvisor(),
 }
-# Whole clusters, each of which is one device; nobody's is used because it happens to be there.
-CLUSTERS: Final = (Slurm.name, Kubernetes.name)
-_RUN_BOTH: Final = (Kubernetes.name,)  # what has an image, and what has none
+# Each lends a whole cluster as one device. An owner names it: `auto` never takes a cluster.
+CLUSTERS: Final = tuple(plugins.DISTRIBUTIONS)
 ALL: Final = (BWRAP, *_ENGINES, *CLUSTERS)
 
 
@@ -89,7 +84,7 @@ def usable(
                 continue
             executor = BwrapExecutor(limits, network, scope=scope)
         elif name in CLUSTERS:
-            executor = _cluster(name, folder, sandbox)
+            executor = plugins.find(name).make(folder, sandbox)
         else:
             engine = _ENGINES[name](folder)
             images = None
@@ -112,12 +107,6 @@ def usable(
     return executors, findings
 
 
-def _cluster(name: str, folder: Path, sandbox: Sandbox) -> Executor:
-    if name == Kubernetes.name:
-        return Kubernetes(folder, sandbox)
-    return Slurm(folder, limits=sandbox.limits)
-
-
 def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
     """Return the cores and the bytes of memory of what jobs run on.
 
@@ -130,12 +119,7 @@ def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
     """
     if sandbox.executor not in CLUSTERS:
         return host.cores(), host.memory_bytes()
-    if sandbox.executor == Kubernetes.name:
-        return kubernetes.capacity(sandbox, folder)
-    try:
-        return slurm.capacity()
-    except SlurmError as error:
-        raise TaskError("host", f"Slurm: {error}") from None
+    return plugins.find(sandbox.executor).capacity(folder, sandbox)
 
 
 def fetch_image(executor: Executor, name: str, patience: Patience) -> Image | None:
@@ -166,7 +150,13 @@ def executor_for(executors: Mapping[str, Executor], payload: Payload) -> Executo
         TaskError: there is none for it here.
     """
     for name, executor in executors.items():
-        if name in _RUN_BOTH or (name in _ENGINES) == bool(payload.image):
+        if _runs(name, has_image=bool(payload.image)):
             return executor
     wanted = f"the image {payload.image}" if payload.image else "a job without an image"
     raise TaskError("refused", f"nothing on this device can run {wanted}")
+
+
+def _runs(name: str, *, has_image: bool) -> bool:
+    if name in CLUSTERS:
+        return not has_image or plugins.find(name).runs_images
+    return (name in _ENGINES) == has_image

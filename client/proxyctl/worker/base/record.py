@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
 from proxyctl.status import InVainError
+from proxyctl.worker.base import plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
     from pathlib import Path
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 AGREE: Final = "run: proxyctl worker setup"
 NEW_TOKEN: Final = f"make a new one in your account, under devices, and {AGREE}"
 JOB_TYPES: Final = ("script", "docker", "training", "inference")
-WITHOUT_IMAGES: Final = ("script",)  # whoever lends this alone needs no engine
-EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor", "slurm", "kubernetes")
+WITHOUT_IMAGES: Final = ("script",)  # an owner who lends this alone needs no engine
+EXECUTORS: Final = ("auto", "bwrap", "podman", "docker", "gvisor", *plugins.DISTRIBUTIONS)
 LIMITS: Final = ("auto", "systemd", "cgroup2", "cgroup1")
 ALL_GPUS: Final = "all"
 GIGABYTE: Final = 1_000_000_000
@@ -100,13 +101,7 @@ class Sandbox:
             although they are not on the public internet.
         pull_gb_per_day: of images, as they are sent.
         cache_gb: of images that are kept, unpacked; no single one may have more.
-        kube_config: path of the file, in JSON, that says where the cluster is; "" in a pod of it.
-        kube_namespace: where jobs run; "" for the one that the file names.
-        kube_claim: name of the volume that has this agent's folder, and where it is here, like
-            `proxyd:/shared`.
-        kube_image: that scripts run on; it has python3 and bash.
-        kube_nodes: labels that a node must have to be given jobs, like `pool=strangers`.
-        kube_runtime: class of runtimes for jobs, like `gvisor`; "" for the cluster's own.
+        settings: that plug-ins have, by name, where they are not the default.
     """
 
     executor: str = "auto"
@@ -115,12 +110,7 @@ class Sandbox:
     registries: tuple[str, ...] = ()
     pull_gb_per_day: float = 50.0
     cache_gb: float = 100.0
-    kube_config: str = ""
-    kube_namespace: str = ""
-    kube_claim: str = ""
-    kube_image: str = ""
-    kube_nodes: tuple[str, ...] = ()
-    kube_runtime: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,7 +164,9 @@ def save(path: Path, consent: Consent) -> None:
     Raises:
         FileError: it cannot be written.
     """
-    files.write(path, asdict(consent), durable=True)
+    stored = asdict(consent)
+    stored["sandbox"].update(stored["sandbox"].pop("settings"))
+    files.write(path, stored, durable=True)
 
 
 def parts_of(stored: dict[str, Any]) -> dict[str, Any]:
@@ -199,17 +191,47 @@ def _part(kind: type, name: str, stored: object, problems: list[str]) -> object:
     if not isinstance(stored, dict):
         problems.append(f"{name}: must be an object")
         return kind()
-    known = {each.name for each in fields(kind)}
+    if kind is Sandbox:
+        return _sandbox(stored, problems)
+    return kind(**_checked(name, stored, _checks_of(kind, name), problems))
+
+
+def _sandbox(stored: dict[str, Any], problems: list[str]) -> Sandbox:
+    own = _checks_of(Sandbox, "sandbox")
+    # Earlier versions wrote the settings of Kubernetes into every record, empty mostly. Where the
+    # executor's plug-in is missing, its settings are no further mistakes.
+    is_missing = bool(plugins.problem(stored.get("executor")))
+    others = {
+        key: value
+        for key, value in stored.items()
+        if key not in own and value not in ("", [], ()) and not is_missing
+    }
+    values = {key: value for key, value in stored.items() if key in own}
+    checks = {each.name: each.check for each in plugins.settings().values()} if others else {}
+    return Sandbox(
+        **_checked("sandbox", values, own, problems),
+        settings=_checked("sandbox", others, {**own, **checks}, problems),
+    )
+
+
+def _checks_of(kind: type, name: str) -> dict[str, Check]:
+    known = [each.name for each in fields(kind) if each.name != "settings"]
+    return {each: _CHECKS[f"{name}.{each}"] for each in known}
+
+
+def _checked(
+    name: str, stored: dict[str, Any], checks: Mapping[str, Check], problems: list[str]
+) -> dict[str, Any]:
     values = {}
     for key, value in stored.items():
-        if key not in known:
-            problems.append(f"{name}.{key}: is not known; known are {', '.join(sorted(known))}")
+        if key not in checks:
+            problems.append(f"{name}.{key}: is not known; known are {', '.join(sorted(checks))}")
             continue
         try:
-            values[key] = _CHECKS[f"{name}.{key}"](value)
+            values[key] = checks[key](value)
         except ValueError as error:
             problems.append(f"{name}.{key}: {error}")
-    return kind(**values)
+    return values
 
 
 def _number(least: float, most: float) -> Check:
@@ -246,7 +268,17 @@ def _one_of(*words: str) -> Check:
     return check
 
 
-def _matching(pattern: str, words: str) -> Check:
+def _executor(value: object) -> str:
+    name = str(_one_of(*EXECUTORS)(value))
+    problem = plugins.problem(name)
+    if problem:
+        raise ValueError(problem)
+    return name
+
+
+def matching(pattern: str, words: str) -> Check:
+    """Return a check of a text by a pattern of all of it; other values raise the words."""
+
     def check(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise ValueError(words)
@@ -255,7 +287,9 @@ def _matching(pattern: str, words: str) -> Check:
     return check
 
 
-def _texts(is_valid: Callable[[str], object], words: str) -> Check:
+def texts(is_valid: Callable[[str], object], words: str) -> Check:
+    """Return a check of a list of valid texts; other values raise the words."""
+
     def check(value: object) -> tuple[str, ...]:
         is_list = isinstance(value, (list, tuple)) and len(value) <= _TEXTS_MAX
         if not is_list or not all(isinstance(each, str) and is_valid(each) for each in value):  # type: ignore[attr-defined]
@@ -277,48 +311,29 @@ def _is_within(hours: str, now: datetime) -> bool:
     return begin <= minute < end if begin <= end else minute >= begin or minute < end
 
 
-# As Kubernetes has it for most names; an empty one is not said.
-_KUBE_NAME: Final = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?"
-_KUBE_LABEL: Final = re.compile(
-    r"([a-z0-9.-]{1,200}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-    r"=([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
-)
 _PARTS: Final[dict[str, type]] = {"lend": Lend, "when": When, "sandbox": Sandbox}
 _CHECKS: Final[dict[str, Check]] = {
-    "lend.jobs": _texts(JOB_TYPES.__contains__, f"must be a list of {', '.join(JOB_TYPES)}"),
+    "lend.jobs": texts(JOB_TYPES.__contains__, f"must be a list of {', '.join(JOB_TYPES)}"),
     "lend.cores": _number(0.1, 10_000),
     "lend.ram_gb": _number(0.1, 1_000_000),
     "lend.disk_gb": _number(0.1, 1_000_000),
-    "lend.gpus": _texts(len, "must be a list of identifiers, or of `all`"),
+    "lend.gpus": texts(len, "must be a list of identifiers, or of `all`"),
     "lend.max_jobs": _whole(1, _JOBS_MAX),
     "lend.network": _one_of("none", "egress"),
     "lend.min_price_usd": _number(0, 1_000_000),
     "lend.ports_gb_per_day": _number(0, 1_000_000),
     "lend.ports_mbps": _number(0.1, 1_000_000),
-    "when.hours": _texts(
+    "when.hours": texts(
         _is_span, "must be a list of spans like 22:00-07:00, which begin and end at other times"
     ),
     "when.idle_minutes": _whole(0, 24 * 60),
     "when.on_battery": _flag,
     "when.cpu_temp_max": _whole(0, 150),
     "when.gpu_temp_max": _whole(0, 150),
-    "sandbox.executor": _one_of(*EXECUTORS),
+    "sandbox.executor": _executor,
     "sandbox.limits": _one_of(*LIMITS),
-    "sandbox.images": _texts(len, "must be a list of patterns like docker.io/library/*"),
-    "sandbox.registries": _texts(len, "must be a list of hosts like 192.168.1.5:5000"),
+    "sandbox.images": texts(len, "must be a list of patterns like docker.io/library/*"),
+    "sandbox.registries": texts(len, "must be a list of hosts like 192.168.1.5:5000"),
     "sandbox.pull_gb_per_day": _number(0, 1_000_000),
     "sandbox.cache_gb": _number(0, 1_000_000),
-    "sandbox.kube_config": _matching(r"(/.*)?", "must be a whole path, like /home/ada/kube.json"),
-    "sandbox.kube_namespace": _matching(_KUBE_NAME, "must be the name of a namespace"),
-    "sandbox.kube_claim": _matching(
-        r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?:/.*)?",
-        "must be the name of a claim and where it is here, like proxyd:/shared",
-    ),
-    "sandbox.kube_image": _matching(
-        r"([A-Za-z0-9][A-Za-z0-9._/:@-]{0,499})?", "must be the name of an image"
-    ),
-    "sandbox.kube_nodes": _texts(
-        _KUBE_LABEL.fullmatch, "must be a list of labels of nodes like pool=strangers"
-    ),
-    "sandbox.kube_runtime": _matching(_KUBE_NAME, "must be the name of a class of runtimes"),
 }

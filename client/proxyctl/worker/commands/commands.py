@@ -16,7 +16,7 @@ from proxyctl.status import DONE, FAILED, IN_VAIN
 from proxyctl.tokens import TOKEN_VARIABLE, TokenError, read_token
 from proxyctl.words import plain_line
 from proxyctl.worker.attempt.supervisors import is_running
-from proxyctl.worker.base import lock, names, record
+from proxyctl.worker.base import lock, names, plugins, record
 from proxyctl.worker.base.private import require_private
 from proxyctl.worker.base.states import HANDED_OVER
 from proxyctl.worker.commands import setup
@@ -137,7 +137,7 @@ def _work(folder: Path, *, drains: int) -> End:
     logging.basicConfig(level=logging.INFO, handlers=[shown])
     folder = folder.expanduser().absolute()
     consent = record.load(folder / names.CONSENT)
-    if consent.sandbox.executor != "kubernetes":  # on a volume of a cluster there are no such users
+    if plugins.needs_private_folder(consent.sandbox.executor):
         require_private(folder)
     held = lock.Lock(folder)
     try:

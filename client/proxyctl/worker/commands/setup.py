@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -11,7 +12,7 @@ from proxyctl import files
 from proxyctl.api import api_address
 from proxyctl.words import OwnerError
 from proxyctl.worker.attempt import sandboxes
-from proxyctl.worker.base import lock, names, record
+from proxyctl.worker.base import lock, names, plugins, record
 from proxyctl.worker.base.link import Link, LinkError, RefusedError
 from proxyctl.worker.base.record import (
     ALL_GPUS,
@@ -27,7 +28,6 @@ from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.sensors import host, nvidia
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
@@ -58,9 +58,9 @@ class NoConsentError(OwnerError):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what may be agreed to; what is not given stays as it was agreed before."""
+    """Add the options of the agreement; an option that is not given keeps its value of before."""
     parser.add_argument("--api", metavar="URL", help="of the marketplace; needed the first time")
-    for part, name, kind, words in _OPTIONS:
+    for part, name, kind, words in _options():
         option = f"--{name.replace('_', '-')}"
         if kind is bool:
             parser.add_argument(option, dest=f"{part}.{name}", choices=("yes", "no"), help=words)
@@ -69,9 +69,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                 option, dest=f"{part}.{name}", action="append", metavar="WORD", help=words
             )
         else:
+            # Fails before the parser refuses an option of a missing plug-in, and with more words.
+            read = _executor if (part, name) == ("sandbox", "executor") else kind
             parser.add_argument(
-                option, dest=f"{part}.{name}", type=kind, metavar=name.upper(), help=words
+                option, dest=f"{part}.{name}", type=read, metavar=name.upper(), help=words
             )
+
+
+def _executor(name: str) -> str:
+    problem = plugins.problem(name)
+    if problem:
+        raise argparse.ArgumentTypeError(problem)
+    return name
 
 
 def agree(
@@ -238,19 +247,19 @@ def _not_on_clusters(lend: Lend) -> list[str]:
 
 
 def _wanted(path: Path, arguments: argparse.Namespace) -> tuple[Lend, When, Sandbox]:
-    """Return what was agreed to before, with what the command line changes."""
-    stored = files.read(path)
+    """Return the agreement of before, with the changes of the command line."""
+    stored, options = files.read(path), _options()
     parts = {name: dict((stored or {}).get(name) or {}) for name in ("lend", "when", "sandbox")}
     if stored is None:
         named = {
             name: getattr(arguments, f"{part}.{name}", None)
-            for part, name, _, _ in _OPTIONS
+            for part, name, _, _ in options
             if part == "sandbox"
         }
         given = {name: value for name, value in named.items() if value is not None}
         sandbox = record.parts_of({"sandbox": given})["sandbox"]
         parts["lend"] = _suggested(path.parent, sandbox)
-    for part, name, kind, _ in _OPTIONS:
+    for part, name, kind, _ in options:
         value = getattr(arguments, f"{part}.{name}", None)
         if value is not None:
             if (part, name, value) == ("when", "hours", [ALWAYS]):
@@ -335,21 +344,19 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("when", "on_battery", bool, "work while nothing charges the device; no"),
     ("when", "cpu_temp_max", int, "in degrees Celsius; 90"),
     ("when", "gpu_temp_max", int, "in degrees Celsius; 87"),
-    ("sandbox", "executor", str, "auto, bwrap, podman, docker, gvisor, slurm or kubernetes"),
+    ("sandbox", "executor", str, ", ".join(record.EXECUTORS)),
     ("sandbox", "limits", str, "auto, systemd, cgroup2 or cgroup1"),
     ("sandbox", "images", list, "pattern of the images that may be run; may be repeated"),
     ("sandbox", "registries", list, "host of a registry that is not public; may be repeated"),
     ("sandbox", "pull_gb_per_day", float, "of images, as they are sent; 50"),
     ("sandbox", "cache_gb", float, "of images that are kept, unpacked; 100"),
-    ("sandbox", "kube_config", str, "path of a kubeconfig in JSON; without one, the pod's own"),
-    ("sandbox", "kube_namespace", str, "where jobs run in the cluster"),
-    ("sandbox", "kube_claim", str, "claim of the agent's folder, like proxyd:/where/it/is/here"),
-    ("sandbox", "kube_image", str, "that scripts run on, with python3 and bash"),
-    (
-        "sandbox",
-        "kube_nodes",
-        list,
-        "label of nodes for jobs, like pool=strangers; may be repeated",
-    ),
-    ("sandbox", "kube_runtime", str, "class of runtimes for jobs, like gvisor"),
 )
+
+
+def _options() -> tuple[tuple[str, str, type, str], ...]:
+    """Return all options: part of the record, name, type and words for the list of options."""
+    others = plugins.settings().values()
+    return (
+        *_OPTIONS,
+        *(("sandbox", each.name, list if each.is_list else str, each.words) for each in others),
+    )

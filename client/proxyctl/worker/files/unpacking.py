@@ -248,7 +248,7 @@ def _capabilities() -> int:
 def _started(request: str, archive: int, folder: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start the process, and end it afterwards."""
     process = subprocess.Popen(  # noqa: S603 - our own program
-        [*python("files.unpacker"), request],
+        [*python("proxyctl.worker.files.unpacker"), request],
         stdin=archive,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,10 +1,12 @@
 import json
+import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from proxyctl.worker.base import record
+from proxyctl.worker.base import plugins, record
 from proxyctl.worker.base.record import Consent, ConsentError, Lend, Sandbox, When
 
 
@@ -32,6 +34,35 @@ def test_what_was_agreed_to_is_read_as_it_was_written(path: Path) -> None:
     assert record.load(path) == consent
     assert path.stat().st_mode & 0o777 == 0o600
     assert "secret" not in repr(consent)
+
+
+@pytest.fixture
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No plug-in is installed."""
+    monkeypatch.setattr(sys, "path", [])
+    plugins.find.cache_clear()
+    yield
+    plugins.find.cache_clear()
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_record_for_a_plug_in_that_is_missing_names_it_and_nothing_else(path: Path) -> None:
+    write(path, sandbox={"executor": "kubernetes", "kube_image": "python:3.12"})
+    with pytest.raises(ConsentError) as caught:
+        record.load(path)
+    said = str(caught.value)
+    assert "sandbox.executor: the executor kubernetes is a part of proxyctl-clusters, which" in said
+    assert "kube_image" not in said
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_record_of_before_there_were_plug_ins_is_read_without_one(path: Path) -> None:
+    empty = {"kube_config": "", "kube_claim": "", "kube_nodes": []}
+    write(path, sandbox={"executor": "bwrap", **empty})
+    assert record.load(path).sandbox == Sandbox(executor="bwrap")
+    write(path, sandbox={"executor": "bwrap", **empty, "kube_image": "python:3.12"})
+    with pytest.raises(ConsentError, match=r"sandbox\.kube_image: is not known"):
+        record.load(path)
 
 
 def test_everything_that_is_wrong_is_named_at_once(path: Path) -> None:

@@ -121,7 +121,11 @@ def test_setup_asks_once_for_the_same_where_the_owner_wants_that(agent: WorkerAg
     assert other.returncode == 1
     assert "Type yes" in other.stdout
     assert record.load(agent.folder / names.CONSENT) == before
-    # The words name no runtime of a cluster here; it is agreed to all the same.
+    # The words name no images here, but the agreement has a bound for images.
+    kept = agent.command("setup", "--unless-agreed", "--cache-gb", "7", typed="no\n")
+    assert kept.returncode == 1
+    assert "Type yes" in kept.stdout
+    # The words do not name the settings of a plug-in either.
     hardened = agent.command("setup", "--unless-agreed", "--kube-runtime", "gvisor", typed="no\n")
     assert hardened.returncode == 1
     assert "Type yes" in hardened.stdout

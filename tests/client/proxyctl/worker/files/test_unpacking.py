@@ -210,7 +210,7 @@ def test_a_process_that_a_signal_from_outside_has_ended_is_started_again(
 ) -> None:
     programs = [
         (sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"),
-        python("files.unpacker"),
+        python("proxyctl.worker.files.unpacker"),
     ]
     monkeypatch.setattr(unpacking, "python", lambda _: programs.pop(0))
     assert unpacked(tmp_path, ORDINARY) == 2 * len(b"content")

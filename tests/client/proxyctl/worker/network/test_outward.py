@@ -192,9 +192,17 @@ def test_connections_for_strangers_are_made_in_one_place() -> None:
         "files/web.py",  # sockets of `outward.py` alone, which the next test holds
         "images/registry.py",  # the same
         "base/link.py",  # the API
-        "executors/kubernetes/kube_api.py",  # the owner's cluster
-        "executors/kubernetes/kube_trial.py",  # runs inside a pod, to try its walls
         "executors/bwrap/netns.py",  # into a job, from inside its namespace
+    }
+    clusters = ROOT / "clusters" / "proxyctl_clusters"
+    found = {
+        path.relative_to(clusters).as_posix()
+        for path in clusters.rglob("*.py")
+        if opens.search(path.read_text("utf-8"))
+    }
+    assert found == {
+        "kubernetes/kube_api.py",  # the owner's cluster
+        "kubernetes/kube_trial.py",  # runs inside a pod, to try its walls
     }
 
 

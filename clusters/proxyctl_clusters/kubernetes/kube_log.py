@@ -8,8 +8,8 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from proxyctl.worker.executors.kubernetes import kube_objects as objects
-from proxyctl.worker.executors.kubernetes.kube_api import KubeError, Opened
+from proxyctl_clusters.kubernetes import kube_objects as objects
+from proxyctl_clusters.kubernetes.kube_api import KubeError, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping

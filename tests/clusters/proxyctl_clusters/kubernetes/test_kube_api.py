@@ -1,4 +1,4 @@
-"""proxyctl.worker.executors.kubernetes.kube_api: kubeconfigs, and a server that is not what it
+"""proxyctl_clusters.kubernetes.kube_api: kubeconfigs, and a server that is not what it
 should be."""
 
 import base64
@@ -14,8 +14,8 @@ import pytest
 from support.base.ports import closed_port
 from support.targets.tls import make_certificate
 
-from proxyctl.worker.executors.kubernetes import kube_api
-from proxyctl.worker.executors.kubernetes.kube_api import KubeApi, KubeError, Opened, read_access
+from proxyctl_clusters.kubernetes import kube_api
+from proxyctl_clusters.kubernetes.kube_api import KubeApi, KubeError, Opened, read_access
 
 TOKEN = "a token of the agent"
 CHUNKED = b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"

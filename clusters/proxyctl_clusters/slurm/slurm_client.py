@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.worker.attempt.supervisor import write
 from proxyctl.worker.base import names
-from proxyctl.worker.executors.slurm import slurm_calls
-from proxyctl.worker.executors.slurm.slurm import GO, LOST, OVER_FILE, RUN
-from proxyctl.worker.executors.slurm.slurm_calls import OVER, SlurmError
+from proxyctl_clusters.slurm import slurm_calls
+from proxyctl_clusters.slurm.slurm import GO, LOST, OVER_FILE, RUN
+from proxyctl_clusters.slurm.slurm_calls import OVER, SlurmError
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -1,4 +1,4 @@
-"""proxyctl.worker.executors.kubernetes.kube_objects: what a cluster is asked for, and what it
+"""proxyctl_clusters.kubernetes.kube_objects: what a cluster is asked for, and what it
 answers."""
 
 import platform
@@ -13,10 +13,10 @@ from support.base.waiting import until_true
 
 from proxyctl.worker.executors.base.base import Bounds, Task, TaskError
 from proxyctl.worker.executors.bwrap import machine_code
-from proxyctl.worker.executors.kubernetes import kube_objects as objects
-from proxyctl.worker.executors.kubernetes import kube_trial
-from proxyctl.worker.executors.kubernetes.kube_objects import End, Named, Place
-from proxyctl.worker.executors.kubernetes.kubernetes import _GATE
+from proxyctl_clusters.kubernetes import kube_objects as objects
+from proxyctl_clusters.kubernetes import kube_trial
+from proxyctl_clusters.kubernetes.kube_objects import End, Named, Place
+from proxyctl_clusters.kubernetes.kubernetes import _GATE
 
 BOUNDS = Bounds(1.5, 512 << 20, 1 << 30, 64, 60)
 TASK = Task(

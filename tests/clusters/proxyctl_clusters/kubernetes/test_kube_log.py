@@ -1,4 +1,4 @@
-"""proxyctl.worker.clusters.kube_log: each byte of a log once, whatever happens on its way."""
+"""proxyctl_clusters.kubernetes.kube_log: each byte of a log once, after any failure."""
 
 import os
 from collections.abc import Generator, Iterator, Mapping
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 from support.base.waiting import until_true
 
-from proxyctl.worker.clusters.kube_log import MISSING, LogFollower
-from proxyctl.worker.executors.kubernetes.kube_api import KubeError, Opened
+from proxyctl_clusters.kubernetes.kube_api import KubeError, Opened
+from proxyctl_clusters.kubernetes.kube_log import MISSING, LogFollower
 
 
 @dataclass

@@ -37,18 +37,19 @@ from proxyctl.worker.executors.base.base import (
 )
 from proxyctl.worker.executors.base.ownership import give_away
 from proxyctl.worker.executors.bwrap import machine_code
-from proxyctl.worker.executors.kubernetes import kube_objects as objects
-from proxyctl.worker.executors.kubernetes import kube_trial
-from proxyctl.worker.executors.kubernetes.kube_api import EXPORT, KubeApi, KubeError, read_access
-from proxyctl.worker.executors.kubernetes.kube_objects import EXCHANGE, Named, Node, Place
 from proxyctl.worker.executors.limits.base import require_sane, scope_of
+from proxyctl_clusters.kubernetes import kube_objects as objects
+from proxyctl_clusters.kubernetes import kube_trial
+from proxyctl_clusters.kubernetes.kube_api import EXPORT, KubeApi, KubeError, read_access
+from proxyctl_clusters.kubernetes.kube_objects import EXCHANGE, Named, Node, Place
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    from proxyctl.worker.base.record import Sandbox
+    from proxyctl_clusters.kubernetes.kube_settings import Settings
 
+_CLIENT: Final = "proxyctl_clusters.kubernetes.kube_client"
 POD: Final = "pod.json"  # in the exchange: which pod may begin, and how it is reached
 OVER_FILE: Final = "over.json"  # the last words of `kube_client`
 
@@ -81,18 +82,18 @@ class Kubernetes:
 
     Args:
         folder: of the agent, on a volume that pods have, too.
-        sandbox: what its owner says of the cluster.
+        settings: what its owner says of the cluster.
         queue_seconds: after which a job that has no node is given back.
     """
 
     name = "kubernetes"
 
     def __init__(
-        self, folder: Path, sandbox: Sandbox, *, queue_seconds: float = _QUEUE_SECONDS
+        self, folder: Path, settings: Settings, *, queue_seconds: float = _QUEUE_SECONDS
     ) -> None:
         self._folder = folder
         self._scope = scope_of(folder)
-        self._sandbox = sandbox
+        self._settings = settings
         self._queue_seconds = queue_seconds
         self._known: KubeApi | None = None
 
@@ -122,14 +123,14 @@ class Kubernetes:
 
     def prepare(self, task: Task) -> Launch:
         """Have a pod wait at its gate, and return what opens that."""
-        task = replace(task, image=task.image or self._sandbox.kube_image)
+        task = replace(task, image=task.image or self._settings.image)
         objects.require_possible(task)
         require_sane(task.bounds)
         named = self._named(task.attempt_id, task.folder)
         self.clean(task.attempt_id)
         try:
             self._require_node(task)
-            pod = self._make(task, named, pulls=task.image != self._sandbox.kube_image)
+            pod = self._make(task, named, pulls=task.image != self._settings.image)
         except (KubeError, TaskError) as error:
             with suppress(TaskError):  # of the two, the first says more
                 self.clean(task.attempt_id)
@@ -140,7 +141,7 @@ class Kubernetes:
         if digest:
             files.write(task.folder / names.IMAGE, {"digest": digest})
         return Launch(
-            argv=(*python("kube_client"), str(task.folder / EXCHANGE)),
+            argv=(*python(_CLIENT), str(task.folder / EXCHANGE)),
             env={
                 name: value for name, value in os.environ.items() if name.startswith("KUBERNETES_")
             },
@@ -214,24 +215,24 @@ class Kubernetes:
 
     def _api(self) -> KubeApi:
         if self._known is None:
-            self._known = KubeApi(read_access(self._sandbox.kube_config))
+            self._known = KubeApi(read_access(self._settings.config))
         return self._known
 
     def _path(self, kind: str, name: str = "") -> str:
         return path_of(self._namespace(), kind, name)
 
     def _namespace(self) -> str:
-        return self._sandbox.kube_namespace or self._api().access.namespace
+        return self._settings.namespace or self._api().access.namespace
 
     def _place(self) -> Place:
-        return place_of(self._sandbox, self._namespace(), self._folder)
+        return place_of(self._settings, self._namespace(), self._folder)
 
     def _named(self, attempt_id: str, folder: Path | None = None) -> Named:
         return Named(self._scope, attempt_id, self._below_claim(folder) if folder else "")
 
     def _below_claim(self, folder: Path) -> str:
         """Return where a folder is, seen from the top of the claim."""
-        _, top = claim_of(self._sandbox)
+        _, top = claim_of(self._settings)
         try:
             return str(folder.absolute().relative_to(top)).removeprefix(".")
         except ValueError:
@@ -265,7 +266,7 @@ class Kubernetes:
         api.post(self._path("secrets"), objects.secret_of(task, named, job))
         pod = self._await_gate(named)
         told = {
-            "config": self._sandbox.kube_config,
+            "config": self._settings.config,
             "namespace": place.namespace,
             "name": pod["metadata"]["name"],
             "uid": pod["metadata"]["uid"],
@@ -369,7 +370,7 @@ class Kubernetes:
         return kube_trial.findings_of(denied, nodes, claim, self._place())
 
     def _claim_path(self) -> str:
-        return self._path("persistentvolumeclaims", claim_of(self._sandbox)[0])
+        return self._path("persistentvolumeclaims", claim_of(self._settings)[0])
 
     def _try_one(self) -> list[Finding]:
         """Have a pod look for itself what it has; it is no attempt, so nobody ends it as one."""
@@ -377,7 +378,7 @@ class Kubernetes:
         folder = self._folder / attempt_id
         named = Named(f"{self._scope}-check", attempt_id, self._below_claim(folder))
         access = self._api().access
-        task = kube_trial.task(attempt_id, folder, self._sandbox.kube_image, access)
+        task = kube_trial.task(attempt_id, folder, self._settings.image, access)
         try:
             for each in (WORK, INPUTS):
                 (folder / each).mkdir(mode=0o700, parents=True)
@@ -436,47 +437,47 @@ def ask_to_end(api: KubeApi, path: str, uid: str, grace_s: float) -> None:
             raise
 
 
-def claim_of(sandbox: Sandbox) -> tuple[str, Path]:
+def claim_of(settings: Settings) -> tuple[str, Path]:
     """Return the name of the claim, and where its volume is here.
 
     Raises:
         TaskError: the owner has not said so.
     """
-    name, _, top = sandbox.kube_claim.partition(":")
+    name, _, top = settings.claim.partition(":")
     if not name or not top.startswith("/"):
         raise TaskError("refused", "no claim is named: --kube-claim NAME:/where/it/is/here")
     return name, Path(top)
 
 
-def place_of(sandbox: Sandbox, namespace: str, folder: Path) -> Place:
+def place_of(settings: Settings, namespace: str, folder: Path) -> Place:
     """Return where jobs run.
 
     Raises:
         TaskError: the owner has not said enough, or this machine is of a kind that nobody knows.
     """
-    name, top = claim_of(sandbox)
+    name, top = claim_of(settings)
     arch = _ARCHITECTURES.get(platform.machine())
     if arch is None:
         message = f"nothing is known of processors of the kind {platform.machine()}"
         raise TaskError("refused", message)
-    if not sandbox.kube_image:
+    if not settings.image:
         raise TaskError("refused", "no image for scripts is named: --kube-image")
     if top not in (folder.absolute(), *folder.absolute().parents):
         raise TaskError("refused", f"{folder} is not below {top}, where the claim is")
     user = os.geteuid() or _JOB
-    labels = dict(each.split("=", 1) for each in sandbox.kube_nodes)
-    return Place(namespace, name, arch, user, labels, sandbox.kube_runtime)
+    labels = dict(each.split("=", 1) for each in settings.nodes)
+    return Place(namespace, name, arch, user, labels, settings.runtime)
 
 
-def capacity(sandbox: Sandbox, folder: Path) -> tuple[int, int]:
+def capacity(folder: Path, settings: Settings) -> tuple[int, int]:
     """Return the cores and the bytes of memory of all nodes that take jobs together.
 
     Raises:
         TaskError: the cluster does not answer, or nobody has said enough of it.
     """
     try:
-        api = KubeApi(read_access(sandbox.kube_config))
-        place = place_of(sandbox, sandbox.kube_namespace or api.access.namespace, folder)
+        api = KubeApi(read_access(settings.config))
+        place = place_of(settings, settings.namespace or api.access.namespace, folder)
         nodes = objects.nodes_of(api.items("/api/v1/nodes"), place)
     except KubeError as error:
         raise TaskError("host", f"Kubernetes: {error}") from None

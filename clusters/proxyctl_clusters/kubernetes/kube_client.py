@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 from proxyctl import files
 from proxyctl.worker.attempt.supervisor import write
 from proxyctl.worker.base import names
-from proxyctl.worker.clusters.kube_log import LogFollower
-from proxyctl.worker.executors.kubernetes import kube_objects as objects
-from proxyctl.worker.executors.kubernetes.kube_api import KubeApi, KubeError, read_access
-from proxyctl.worker.executors.kubernetes.kube_objects import End
-from proxyctl.worker.executors.kubernetes.kubernetes import OVER_FILE, POD, ask_to_end
+from proxyctl_clusters.kubernetes import kube_objects as objects
+from proxyctl_clusters.kubernetes.kube_api import KubeApi, KubeError, read_access
+from proxyctl_clusters.kubernetes.kube_log import LogFollower
+from proxyctl_clusters.kubernetes.kube_objects import End
+from proxyctl_clusters.kubernetes.kubernetes import OVER_FILE, POD, ask_to_end
 
 if TYPE_CHECKING:
     from types import FrameType

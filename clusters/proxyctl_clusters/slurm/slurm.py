@@ -30,8 +30,8 @@ from proxyctl.worker.executors.base.base import (
     names_no_program,
 )
 from proxyctl.worker.executors.limits.base import scope_of
-from proxyctl.worker.executors.slurm import slurm_calls
-from proxyctl.worker.executors.slurm.slurm_calls import (
+from proxyctl_clusters.slurm import slurm_calls
+from proxyctl_clusters.slurm.slurm_calls import (
     OUT_OF_MEMORY,
     OVER,
     PENDING,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+_CLIENT: Final = "proxyctl_clusters.slurm.slurm_client"
+_NODE: Final = "proxyctl_clusters.slurm.slurm_node"
 EXCHANGE: Final = "slurm"  # in the attempt's folder; no job sees it
 # In there, in the order in which they are written.
 TASK: Final = "task.json"  # what the node is to make ready, with the job's secrets
@@ -123,7 +125,7 @@ class Slurm:
                 self.clean(task.attempt_id)
             raise
         return Launch(
-            argv=(*python("slurm_client"), str(exchange), name),
+            argv=(*python(_CLIENT), str(exchange), name),
             env=slurm_calls.environment(),
             disk_bytes=task.bounds.disk_bytes,
         )
@@ -292,7 +294,7 @@ class Slurm:
 
 def script_of(exchange: Path) -> str:
     """Return the script that Slurm runs."""
-    words = (*python("slurm_node"), str(exchange))
+    words = (*python(_NODE), str(exchange))
     return "#!/bin/sh\nexec " + " ".join(_quoted(each) for each in words) + "\n"
 
 
@@ -300,9 +302,12 @@ def capacity() -> tuple[int, int]:
     """Return the cores and the bytes of memory of all nodes together.
 
     Raises:
-        SlurmError: the controller does not answer.
+        TaskError: the controller does not answer.
     """
-    nodes = slurm_calls.nodes()
+    try:
+        nodes = slurm_calls.nodes()
+    except SlurmError as error:
+        raise TaskError("host", f"Slurm: {error}") from None
     return sum(each.cores for each in nodes), sum(each.memory_bytes for each in nodes)
 
 

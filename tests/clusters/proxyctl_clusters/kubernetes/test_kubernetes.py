@@ -1,4 +1,4 @@
-"""proxyctl.worker.executors.kubernetes.kubernetes: jobs in a real Kubernetes, by the whole
+"""proxyctl_clusters.kubernetes.kubernetes: jobs in a real Kubernetes, by the whole
 agent."""
 
 import json
@@ -27,8 +27,10 @@ from proxyctl.worker.attempt import sandboxes
 from proxyctl.worker.base import names, record
 from proxyctl.worker.base.record import Lend, Sandbox
 from proxyctl.worker.executors.base.base import Bounds, Task, TaskError
-from proxyctl.worker.executors.kubernetes.kube_objects import EXCHANGE
-from proxyctl.worker.executors.kubernetes.kubernetes import Kubernetes
+from proxyctl_clusters.kubernetes import kube_settings
+from proxyctl_clusters.kubernetes.kube_objects import EXCHANGE
+from proxyctl_clusters.kubernetes.kube_settings import Settings
+from proxyctl_clusters.kubernetes.kubernetes import Kubernetes
 
 PROBE = Path(battery.__file__).with_name("probe.py")
 OWN_SECRET = "secret-of-a-buyer-55ab"
@@ -94,12 +96,16 @@ def market() -> Iterator[WorkerMarket]:
 
 
 def sandbox_of(cluster: Cluster) -> Sandbox:
-    return Sandbox(
-        executor="kubernetes",
-        kube_config=str(cluster.folder / "kube.json"),
-        kube_claim=f"{CLAIM}:{cluster.shared}",
-        kube_image=IMAGE,
-    )
+    settings = {
+        "kube_config": str(cluster.folder / "kube.json"),
+        "kube_claim": f"{CLAIM}:{cluster.shared}",
+        "kube_image": IMAGE,
+    }
+    return Sandbox(executor="kubernetes", settings=settings)
+
+
+def settings_of(cluster: Cluster) -> Settings:
+    return kube_settings.settings_of(sandbox_of(cluster))
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +320,7 @@ def test_an_api_server_that_is_away_costs_no_result_and_no_line(
 def test_while_the_api_server_is_away_nobody_takes_that_for_nothing_runs(
     agent: WorkerAgent, market: WorkerMarket, cluster: Cluster
 ) -> None:
-    executor = Kubernetes(agent.folder, sandbox_of(cluster))
+    executor = Kubernetes(agent.folder, settings_of(cluster))
     assert executor.running() == set()
     cluster.stop("kube-apiserver")
     try:
@@ -331,7 +337,7 @@ def test_while_the_api_server_is_away_nobody_takes_that_for_nothing_runs(
 def test_an_image_that_is_not_to_be_had_is_no_fault_of_the_device(
     agent: WorkerAgent, market: WorkerMarket, cluster: Cluster
 ) -> None:
-    executor = Kubernetes(cluster.shared / "agent-2", sandbox_of(cluster))
+    executor = Kubernetes(cluster.shared / "agent-2", settings_of(cluster))
     folder = cluster.shared / "agent-2" / names.ATTEMPTS / "job-1"
     for each in ("work", "inputs"):
         (folder / each).mkdir(parents=True)
@@ -344,7 +350,7 @@ def test_an_image_that_is_not_to_be_had_is_no_fault_of_the_device(
 
 
 def test_what_a_cluster_cannot_do_is_refused(cluster: Cluster) -> None:
-    executor = Kubernetes(cluster.shared / "agent-3", sandbox_of(cluster))
+    executor = Kubernetes(cluster.shared / "agent-3", settings_of(cluster))
     folder = cluster.shared / "agent-3" / names.ATTEMPTS / "job-1"
     plain = Task("job-1", folder, "script", ("true",), BOUNDS)
     for change, words in (
@@ -362,7 +368,7 @@ def test_a_job_for_which_there_is_no_room_is_given_back(
     agent: WorkerAgent, cluster: Cluster
 ) -> None:
     node = f"/api/v1/nodes/{NODE}"
-    executor = Kubernetes(cluster.shared / "agent-4", sandbox_of(cluster), queue_seconds=1)
+    executor = Kubernetes(cluster.shared / "agent-4", settings_of(cluster), queue_seconds=1)
     folder = cluster.shared / "agent-4" / names.ATTEMPTS / "job-1"
     for each in ("work", "inputs"):
         (folder / each).mkdir(parents=True)
@@ -407,7 +413,7 @@ def test_a_network_that_keeps_to_no_rule_is_found_out(cluster: Cluster) -> None:
     try:
         folder = cluster.shared / "agent-5"
         folder.mkdir()
-        findings = {each.id: each for each in Kubernetes(folder, sandbox_of(cluster)).check()}
+        findings = {each.id: each for each in Kubernetes(folder, settings_of(cluster)).check()}
     finally:
         cluster.set_network(WALLED)
     network = findings["kubernetes-network"]
@@ -431,8 +437,8 @@ def test_an_agent_without_rights_is_told_which(cluster: Cluster) -> None:
     config = cluster.folder / "nobody.json"
     config.write_text(json.dumps(cluster.config(cluster.token_of("nobody-token"))))
     config.chmod(0o600)
-    sandbox = replace(sandbox_of(cluster), kube_config=str(config))
-    findings = {each.id: each for each in Kubernetes(cluster.shared / "agent-6", sandbox).check()}
+    settings = replace(settings_of(cluster), config=str(config))
+    findings = {each.id: each for each in Kubernetes(cluster.shared / "agent-6", settings).check()}
     rights = findings["kubernetes-rights"]
     assert not rights.is_met
     assert "create jobs" in rights.actual

@@ -21,8 +21,8 @@ from proxyctl.worker.base import names
 from proxyctl.worker.executors.base.base import WORK, Bounds, Finding, Task, TaskError
 from proxyctl.worker.executors.bwrap.bwrap import BwrapExecutor
 from proxyctl.worker.executors.limits.choose import choose
-from proxyctl.worker.executors.limits.slurm import SlurmGroups
-from proxyctl.worker.executors.slurm.slurm import GO, GO_SECONDS, OVER_FILE, READY, RUN, TASK
+from proxyctl_clusters.slurm.slurm import GO, GO_SECONDS, OVER_FILE, READY, RUN, TASK
+from proxyctl_clusters.slurm.slurm_groups import SlurmGroups
 
 if TYPE_CHECKING:
     from proxyctl.worker.executors.base.base import Launch

@@ -1,4 +1,4 @@
-"""proxyctl.worker.executors.slurm.slurm: jobs on a node of a real Slurm, by the whole agent."""
+"""proxyctl_clusters.slurm.slurm: jobs on a node of a real Slurm, by the whole agent."""
 
 import json
 import os
@@ -28,9 +28,9 @@ from proxyctl.worker.attempt.endings import report_of
 from proxyctl.worker.base import names, record
 from proxyctl.worker.base.record import Lend, Sandbox
 from proxyctl.worker.executors.base.base import Bounds, Ending, Task, TaskError
-from proxyctl.worker.executors.limits.slurm import SlurmGroups
-from proxyctl.worker.executors.slurm.slurm import EXCHANGE, OVER_FILE, RUN, Slurm
-from proxyctl.worker.executors.slurm.slurm_calls import Node, parse_nodes
+from proxyctl_clusters.slurm.slurm import EXCHANGE, OVER_FILE, RUN, Slurm
+from proxyctl_clusters.slurm.slurm_calls import Node, parse_nodes
+from proxyctl_clusters.slurm.slurm_groups import SlurmGroups
 
 OWN_SECRET = "secret-of-a-buyer-55ab"
 WAITS = """

@@ -10,15 +10,15 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.worker.executors.base.base import Bounds, Finding, Task
-from proxyctl.worker.executors.kubernetes import kube_objects as objects
-from proxyctl.worker.executors.kubernetes.kube_api import KubeError, Opened
+from proxyctl_clusters.kubernetes import kube_objects as objects
+from proxyctl_clusters.kubernetes.kube_api import KubeError, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from proxyctl.worker.executors.kubernetes.kube_api import Access, KubeApi
-    from proxyctl.worker.executors.kubernetes.kube_objects import Node, Place
+    from proxyctl_clusters.kubernetes.kube_api import Access, KubeApi
+    from proxyctl_clusters.kubernetes.kube_objects import Node, Place
 
 TOLD: Final = "told.json"  # in the folder of the pod on trial
 SECONDS: Final = 120.0  # from the word to its end
