@@ -18,7 +18,6 @@ from market.events import recording as event_log
 from market.events.catalogue import DeployFinished, Ping
 from market.notify.feed import STREAMS_PER_LOGIN_MAX, FeedPace
 from storage.engines.store import Transaction
-from storage.events import events as event_queries
 
 PATH = "/api/events/stream"
 
@@ -135,10 +134,8 @@ async def test_events_are_listed_newest_first_in_parts(service: Service) -> None
 
 
 @pytest.mark.parametrize("order", ["newest", "oldest"])
-async def test_of_a_rare_type_all_are_found_part_by_part(
-    service: Service, monkeypatch: pytest.MonkeyPatch, order: str
-) -> None:
-    monkeypatch.setattr(event_queries, "LOOKED_AT_MAX", 4)
+async def test_of_a_rare_type_all_are_found_part_by_part(service: Service, order: str) -> None:
+    service.daemon.market.event_feed.pace = FeedPace(looked_at_events=4)
     me = await service.person()
     rare = [await ping(service, me)]
     for count in (9, 0, 4):
@@ -232,11 +229,8 @@ async def test_a_stream_that_breaks_before_there_is_an_event_misses_none(service
         assert not reader.place
 
 
-async def test_many_that_were_missed_come_in_parts(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service.daemon.market.event_feed.pace = FeedPace(page_events=7)
-    monkeypatch.setattr(event_queries, "LOOKED_AT_MAX", 10)
+async def test_many_that_were_missed_come_in_parts(service: Service) -> None:
+    service.daemon.market.event_feed.pace = FeedPace(page_events=7, looked_at_events=10)
     me = await service.person()
     ids = [await ping(service, me) for _ in range(25)]
     await frequent(service, me, 40)

@@ -137,7 +137,7 @@ async def test_who_walks_slowly_has_not_the_memory(
 
 
 async def test_a_run_has_an_end_and_there_are_few_an_hour(
-    market: Market, tried: Benchmarks, steady: Steady, monkeypatch: pytest.MonkeyPatch
+    market: Market, tried: Benchmarks, steady: Steady
 ) -> None:
     device = await device_of(market, await market.person())
     step = tried.begin(device.id, cores=1, memory_bytes=0)
