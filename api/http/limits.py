@@ -34,7 +34,7 @@ class ConnectionTimes(Struct, frozen=True):
         tls_shutdown_seconds: for the end of TLS.
         sweep_seconds: between two looks for clients that do not read their answers.
         stalled_seconds: without progress: then a connection in use makes room for another.
-        read_bytes_per_second_min: at which an answer must leave, once it does not at once.
+        read_bytes_per_second_min: the least rate of an answer that leaves in parts.
         insistence_seconds: a caller that is refused more often than it may call waits for each
             further refusal: an answer costs the server more than a request costs the client, and so
             a connection gets four a second.

@@ -15,14 +15,14 @@ from api.reverse.upstream import Upstream
 
 
 class KeptBounds(Struct, frozen=True):
-    """How many connections are kept, and for how long.
+    """The number of connections that are kept, and the time.
 
     Attributes:
-        idle_seconds: most programs close what is idle after 5 s to 75 s; one that was sooner costs
-            a second try.
-        per_replica: a browser opens six at once to a host. What is kept counts among the streams of
-            a device.
-        total: a small part of the streams that may be open.
+        idle_seconds: the time. Most programs close an idle connection after 5 s to 75 s. One that
+            closes it sooner costs a second try.
+        per_replica: the number for one replica. A browser opens six at once to a host. Connections
+            that are kept count among the streams of a device.
+        total: the number of all, a small part of the streams that may be open.
     """
 
     idle_seconds: float = 15.0
@@ -48,7 +48,7 @@ class Kept:
     """The connections that nobody uses now; belongs to one event loop.
 
     Args:
-        bounds: how many are kept, and for how long.
+        bounds: their number, and the time.
     """
 
     def __init__(self, bounds: KeptBounds = USUAL_BOUNDS) -> None:

@@ -28,14 +28,14 @@ _Read = TypeVar("_Read")
 
 
 class RetryPolicy(Struct, frozen=True):
-    """How a model is called that fails, or does not come to an end.
+    """The calls of a model that fails, or whose answer does not end.
 
     Attributes:
-        attempts: how often it is called for one answer.
+        attempts: the number of calls for one answer.
         pause_seconds: before the retry, where the server names no time.
-        without_schema_seconds: for which a server that refuses a JSON schema is called without;
-            then one that was replaced or updated gets its schema again.
-        reply_max_characters: where an answer is cut that comes in pieces.
+        without_schema_seconds: the time in which a server that refuses a JSON schema gets none.
+            Then a server that was replaced or updated gets its schema again.
+        reply_max_characters: the length at which an answer is cut that comes in pieces.
     """
 
     attempts: int = 2
@@ -132,7 +132,7 @@ class Asking:
         model: the model.
         slots: shared by all models of the same server.
         seconds: how long an answer may take in all, with waiting and the retry.
-        policy: how it is called that fails, or does not come to an end.
+        policy: of calls that fail, or whose answer does not end.
     """
 
     def __init__(

@@ -183,12 +183,12 @@ def _in_short(reason: str) -> str:
 
 
 class RolloutPace(Struct, frozen=True):
-    """How much of a rollout is done at once.
+    """The steps of a rollout that are done together.
 
     Attributes:
-        steps_per_unit: a unit of work that is longer would hold up other writers: each step is some
-            ten statements.
-        units_per_look: a rollout that needs more of them at once waits for the next look.
+        steps_per_unit: the steps of one unit of work. A longer one would hold up other writers:
+            each step is some ten statements.
+        units_per_look: the units of one look. A rollout that needs more waits for the next look.
         failed_seconds: before another look, after a failure of the store.
     """
 
@@ -209,7 +209,7 @@ class Rollouts:
         specs: stores what jobs run.
         waking: passes on that jobs wait.
         changes: notify of attempts that began, were ready, or ended.
-        pace: how much is done at once.
+        pace: the steps that are done together.
     """
 
     def __init__(

@@ -47,18 +47,18 @@ _logger = logging.getLogger("benchmarks")
 
 
 class TaskSizes(Struct, frozen=True):
-    """How large the tasks are, and how many there are.
+    """The size of the tasks, and their number.
 
-    Making a block takes a core of today five milliseconds and more, of which a step needs three
-    quarters, so that a walk without memory takes four seconds, and one with it an instant, beside
-    the line and what else this daemon does.
+    A core of today makes a block in five milliseconds or more, and a step needs three quarters of a
+    block. So a walk without memory takes four seconds. A walk with memory takes an instant, beside
+    the line and the other work of this daemon.
 
     Attributes:
         rounds: of a chain: half a second of a core of today. A shorter task would measure the line,
             not the device.
         steps: of a walk through the memory.
-        walk_seconds: the most for a walk.
-        runs: how many devices may be at their tasks; the oldest are forgotten.
+        walk_seconds: the limit of a walk.
+        runs: the number of devices at their tasks; the oldest are forgotten.
     """
 
     rounds: int = 50_000

@@ -50,17 +50,17 @@ _logger = logging.getLogger("devices")
 
 
 class DevicePace(Struct, frozen=True):
-    """How often reports are written down, and how much is in memory.
+    """The time between writes of reports, and the number of devices in memory.
 
     Attributes:
         write_seconds: between two transactions of reports.
-        shared_write_seconds: the same where other daemons hear of the same devices.
-        write_devices: how many one transaction writes.
-        kept_devices: a device takes about a kilobyte. Those heard of longest ago are looked up when
-            they come again.
-        revoked_tokens: a request that has shown its token may still be under way when that is
-            revoked; all of those that are revoked within a minute or two, however many users do
-            nothing else.
+        shared_write_seconds: the same where several daemons serve the same devices.
+        write_devices: the devices of one transaction.
+        kept_devices: the devices in memory, about a kilobyte each. A device that was silent for
+            longer than these is looked up at its next request.
+        revoked_tokens: the tokens that are remembered after they were revoked. A request that has
+            shown its token may still be under way then. The number is more than users can revoke
+            in a minute or two.
     """
 
     write_seconds: float = 2.0
@@ -108,7 +108,7 @@ class Devices:
         bounds: returns how much one user may have at once.
         is_shared: whether other daemons hear of the same devices. Then the store is asked every
             time, and only what is not written down yet is answered from memory.
-        pace: how often reports are written down, and how much is in memory.
+        pace: the time between writes of reports, and the number of devices in memory.
     """
 
     def __init__(

@@ -23,11 +23,10 @@ TIMEOUTS: Final = (0, 600, 900, 1_200, 1_800, 3_600)
 
 
 class SampleSizes(Struct, frozen=True):
-    """How long samples take: each has a number of steps between these two.
+    """The length of samples: each has a number of steps between these two.
 
-    So many steps take Python, or bash, half a second to a second, and this process less than that.
-    None is a long call of the interpreter's own, during which other threads of the daemon would
-    wait.
+    Python, or bash, needs half a second to a second for them, and this process less than that. No
+    step is a long call of the interpreter's own, because other threads of the daemon would wait.
     """
 
     hashes: tuple[int, int] = (200_000, 400_000)
@@ -55,9 +54,9 @@ def make(
     """Return a task.
 
     Args:
-        choose: what is drawn from it must be foreseen by nobody.
-        sizes: how long it may take.
-        templates: what it is drawn from; None for all.
+        choose: the source of chance, which no device may foresee.
+        sizes: the length of samples.
+        templates: the kinds of tasks; None for all.
     """
     script, interpreter, answer = choose.choice(templates or TEMPLATES)(choose, sizes)
     payload = Payload(

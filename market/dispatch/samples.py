@@ -122,7 +122,7 @@ class Samples:
         terms: what the operator spends.
         specs: stores what jobs run.
         bounds: returns how much a device may have at once.
-        sizes: how long the tasks take.
+        sizes: the length of the tasks.
     """
 
     def __init__(

@@ -30,14 +30,14 @@ _logger = logging.getLogger("exits")
 
 
 class AdvancePace(Struct, frozen=True):
-    """How often, and of how much, earnings are posted while sessions go on.
+    """The time between posts of earnings while sessions go on, and their sizes.
 
     Attributes:
         seconds: of the clock, between two times.
         least: a tenth of a cent. Less waits for more, or for the end of the session, so that no
             more rows are written for good than a thousand a dollar.
-        sessions: how many one transaction posts for.
-        earnings: how many one transaction posts.
+        sessions: the sessions of one transaction.
+        earnings: the earnings of one transaction.
     """
 
     seconds: int = 3_600
@@ -54,7 +54,7 @@ class ExitAdvances:
 
     Args:
         context: the store, identifiers and the time.
-        pace: how often, and of how much, earnings are posted.
+        pace: the time between posts, and their sizes.
     """
 
     def __init__(self, context: Context, pace: AdvancePace = USUAL_PACE) -> None:

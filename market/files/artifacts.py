@@ -170,14 +170,15 @@ class Traffic(Struct):
 
 
 class UploadPace(Struct, frozen=True):
-    """How long a file waits for its turn to be sent, and how slow it may be.
+    """The time in which a file waits for its turn, and the least rate.
 
     Attributes:
-        waiting_seconds: then the sender asks again, before it takes the daemon for dead.
-        turn_seconds: while others wait, who has sent for so long at less than that rate gives way
-            and goes on later: a few slow networks cannot keep all slots for the hours that a large
-            file takes them.
-        bytes_per_second: that rate.
+        waiting_seconds: the wait of a sender, which then asks again, before it takes the daemon for
+            dead.
+        turn_seconds: while others wait, a sender below the least rate gives way after this time and
+            goes on later: a few slow networks cannot keep all slots for the hours that a large file
+            takes them.
+        bytes_per_second: the least rate.
     """
 
     waiting_seconds: float = 20.0
@@ -195,7 +196,7 @@ class Artifacts:
         context: the store, identifiers and the time.
         blobs: keeps the bytes.
         terms: how much may be kept, and for how long.
-        pace: how long files wait for their turn to be sent, and how slow they may be.
+        pace: the time in which files wait for their turn, and the least rate.
     """
 
     def __init__(

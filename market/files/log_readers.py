@@ -67,7 +67,7 @@ class Reader:
 
 
 class ReaderBounds(Struct, frozen=True):
-    """How many may read.
+    """The number of readers.
 
     Attributes:
         total: each is a connection of the API, a task and a kilobyte or two.
@@ -89,7 +89,7 @@ class Readers:
     Args:
         store: the database, through which other daemons hear of what comes here.
         is_shared: whether there may be others.
-        bounds: how many may read.
+        bounds: their number.
     """
 
     def __init__(

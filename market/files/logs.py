@@ -70,12 +70,12 @@ _Result = TypeVar("_Result")
 
 
 class ReadPace(Struct, frozen=True):
-    """How logs are read that go on.
+    """The pace of readers of logs that go on.
 
     Attributes:
         total_bytes: of the events of all readers together, about; for each byte there are four in
-            memory, and a client that stands still keeps its event. Where many read, each gets less
-            at once.
+            memory, and a client that stands still keeps its event. With more readers the events of
+            each are smaller.
         look_seconds: a reader who hears nothing looks whether the attempt is over; and the
             connection has something to carry, long before proxies on the way (60 s is usual) take
             it for dead.
@@ -237,7 +237,7 @@ class Logs:
         seconds: a clock that cannot be set, in seconds.
         renewed: called with an attempt (job, number) whose log arrives, which is a sign of life.
         is_shared: whether other daemons work on the same store and the same folder.
-        pace: how logs are read that go on.
+        pace: of readers of logs that go on.
 
     Attributes:
         readers: those who read live.

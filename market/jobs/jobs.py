@@ -147,11 +147,11 @@ class _Taker(Struct, frozen=True):
 
 
 class JobSweeps(Struct, frozen=True):
-    """How many jobs one look finds; another look follows.
+    """The number of jobs that one look finds; another look follows.
 
     Attributes:
-        take_back: of a device whose token was revoked.
-        expire: of those that no device has taken in time.
+        take_back: jobs of a device whose token was revoked.
+        expire: jobs without a device for too long.
     """
 
     take_back: int = 100
@@ -171,7 +171,7 @@ class Jobs:
         bounds: returns how much one user or device may have open at once.
         specs: stores what jobs run.
         notified: are notified of changes.
-        sweeps: how many jobs one look finds.
+        sweeps: the number of jobs that one look finds.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ _resources = msgspec.json.Decoder(Resources)
 
 
 class BookBounds(Struct, frozen=True):
-    """How many jobs are in memory, and how many are read at once.
+    """The number of jobs in memory, and of one read.
 
     Attributes:
         jobs: jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when
@@ -118,7 +118,7 @@ class WaitingJobs:
         credit: what a credit is worth, in micro-USD.
         finds: takes the jobs that were read.
         now: returns the time in UTC seconds.
-        bounds: how many jobs are in memory, and how many are read at once.
+        bounds: the number of jobs in memory, and of one read.
     """
 
     def __init__(

@@ -100,11 +100,11 @@ class WebhookTerms(Struct, frozen=True):
 
 
 class QueueBounds(Struct, frozen=True):
-    """How many deliveries may wait.
+    """The number of deliveries that wait.
 
     Attributes:
         pending: for one endpoint; the rest fails, and can be recovered.
-        turns: among how many of the oldest the endpoints take turns.
+        turns: the oldest deliveries, among which the endpoints take turns.
     """
 
     pending: int = 10_000
@@ -178,7 +178,7 @@ class Webhooks:
         letters: e-mails to users.
         terms: where webhooks may go.
         jitter: returns by what the next pause is multiplied.
-        bounds: how many deliveries may wait.
+        bounds: the number of deliveries that wait.
     """
 
     def __init__(

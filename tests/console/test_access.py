@@ -268,7 +268,7 @@ async def deposited_long_ago(service: Service, person: Person) -> None:
 
 
 async def test_events_come_by_themselves_and_are_filtered(service: Service, visit: Visit) -> None:
-    # What is rare is in no first part.
+    # A rare event is in no first part.
     service.daemon.market.event_feed.pace = FeedPace(looked_at_events=20)
     person = await service.person()
     tab = await opened(visit, service, person, "/console/events")

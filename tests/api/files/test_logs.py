@@ -83,7 +83,7 @@ async def rig_of(service: Service) -> Rig:
 
 @pytest.fixture
 async def service(service: Service) -> Service:
-    """Whatever a reader gets was pushed: the look that finds what was missed is far away."""
+    """A daemon that pushes: the look of a reader that finds missed events is far away."""
     service.daemon.market.logs.pace = ReadPace(look_seconds=3_600.0)
     return service
 
