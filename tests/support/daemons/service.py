@@ -262,9 +262,9 @@ def change_times(http: HttpServer, times: ConnectionTimes) -> None:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, times: ConnectionTimes | None = None
+    settings: Settings, *, times: ConnectionTimes | None = None
 ) -> AsyncIterator[Service]:
-    """Run a daemon; at the end it is drained and its ledger audited by whoever wants to.
+    """Run a daemon. At the end it is drained.
 
     Args:
         settings: the operator's.
@@ -292,5 +292,5 @@ async def running_in(
     folder: Path, times: ConnectionTimes | None = None, **sections: dict[str, Any]
 ) -> AsyncIterator[Service]:
     """Run a daemon on an SQLite database in a folder."""
-    async with running(settings_for(sqlite.database(folder), **sections), times) as service:
+    async with running(settings_for(sqlite.database(folder), **sections), times=times) as service:
         yield service
