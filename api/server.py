@@ -55,14 +55,7 @@ from api.routing.routes import (
     encode,
 )
 from api.serving.bodies import RawBody, unsupported_media_type, whole
-from api.serving.connections import (
-    KEEPALIVE_SECONDS,
-    LINGER_SECONDS,
-    UNHANDLED_BYTES,
-    Front,
-    Request,
-    Server,
-)
+from api.serving.connections import UNHANDLED_BYTES, Front, Request, Server
 from api.serving.forms import Form, Uploads
 from api.serving.patience import Patience
 from market.accounts.accounts import Caller
@@ -76,7 +69,6 @@ from storage.engines.errors import StoreError, UnknownOutcomeError, level_of
 if TYPE_CHECKING:
     import ssl
 
-SHUTDOWN_SECONDS = 5.0
 # A switchover loses the answer to a commit so soon.
 REPEATED_WITHIN_SECONDS = 3.0
 ENDED = "The login or API key has ended while the body of the request was on its way."
@@ -169,8 +161,6 @@ class HttpServer(Front):
             tls=tls,
             request_ids=self._request_ids,
             access_log=None,
-            keepalive_timeout=KEEPALIVE_SECONDS,
-            lingering_time=LINGER_SECONDS,
             read_bufsize=UNHANDLED_BYTES,
             logger=_logger,
         )
@@ -188,7 +178,7 @@ class HttpServer(Front):
 
     async def stop(self) -> None:
         """Let requests in progress finish, for a bounded time, and close everything."""
-        await self._close(SHUTDOWN_SECONDS)
+        await self._close(self._limits.times.shutdown_seconds)
 
     async def _respond(self, request: Request) -> web.StreamResponse:
         name = self._request_ids.chosen(request.headers.get(request_id.HEADER, ""))
@@ -239,9 +229,14 @@ class HttpServer(Front):
         call = await self._call(request, route, names, client, address)
         if route.is_held:
             return await _held(request, route, call)
-        known = call.login is not None or call.worker is not None
-        goes_on = partial(self._goes_on, request, call.login) if known else None
-        return await _answered(request, route, call, goes_on)
+        return await _answered(request, route, call, self._lasting(request, call))
+
+    def _lasting(self, request: Request, call: Call[Any, Any]) -> GoesOn | None:
+        """Return what a request needs for as long as it lasts; None for one that needs no login."""
+        if call.login is None and call.worker is None:
+            return None
+        check = partial(self._goes_on, request, call.login)
+        return GoesOn(check, self._limits.times.login_check_seconds)
 
     async def _goes_on(self, request: Request, login: Caller | None) -> bool:
         """Say whether a login, or else a device, may still read; also while the store is away."""
@@ -496,7 +491,7 @@ async def _sent(
     if isinstance(reply, Download):
         return await downloads.send(request, reply, client, common, goes_on)
     events = reply.events if goes_on is None else sse.while_current(reply.events, goes_on)
-    return await sse.send(request, events, common)
+    return await sse.send(request, events, common, request.connection.times.event_write_seconds)
 
 
 def _answer_of(error: Exception, request: Request) -> Response:

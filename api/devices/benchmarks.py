@@ -7,11 +7,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Auth, Call, Reply, Route
 from market.base.errors import Code
-from market.devices.benchmarks import CORES_MAX, STEPS, Benchmarks, Step
+from market.devices.benchmarks import CORES_MAX, USUAL_SIZES, Benchmarks, Step
 from proxyctl.protocol.benchmarks import LINKS, Chains
 from storage.devices.benchmarks import BenchmarkRow
 
-VALUES_MAX = max(CORES_MAX * LINKS, STEPS)
+VALUES_MAX = max(CORES_MAX * LINKS, USUAL_SIZES.steps)
 Hex = Annotated[str, Meta(pattern="^(?:[0-9a-f]{2}){0,32}$")]
 
 

@@ -37,7 +37,7 @@ async def send(
         download: the file.
         client: the network by which the memory is counted.
         headers: further headers.
-        goes_on: says whether the login of the request is valid still; the file is cut with it.
+        goes_on: the login of the request; the file is cut with it.
 
     Raises:
         TransportError: `range_not_satisfiable`.

@@ -39,18 +39,19 @@ class Handling(Enum):
     STRICT = "strict"
 
 
-def handling(lines: Sequence[str]) -> Handling:
+def handling(lines: Sequence[str], max_characters: int = PREFER_MAX_CHARACTERS) -> Handling:
     """Return the handling that a client prefers; anything else in the header is ignored.
 
     Of a preference that is there more than once, the first counts (RFC 7240, section 2).
 
     Args:
         lines: every Prefer line of the request, in order.
+        max_characters: a longer header is ignored whole.
     """
     if not lines:
         return Handling.UNSPECIFIED
     text = ",".join(lines)
-    if len(text) > PREFER_MAX_CHARACTERS:
+    if len(text) > max_characters:
         return Handling.UNSPECIFIED
     for element in _ELEMENT.findall(text):
         match = _PREFERENCE.fullmatch(element.strip())

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
     from aiohttp.streams import StreamReader
 
-PROGRESS_BYTES = 1024  # of a body; a client that sends less in STALLED_SECONDS makes no progress
-READ_BYTES_PER_SECOND_MIN = 4 * 1024  # at which an answer must leave, once it does not at once
+# Of a body; a client that sends less in `stalled_seconds` (`limits.py`) makes no progress.
+PROGRESS_BYTES = 1024
 
 
 class Incoming:
@@ -68,17 +68,17 @@ class Outgoing:
         self._left = self._written - waiting
         self._expect(now)
 
-    def is_overdue(self, now: float, patience_seconds: float) -> bool:
+    def is_overdue(self, now: float, patience_seconds: float, bytes_per_second_min: int) -> bool:
         """Say whether what waits should have left by now.
 
-        It has `patience_seconds`, and one more second for each `READ_BYTES_PER_SECOND_MIN` that
-        did leave: a client that takes a byte now and then does not keep the connection by that.
+        It has `patience_seconds`, and one more second for each `bytes_per_second_min` that did
+        leave: a client that takes a byte now and then does not keep the connection by that.
         """
         if self._left >= self._due:
             self._expect(now)
             return False
         taken = self._left - self._left_then
-        return now - self._due_since > patience_seconds + taken / READ_BYTES_PER_SECOND_MIN
+        return now - self._due_since > patience_seconds + taken / bytes_per_second_min
 
     @property
     def _written(self) -> int:

@@ -12,9 +12,6 @@ from market.base.networks import enclosing
 CALLERS_MAX = 100_000
 BURST_SECONDS = 2.0
 HEALTH_SHARE = 4  # probes are frequent, and all come from one address
-# A caller that is refused more often than it may call waits for each further refusal: an answer
-# costs us more than a request costs the client, and so a connection gets four a second.
-INSISTENCE_SECONDS = 0.25
 
 
 class RateLimit:
@@ -25,11 +22,15 @@ class RateLimit:
     Args:
         per_second: the rate; 0 for no limit.
         now: a steady clock, in seconds.
+        callers_max: how many buckets are kept.
     """
 
-    def __init__(self, per_second: float, now: Callable[[], float]) -> None:
+    def __init__(
+        self, per_second: float, now: Callable[[], float], callers_max: int = CALLERS_MAX
+    ) -> None:
         self._per_second = per_second
         self._now = now
+        self._callers_max = callers_max
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def allows(self, caller: str, requests: int = 1) -> bool:
@@ -54,7 +55,7 @@ class RateLimit:
         if allowed:
             for name, _ in networks:
                 buckets[name] = (max(buckets[name][0] - requests, 0.0), now)
-        while len(buckets) > CALLERS_MAX:
+        while len(buckets) > self._callers_max:
             buckets.popitem(last=False)
         return allowed
 
@@ -68,6 +69,7 @@ class Rates:
     """
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self._insistence_seconds = limits.times.insistence_seconds
         self._callers = RateLimit(limits.requests_per_second, now)
         self._users = RateLimit(_of_user(limits), now)
         self._health = RateLimit(limits.requests_per_second * HEALTH_SHARE, now)
@@ -114,7 +116,7 @@ class Rates:
             TransportError: `too_many_requests`.
         """
         if not self._refusals.allows(caller):
-            await sleep(INSISTENCE_SECONDS)
+            await sleep(self._insistence_seconds)
         raise TransportError(Transport.TOO_MANY_REQUESTS)
 
 

@@ -22,9 +22,13 @@ class HealthRoutes:
 
     Args:
         why_not_ready: says why customers cannot be served; "" when they can.
+        ready_seconds: for how long an answer to that is reused.
     """
 
-    def __init__(self, why_not_ready: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self, why_not_ready: Callable[[], Awaitable[str]], ready_seconds: float = READY_SECONDS
+    ) -> None:
+        self.ready_seconds = ready_seconds
         self._why_not_ready = why_not_ready
         self._asking = asyncio.Lock()
         self._reason = ""
@@ -67,11 +71,11 @@ class HealthRoutes:
         return AliveReply()
 
     async def ready(self, _: Call[Any, Any]) -> AliveReply:
-        """Answer when everything that a customer needs works, or did `READY_SECONDS` ago."""
+        """Answer when everything that a customer needs works, or did `ready_seconds` ago."""
         async with self._asking:
             if monotonic() >= self._known_until:
                 self._reason = await self._why_not_ready()
-                self._known_until = monotonic() + READY_SECONDS
+                self._known_until = monotonic() + self.ready_seconds
         if self._reason:
             message = f"{Transport.NOT_READY.meaning} ({self._reason})"
             raise TransportError(Transport.NOT_READY, message=message)

@@ -9,13 +9,28 @@ and what follows a body that two programs read differently is no request of some
 import asyncio
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from api.reverse.upstream import Upstream
 
-# Most programs close what is idle after 5 s to 75 s; one that was sooner costs a second try.
-IDLE_SECONDS = 15.0
-# A browser opens six at once to a host. What is kept counts among the streams of a device.
-PER_REPLICA_MAX = 8
-KEPT_MAX = 256  # in all; a small part of the streams that may be open
+
+class KeptBounds(Struct, frozen=True):
+    """The number of connections that are kept, and the time.
+
+    Attributes:
+        idle_seconds: the time. Most programs close an idle connection after 5 s to 75 s. One that
+            closes it sooner costs a second try.
+        per_replica: the number for one replica. A browser opens six at once to a host. Connections
+            that are kept count among the streams of a device.
+        total: the number of all, a small part of the streams that may be open.
+    """
+
+    idle_seconds: float = 15.0
+    per_replica: int = 8
+    total: int = 256
+
+
+USUAL_BOUNDS = KeptBounds()
 
 
 class Way(NamedTuple):
@@ -30,9 +45,14 @@ class Way(NamedTuple):
 
 
 class Kept:
-    """The connections that nobody uses now; belongs to one event loop."""
+    """The connections that nobody uses now; belongs to one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        bounds: their number, and the time.
+    """
+
+    def __init__(self, bounds: KeptBounds = USUAL_BOUNDS) -> None:
+        self.bounds = bounds
         self._idle: dict[Way, dict[Upstream, asyncio.TimerHandle]] = {}
         self._size = 0
 
@@ -51,12 +71,13 @@ class Kept:
 
     def keep(self, way: Way, upstream: Upstream) -> None:
         """Keep a connection for some seconds, or close it."""
-        is_full = self._size >= KEPT_MAX or len(self._idle.get(way, ())) >= PER_REPLICA_MAX
+        bounds, beside = self.bounds, len(self._idle.get(way, ()))
+        is_full = self._size >= bounds.total or beside >= bounds.per_replica
         if is_full or not upstream.can_ask_again:
             upstream.close()
             return
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(IDLE_SECONDS, self._drop, way, upstream)
+        timer = loop.call_later(bounds.idle_seconds, self._drop, way, upstream)
         self._idle.setdefault(way, {})[upstream] = timer
         self._size += 1
 

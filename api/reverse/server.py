@@ -24,14 +24,7 @@ from api.reverse.places import Place, Places
 from api.reverse.relaying import Answered, become_raw, break_off, pass_back, send_body
 from api.reverse.streams import Stream, Streams
 from api.reverse.upstream import SWITCHING, Head, NoAnswerError, Upstream
-from api.serving.connections import (
-    KEEPALIVE_SECONDS,
-    LINGER_SECONDS,
-    UNHANDLED_BYTES,
-    Front,
-    Request,
-    Server,
-)
+from api.serving.connections import UNHANDLED_BYTES, Front, Request, Server
 from market.base.networks import counted_network
 from market.deploys.apps import App
 from market.deploys.rollouts import Serving
@@ -168,8 +161,6 @@ class AppServer(Front):
             answer_unparsed=pages.answer_unparsed,
             access_log=None,
             auto_decompress=False,
-            keepalive_timeout=KEEPALIVE_SECONDS,
-            lingering_time=LINGER_SECONDS,
             max_field_size=admission.COOKIES_MAX_BYTES,
             read_bufsize=UNHANDLED_BYTES,
             logger=_logger,

@@ -10,15 +10,21 @@ from contextlib import asynccontextmanager
 from logging import getLogger
 
 from aiohttp import web
-
-# How often the login or key of a request is checked, by one look-up of a primary key: the request
-# ends within 15 s of its key, also where the store takes seconds to answer.
-CHECK_SECONDS = 10.0
-
-# Says whether the login, key or worker token of a request is valid still.
-GoesOn = Callable[[], Awaitable[bool]]
+from msgspec import Struct
 
 _logger = getLogger("api")
+
+
+class GoesOn(Struct, frozen=True):
+    """The login, key or worker token of a request, and how often it is checked.
+
+    Attributes:
+        check: says whether it is valid still.
+        check_seconds: between two checks (`login_check_seconds` of `api.http.limits`).
+    """
+
+    check: Callable[[], Awaitable[bool]]
+    check_seconds: float
 
 
 @asynccontextmanager
@@ -30,7 +36,7 @@ async def while_read(request: web.BaseRequest, goes_on: GoesOn | None) -> AsyncI
 
     Args:
         request: the request.
-        goes_on: called every `CHECK_SECONDS`; None for a request that needs no login.
+        goes_on: its login, key or token; None for a request that needs none.
     """
     if goes_on is None:
         yield
@@ -52,5 +58,5 @@ async def _watch(request: web.BaseRequest, goes_on: GoesOn) -> None:
 
 
 async def _later(goes_on: GoesOn) -> bool:
-    await asyncio.sleep(CHECK_SECONDS)
-    return await goes_on()
+    await asyncio.sleep(goes_on.check_seconds)
+    return await goes_on.check()

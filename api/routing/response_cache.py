@@ -20,10 +20,14 @@ class Answers:
 
     Args:
         version: returns the store's version; None when it is unknown, and nothing is cached.
+        kept_max_bytes: the bytes of all responses.
     """
 
-    def __init__(self, version: Callable[[], bytes | None]) -> None:
+    def __init__(
+        self, version: Callable[[], bytes | None], kept_max_bytes: int = KEPT_MAX_BYTES
+    ) -> None:
         self._version = version
+        self._kept_max_bytes = kept_max_bytes
         self._as_of: bytes | None = None
         self._cached: dict[Hashable, Encoded] = {}
         self._cached_bytes = 0
@@ -43,9 +47,9 @@ class Answers:
 
     def _keep(self, key: Hashable, answer: Encoded) -> None:
         size = len(answer.body)
-        if key in self._cached or size > KEPT_MAX_BYTES:
+        if key in self._cached or size > self._kept_max_bytes:
             return
-        if len(self._cached) >= KEPT_MAX or self._cached_bytes + size > KEPT_MAX_BYTES:
+        if len(self._cached) >= KEPT_MAX or self._cached_bytes + size > self._kept_max_bytes:
             self._forget(self._as_of)
         self._cached[key] = answer
         self._cached_bytes += size

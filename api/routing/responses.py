@@ -43,7 +43,7 @@ class Response(web.StreamResponse):
         body: the body; it is left out of the response to HEAD.
         headers: headers beside those that each response has, or in their place; with a
             Content-Type, it is no JSON.
-        goes_on: says whether the login of the request is valid still; a large body is cut with it.
+        goes_on: the login of the request; a large body is cut with it.
     """
 
     def __init__(

@@ -10,12 +10,10 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import Struct
 
-from api.routing import lasting
 from api.routing.lasting import GoesOn
 from api.routing.routes import Event
 
 CONTENT_TYPE = "text/event-stream"
-WRITE_SECONDS = 30.0  # for one event; a client that has not read it by then is gone
 BYE = "bye"
 
 _logger = logging.getLogger("api")
@@ -36,12 +34,19 @@ async def send(
     request: web.BaseRequest,
     events: AsyncGenerator[Event, None],
     headers: dict[str, str],
+    write_seconds: float,
 ) -> web.StreamResponse:
     """Send events until there are no more, or the client leaves or stops reading.
 
     An error before the first event is raised, so that it is answered like any other; after that
     the status has been sent, and an error can only break the response off. HEAD is answered with
     the status and the headers of GET (RFC 9110, section 9.3.2), and the events are closed.
+
+    Args:
+        request: which asks for them.
+        events: the events.
+        headers: further headers.
+        write_seconds: for one event (`event_write_seconds` of `api.http.limits`).
     """
     response = web.StreamResponse(
         headers={
@@ -59,9 +64,9 @@ async def send(
             return response
         await response.prepare(request)
         try:
-            await _write(response, encoded(first))
+            await _write(response, encoded(first), write_seconds)
             async for event in events:
-                await _write(response, encoded(event))
+                await _write(response, encoded(event), write_seconds)
             await response.write_eof()
         except ConnectionError:
             _logger.debug("the client left in the middle of an event stream")
@@ -79,11 +84,10 @@ async def while_current(
 
     Args:
         events: the events; they are closed at the end.
-        goes_on: says whether the login or key of the reader goes on; called every
-            `lasting.CHECK_SECONDS`, however fast or slow the events come.
+        goes_on: the login or key of the reader, checked however fast or slow the events come.
     """
     clock = asyncio.get_running_loop().time
-    check_at = clock() + lasting.CHECK_SECONDS
+    check_at = clock() + goes_on.check_seconds
     coming: asyncio.Task[Event] | None = None
     async with aclosing(events):
         try:
@@ -91,10 +95,10 @@ async def while_current(
                 coming = coming or asyncio.create_task(_next(events))
                 await asyncio.wait({coming}, timeout=max(check_at - clock(), 0))
                 if clock() >= check_at:
-                    if not await goes_on():
+                    if not await goes_on.check():
                         yield Event(BYE, ByeEvent("logged_out"))
                         return
-                    check_at = clock() + lasting.CHECK_SECONDS
+                    check_at = clock() + goes_on.check_seconds
                 if coming.done():
                     event, coming = coming.result(), None
                     yield event
@@ -120,9 +124,9 @@ def encoded(event: Event) -> bytes:
     return name + b"data: " + _encoder.encode(event.data) + b"\n\n"
 
 
-async def _write(response: web.StreamResponse, data: bytes) -> None:
+async def _write(response: web.StreamResponse, data: bytes, seconds: float) -> None:
     try:
-        async with asyncio.timeout(WRITE_SECONDS):
+        async with asyncio.timeout(seconds):
             await response.write(data)
     except TimeoutError as error:
         raise ConnectionResetError("the client does not read") from error

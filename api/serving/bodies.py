@@ -12,10 +12,6 @@ from api.serving.connections import connection_of
 if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
 
-BODY_TIMEOUT_SECONDS = 30.0
-GRACE_SECONDS = 5.0  # before the rate below counts: a slow start is no attack
-BYTES_PER_SECOND_MIN = 16 * 1024  # 131 kbit/s: less than any mobile network of today
-
 IDENTITY = "identity"
 UNREADABLE = "The body is not what Content-Encoding or Transfer-Encoding says, or has no end."
 
@@ -39,15 +35,17 @@ async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], N
         if request.content.is_eof():  # all of it came with the head: there is nothing to wait for
             _take_rest(request.content, most, take)
             return
-        async with asyncio.timeout(GRACE_SECONDS) as patience:
-            with connection_of(request).receiving():
+        connection = connection_of(request)
+        pace = connection.times.body
+        async with asyncio.timeout(pace.grace_seconds) as patience:
+            with connection.receiving():
                 await _continue(request)
                 async for chunk in request.content.iter_any():
                     size += len(chunk)
                     if size > most:
                         raise too_large(most)
-                    earned = GRACE_SECONDS + size / BYTES_PER_SECOND_MIN
-                    patience.reschedule(began + min(earned, BODY_TIMEOUT_SECONDS))
+                    earned = pace.grace_seconds + size / pace.bytes_per_second_min
+                    patience.reschedule(began + min(earned, pace.timeout_seconds))
                     take(chunk)
     except TimeoutError as error:
         raise TransportError(Transport.REQUEST_TIMEOUT) from error
@@ -142,8 +140,11 @@ class RawBody:
             await _continue(request)
         now = asyncio.get_running_loop().time
         began = now()
-        patience = GRACE_SECONDS + self._size / BYTES_PER_SECOND_MIN - self._waited_seconds
-        with connection_of(request).receiving():
+        connection = connection_of(request)
+        pace = connection.times.body
+        earned = pace.grace_seconds + self._size / pace.bytes_per_second_min
+        patience = earned - self._waited_seconds
+        with connection.receiving():
             async with asyncio.timeout(max(patience, 0)):
                 piece = await request.content.readany()
         self._waited_seconds += now() - began

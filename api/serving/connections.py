@@ -16,7 +16,7 @@ from api.http.errors import Transport, TransportError, of_transport
 from api.http.evictable_slots import EvictableSlots
 from api.http.forwarded import Clients
 from api.http.framing import framing_problem
-from api.http.limits import Limits
+from api.http.limits import ConnectionTimes, Limits
 from api.http.memory import Memory
 from api.http.prefer import Handling
 from api.http.progress import Incoming, Outgoing
@@ -32,17 +32,11 @@ if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
     from aiohttp.streams import StreamReader
 
-KEEPALIVE_SECONDS = 75.0
-LINGER_SECONDS = 2.0  # after a refusal, for a client that is still sending its body
-TLS_SECONDS = 10.0  # for a handshake
-TLS_SHUTDOWN_SECONDS = 2.0
 HEAD_MAX_BYTES = 32 * 1024  # of a head that comes in pieces; the parser bounds each of its lines
 QUEUED_MAX = 2  # pipelined requests behind one: more of them are not read from the socket
 UNHANDLED_BYTES = 32 * 1024  # of a body: no more is read until the handler takes them
 UNREAD_MAX_BYTES = 64 * 1024  # of an answer, beside what the kernel has; then writing waits
-SWEEP_SECONDS = 1.0
 ARRIVALS_SHARE = 2  # connections per allowed request: a client that exceeds its rate sees a 429
-STALLED_SECONDS = 1.0  # without progress: then a connection in use makes room for another
 
 TOO_LONG = "The request line or a header is too long."
 
@@ -75,7 +69,13 @@ class Server(PrivateServer):
         **settings: Any,  # noqa: ANN401 - aiohttp's own
     ) -> None:
         # aiohttp types the handler by the requests that it would make itself.
-        super().__init__(cast(Any, handler), request_factory=Request, **settings)
+        super().__init__(
+            cast(Any, handler),
+            request_factory=Request,
+            keepalive_timeout=limits.times.keepalive_seconds,
+            lingering_time=limits.times.linger_seconds,
+            **settings,
+        )
         self.slots: EvictableSlots[Connection] = EvictableSlots()
         self.memory = Memory(limits)
         self.request_ids = request_ids
@@ -84,7 +84,7 @@ class Server(PrivateServer):
         self._clients = clients
         self._tls = tls
         self._arrivals = RateLimit(limits.requests_per_second * ARRIVALS_SHARE, monotonic)
-        self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._timer = self.loop.call_later(self.limits.times.sweep_seconds, self._sweep)
 
     @property
     def limits(self) -> Limits:
@@ -124,7 +124,7 @@ class Server(PrivateServer):
         for connection in tuple(self.unread):
             if not connection.is_unread(now):
                 del self.unread[connection]
-        self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._timer = self.loop.call_later(self.limits.times.sweep_seconds, self._sweep)
 
 
 class Front:
@@ -223,8 +223,8 @@ class Connection(PrivateProtocol):
         if tls is not None:
             self._shakes_hands = True
             times = {
-                "ssl_handshake_timeout": TLS_SECONDS,
-                "ssl_shutdown_timeout": TLS_SHUTDOWN_SECONDS,
+                "ssl_handshake_timeout": self.times.tls_seconds,
+                "ssl_shutdown_timeout": self.times.tls_shutdown_seconds,
             }
         try:
             await self.loop.connect_accepted_socket(lambda: self, sock, ssl=tls, **times)
@@ -234,6 +234,11 @@ class Connection(PrivateProtocol):
         finally:
             self._shakes_hands = False
             self._opening = None
+
+    @property
+    def times(self) -> ConnectionTimes:
+        """The times of the server's connections."""
+        return self._server.limits.times
 
     # --- making room ------------------------------------------------------------------------
 
@@ -245,7 +250,7 @@ class Connection(PrivateProtocol):
         if not self._incoming.is_read and not self._waiting_bytes:
             return False
         self._note_leaving()
-        return self.loop.time() - self._progress_at >= STALLED_SECONDS
+        return self.loop.time() - self._progress_at >= self.times.stalled_seconds
 
     def cut(self) -> None:
         """Close the connection, and drop what its client has not read."""
@@ -387,7 +392,8 @@ class Connection(PrivateProtocol):
             return False
         if self._note_leaving():
             self._server.slots.touch(self)
-        if self._outgoing.is_overdue(now, self._server.limits.stall_seconds):
+        patience_seconds = self._server.limits.stall_seconds
+        if self._outgoing.is_overdue(now, patience_seconds, self.times.read_bytes_per_second_min):
             _logger.info("connection cut: the client does not read its answer")
             self.cut()
             return False

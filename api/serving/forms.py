@@ -19,30 +19,32 @@ from market.base.slots import SlotBounds, Slots
 MULTIPART = "multipart/form-data"
 FIELDS_MAX = 32
 FIELD_MAX_BYTES = 64 * 1024
-READING_MAX = 16  # with the largest photo of 10 MB that is 160 MB, and its copies
-READING_RESERVED = 4  # of them, for users who are logged in
-READING_PER_CALLER_MAX = 8  # half: one caller never has all
-WAITING_MAX = 512
+READING = SlotBounds(
+    total=16,  # with the largest photo of 10 MB that is 160 MB, and its copies
+    reserved=4,  # of them, for users who are logged in
+    per_caller=8,  # half: one caller never has all
+    # One photo of the largest size and some smaller ones: the slots above are for small files.
+    size_per_caller=16 * 1024 * 1024,
+    queue=512,
+)
 WAITING_SECONDS = 30.0  # about as long as a person waits for a page
-# One photo of the largest size and some smaller ones: the slots above are for small files.
-BYTES_PER_CALLER_MAX = 16 * 1024 * 1024
 
 _Body = TypeVar("_Body", bound=Struct)
 
 
 class Uploads:
-    """Bounds how many forms are in memory at once, of one caller and in all; the others wait."""
+    """Bounds how many forms are in memory at once, of one caller and in all; the others wait.
 
-    def __init__(self) -> None:
-        self._slots = Slots(
-            SlotBounds(
-                total=READING_MAX,
-                reserved=READING_RESERVED,
-                per_caller=READING_PER_CALLER_MAX,
-                size_per_caller=BYTES_PER_CALLER_MAX,
-                queue=WAITING_MAX,
-            )
-        )
+    Args:
+        bounds: the bounds.
+        waiting_seconds: how long a form waits.
+    """
+
+    def __init__(
+        self, bounds: SlotBounds = READING, waiting_seconds: float = WAITING_SECONDS
+    ) -> None:
+        self._slots = Slots(bounds)
+        self._waiting_seconds = waiting_seconds
 
     def slot(
         self, client: str, user_id: str = "", *, size: int = 0
@@ -58,7 +60,7 @@ class Uploads:
             MarketError: `too_busy`, when too many wait or none got free in time.
         """
         callers = (client, user_id) if user_id else (client,)
-        deadline = asyncio.get_running_loop().time() + WAITING_SECONDS
+        deadline = asyncio.get_running_loop().time() + self._waiting_seconds
         return self._slots.slot(*callers, size=size, is_known=bool(user_id), deadline=deadline)
 
 

@@ -63,9 +63,13 @@ class DeviceCodes:
         context: the store, identifiers and the time.
         letters: e-mails to users.
         app_url: where the page is that people type the code into.
+        waiting_max: how many programs may wait for an answer.
     """
 
-    def __init__(self, context: Context, letters: Letters, app_url: str) -> None:
+    def __init__(
+        self, context: Context, letters: Letters, app_url: str, waiting_max: int = WAITING_MAX
+    ) -> None:
+        self.waiting_max = waiting_max
         self._context = context
         self._letters = letters
         self._store = context.store
@@ -112,7 +116,8 @@ class DeviceCodes:
             share=_share(client),
         )
         drawn = [_user_code() for _ in range(_DRAWS_MAX)]
-        return Begun(device_code, _shown(await self._store.write(_begin, row, drawn)))
+        user_code = await self._store.write(_begin, row, drawn, self.waiting_max)
+        return Begun(device_code, _shown(user_code))
 
     async def redeem(self, device_code: str) -> IssuedKey:
         """Return the key of a program that was approved; it is made now, and once.
@@ -169,9 +174,11 @@ class DeviceCodes:
         return Code.SLOW_DOWN if is_too_soon else Code.AUTHORIZATION_PENDING
 
 
-async def _begin(tx: Transaction, row: DeviceCodeRow, drawn: Sequence[str]) -> str:
+async def _begin(
+    tx: Transaction, row: DeviceCodeRow, drawn: Sequence[str], waiting_max: int
+) -> str:
     await queries.delete_before(tx, row.created_at - KEPT_SECONDS, limit=FORGET_MAX)
-    if await queries.count_waiting(tx, row.created_at) >= WAITING_MAX:
+    if await queries.count_waiting(tx, row.created_at) >= waiting_max:
         await queries.drop_waiting(tx, row.created_at)
     for user_code in drawn:
         if await queries.insert(tx, row._replace(user_hash=_hash(user_code))):

@@ -111,9 +111,16 @@ class _Known(Struct, frozen=True):
 
 
 class ApiKeys:
-    """Makes, lists and ends keys, and knows who calls with one."""
+    """Makes, lists and ends keys, and knows who calls with one.
 
-    def __init__(self, context: Context, letters: Letters) -> None:
+    Args:
+        context: the store and the time.
+        letters: e-mails to users.
+        listed_max: how many keys of a user are listed.
+    """
+
+    def __init__(self, context: Context, letters: Letters, listed_max: int = LISTED_MAX) -> None:
+        self.listed_max = listed_max
         self._context = context
         self._letters = letters
         self._store = context.store
@@ -181,7 +188,7 @@ class ApiKeys:
 
     async def all_of(self, user_id: str) -> list[ListedKey]:
         """Return the keys of a user, newest first; ended ones for a while."""
-        return await self._store.read(_listed, user_id, self._now())
+        return await self._store.read(_listed, user_id, self._now(), limit=self.listed_max)
 
     async def one(self, user_id: str, key_id: str) -> ListedKey:
         """Return a key of a user.
@@ -374,8 +381,8 @@ async def _add(tx: Transaction, context: Context, row: KeyRow) -> None:
     await record(tx, context, row.user_id, data, subject_id=row.id)
 
 
-async def _listed(tx: Transaction, user_id: str, now: int) -> list[ListedKey]:
-    rows = await queries.all_of(tx, user_id, now=now, limit=LISTED_MAX)
+async def _listed(tx: Transaction, user_id: str, now: int, *, limit: int) -> list[ListedKey]:
+    rows = await queries.all_of(tx, user_id, now=now, limit=limit)
     purses = {row.purse_id for row in rows}
     begins = {beginning(limits_of(row).period, now) for row in rows}
     spent = {

@@ -116,9 +116,20 @@ class Referrals:
     Args:
         context: the store, identifiers and the time.
         rewards: what a referral earns.
+        chain_max: how many users a circle is looked for among.
+        pay_max: how many referrals are paid at once.
     """
 
-    def __init__(self, context: Context, rewards: Rewards) -> None:
+    def __init__(
+        self,
+        context: Context,
+        rewards: Rewards,
+        *,
+        chain_max: int = CHAIN_MAX,
+        pay_max: int = PAY_MAX_REFERRALS,
+    ) -> None:
+        self.chain_max = chain_max
+        self.pay_max = pay_max
         self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
@@ -160,13 +171,15 @@ class Referrals:
             payment = await self._store.read(_outlook, user_id, code, self.rewards, now)
             applied = Applied(self.rewards.referred, payment)
             application = _Application(user_id, code, applied, self._identifiers.new(), now)
-            await self._store.write(_apply, self._context, application, self.rewards, receipt)
+            await self._store.write(
+                _apply, self._context, application, self.rewards, receipt, chain_max=self.chain_max
+            )
         return applied
 
     async def pay_due(self) -> int:
         """Pay bonuses that were pending and need not be any more; return how many referrals."""
         now = self._now()
-        due = await self._store.read(_due, self.rewards, now)
+        due = await self._store.read(_due, self.rewards, now, limit=self.pay_max)
         paid = 0
         for referral in due:
             try:
@@ -212,6 +225,7 @@ async def refer(
     transfer_id: str,
     now: int,
     is_new: bool = False,
+    chain_max: int = CHAIN_MAX,
 ) -> None:
     """Note by whose code a user came, and pay both as soon as they may be.
 
@@ -233,7 +247,7 @@ async def refer(
     registered_at = await queries.registered_at(tx, user_id)
     if registered_at is None or now - registered_at > APPLY_SECONDS:
         raise MarketError(Code.REFERRAL_TOO_LATE)
-    if not is_new and await queries.is_among(tx, user_id, of=referrer, most=CHAIN_MAX):
+    if not is_new and await queries.is_among(tx, user_id, of=referrer, most=chain_max):
         raise MarketError(Code.REFERRAL_CIRCLE, field="referral_code")
     referral = ReferralRow(user_id, referrer, rewards.referrer, rewards.referred, now, None)
     await queries.insert(tx, referral)
@@ -257,6 +271,8 @@ async def _apply(
     new: _Application,
     rewards: Rewards,
     receipt: Receipt[Applied] | None,
+    *,
+    chain_max: int,
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, new.applied)
@@ -268,6 +284,7 @@ async def _apply(
         rewards=rewards,
         transfer_id=new.transfer_id,
         now=new.now,
+        chain_max=chain_max,
     )
 
 
@@ -298,7 +315,7 @@ async def _has_room(tx: Transaction, rewards: Rewards, bonuses: int, today: int)
     return await queries.paid_since(tx, today) + bonuses <= rewards.total_daily
 
 
-async def _due(tx: Transaction, rewards: Rewards, now: int) -> list[ReferralRow]:
+async def _due(tx: Transaction, rewards: Rewards, now: int, *, limit: int) -> list[ReferralRow]:
     today = now - now % DAY_SECONDS
     if not await _has_room(tx, rewards, rewards.referrer + rewards.referred, today):
         return []
@@ -308,7 +325,7 @@ async def _due(tx: Transaction, rewards: Rewards, now: int) -> list[ReferralRow]
         since=now - PENDING_SECONDS,
         today=today,
         daily=rewards.per_referrer_daily,
-        limit=PAY_MAX_REFERRALS,
+        limit=limit,
     )
 
 

@@ -40,12 +40,16 @@ class Tokens:
     Args:
         signing_key: at least 32 bytes.
         lifetime_seconds: how long a token is valid.
+        verified_max: how many tokens are remembered.
     """
 
-    def __init__(self, signing_key: bytes, *, lifetime_seconds: int) -> None:
+    def __init__(
+        self, signing_key: bytes, *, lifetime_seconds: int, verified_max: int = VERIFIED_MAX
+    ) -> None:
         if len(signing_key) < SIGNING_KEY_MIN_BYTES:
             raise ValueError(f"the signing key has fewer than {SIGNING_KEY_MIN_BYTES} bytes")
         self._signing_key = signing_key
+        self._verified_max = verified_max
         self._verified: dict[str, _Verified] = {}
         self.lifetime_seconds = lifetime_seconds
 
@@ -74,7 +78,7 @@ class Tokens:
         verified = self._verified.get(token)
         if verified is None:
             verified = self._decoded(token)
-            if len(self._verified) >= VERIFIED_MAX:
+            if len(self._verified) >= self._verified_max:
                 self._verified.clear()
             self._verified[token] = verified
         if verified.expires_at <= now:

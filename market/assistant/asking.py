@@ -6,16 +6,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from market.assistant.model import REPLY_MAX_CHARACTERS, Model, ModelError, ModelText, Question
 from market.base.slots import Busy, SlotBounds, Slots
 
-ATTEMPTS = 2
-PAUSE_SECONDS = 0.2  # before the retry, where the server names no time
 FAILURES_MAX = 5  # in a row open the circuit: fewer may be chance
 OPEN_SECONDS = 30.0
-WITHOUT_SCHEMA_SECONDS = 3600.0  # then a server that was replaced or updated gets its schema again
 WAITING_MAX = 64
 WAITING_PER_CALLER_MAX = 16  # a quarter: one caller leaves room for others
 CUT_OFF = " …"
@@ -27,6 +25,26 @@ BUSY = {
 _logger = logging.getLogger("assistant")
 
 _Read = TypeVar("_Read")
+
+
+class RetryPolicy(Struct, frozen=True):
+    """The calls of a model that fails, or whose answer does not end.
+
+    Attributes:
+        attempts: the number of calls for one answer.
+        pause_seconds: before the retry, where the server names no time.
+        without_schema_seconds: the time in which a server that refuses a JSON schema gets none.
+            Then a server that was replaced or updated gets its schema again.
+        reply_max_characters: the length at which an answer is cut that comes in pieces.
+    """
+
+    attempts: int = 2
+    pause_seconds: float = 0.2
+    without_schema_seconds: float = 3600.0
+    reply_max_characters: int = REPLY_MAX_CHARACTERS
+
+
+USUAL_POLICY = RetryPolicy()
 
 
 class CircuitBreaker:
@@ -76,18 +94,26 @@ class CircuitBreaker:
             self._open_until = self._now() + OPEN_SECONDS
 
 
-def model_slots(concurrency: int, per_caller: int = 0) -> Slots:
+def model_slots(
+    concurrency: int,
+    per_caller: int = 0,
+    *,
+    waiting_max: int = WAITING_MAX,
+    waiting_per_caller_max: int = WAITING_PER_CALLER_MAX,
+) -> Slots:
     """Return the slots for calls of one server, which all its models share.
 
     Args:
         concurrency: how many calls run at once.
         per_caller: how many of one caller's do; 0 for no less than all.
+        waiting_max: how many calls wait.
+        waiting_per_caller_max: how many of one caller's wait.
     """
     bounds = SlotBounds(
         total=concurrency,
         per_caller=per_caller,
-        queue=WAITING_MAX,
-        queue_per_caller=WAITING_PER_CALLER_MAX,
+        queue=waiting_max,
+        queue_per_caller=waiting_per_caller_max,
     )
     return Slots(bounds, _busy)
 
@@ -106,12 +132,16 @@ class Asking:
         model: the model.
         slots: shared by all models of the same server.
         seconds: how long an answer may take in all, with waiting and the retry.
+        policy: of calls that fail, or whose answer does not end.
     """
 
-    def __init__(self, model: Model, slots: Slots, *, seconds: float) -> None:
+    def __init__(
+        self, model: Model, slots: Slots, *, seconds: float, policy: RetryPolicy = USUAL_POLICY
+    ) -> None:
         self._model = model
         self._slots = slots
         self._seconds = seconds
+        self._policy = policy
         self._breaker = CircuitBreaker(_clock)
         self._without_schema_until = 0.0
 
@@ -134,13 +164,13 @@ class Asking:
             question = replace(question, schema=None)
         has_schema = question.schema is not None
         async with self._slots.slot(caller, deadline=deadline):
-            for attempt in range(1, ATTEMPTS + 1):
+            for attempt in range(1, self._policy.attempts + 1):
                 try:
                     reply = await self._complete(question, deadline)
                     answer = read(reply.text)
                 except ModelError as error:
                     self._breaker.failed(error)
-                    question = await _again(question, error, attempt, deadline)
+                    question = await self._again(question, error, attempt, deadline)
                 else:
                     self._breaker.succeeded()
                     if has_schema and question.schema is None:
@@ -151,8 +181,9 @@ class Asking:
     def _leave_schemas_out(self) -> None:
         """Remember that the server refuses schemas, and answers without."""
         text = "the model refuses a JSON schema; for %.0f seconds it is called without"
-        _logger.info(text, WITHOUT_SCHEMA_SECONDS)
-        self._without_schema_until = _clock() + WITHOUT_SCHEMA_SECONDS
+        seconds = self._policy.without_schema_seconds
+        _logger.info(text, seconds)
+        self._without_schema_until = _clock() + seconds
 
     async def stream(self, question: Question, caller: str) -> AsyncGenerator[ModelText, None]:
         """Yield an answer as it comes; one that breaks off, or does not end, ends with an ellipsis.
@@ -167,7 +198,7 @@ class Asking:
         self._breaker.check()
         deadline = _clock() + self._seconds
         async with self._slots.slot(caller, deadline=deadline):
-            for attempt in range(1, ATTEMPTS + 1):
+            for attempt in range(1, self._policy.attempts + 1):
                 last: ModelText | None = None
                 try:
                     async with aclosing(self._pieces(question, deadline)) as pieces:
@@ -177,7 +208,7 @@ class Asking:
                 except ModelError as error:
                     self._breaker.failed(error)
                     if last is None:
-                        question = await _again(question, error, attempt, deadline)
+                        question = await self._again(question, error, attempt, deadline)
                         continue
                     yield ModelText(CUT_OFF, last.model)
                 return
@@ -191,7 +222,7 @@ class Asking:
 
     async def _pieces(self, question: Question, deadline: float) -> AsyncGenerator[ModelText, None]:
         """Yield pieces; the time limit is around each `anext`, never around a `yield`."""
-        length = 0
+        length, most = 0, self._policy.reply_max_characters
         async with aclosing(self._model.stream(question, deadline - _clock())) as pieces:
             while True:
                 try:
@@ -201,22 +232,23 @@ class Asking:
                     break
                 except TimeoutError as error:
                     raise ModelError("it took too long", is_final=True) from error
-                room = REPLY_MAX_CHARACTERS - length
+                room = most - length
                 length += len(piece.text)
                 yield ModelText(piece.text[:room], piece.model)
-                if length > REPLY_MAX_CHARACTERS:
+                if length > most:
                     raise ModelError("its answer does not end", is_final=True)
         if not length:
             raise ModelError("its answer is empty")
 
-
-async def _again(question: Question, error: ModelError, attempt: int, deadline: float) -> Question:
-    """Wait before a retry, and return its question; raise the error when no retry makes sense."""
-    pause = max(error.retry_after_seconds, PAUSE_SECONDS)
-    if attempt == ATTEMPTS or error.is_final or _clock() + pause >= deadline:
-        raise error
-    await asyncio.sleep(pause)
-    return replace(question, schema=None) if error.without_schema else question
+    async def _again(
+        self, question: Question, error: ModelError, attempt: int, deadline: float
+    ) -> Question:
+        """Wait before a retry, and return its question; raise the error if no retry makes sense."""
+        pause = max(error.retry_after_seconds, self._policy.pause_seconds)
+        if attempt == self._policy.attempts or error.is_final or _clock() + pause >= deadline:
+            raise error
+        await asyncio.sleep(pause)
+        return replace(question, schema=None) if error.without_schema else question
 
 
 def _clock() -> float:

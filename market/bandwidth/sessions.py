@@ -172,6 +172,7 @@ class Bandwidth:
         terms: prices and addresses.
         bounds: returns how much one user may have at once.
         exit_terms: what sessions through exits cost at least, and their owners' share.
+        expire_max_sessions: how many are ended at once.
     """
 
     def __init__(
@@ -183,7 +184,9 @@ class Bandwidth:
         bounds: Callable[[], Bounds],
         *,
         exit_terms: ExitTerms = NO_EXITS,
+        expire_max_sessions: int = EXPIRE_MAX_SESSIONS,
     ) -> None:
+        self.expire_max_sessions = expire_max_sessions
         self._bounds = bounds
         self._context = context
         self._store = context.store
@@ -388,7 +391,7 @@ class Bandwidth:
             await self._leave_active(session_id, SessionStatus.EXPIRED)
 
         return await self._expiring.run(
-            self._leases.due_to_expire, end, most=EXPIRE_MAX_SESSIONS, now=self._now()
+            self._leases.due_to_expire, end, most=self.expire_max_sessions, now=self._now()
         )
 
     async def warn(self) -> int:

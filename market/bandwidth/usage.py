@@ -116,9 +116,17 @@ class UsageHistory:
         context: the store and the time.
         leases: says which node this is.
         traffic: the live counters.
+        rolled_max_rows: how many hours one transaction adds up.
     """
 
-    def __init__(self, context: Context, leases: Leases, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        context: Context,
+        leases: Leases,
+        traffic: Traffic,
+        rolled_max_rows: int = ROLLED_MAX_ROWS,
+    ) -> None:
+        self.rolled_max_rows = rolled_max_rows
         self._store = context.store
         self._now = context.now
         self._leases = leases
@@ -223,11 +231,12 @@ class UsageHistory:
             UnavailableError: the store did not answer; what was added up stays.
         """
         before, rolled = hours_kept_since(self._now()), 0
+        limit = self.rolled_max_rows
         for make_days in (queries.make_days, queries.make_days_of_refusals):
             for _ in range(ROLLED_MAX_BATCHES):
-                rows = await self._store.write(make_days, before=before, limit=ROLLED_MAX_ROWS)
+                rows = await self._store.write(make_days, before=before, limit=limit)
                 rolled += rows
-                if rows < ROLLED_MAX_ROWS:
+                if rows < limit:
                     break
         return rolled
 

@@ -19,9 +19,17 @@ class Throttle:
         limit: how many times; 0 for no limit.
         window_seconds: the length of the window.
         now: the wall clock, in UTC seconds.
+        keys_max: how many keys are remembered.
     """
 
-    def __init__(self, limit: int, window_seconds: int, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        window_seconds: int,
+        now: Callable[[], int],
+        keys_max: int = KEYS_MAX,
+    ) -> None:
+        self._keys_max = keys_max
         self._limit = limit
         self._window_seconds = window_seconds
         self._now = now
@@ -87,7 +95,7 @@ class Throttle:
         for name, share in enclosing(key):
             self._events.setdefault(name, deque(maxlen=self._limit * share)).append(self._now())
             self._events.move_to_end(name)
-        while len(self._events) > KEYS_MAX:
+        while len(self._events) > self._keys_max:
             self._events.popitem(last=False)
 
     def forget(self, key: str) -> None:

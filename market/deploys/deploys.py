@@ -193,6 +193,7 @@ class Deploys:
         rollouts: put up replicas that say what they run.
         rates: what GPUs cost.
         images: what runs by default, by type.
+        listed_replicas_max: how many replicas one part of a list has.
     """
 
     def __init__(
@@ -202,7 +203,9 @@ class Deploys:
         rollouts: Rollouts,
         rates: Rates,
         images: Mapping[str, str],
+        listed_replicas_max: int = LISTED_REPLICAS_MAX,
     ) -> None:
+        self.listed_replicas_max = listed_replicas_max
         self._context = context
         self._store = context.store
         self._jobs = jobs
@@ -289,7 +292,14 @@ class Deploys:
 
         There are fewer than `limit` where these have many replicas.
         """
-        return await self._store.read(_page, user_id, before=before, limit=limit, now=self._now())
+        return await self._store.read(
+            _page,
+            user_id,
+            before=before,
+            limit=limit,
+            replicas_max=self.listed_replicas_max,
+            now=self._now(),
+        )
 
     async def cancel(self, user_id: str, deploy_id: str) -> None:
         """Cancel what is left of a deploy.
@@ -454,7 +464,7 @@ async def _find(tx: Transaction, user_id: str, deploy_id: str, now: int) -> Depl
 
 
 async def _page(
-    tx: Transaction, user_id: str, *, before: str, limit: int, now: int
+    tx: Transaction, user_id: str, *, before: str, limit: int, replicas_max: int, now: int
 ) -> tuple[list[Deploy], bool]:
     rows = await queries.page(tx, user_id=user_id, before=before, limit=limit + 1)
     rollouts = await _rollouts(tx, rows)
@@ -462,7 +472,7 @@ async def _page(
         row.replicas if row.id not in rollouts else max(row.replicas, rollouts[row.id].desired)
         for row in rows
     )
-    fitting = sum(count <= LISTED_REPLICAS_MAX for count in accumulate(replicas))
+    fitting = sum(count <= replicas_max for count in accumulate(replicas))
     part = rows[: min(max(fitting, 1), limit)]
     return await _with_replicas(tx, part, rollouts, now), len(part) < len(rows)
 

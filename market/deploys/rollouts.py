@@ -47,10 +47,6 @@ from storage.jobs.jobs import JobRow
 HOUR_SECONDS = 3_600
 NO_GPU = "none"  # as a model: a deploy that says what it runs, and needs no GPU
 REVISIONS_KEPT = 10
-# A unit of work that is longer would hold up other writers: each step is some ten statements.
-STEPS_PER_UNIT = 10
-# Whoever wants more at once than this many units do waits for the next look.
-UNITS_PER_LOOK = 40
 LOOK_MAX_DEPLOYS = 200  # of those that may go on; others have their turn in the next look
 HEARD_MAX = 10_000  # jobs that were heard of and not looked at yet; those beyond wait for a look
 # After a refusal: money or room for jobs comes back when the buyer does something.
@@ -65,7 +61,6 @@ LAST_WORDS = "; its last words:"
 # Of the job's own words: its job, and its log, have the whole.
 WORDS_SHOWN_CHARACTERS = 100
 REASON_SHOWN_CHARACTERS = 300  # of the rest: some sentences, where the agent has one
-FAILED_SECONDS = 1.0  # after a failure of the store
 
 _logger = logging.getLogger("jobs")
 
@@ -187,6 +182,24 @@ def _in_short(reason: str) -> str:
     return f"{said}{mark} {words}" if words else said
 
 
+class RolloutPace(Struct, frozen=True):
+    """The steps of a rollout that are done together.
+
+    Attributes:
+        steps_per_unit: the steps of one unit of work. A longer one would hold up other writers:
+            each step is some ten statements.
+        units_per_look: the units of one look. A rollout that needs more waits for the next look.
+        failed_seconds: before another look, after a failure of the store.
+    """
+
+    steps_per_unit: int = 10
+    units_per_look: int = 40
+    failed_seconds: float = 1.0
+
+
+USUAL_PACE = RolloutPace()
+
+
 class Rollouts:
     """Replaces replicas, and takes what their buyers want otherwise.
 
@@ -196,11 +209,19 @@ class Rollouts:
         specs: stores what jobs run.
         waking: passes on that jobs wait.
         changes: notify of attempts that began, were ready, or ended.
+        pace: the steps that are done together.
     """
 
     def __init__(
-        self, context: Context, jobs: Jobs, specs: Specs, waking: Waking, changes: JobChanges
+        self,
+        context: Context,
+        jobs: Jobs,
+        specs: Specs,
+        waking: Waking,
+        changes: JobChanges,
+        pace: RolloutPace = USUAL_PACE,
     ) -> None:
+        self.pace = pace
         self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
@@ -358,10 +379,10 @@ class Rollouts:
                     await self._look_at(heard[start : start + LOOK_MAX_DEPLOYS])
             except StoreError as error:  # the sweep finds them
                 _logger.warning("rollouts go on later: %s", error)
-                await asyncio.sleep(FAILED_SECONDS)
+                await asyncio.sleep(self.pace.failed_seconds)
             except Exception:  # the sweep finds these, too; without this task it would be alone
                 _logger.exception("rollouts go on later")
-                await asyncio.sleep(FAILED_SECONDS)
+                await asyncio.sleep(self.pace.failed_seconds)
 
     async def sweep(self) -> int:
         """Look at some of the deploys that may go on; return how many had something to be done.
@@ -423,7 +444,7 @@ class Rollouts:
 
     async def _go_on(self, deploy_id: str) -> None:
         try:
-            for _ in range(UNITS_PER_LOOK):
+            for _ in range(self.pace.units_per_look):
                 done = await self._store.write(self._step, deploy_id)
                 self._tell(done)
                 if not done:
@@ -575,7 +596,7 @@ class Rollouts:
             return Done()
         rows, now = await queries.present(tx, [deploy_id]), self._now()
         judged = judge(rollout, rows, now)
-        done = await self._carry_out(tx, deploy, judged, rows, most=STEPS_PER_UNIT)
+        done = await self._carry_out(tx, deploy, judged, rows, most=self.pace.steps_per_unit)
         if judged.after != rollout:
             await _change(tx, rollout, judged.after)
             await self._record(tx, rollout, judged.after)

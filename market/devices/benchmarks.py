@@ -26,20 +26,12 @@ from storage.devices import benchmarks as queries
 from storage.devices.benchmarks import BenchmarkRow
 
 CORES_MAX: Final = 64  # chains of one answer; more cores are not shown
-# Half a second of a core of today. A shorter task would measure the line, not the device.
-ROUNDS = 50_000
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 # Of what a device says that it has, so much is filled: 20 seconds of one core.
 MEMORY_MAX_BYTES: Final = 8_000_000_000
-# Making a block takes a core of today five milliseconds and more, of which a step needs three
-# quarters, so that a walk without memory takes four seconds, and one with it an instant, beside the
-# line and what else this daemon does.
-STEPS = 1_024
-WALK_SECONDS = 2.0
 # Whoever leaves a third of the work out is found in eleven of twelve runs, and gains little.
 CHECKED_PLACES: Final = 6
 RUN_SECONDS: Final = 600.0  # of all tasks together
-RUNS_MAX = 1_000  # under way; the oldest are forgotten
 # Each costs this daemon a third of a second of a core.
 RUNS_PER_HOUR: Final = 4
 CHECKS_QUEUED_MAX: Final = 100
@@ -52,6 +44,30 @@ FALLEN_BELOW: Final = 0.7
 Task = Chains | Walk
 
 _logger = logging.getLogger("benchmarks")
+
+
+class TaskSizes(Struct, frozen=True):
+    """The size of the tasks, and their number.
+
+    A core of today makes a block in five milliseconds or more, and a step needs three quarters of a
+    block. So a walk without memory takes four seconds. A walk with memory takes an instant, beside
+    the line and the other work of this daemon.
+
+    Attributes:
+        rounds: of a chain: half a second of a core of today. A shorter task would measure the line,
+            not the device.
+        steps: of a walk through the memory.
+        walk_seconds: the limit of a walk.
+        runs: the number of devices at their tasks; the oldest are forgotten.
+    """
+
+    rounds: int = 50_000
+    steps: int = 1_024
+    walk_seconds: float = 2.0
+    runs: int = 1_000
+
+
+USUAL_SIZES = TaskSizes()
 
 
 class Step(Struct, frozen=True):
@@ -86,9 +102,13 @@ class Benchmarks:
     Args:
         context: the store and the time.
         monotonic: a clock that cannot be set, in seconds.
+        sizes: of the tasks.
     """
 
-    def __init__(self, context: Context, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, context: Context, monotonic: Callable[[], float], sizes: TaskSizes = USUAL_SIZES
+    ) -> None:
+        self.sizes = sizes
         self._store = context.store
         self._now = context.now
         self._monotonic = monotonic
@@ -116,7 +136,7 @@ class Benchmarks:
         cores = min(cores, CORES_MAX)
         blocks = 0 if is_short else min(memory_bytes, MEMORY_MAX_BYTES) // BLOCK_BYTES
         now = self._monotonic()
-        step = self._step(_chains(1, ROUNDS))
+        step = self._step(_chains(1, self.sizes.rounds))
         self._keep(device_id, _Run(step, cores, blocks, now, now, is_short=is_short))
         return step
 
@@ -134,7 +154,7 @@ class Benchmarks:
             raise MarketError(Code.BENCHMARK_FAILED, WRONG)
         seconds = max(arrived - run.given_at, 0.001)
         task = run.step.task
-        if isinstance(task, Walk) and task.steps and seconds > WALK_SECONDS:
+        if isinstance(task, Walk) and task.steps and seconds > self.sizes.walk_seconds:
             raise MarketError(Code.BENCHMARK_FAILED, LATE)
         async with self._slots.slot(device_id):
             is_right = await asyncio.to_thread(_is_right, task, values)
@@ -153,7 +173,7 @@ class Benchmarks:
                 return self._go_on(device_id, run, Walk(seed, run.blocks, BLOCK_BYTES, b"", 0))
         elif not task.steps:
             start = secrets.token_bytes(32)
-            walk = Walk(task.seed, task.blocks, task.block_bytes, start, STEPS)
+            walk = Walk(task.seed, task.blocks, task.block_bytes, start, self.sizes.steps)
             return self._go_on(device_id, run, walk)
         return await self._shown(device_id, run)
 
@@ -187,7 +207,7 @@ class Benchmarks:
     def _keep(self, device_id: str, run: _Run) -> None:
         self._runs.pop(device_id, None)
         self._runs[device_id] = run
-        while len(self._runs) > RUNS_MAX:
+        while len(self._runs) > self.sizes.runs:
             self._runs.popitem(last=False)
 
 

@@ -42,19 +42,35 @@ ONLINE_SECONDS = 90
 # A heartbeat is written down that much later at most, unless the store is away.
 LATE_SECONDS = 30
 AWAY_MAX_DEVICES = 1_000
-WRITE_SECONDS = 2.0
-SHARED_WRITE_SECONDS = 1.0
-WRITE_MAX_DEVICES = 1_000
 FIND_MAX_DEVICES = 100  # looked up together: the first of them waits for the last
 NAME_MAX_CHARACTERS = 200
-# A device takes about a kilobyte. Those heard of longest ago are looked up when they come again.
-KEPT_MAX_DEVICES = 50_000
-# A request that has shown its token may still be under way when that is revoked; all of those that
-# are revoked within a minute or two, however many users do nothing else.
-REVOKED_MAX_TOKENS = 10_000
 UNKNOWN = "The worker token was not issued by this service, or was revoked; make a new one."
 
 _logger = logging.getLogger("devices")
+
+
+class DevicePace(Struct, frozen=True):
+    """The time between writes of reports, and the number of devices in memory.
+
+    Attributes:
+        write_seconds: between two transactions of reports.
+        shared_write_seconds: the same where several daemons serve the same devices.
+        write_devices: the devices of one transaction.
+        kept_devices: the devices in memory, about a kilobyte each. A device that was silent for
+            longer than these is looked up at its next request.
+        revoked_tokens: the tokens that are remembered after they were revoked. A request that has
+            shown its token may still be under way then. The number is more than users can revoke
+            in a minute or two.
+    """
+
+    write_seconds: float = 2.0
+    shared_write_seconds: float = 1.0
+    write_devices: int = 1_000
+    kept_devices: int = 50_000
+    revoked_tokens: int = 10_000
+
+
+USUAL_PACE = DevicePace()
 
 
 class Revoked(Struct, frozen=True):
@@ -92,11 +108,18 @@ class Devices:
         bounds: returns how much one user may have at once.
         is_shared: whether other daemons hear of the same devices. Then the store is asked every
             time, and only what is not written down yet is answered from memory.
+        pace: the time between writes of reports, and the number of devices in memory.
     """
 
     def __init__(
-        self, context: Context, bounds: Callable[[], Bounds], *, is_shared: bool = False
+        self,
+        context: Context,
+        bounds: Callable[[], Bounds],
+        *,
+        is_shared: bool = False,
+        pace: DevicePace = USUAL_PACE,
     ) -> None:
+        self.pace = pace
         self._bounds = bounds
         self._context = context
         self._store = context.store
@@ -275,7 +298,7 @@ class Devices:
     def note_revoked(self, token_hash: str) -> None:
         """Refuse a token also from memory, once a transaction has revoked it."""
         self._revoked[token_hash] = None
-        if len(self._revoked) > REVOKED_MAX_TOKENS:
+        if len(self._revoked) > self.pace.revoked_tokens:
             del self._revoked[next(iter(self._revoked))]
         device = self._by_token.get(token_hash)
         if device is not None and device.revoked_at is None:
@@ -326,7 +349,9 @@ class Devices:
     async def run(self) -> None:
         """Write reports down until cancelled; the store's failures delay that."""
         while True:
-            await asyncio.sleep(SHARED_WRITE_SECONDS if self._is_shared else WRITE_SECONDS)
+            pace = self.pace
+            seconds = pace.shared_write_seconds if self._is_shared else pace.write_seconds
+            await asyncio.sleep(seconds)
             try:
                 await self.flush()
             except StoreError as error:
@@ -351,7 +376,7 @@ class Devices:
                 await self._write_some()
 
     async def _write_some(self) -> None:
-        batch = [self._by_token[token] for token in islice(self._changed, WRITE_MAX_DEVICES)]
+        batch = [self._by_token[token] for token in islice(self._changed, self.pace.write_devices)]
         await self._store.write(_write, self._context, batch, self._is_shared)
         for device in batch:
             if self._by_token[device.token_hash] is not device:  # has reported again meanwhile
@@ -384,7 +409,7 @@ class Devices:
 
     def _forget_some(self) -> None:
         """Forget the devices heard of longest ago, over the bound, that are written down."""
-        over = len(self._by_token) - KEPT_MAX_DEVICES
+        over = len(self._by_token) - self.pace.kept_devices
         if over <= 0:
             return
         written = (token for token in self._by_token if token not in self._changed)

@@ -12,12 +12,6 @@ from msgspec import Struct
 
 from proxyctl.protocol.jobspec import Payload
 
-# So many steps take Python, or bash, half a second to a second, and this process less than that.
-# None is a long call of the interpreter's own, during which other threads of the daemon would wait.
-HASHES: Final = (200_000, 400_000)
-STEPS: Final = (400_000, 800_000)
-NUMBERS: Final = (4_000, 8_000)
-SHELL_STEPS: Final = (80_000, 160_000)
 ALGORITHMS: Final = ("sha256", "sha1", "blake2s", "sha512")
 NAMES: Final = (
     *"abcdefhkmnpqruvwxyz",
@@ -28,6 +22,22 @@ ABOUT: Final = ("", "", "eval", "mc", "prep", "sim", "stats", "test", "walk")
 TIMEOUTS: Final = (0, 600, 900, 1_200, 1_800, 3_600)
 
 
+class SampleSizes(Struct, frozen=True):
+    """The length of samples: each has a number of steps between these two.
+
+    Python, or bash, needs half a second to a second for them, and this process less than that. No
+    step is a long call of the interpreter's own, because other threads of the daemon would wait.
+    """
+
+    hashes: tuple[int, int] = (200_000, 400_000)
+    steps: tuple[int, int] = (400_000, 800_000)
+    numbers: tuple[int, int] = (4_000, 8_000)
+    shell_steps: tuple[int, int] = (80_000, 160_000)
+
+
+USUAL_SIZES = SampleSizes()
+
+
 class Task(Struct, frozen=True):
     """What a sample runs, under which title, and what the right result is."""
 
@@ -36,9 +46,19 @@ class Task(Struct, frozen=True):
     answer: str
 
 
-def make(choose: Random) -> Task:
-    """Return a task; what is drawn from `choose` must be foreseen by nobody."""
-    script, interpreter, answer = choose.choice(_TEMPLATES)(choose)
+def make(
+    choose: Random,
+    sizes: SampleSizes = USUAL_SIZES,
+    templates: "tuple[Template, ...] | None" = None,
+) -> Task:
+    """Return a task.
+
+    Args:
+        choose: the source of chance, which no device may foresee.
+        sizes: the length of samples.
+        templates: the kinds of tasks; None for all.
+    """
+    script, interpreter, answer = choose.choice(templates or TEMPLATES)(choose, sizes)
     payload = Payload(
         script=script,
         interpreter="bash" if interpreter == "bash" else "python3",
@@ -49,10 +69,10 @@ def make(choose: Random) -> Task:
     return Task(title, payload, answer)
 
 
-def _hash_chain(choose: Random) -> tuple[str, str, str]:
+def _hash_chain(choose: Random, sizes: SampleSizes) -> tuple[str, str, str]:
     x, i = choose.sample(NAMES, 2)
     seed, algorithm = choose.randbytes(12).hex(), choose.choice(ALGORITHMS)
-    rounds = choose.randrange(*HASHES)
+    rounds = choose.randrange(*sizes.hashes)
     script = (
         f'import hashlib\n\n{x} = b"{seed}"\nfor {i} in range({rounds}):\n'
         f"    {x} = hashlib.{algorithm}({x}).digest()\nprint({x}.hex())\n"
@@ -82,10 +102,10 @@ def _folded(start: int, factor: int, summand: int, modulus: int, steps: int) -> 
     return total
 
 
-def _sequence(choose: Random) -> tuple[str, str, str]:
+def _sequence(choose: Random, sizes: SampleSizes) -> tuple[str, str, str]:
     x, t, i = choose.sample(NAMES, 3)
     start, factor, summand, modulus = _numbers(choose)
-    steps = choose.randrange(*STEPS)
+    steps = choose.randrange(*sizes.steps)
     script = (
         f"{x}, {t} = {start}, 0\nfor {i} in range({steps}):\n"
         f"    {x} = ({x} * {factor} + {summand}) % {modulus}\n    {t} ^= {x}\nprint({t})\n"
@@ -93,11 +113,11 @@ def _sequence(choose: Random) -> tuple[str, str, str]:
     return script, "python3", str(_folded(start, factor, summand, modulus, steps))
 
 
-def _walks(choose: Random) -> tuple[str, str, str]:
+def _walks(choose: Random, sizes: SampleSizes) -> tuple[str, str, str]:
     t, i, x, n = choose.sample(NAMES, 4)
     *_, factor, summand, modulus = _numbers(choose)
     low = choose.randrange(10_000, 1_000_000)
-    high = low + choose.randrange(*NUMBERS)
+    high = low + choose.randrange(*sizes.numbers)
     script = (
         f"{t} = 0\nfor {i} in range({low}, {high}):\n    {x}, {n} = {i}, {summand}\n"
         f"    while {x} != 1:\n        {x} = {x} * 3 + 1 if {x} % 2 else {x} // 2\n"
@@ -113,10 +133,10 @@ def _walks(choose: Random) -> tuple[str, str, str]:
     return script, "python3", str(total)
 
 
-def _shell(choose: Random) -> tuple[str, str, str]:
+def _shell(choose: Random, sizes: SampleSizes) -> tuple[str, str, str]:
     x, t, i = choose.sample(NAMES, 3)
     start, factor, summand, modulus = _numbers(choose)
-    steps = choose.randrange(*SHELL_STEPS)
+    steps = choose.randrange(*sizes.shell_steps)
     script = (
         f"{x}={start}\n{t}=0\nfor (({i} = 0; {i} < {steps}; {i}++)); do\n"
         f"  (({x} = ({x} * {factor} + {summand}) % {modulus}, {t} ^= {x}))\ndone\necho ${t}\n"
@@ -124,9 +144,6 @@ def _shell(choose: Random) -> tuple[str, str, str]:
     return script, "bash", str(_folded(start, factor, summand, modulus, steps))
 
 
-_TEMPLATES: Final[tuple[Callable[[Random], tuple[str, str, str]], ...]] = (
-    _hash_chain,
-    _sequence,
-    _walks,
-    _shell,
-)
+# Makes a script, its interpreter, and the answer.
+Template = Callable[[Random, SampleSizes], tuple[str, str, str]]
+TEMPLATES: Final[tuple[Template, ...]] = (_hash_chain, _sequence, _walks, _shell)

@@ -25,7 +25,7 @@ from market.base.ids import Identifiers
 from market.base.user_fields import email_key
 from market.dispatch import sample_tasks
 from market.dispatch.claims import accepted
-from market.dispatch.sample_tasks import Task
+from market.dispatch.sample_tasks import USUAL_SIZES, SampleSizes, Task
 from market.events.context import Context
 from market.events.recording import record_all
 from market.jobs import owner_slots
@@ -122,11 +122,18 @@ class Samples:
         terms: what the operator spends.
         specs: stores what jobs run.
         bounds: returns how much a device may have at once.
+        sizes: the length of the tasks.
     """
 
     def __init__(
-        self, context: Context, terms: SampleTerms, specs: Specs, bounds: Callable[[], Bounds]
+        self,
+        context: Context,
+        terms: SampleTerms,
+        specs: Specs,
+        bounds: Callable[[], Bounds],
+        sizes: SampleSizes = USUAL_SIZES,
     ) -> None:
+        self.sizes = sizes
         self._context = context
         self._store = context.store
         self._identifiers = context.identifiers
@@ -144,7 +151,8 @@ class Samples:
         while True:
             self._used.clear()
             while len(self._ready) < READY_MAX:
-                task = await asyncio.to_thread(sample_tasks.make, secrets.SystemRandom())
+                choose = secrets.SystemRandom()
+                task = await asyncio.to_thread(sample_tasks.make, choose, self.sizes)
                 self._ready.append(task)
             await self._used.wait()
 

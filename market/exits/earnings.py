@@ -13,6 +13,8 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from market.base.states import SessionStatus
 from market.events.context import Context
 from market.money import ledger
@@ -24,15 +26,27 @@ from storage.engines.store import Transaction
 from storage.exits import exits as queries
 from storage.exits.exits import ActiveRow, EarnedRow, EarningRow
 
-ADVANCE_SECONDS = 3_600
-# A tenth of a cent. Less waits for more, or for the end of the session, so that no more rows are
-# written for good than a thousand a dollar.
-ADVANCE_LEAST = 1_000
-# Together they bound a transaction.
-ADVANCED_MAX_SESSIONS = 100
-ADVANCED_MAX_EARNINGS = 1_000
-
 _logger = logging.getLogger("exits")
+
+
+class AdvancePace(Struct, frozen=True):
+    """The time between posts of earnings while sessions go on, and their sizes.
+
+    Attributes:
+        seconds: of the clock, between two times.
+        least: a tenth of a cent. Less waits for more, or for the end of the session, so that no
+            more rows are written for good than a thousand a dollar.
+        sessions: the sessions of one transaction.
+        earnings: the earnings of one transaction.
+    """
+
+    seconds: int = 3_600
+    least: int = 1_000
+    sessions: int = 100
+    earnings: int = 1_000
+
+
+USUAL_PACE = AdvancePace()
 
 
 class ExitAdvances:
@@ -40,9 +54,11 @@ class ExitAdvances:
 
     Args:
         context: the store, identifiers and the time.
+        pace: the time between posts, and their sizes.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, pace: AdvancePace = USUAL_PACE) -> None:
+        self.pace = pace
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -54,7 +70,7 @@ class ExitAdvances:
         Raises:
             UnavailableError: the store did not answer; the next call begins again.
         """
-        hour = self._now() // ADVANCE_SECONDS
+        hour = self._now() // self.pace.seconds
         if hour == self._hour:
             return 0
         posted = await self.advance()
@@ -72,7 +88,7 @@ class ExitAdvances:
         posted, after = 0, ActiveRow(-1, "")
         while True:
             sessions = await self._store.read(
-                queries.sessions_to_advance, after=after, limit=ADVANCED_MAX_SESSIONS
+                queries.sessions_to_advance, after=after, limit=self.pace.sessions
             )
             if not sessions:
                 return posted
@@ -98,10 +114,10 @@ class ExitAdvances:
         total = 0
         while True:
             posted = await self._store.write(
-                _advance, session_ids, self._identifiers.new(), now=self._now()
+                _advance, session_ids, self._identifiers.new(), self.pace, now=self._now()
             )
             total += posted
-            if posted < ADVANCED_MAX_EARNINGS:
+            if posted < self.pace.earnings:
                 return total
 
 
@@ -156,11 +172,11 @@ async def record(
 
 
 async def _advance(
-    tx: Transaction, session_ids: Sequence[str], transfer_id: str, *, now: int
+    tx: Transaction, session_ids: Sequence[str], transfer_id: str, pace: AdvancePace, *, now: int
 ) -> int:
     await bandwidth_queries.lock(tx, session_ids)
     statuses = await bandwidth_queries.status_of(tx, session_ids)
     active = [each for each in session_ids if statuses.get(each) == SessionStatus.ACTIVE]
-    rows = await queries.to_advance(tx, active, least=ADVANCE_LEAST, limit=ADVANCED_MAX_EARNINGS)
+    rows = await queries.to_advance(tx, active, least=pace.least, limit=pace.earnings)
     await record(tx, [unposted(row) for row in rows], "exits", transfer_id, now)
     return len(rows)

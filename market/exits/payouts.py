@@ -47,9 +47,13 @@ class ExitPayouts:
     Args:
         context: the store, identifiers and the time.
         hold_seconds: how long earnings stay pending.
+        due_max: among how many earnings owners to be paid are looked for at a time.
     """
 
-    def __init__(self, context: Context, hold_seconds: int) -> None:
+    def __init__(
+        self, context: Context, hold_seconds: int, due_max: int = DUE_MAX_EARNINGS
+    ) -> None:
+        self.due_max = due_max
         self._store = context.store
         self._identifiers = context.identifiers
         self._now = context.now
@@ -84,23 +88,31 @@ class ExitPayouts:
         few owners who cannot be paid never hide the others, however much they have earned.
         """
         due = await self._store.read(
-            queries.due_to_pay, moment=moment, after=self._after, limit=DUE_MAX_EARNINGS
+            queries.due_to_pay, moment=moment, after=self._after, limit=self.due_max
         )
         owners = list(dict.fromkeys(row.user_id for row in due))
-        if len(due) < DUE_MAX_EARNINGS:
+        if len(due) < self.due_max:
             self._after = _FROM_THE_OLDEST
         elif len(owners) <= limit:
             self._after = due[-1]
         return owners[:limit]
 
 
-async def claw_back(context: Context, device_id: str, reason: str) -> ClawedBack:
+async def claw_back(
+    context: Context, device_id: str, reason: str, *, reversed_max: int = REVERSED_MAX_EARNINGS
+) -> ClawedBack:
     """Bar an exit that has cheated, and reverse what it has earned and was not paid.
 
     The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
     pending account, the rest from the house. Sessions that are not settled cost their buyers
     nothing for what it carried; what was posted of them and is pending goes back to the house. What
     was paid out before stays paid.
+
+    Args:
+        context: the store, identifiers and the time.
+        device_id: of the exit.
+        reason: why, for the operator.
+        reversed_max: how many earnings one transaction reverses.
 
     Raises:
         MarketError: `token_not_found`, when it has never been an exit; `invalid_field`, when the
@@ -114,7 +126,7 @@ async def claw_back(context: Context, device_id: str, reason: str) -> ClawedBack
     await context.store.write(_bar, event)
     total = ClawedBack(0, 0, 0)
     while True:
-        transfer_ids = [context.identifiers.new() for _ in range(REVERSED_MAX_EARNINGS)]
+        transfer_ids = [context.identifiers.new() for _ in range(reversed_max)]
         part = await context.store.write(_reverse, device_id, transfer_ids, now=now)
         if part is None:
             return total

@@ -79,11 +79,6 @@ LOST_SECONDS = DAY_SECONDS
 UPLOADS_MAX = 48
 UPLOADS_PER_USER_MAX = 16
 UPLOADS_WAITING_MAX = 256
-UPLOAD_WAITING_SECONDS = 20.0  # then the sender asks again, before it takes us for dead
-# While others wait, who has sent for so long at less than that rate gives way and goes on later: a
-# few slow networks cannot keep all slots for the hours that a large file takes them.
-UPLOAD_TURN_SECONDS = 30.0
-UPLOAD_BYTES_PER_SECOND = 1 << 20
 SWEEP_MAX = 200
 NOT_WHOLE = "The artifact is not there yet: it was announced, and is not finished."
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -174,6 +169,26 @@ class Traffic(Struct):
     mismatches: int = 0
 
 
+class UploadPace(Struct, frozen=True):
+    """The time in which a file waits for its turn, and the least rate.
+
+    Attributes:
+        waiting_seconds: the wait of a sender, which then asks again, before it takes the daemon for
+            dead.
+        turn_seconds: while others wait, a sender below the least rate gives way after this time and
+            goes on later: a few slow networks cannot keep all slots for the hours that a large file
+            takes them.
+        bytes_per_second: the least rate.
+    """
+
+    waiting_seconds: float = 20.0
+    turn_seconds: float = 30.0
+    bytes_per_second: int = 1 << 20
+
+
+USUAL_PACE = UploadPace()
+
+
 class Artifacts:
     """Files of jobs.
 
@@ -181,10 +196,14 @@ class Artifacts:
         context: the store, identifiers and the time.
         blobs: keeps the bytes.
         terms: how much may be kept, and for how long.
+        pace: the time in which files wait for their turn, and the least rate.
     """
 
-    def __init__(self, context: Context, blobs: Blobs, terms: ArtifactTerms) -> None:
+    def __init__(
+        self, context: Context, blobs: Blobs, terms: ArtifactTerms, pace: UploadPace = USUAL_PACE
+    ) -> None:
         self.terms = terms
+        self.pace = pace
         self.traffic = Traffic()
         self._store = context.store
         self._identifiers = context.identifiers
@@ -321,7 +340,7 @@ class Artifacts:
             raise MarketError(Code.ARTIFACT_MISMATCH, "There is nothing left to be sent of it.")
         if offset + size_bytes > artifact.size_bytes:
             raise _longer(artifact)
-        deadline = asyncio.get_running_loop().time() + UPLOAD_WAITING_SECONDS
+        deadline = asyncio.get_running_loop().time() + self.pace.waiting_seconds
         sender = artifact.user_id if device is None else device.id
         callers = (sender, client) if client else (sender,)
         try:
@@ -331,7 +350,7 @@ class Artifacts:
             ):
                 # Now that there is a file: who deletes the artifact after this deletes the file.
                 await self._store.read(_require_unfinished, artifact.id)
-                yield _Bounded(receiver, artifact, self.traffic, self._uploads)
+                yield _Bounded(receiver, artifact, self.traffic, self._uploads, self.pace)
         except BusyError as error:
             raise MarketError(Code.TOO_BUSY, "Another request sends the same artifact.") from error
         except MismatchError as error:
@@ -502,8 +521,14 @@ class _Bounded:
     """A `Receiver` that takes no more than was announced."""
 
     def __init__(
-        self, receiver: Receiver, artifact: ArtifactRow, traffic: Traffic, uploads: Slots
+        self,
+        receiver: Receiver,
+        artifact: ArtifactRow,
+        traffic: Traffic,
+        uploads: Slots,
+        pace: UploadPace,
     ) -> None:
+        self._pace = pace
         self._receiver = receiver
         self._artifact = artifact
         self._traffic = traffic
@@ -529,8 +554,8 @@ class _Bounded:
         self._bytes += len(data)
         await self._receiver.write(data)
         seconds = asyncio.get_running_loop().time() - self._began_at
-        is_slow = self._bytes < seconds * UPLOAD_BYTES_PER_SECOND
-        if seconds > UPLOAD_TURN_SECONDS and is_slow and self._uploads.is_full:
+        is_slow = self._bytes < seconds * self._pace.bytes_per_second
+        if seconds > self._pace.turn_seconds and is_slow and self._uploads.is_full:
             raise MarketError(Code.TOO_BUSY)
 
 

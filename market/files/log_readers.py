@@ -11,20 +11,18 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from msgspec import Struct
+
 from market.base.errors import Code, MarketError
 from storage.engines.errors import StoreError, level_of
 from storage.engines.store import Store, Transaction
 
-# Each is a connection of the API, a task and a kilobyte or two; a browser tab is one.
-READERS_MAX = 1_000
-READERS_PER_USER_MAX = 32
 # A person does not see it, and a busy log costs the database twenty small transactions a second.
 NOTICE_SECONDS = 0.05
 # Texts of a notice have at most 4,000 bytes; an identifier has 36, and a space before it.
 IDS_PER_NOTICE = 100
 # Not sent yet. More jobs than that within a moment are a store that does not answer.
 UNSENT_MAX = 10_000
-FAILED_SECONDS = 1.0
 STREAMS = ("out", "err")
 _WORD = "log"
 
@@ -68,15 +66,36 @@ class Reader:
         self.is_stale = True
 
 
+class ReaderBounds(Struct, frozen=True):
+    """The number of readers.
+
+    Attributes:
+        total: each is a connection of the API, a task and a kilobyte or two.
+        per_user: a browser tab is one.
+        failed_seconds: before notices to other daemons are sent again, after the store has failed.
+    """
+
+    total: int = 1_000
+    per_user: int = 32
+    failed_seconds: float = 1.0
+
+
+USUAL_BOUNDS = ReaderBounds()
+
+
 class Readers:
     """All who read logs in this daemon.
 
     Args:
         store: the database, through which other daemons hear of what comes here.
         is_shared: whether there may be others.
+        bounds: their number.
     """
 
-    def __init__(self, store: Store, *, is_shared: bool) -> None:
+    def __init__(
+        self, store: Store, *, is_shared: bool, bounds: ReaderBounds = USUAL_BOUNDS
+    ) -> None:
+        self.bounds = bounds
         self._store = store
         self._is_shared = is_shared
         self._origin = secrets.token_hex(8)
@@ -98,7 +117,8 @@ class Readers:
         Raises:
             MarketError: `too_busy`, when the user, or all together, read too many.
         """
-        if self._count >= READERS_MAX or self._by_user.get(user_id, 0) >= READERS_PER_USER_MAX:
+        bounds, theirs = self.bounds, self._by_user.get(user_id, 0)
+        if self._count >= bounds.total or theirs >= bounds.per_user:
             raise MarketError(Code.TOO_BUSY)
         reader = Reader()
         reader.has_ended = self._has_ended
@@ -164,7 +184,7 @@ class Readers:
                 _logger.log(
                     level_of(error, logging.WARNING), "other daemons hear of logs later: %s", error
                 )
-                await asyncio.sleep(FAILED_SECONDS)
+                await asyncio.sleep(self.bounds.failed_seconds)
 
     def _wake(self, job_id: str, streams: Sequence[str] = (), *, is_stale: bool = False) -> None:
         for reader in self._by_job.get(job_id, ()):

@@ -59,13 +59,7 @@ FULL_SECONDS = 60
 FULL = 2**62
 CUT_LINE = b"\n[%d bytes of this log are not kept]\n"
 READ_BYTES = 64 * 1024  # of one event: a page of text
-# Of the events of all readers together, about; for each byte there are four in memory, and a client
-# that stands still keeps its event. Where many read, each gets less at once.
-READ_TOTAL_BYTES = 8 * 1024 * 1024
 READ_LEAST_BYTES = 4 * 1024
-# A reader who hears nothing looks whether the attempt is over; and the connection has something to
-# carry, long before proxies on the way (60 s is usual) take it for dead.
-LOOK_SECONDS = 5.0
 # A login may be ended meanwhile; whoever still has one comes again and goes on.
 FOLLOW_SECONDS = 6 * 3_600.0
 SWEEP_MAX_LOGS = 200
@@ -73,6 +67,25 @@ SWEEP_MAX_LOGS = 200
 _logger = logging.getLogger("jobs")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+
+
+class ReadPace(Struct, frozen=True):
+    """The pace of readers of logs that go on.
+
+    Attributes:
+        total_bytes: of the events of all readers together, about; for each byte there are four in
+            memory, and a client that stands still keeps its event. With more readers the events of
+            each are smaller.
+        look_seconds: a reader who hears nothing looks whether the attempt is over; and the
+            connection has something to carry, long before proxies on the way (60 s is usual) take
+            it for dead.
+    """
+
+    total_bytes: int = 8 * MIB
+    look_seconds: float = 5.0
+
+
+USUAL_PACE = ReadPace()
 
 
 class LogTerms(Struct, frozen=True):
@@ -224,6 +237,7 @@ class Logs:
         seconds: a clock that cannot be set, in seconds.
         renewed: called with an attempt (job, number) whose log arrives, which is a sign of life.
         is_shared: whether other daemons work on the same store and the same folder.
+        pace: of readers of logs that go on.
 
     Attributes:
         readers: those who read live.
@@ -238,7 +252,9 @@ class Logs:
         renewed: Callable[[str, int], None],
         *,
         is_shared: bool = False,
+        pace: ReadPace = USUAL_PACE,
     ) -> None:
+        self.pace = pace
         self.readers = Readers(context.store, is_shared=is_shared)
         self.totals = Totals()
         self._store = context.store
@@ -485,7 +501,7 @@ class Logs:
                 elif is_over and (number is not None or state.status not in _OPEN):
                     yield Over(place, state.status)
                     return
-                elif not await reader.wait(LOOK_SECONDS):
+                elif not await reader.wait(self.pace.look_seconds):
                     reader.look()
                     yield Idle()
 
@@ -499,7 +515,8 @@ class Logs:
         while waiting:
             stream = waiting.pop(0)
             offset = place.at(stream)
-            most = min(READ_BYTES, max(READ_LEAST_BYTES, READ_TOTAL_BYTES // len(self.readers)))
+            fair = self.pace.total_bytes // len(self.readers)
+            most = min(READ_BYTES, max(READ_LEAST_BYTES, fair))
             part = await self._in_thread(self._files.read, attempt, stream, offset, most)
             if part.data and part.offset > offset:
                 place = place.moved(stream, part.offset)

@@ -58,8 +58,6 @@ from storage.jobs.reviews import ReviewRow
 from storage.money import ledger as ledger_queries
 from storage.trust import samples as sample_queries
 
-TAKE_BACK_MAX_JOBS = 100
-EXPIRE_MAX_JOBS = 100
 # Adding up what a user has takes the writer milliseconds, whether there is room or not.
 REFUSALS_MAX = 60
 REFUSALS_SECONDS = 60
@@ -148,6 +146,21 @@ class _Taker(Struct, frozen=True):
     network: str
 
 
+class JobSweeps(Struct, frozen=True):
+    """The number of jobs that one look finds; another look follows.
+
+    Attributes:
+        take_back: jobs of a device whose token was revoked.
+        expire: jobs without a device for too long.
+    """
+
+    take_back: int = 100
+    expire: int = 100
+
+
+USUAL_SWEEPS = JobSweeps()
+
+
 class Jobs:
     """The marketplace of jobs.
 
@@ -158,6 +171,7 @@ class Jobs:
         bounds: returns how much one user or device may have open at once.
         specs: stores what jobs run.
         notified: are notified of changes.
+        sweeps: the number of jobs that one look finds.
     """
 
     def __init__(
@@ -168,7 +182,9 @@ class Jobs:
         bounds: Callable[[], Bounds],
         specs: Specs,
         notified: Notified,
+        sweeps: JobSweeps = USUAL_SWEEPS,
     ) -> None:
+        self.sweeps = sweeps
         # How many attempts ended here, by outcome.
         self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
         self.bounds = bounds
@@ -614,13 +630,13 @@ class Jobs:
             await self._store.write(self.outcomes.expire, self.outcomes.moment(), job_id)
             self._waking.gone([job_id])
 
-        return await self._expiring.run(find, cancel, most=EXPIRE_MAX_JOBS, now=now)
+        return await self._expiring.run(find, cancel, most=self.sweeps.expire, now=now)
 
     async def take_back_from(self, device_id: str) -> None:
         """Take every job back from a device whose token was revoked, and answer it at once."""
         self._waking.device(device_id)
         while True:
-            jobs = await self._store.read(queries.held_by, device_id, limit=TAKE_BACK_MAX_JOBS)
+            jobs = await self._store.read(queries.held_by, device_id, limit=self.sweeps.take_back)
             if not jobs:
                 return
             for job in jobs:

@@ -272,9 +272,14 @@ class _Suitable:
 
 
 class JobBook:
-    """Jobs that wait."""
+    """Jobs that wait.
 
-    def __init__(self) -> None:
+    Args:
+        shapes_per_buyer: how many different needs the jobs of one buyer have.
+    """
+
+    def __init__(self, shapes_per_buyer: int = SHAPES_PER_BUYER_MAX) -> None:
+        self.shapes_per_buyer = shapes_per_buyer
         self._jobs: dict[str, WaitingJob] = {}
         self._shapes: dict[Needs, _Shape] = {}
         # How many jobs each buyer has of each shape.
@@ -316,7 +321,7 @@ class JobBook:
     def has_room(self, job: WaitingJob) -> bool:
         """Say whether the buyer of a job has so few shapes that it may be added."""
         theirs = self._of_buyer.get(job.buyer, ())
-        return len(theirs) < SHAPES_PER_BUYER_MAX or self._shapes.get(job.needs) in theirs
+        return len(theirs) < self.shapes_per_buyer or self._shapes.get(job.needs) in theirs
 
     def add(self, job: WaitingJob) -> None:
         """Add a job that is in no book; it takes the place of one with its identifier."""

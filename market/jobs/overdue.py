@@ -90,6 +90,7 @@ class Overdue:
         leases: how long attempts may be silent.
         observed_seconds: for how many seconds this daemon has been there to hear devices, by a
             clock that cannot be set.
+        end_max_attempts: how many of each kind one look finds.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class Overdue:
         renewals: Renewals,
         leases: Leases,
         observed_seconds: Callable[[], float],
+        end_max_attempts: int = END_MAX_ATTEMPTS,
     ) -> None:
+        self.end_max_attempts = end_max_attempts
         self._devices = devices
         self._renewals = renewals
         self._store = context.store
@@ -126,7 +129,8 @@ class Overdue:
             self._looked_at = observed
             return ended
         passed = 0 if self._looked_at is None else int(observed - self._looked_at)
-        due = await self._store.write(_let_pass, min(passed, LOOK_MAX_SECONDS))
+        seconds, limit = min(passed, LOOK_MAX_SECONDS), self.end_max_attempts
+        due = await self._store.write(_let_pass, seconds, limit=limit)
         # What is less than a second is left for the next time.
         self._looked_at = observed if self._looked_at is None else self._looked_at + passed
         ended += [
@@ -147,7 +151,7 @@ class Overdue:
             most = self._leases.lease_seconds if row.has_lease else SILENCE_SECONDS
             if since <= observed - (most - QUIET_SECONDS):
                 silent.append(Ended(row.job_id, row.attempt, VANISHED))
-        return silent[:END_MAX_ATTEMPTS]
+        return silent[: self.end_max_attempts]
 
     def _unstarted(self, rows: Sequence[UnstartedRow], observed: float) -> list[Ended]:
         keys = [(row.job_id, row.attempt) for row in rows]
@@ -158,7 +162,7 @@ class Overdue:
             most = self._leases.prepare_seconds if prepares else self._leases.start_seconds
             if self._unstarted_since[row.job_id, row.attempt] <= observed - most:
                 late.append(Ended(row.job_id, row.attempt, NOT_STARTED))
-        return late[:END_MAX_ATTEMPTS]
+        return late[: self.end_max_attempts]
 
 
 def _since(before: dict[Row, float], rows: Sequence[Row], observed: float) -> dict[Row, float]:
@@ -176,7 +180,7 @@ async def _look(tx: Transaction, now: int) -> _Look:
     )
 
 
-async def _let_pass(tx: Transaction, seconds: int) -> list[OverdueRow]:
+async def _let_pass(tx: Transaction, seconds: int, *, limit: int) -> list[OverdueRow]:
     """Let time pass for the attempts that run; return those that have none left."""
     untimed = await queries.untimed(tx, limit=TIME_MAX_ATTEMPTS)
     shown = await queries.advance_clock(tx, seconds)
@@ -188,5 +192,5 @@ async def _let_pass(tx: Transaction, seconds: int) -> list[OverdueRow]:
         grace=GRACE_SECONDS,
         stop=STOP_SECONDS,
         delivery=DELIVERY_SECONDS,
-        limit=END_MAX_ATTEMPTS,
+        limit=limit,
     )

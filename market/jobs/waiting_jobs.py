@@ -23,13 +23,9 @@ from storage.engines.store import Store, Transaction
 from storage.jobs import copies as copy_queries
 from storage.jobs.copies import MemberRow
 
-# Jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when these go.
-JOBS_MAX = 200_000
-READ_MAX_JOBS = 200
 # Jobs that are taken at once. Reading a large payload with secrets takes a millisecond, and the
 # comparison of a job with the offers of all waiting devices takes another one.
 TAKEN_AT_ONCE = 4
-PAGE_JOBS = 2_000
 # Everything that is heard of is read at once. This finds what was not heard of.
 COMPARE_SECONDS = 60.0
 FAILED_SECONDS = 1.0
@@ -80,6 +76,24 @@ _payload = msgspec.json.Decoder(Runs)
 _resources = msgspec.json.Decoder(Resources)
 
 
+class BookBounds(Struct, frozen=True):
+    """The number of jobs in memory, and of one read.
+
+    Attributes:
+        jobs: jobs kept in memory: 120 MB. Of more, the oldest are kept, and the others come when
+            these go.
+        read_jobs: jobs of one read from the store.
+        page_jobs: jobs of one page of a comparison with the store.
+    """
+
+    jobs: int = 200_000
+    read_jobs: int = 200
+    page_jobs: int = 2_000
+
+
+USUAL_BOUNDS = BookBounds()
+
+
 class Finds(Struct, frozen=True):
     """The calls of a reader of jobs that wait.
 
@@ -104,6 +118,7 @@ class WaitingJobs:
         credit: what a credit is worth, in micro-USD.
         finds: takes the jobs that were read.
         now: returns the time in UTC seconds.
+        bounds: the number of jobs in memory, and of one read.
     """
 
     def __init__(
@@ -114,7 +129,9 @@ class WaitingJobs:
         credit: int,
         finds: Finds,
         now: Callable[[], int],
+        bounds: BookBounds = USUAL_BOUNDS,
     ) -> None:
+        self._bounds = bounds
         self._unreadable = finds.unreadable
         self._store = store
         self._book = book
@@ -134,7 +151,7 @@ class WaitingJobs:
 
     def read_soon(self, job_id: str) -> None:
         """Have a job read that may wait."""
-        if len(self._unread) < JOBS_MAX:
+        if len(self._unread) < self._bounds.jobs:
             self._unread[job_id] = None
         else:
             self._must_compare = True
@@ -202,7 +219,7 @@ class WaitingJobs:
                 self._must_compare = True
                 raise
         while self._unread:
-            batch = list(islice(self._unread, READ_MAX_JOBS))
+            batch = list(islice(self._unread, self._bounds.read_jobs))
             for job_id in batch:
                 del self._unread[job_id]
             try:
@@ -237,14 +254,14 @@ class WaitingJobs:
         owners: dict[str, set[str]] = {}
         for job_id, user_id, again_at in found.excluded:
             owners.setdefault(job_id, set()).add(user_id)
-            if again_at is not None and len(self._again_at) < JOBS_MAX:
+            if again_at is not None and len(self._again_at) < self._bounds.jobs:
                 self._again_at[job_id] = min(again_at, self._again_at.get(job_id, again_at))
         groups = {member.job_id: member.group_id for member in found.members}
         for number, row in enumerate(found.rows, 1):
             if number % TAKEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
             self._book.remove(row.job_id)  # a copy that was read along with another one
-            if self._is_claimed(row.job_id) or len(self._book) >= JOBS_MAX:
+            if self._is_claimed(row.job_id) or len(self._book) >= self._bounds.jobs:
                 continue
             others, networks = found.exclusions.get(row.job_id, NOBODY)
             excluded = Excluded(
@@ -283,14 +300,14 @@ class WaitingJobs:
     async def _compare(self) -> None:
         """Find what is not in the book and should be, and drop what is and should not."""
         known = set(self._book)
-        after = ""
-        while len(self._book) + len(self._unread) < JOBS_MAX:
-            page = await self._store.read(queries.waiting_page, after=after, limit=PAGE_JOBS)
+        after, size = "", self._bounds.page_jobs
+        while len(self._book) + len(self._unread) < self._bounds.jobs:
+            page = await self._store.read(queries.waiting_page, after=after, limit=size)
             for job_id, attempts in page:
                 known.discard(job_id)
                 if self._book.attempts(job_id) != attempts and not self._is_claimed(job_id):
                     self._unread[job_id] = None
-            if len(page) < PAGE_JOBS:
+            if len(page) < size:
                 break
             after = page[-1].job_id
         else:

@@ -63,9 +63,13 @@ class Waking:
     Args:
         store: the database, through which other daemons hear of it.
         is_shared: whether there may be others.
+        failed_seconds: before notices are sent again, after the store has failed.
     """
 
-    def __init__(self, store: Store, *, is_shared: bool = False) -> None:
+    def __init__(
+        self, store: Store, *, is_shared: bool = False, failed_seconds: float = FAILED_SECONDS
+    ) -> None:
+        self._failed_seconds = failed_seconds
         self._store = store
         self.is_shared = is_shared
         # Which daemon says it: notices come back to whoever sent them.
@@ -133,7 +137,7 @@ class Waking:
                     len(unsent),
                     error,
                 )
-                await asyncio.sleep(FAILED_SECONDS)
+                await asyncio.sleep(self._failed_seconds)
 
     def _send(self, topic: Topic, ids: Iterable[str]) -> None:
         if not self.is_shared:

@@ -35,9 +35,6 @@ OVERLAP_SECONDS = 30
 RETENTION_SECONDS = 30 * 86_400
 # Sessions of which a frame waits for a reader.
 QUEUED_MAX_FRAMES = 1_000
-# Frames that all streams of a user together get in a round. Sending one takes fifty microseconds:
-# 32 streams with 1,000 sessions that move would take more than a second for each round.
-FRAMES_PER_ROUND = 1_000
 # Events that a reader was just sent, so that it is not sent them twice when it looks by itself:
 # those of 45 seconds, of a user to whom a hundred happen in each.
 SENT_MAX_EVENTS = 5_000
@@ -66,8 +63,12 @@ class FeedPace(Struct, frozen=True):
             `proxyd wallet deposit`.
         streams_per_user: streams that one user may have open.
         page_events: events of one read from the store.
+        looked_at_events: events among which one read looks for those of some types.
         queued_events: events that wait for one reader, about a second of a busy buyer. A reader
             with more of them reads the store.
+        frames_per_round: frames that all streams of a user together get in a round. Sending one
+            takes fifty microseconds: 32 streams with 1,000 sessions that move would take more than
+            a second for each round.
         deleted_events: events that one transaction of a sweep deletes.
         deleted_times: transactions of one sweep.
     """
@@ -76,7 +77,9 @@ class FeedPace(Struct, frozen=True):
     watch_seconds: float = 1.0
     streams_per_user: int = 32
     page_events: int = 100
+    looked_at_events: int = queries.LOOKED_AT_MAX
     queued_events: int = 100
+    frames_per_round: int = 1_000
     deleted_events: int = 5_000
     deleted_times: int = 20
 
@@ -259,12 +262,18 @@ class EventFeed:
             limit: how many at most.
             order: the newest first, or the oldest.
         """
+        looked_at = self.pace.looked_at_events
         if order == "newest":
             return await self._store.read(
-                queries.page_back, user_id, types=types, before=after, limit=limit
+                queries.page_back,
+                user_id,
+                types=types,
+                before=after,
+                limit=limit,
+                looked_at=looked_at,
             )
         return await self._store.read(
-            queries.page_on, user_id, types=types, after=after, limit=limit
+            queries.page_on, user_id, types=types, after=after, limit=limit, looked_at=looked_at
         )
 
     async def sweep(self) -> int:
@@ -366,10 +375,15 @@ class EventFeed:
         self, user_id: str, reader: _Reader, after: str
     ) -> AsyncGenerator[EventRow, None]:
         """Yield the events in the store behind an identifier that were not just sent."""
-        types = reader.wanted.types
+        types, pace = reader.wanted.types, self.pace
         while True:
             rows, after = await self._store.read(
-                queries.page_on, user_id, types=types, after=after, limit=self.pace.page_events
+                queries.page_on,
+                user_id,
+                types=types,
+                after=after,
+                limit=pace.page_events,
+                looked_at=pace.looked_at_events,
             )
             for row in rows:
                 if reader.end is not None:
@@ -425,7 +439,7 @@ class EventFeed:
                 watching[user_id] = wanting
         for wanting in watching.values():
             for reader in wanting:
-                reader.permit(FRAMES_PER_ROUND // len(wanting))
+                reader.permit(self.pace.frames_per_round // len(wanting))
         for user_id, frame, is_news in await self._usage.frames(watching):
             for reader in watching[user_id]:
                 if is_news or not reader.has_been_shown:

@@ -70,8 +70,6 @@ FAILING_MAX_SECONDS = 5 * 86_400
 # An endpoint that has never answered well is left alone after a failure, for as long as it has
 # failed: its server may belong to a person without any part in this. Tests go there all the same.
 QUIET_LEAST_SECONDS, QUIET_MOST_SECONDS = 5, 3_600
-# What may wait for one endpoint; the rest fails, and can be recovered.
-PENDING_MAX = 10_000
 ATTEMPTS_KEPT = 30  # three whole schedules
 RETENTION_SECONDS = 30 * 86_400  # as events
 DELETED_MAX = 1_000  # in one transaction
@@ -99,6 +97,21 @@ class WebhookTerms(Struct, frozen=True):
 
     blocked_ports: frozenset[int] = frozenset()
     allows_loopback: bool = False
+
+
+class QueueBounds(Struct, frozen=True):
+    """The number of deliveries that wait.
+
+    Attributes:
+        pending: for one endpoint; the rest fails, and can be recovered.
+        turns: the oldest deliveries, among which the endpoints take turns.
+    """
+
+    pending: int = 10_000
+    turns: int = queries.TURNS_MAX_ROWS
+
+
+USUAL_BOUNDS = QueueBounds()
 
 
 class Secret(Struct, frozen=True):
@@ -165,6 +178,7 @@ class Webhooks:
         letters: e-mails to users.
         terms: where webhooks may go.
         jitter: returns by what the next pause is multiplied.
+        bounds: the number of deliveries that wait.
     """
 
     def __init__(
@@ -174,7 +188,9 @@ class Webhooks:
         letters: Letters,
         terms: WebhookTerms,
         jitter: Callable[[], float] = lambda: random.uniform(1 - JITTER, 1 + JITTER),  # noqa: S311
+        bounds: QueueBounds = USUAL_BOUNDS,
     ) -> None:
+        self.bounds = bounds
         self._context = context
         self._store = context.store
         self._now = context.now
@@ -406,7 +422,7 @@ class Webhooks:
 
         async def unit(tx: Transaction) -> int:
             _enabled(await _locked(tx, user_id, endpoint_id))
-            room = PENDING_MAX - await queries.count_pending(tx, endpoint_id)
+            room = self.bounds.pending - await queries.count_pending(tx, endpoint_id)
             if room <= 0:
                 return 0
             return await queries.recover(tx, endpoint_id, since=since, limit=room, now=self._now())
@@ -424,7 +440,12 @@ class Webhooks:
             StoreError: it cannot be said now.
         """
         return await self._store.read(
-            queries.due, but=but, but_users=but_users, now=self._now(), limit=limit
+            queries.due,
+            but=but,
+            but_users=but_users,
+            now=self._now(),
+            limit=limit,
+            turns_max=self.bounds.turns,
         )
 
     async def begin(self, delivery_id: str) -> Attempt | None:
@@ -465,8 +486,9 @@ class Webhooks:
         Raises:
             StoreError: it is done another time.
         """
-        for endpoint_id in await self._store.read(queries.crowded, PENDING_MAX):
-            await self._store.write(_drop_newest, endpoint_id)
+        most = self.bounds.pending
+        for endpoint_id in await self._store.read(queries.crowded, most):
+            await self._store.write(_drop_newest, endpoint_id, most)
         before = beginning_of(self._now() - RETENTION_SECONDS)
         for _ in range(DELETED_MAX_TIMES):
             gone = await self._store.write(queries.delete_before, before, limit=DELETED_MAX)
@@ -689,9 +711,9 @@ async def _create(tx: Transaction, context: Context, row: EndpointRow, key_id: s
     await queries.insert_endpoint(tx, row)
 
 
-async def _drop_newest(tx: Transaction, endpoint_id: str) -> None:
+async def _drop_newest(tx: Transaction, endpoint_id: str, most: int) -> None:
     await tx.lock("webhook_endpoints", [endpoint_id])
-    await queries.drop_newest(tx, endpoint_id, PENDING_MAX)
+    await queries.drop_newest(tx, endpoint_id, most)
 
 
 async def _endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> EndpointRow:

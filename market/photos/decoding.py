@@ -26,12 +26,13 @@ class Photos:
 
     Args:
         limits: the largest photo.
+        waiting_max: how many photos are in memory, with those being decoded.
     """
 
-    def __init__(self, limits: PhotoLimits) -> None:
+    def __init__(self, limits: PhotoLimits, waiting_max: int = WAITING_MAX) -> None:
         self._limits = limits
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="photos")
-        self._slots = Slots(SlotBounds(total=THREADS, queue=WAITING_MAX, queue_has_running=True))
+        self._slots = Slots(SlotBounds(total=THREADS, queue=waiting_max, queue_has_running=True))
 
     async def read(self, data: bytes) -> Photo:
         """Return the photo in a file.

@@ -165,6 +165,7 @@ class PostgresStore:
         statement_seconds: float | None = None,
         pooler: Pooler = Pooler.NONE,
         direct_url: str = "",
+        migration_lock_seconds: float = MIGRATION_LOCK_SECONDS,
     ) -> Self:
         """Connect to the database at `url` and bring its schema up to date.
 
@@ -175,6 +176,7 @@ class PostgresStore:
                 None for `STATEMENT_TIMEOUT_SECONDS` and `UNIT_SECONDS`.
             pooler: what stands between this program and the servers.
             direct_url: the same database without a pooler, for links and migrations; "" for `url`.
+            migration_lock_seconds: how long a migration queues for a table lock.
 
         Raises:
             CannotOpenError: it is out of reach, refuses the login, or is newer than this program.
@@ -190,7 +192,7 @@ class PostgresStore:
             ]
             for pool in pools:
                 await pool
-            await _open(pools[0], servers, direct, options, pooler)
+            await _open(pools[0], servers, direct, options, pooler, migration_lock_seconds)
         except (*CONNECT_ERRORS, ValueError, StoreError) as error:
             for pool in pools:
                 pool.terminate()
@@ -547,30 +549,31 @@ async def _open(
     direct: Servers,
     options: dict[str, Any],
     pooler: Pooler,
+    lock_seconds: float,
 ) -> None:
     """Bring the schema up to date, on a connection of the pool or on one that passes the pooler."""
     if pooler is Pooler.SESSION:
         await refuse_transaction_mode(partial(servers.connect, **options))
     if direct is servers:
         async with pool.acquire() as connection, connection.transaction():
-            await _prepare(connection)
+            await _prepare(connection, lock_seconds)
         return
     alone = await direct.connect(**options)
     try:
         async with alone.transaction():
-            await _prepare(alone)
+            await _prepare(alone, lock_seconds)
     finally:
         await alone.close(timeout=CLOSE_SECONDS)
 
 
-async def _prepare(connection: "_Connection | asyncpg.Connection") -> None:
+async def _prepare(connection: "_Connection | asyncpg.Connection", lock_seconds: float) -> None:
     """Bring the schema up to date: all missing steps in one transaction, one program at a time.
 
     A step may take minutes, and so may the wait for another program's migration. The wait for the
     lock of a table is short, because every later statement on that table queues behind it.
     """
     timeout = MIGRATION_SECONDS
-    milliseconds = int(MIGRATION_LOCK_SECONDS * 1000)
+    milliseconds = int(lock_seconds * 1000)
     await connection.execute(  # in one message: a start waits for the answers to each
         f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK});"
         f"SET LOCAL lock_timeout = {milliseconds};"

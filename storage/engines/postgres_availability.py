@@ -63,10 +63,14 @@ class Availability:
 
     Args:
         servers: finds the server that does.
+        patience_seconds: how long units wait from the beginning of an outage.
         options: the options of each connection of the search.
     """
 
-    def __init__(self, servers: Servers, **options: object) -> None:
+    def __init__(
+        self, servers: Servers, *, patience_seconds: float = PATIENCE_SECONDS, **options: object
+    ) -> None:
+        self.patience_seconds = patience_seconds
         self._servers = servers
         self._options = options
         self._up = asyncio.Event()
@@ -133,7 +137,7 @@ class Availability:
         """
         if self._up.is_set() or self._outage is None:
             return
-        deadline = min(deadline, self._outage.began + PATIENCE_SECONDS)
+        deadline = min(deadline, self._outage.began + self.patience_seconds)
         if asyncio.get_running_loop().time() < deadline:
             try:
                 async with asyncio.timeout_at(deadline):

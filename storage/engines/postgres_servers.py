@@ -155,9 +155,19 @@ class Servers:
 
     Args:
         url: the database; it may name several servers.
+        round_seconds: for an attempt at the only server.
+        latch_seconds: after which a database that went back in time stays refused.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        round_seconds: float = ROUND_SECONDS,
+        latch_seconds: float = LATCH_SECONDS,
+    ) -> None:
+        self.round_seconds = round_seconds
+        self.latch_seconds = latch_seconds
         self._url = url
         self._servers = list(servers_of(url))
         self._seen = Position(0, 0)
@@ -221,7 +231,7 @@ class Servers:
             self._back = _Back(found[0].found, found[0].seen, now)
         # A silent server may be the one with the latest changes.
         is_certain = not any(isinstance(each, TimeoutError) for each in failures.values())
-        if is_certain and now - self._back.since >= LATCH_SECONDS:
+        if is_certain and now - self._back.since >= self.latch_seconds:
             self._back = self._back._replace(is_for_good=True)
         raise WentBackError(self._back.found, self._back.seen)
 
@@ -231,7 +241,7 @@ class Servers:
         """Ask each server; return the first connection that accepts writes, and note failures."""
         loop = asyncio.get_running_loop()
         waiting = list(self._servers)
-        silent_seconds = ROUND_SECONDS if len(waiting) == 1 else SILENT_SECONDS
+        silent_seconds = self.round_seconds if len(waiting) == 1 else SILENT_SECONDS
         attempts: dict[asyncio.Task[asyncpg.Connection], Server | None] = {}
         last = 0.0
         try:
@@ -271,7 +281,7 @@ class Servers:
         """
         arguments: dict[str, Any] = {
             **options,
-            "timeout": ROUND_SECONDS,
+            "timeout": self.round_seconds,
             "target_session_attrs": "read-write",
         }
         if server is not None:

@@ -119,7 +119,15 @@ class SqliteStore:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, name: str, *, create: bool, is_shared: bool = False) -> Self:
+    async def open(
+        cls,
+        name: str,
+        *,
+        create: bool,
+        is_shared: bool = False,
+        busy_seconds: float = BUSY_TIMEOUT_SECONDS,
+        opening_seconds: float = OPENING_SECONDS,
+    ) -> Self:
         """Open, or `create`, the file `name` and bring its schema up to date.
 
         Args:
@@ -127,6 +135,8 @@ class SqliteStore:
             create: whether to create one that does not exist.
             is_shared: whether several processes serve from it; one that is no daemon has claimed it
                 for them (`storage.engines.claim`).
+            busy_seconds: how long units wait for another program that has the database.
+            opening_seconds: how long to wait for another process that opens it.
 
         Raises:
             CannotOpenError: it does not exist, cannot be read or written, is locked, or is not an
@@ -142,12 +152,13 @@ class SqliteStore:
                 folder.make()
             gate = WriteGate.of_members(folder) if is_shared else WriteGate.of_a_guest(folder)
             for _ in range(1 + READERS):
-                connection = Connection(partial(_connect, path), iter_chunk_size=64)
+                connection = Connection(partial(_connect, path, busy_seconds), iter_chunk_size=64)
                 await connection
                 connections.append(connection)
                 await connection.call(_configure)
             writer, *readers = connections
-            await writer.call(partial(_prepare_in_turn, folder if is_shared else None, gate))
+            turn = folder if is_shared else None
+            await writer.call(partial(_prepare_in_turn, turn, gate, opening_seconds))
             for reader in readers:
                 await reader.call(_make_reader)
         except (OSError, sqlite3.Error, CannotOpenError) as error:
@@ -429,8 +440,8 @@ def _touch_private(path: Path, *, create: bool) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS)
+def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, timeout=busy_seconds)
 
 
 def _configure(connection: sqlite3.Connection) -> None:
@@ -465,7 +476,10 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _prepare_in_turn(
-    folder: NodeFolder | None, gate: WriteGate | None, connection: sqlite3.Connection
+    folder: NodeFolder | None,
+    gate: WriteGate | None,
+    opening_seconds: float,
+    connection: sqlite3.Connection,
 ) -> None:
     """Bring the schema up to date, of several processes one after the other.
 
@@ -478,7 +492,7 @@ def _prepare_in_turn(
         if folder is not None:
             lock = folder.open_lock("open")
             stack.callback(os.close, lock)
-            if not lock_within(OPENING_SECONDS, lock, step_seconds=OPENING_STEP_SECONDS):
+            if not lock_within(opening_seconds, lock, step_seconds=OPENING_STEP_SECONDS):
                 raise CannotOpenError("another process has been opening it for too long")
         if gate is not None:
             stack.enter_context(gate.entered())

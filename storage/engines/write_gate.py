@@ -40,12 +40,20 @@ class WriteGate:
     Args:
         folder: where the locks are.
         makes_files: whether it makes files that are missing.
+        patience_seconds: after which a process that has a lock is taken to hang.
 
     Raises:
         OSError: they cannot be opened.
     """
 
-    def __init__(self, folder: NodeFolder, *, makes_files: bool) -> None:
+    def __init__(
+        self,
+        folder: NodeFolder,
+        *,
+        makes_files: bool,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.patience_seconds = patience_seconds
         self._next = _Lock(folder, "next", makes_files=makes_files, is_crowded=True)
         try:
             self._turn = _Lock(folder, "turn", makes_files=makes_files, is_crowded=False)
@@ -76,9 +84,9 @@ class WriteGate:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Wait for this process's turn, and have it until the end of the block."""
-        self._next.acquire()
+        self._next.acquire(self.patience_seconds)
         try:
-            self._turn.acquire()
+            self._turn.acquire(self.patience_seconds)
         finally:
             self._next.release()
         try:
@@ -111,9 +119,9 @@ class _Lock:
         self._is_crowded = is_crowded
         self._descriptor = folder.open_lock(name, create=makes_files)
 
-    def acquire(self) -> None:
+    def acquire(self, patience_seconds: float) -> None:
         """Wait for the lock, on the file that the others have now."""
-        while self._is_locked_in_time():
+        while self._is_locked_in_time(patience_seconds):
             if self._is_in_place() or not self._reopen():
                 return
         _logger.warning("a process hangs while it writes, or writes for long; it is passed")
@@ -123,14 +131,14 @@ class _Lock:
         self._reopen()
         self._is_locked()
 
-    def _is_locked_in_time(self) -> bool:
+    def _is_locked_in_time(self, patience_seconds: float) -> bool:
         """Wait for the lock on this file; False once nobody has got it for too long."""
         since, seen = time.monotonic(), 0
         while not self._is_locked():
             now, changed = time.monotonic(), os.fstat(self._descriptor).st_mtime_ns
             if changed != seen:
                 seen, since = changed, now
-            elif now - since >= PATIENCE_SECONDS:
+            elif now - since >= patience_seconds:
                 return False
             crowd = self._folder.known / LOOKING_AT_FULL_PACE if self._is_crowded else 1.0
             time.sleep(STEP_SECONDS * max(1.0, crowd))

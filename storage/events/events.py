@@ -45,11 +45,17 @@ async def insert(tx: Transaction, rows: Sequence[EventRow]) -> None:
 
 
 async def page_back(
-    tx: Transaction, user_id: str, *, types: Collection[str], before: str, limit: int
+    tx: Transaction,
+    user_id: str,
+    *,
+    types: Collection[str],
+    before: str,
+    limit: int,
+    looked_at: int = LOOKED_AT_MAX,
 ) -> tuple[list[EventRow], str]:
     """Return a user's events, newest first, and the `before` of those that follow.
 
-    That is "" when there are none. Of `LOOKED_AT_MAX` events those that are wanted are returned,
+    That is "" when there are none. Of `looked_at` events those that are wanted are returned,
     so that a type that is rare costs no more than one that is frequent.
 
     Args:
@@ -58,17 +64,35 @@ async def page_back(
         types: only these; all of them if it is empty.
         before: only those that are older than this identifier; "" for the newest.
         limit: how many at most.
+        looked_at: among how many events those of some types are looked for.
     """
     order = f"id {NEWEST_FIRST}"
-    return await _page(tx, user_id, "<", behind(before), types=types, order=order, limit=limit)
+    return await _page(
+        tx,
+        user_id,
+        "<",
+        behind(before),
+        types=types,
+        order=order,
+        limit=limit,
+        looked_at=looked_at,
+    )
 
 
 async def page_on(
-    tx: Transaction, user_id: str, *, types: Collection[str], after: str, limit: int
+    tx: Transaction,
+    user_id: str,
+    *,
+    types: Collection[str],
+    after: str,
+    limit: int,
+    looked_at: int = LOOKED_AT_MAX,
 ) -> tuple[list[EventRow], str]:
     """Return a user's events behind an identifier, oldest first; otherwise as `page_back`."""
     order = "user_id, id"
-    return await _page(tx, user_id, ">", after, types=types, order=order, limit=limit)
+    return await _page(
+        tx, user_id, ">", after, types=types, order=order, limit=limit, looked_at=looked_at
+    )
 
 
 async def _page(
@@ -80,6 +104,7 @@ async def _page(
     types: Collection[str],
     order: str,
     limit: int,
+    looked_at: int,
 ) -> tuple[list[EventRow], str]:
     """Return what `page_back` does of the events that are beyond a place, in an order."""
     theirs = f"FROM events WHERE user_id = :user_id AND id {beyond} :place ORDER BY {order}"
@@ -93,7 +118,7 @@ async def _page(
             EventRow,
             f"""
             SELECT {_COLUMNS}
-            FROM (SELECT {_COLUMNS} {theirs} LIMIT {LOOKED_AT_MAX}) AS looked_at
+            FROM (SELECT {_COLUMNS} {theirs} LIMIT {looked_at}) AS looked_at
             WHERE type IN (SELECT type FROM {tx.table("wanted", type="TEXT")})
             ORDER BY {order}
             LIMIT :most
@@ -106,7 +131,7 @@ async def _page(
         return rows[:limit], rows[limit - 1].id
     if not types:
         return rows, ""
-    edge = await tx.all(str, f"SELECT id {theirs} LIMIT 2 OFFSET {LOOKED_AT_MAX - 1}", **values)
+    edge = await tx.all(str, f"SELECT id {theirs} LIMIT 2 OFFSET {looked_at - 1}", **values)
     return rows, edge[0] if len(edge) > 1 else ""
 
 

@@ -56,13 +56,21 @@ class LogFiles:
         keep_bytes: how much of the beginning, and of the end, of each stream is kept at least.
         reserve_bytes: how much of the disk is left to others.
         is_shared: whether other processes write here: a device may send to several of them.
+        segment_bytes: the size of a file; all who share a folder have the same.
     """
 
     def __init__(
-        self, folder: Path, *, keep_bytes: int, reserve_bytes: int = 0, is_shared: bool = False
+        self,
+        folder: Path,
+        *,
+        keep_bytes: int,
+        reserve_bytes: int = 0,
+        is_shared: bool = False,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._folder = folder
-        self._kept_segments = max(1, -(-keep_bytes // SEGMENT_BYTES))
+        self._segment_bytes = segment_bytes
+        self._kept_segments = max(1, -(-keep_bytes // segment_bytes))
         self._reserve_bytes = reserve_bytes
         self._is_shared = is_shared
 
@@ -74,8 +82,8 @@ class LogFiles:
         """
         with self._alone(attempt):
             segments = self._segments(attempt, stream)
-            size = _extent(segments).size
-            last = size // SEGMENT_BYTES
+            size = _extent(segments, self._segment_bytes).size
+            last = size // self._segment_bytes
             for index in segments:
                 if index > last or self._is_in_the_middle(index, last):
                     self._path(attempt, stream, index).unlink(missing_ok=True)
@@ -90,8 +98,9 @@ class LogFiles:
         rest = memoryview(data)
         with self._alone(attempt):
             while rest:
-                index, at = divmod(offset, SEGMENT_BYTES)
-                part, rest = rest[: SEGMENT_BYTES - at], rest[SEGMENT_BYTES - at :]
+                index, at = divmod(offset, self._segment_bytes)
+                left = self._segment_bytes - at
+                part, rest = rest[:left], rest[left:]
                 if at == 0:
                     self._begin(attempt, stream, index)
                 _write(self._path(attempt, stream, index), part, at)
@@ -103,7 +112,7 @@ class LogFiles:
         Raises:
             OSError: the files cannot be read.
         """
-        return _extent(self._segments(attempt, stream))
+        return _extent(self._segments(attempt, stream), self._segment_bytes)
 
     def read(self, attempt: Attempt, stream: str, offset: int, limit: int) -> Part:
         """Return at most `limit` bytes from an offset on; from the next that are kept if it is cut.
@@ -212,8 +221,8 @@ class LogFiles:
     def _read(self, attempt: Attempt, stream: str, start: int, end: int) -> bytes:
         pieces = []
         while start < end:
-            index, at = divmod(start, SEGMENT_BYTES)
-            size = min(SEGMENT_BYTES - at, end - start)
+            index, at = divmod(start, self._segment_bytes)
+            size = min(self._segment_bytes - at, end - start)
             with self._path(attempt, stream, index).open("rb", buffering=0) as file:
                 piece = os.pread(file.fileno(), size, at)
             pieces.append(piece)
@@ -238,7 +247,7 @@ def _names(folder: Path) -> Iterator[str]:
         return
 
 
-def _extent(segments: dict[int, int]) -> Extent:
+def _extent(segments: dict[int, int], segment_bytes: int) -> Extent:
     """Return what segments are of a stream, by their numbers and sizes.
 
     A segment is full, but for the last one. Where another one is short, a power failure has taken
@@ -249,9 +258,9 @@ def _extent(segments: dict[int, int]) -> Extent:
     for index in sorted(segments):
         if not is_full:
             break
-        start = index * SEGMENT_BYTES
+        start = index * segment_bytes
         end = start + segments[index]
-        is_full = segments[index] >= SEGMENT_BYTES
+        is_full = segments[index] >= segment_bytes
         if kept and kept[-1][1] == start:
             kept[-1] = (kept[-1][0], end)
         else:

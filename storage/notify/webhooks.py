@@ -363,6 +363,7 @@ async def due(
     but_users: Collection[str],
     now: int,
     limit: int,
+    turns_max: int = TURNS_MAX_ROWS,
 ) -> list[DueRow]:
     """Return deliveries whose time has come, their endpoints taking turns.
 
@@ -374,6 +375,7 @@ async def due(
         but_users: users all of whose endpoints to leave out.
         now: UTC seconds.
         limit: how many at most.
+        turns_max: among how many of the oldest the endpoints take turns.
     """
     values: dict[str, str] = {}
     left_out = ""
@@ -396,7 +398,7 @@ async def due(
                 SELECT id, endpoint_id, user_id, type, next_at FROM webhook_deliveries
                 WHERE status = 'pending' AND next_at <= :now {left_out}
                 ORDER BY next_at, id
-                LIMIT {TURNS_MAX_ROWS}
+                LIMIT {turns_max}
             ) AS oldest
         ) AS in_turns
         WHERE turn = 1 OR type = '{TEST_TYPE}' OR is_proven = 1

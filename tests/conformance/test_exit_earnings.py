@@ -13,7 +13,7 @@ from support.exits.device import EXITS, Device, consented
 from support.targets import targets
 from support.targets.targets import Target
 
-from market.exits import earnings as exit_earnings
+from market.exits.earnings import AdvancePace
 from proxyd import services
 from proxyd.cli import bookkeeping
 
@@ -90,10 +90,10 @@ async def test_bytes_through_an_exit_become_a_balance_by_themselves(tmp_path: Pa
 
 
 async def test_bytes_of_a_session_that_goes_on_are_posted_by_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(exit_earnings, "ADVANCE_SECONDS", 1)
     async with running_in(tmp_path, **exits()) as service, targets.echo() as target:
+        service.daemon.market.exit_advances.pace = AdvancePace(seconds=1)
         made = await consented(service)
         device = await made.attach(service)
         service.wishes = "-country-xx"

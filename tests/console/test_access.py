@@ -20,7 +20,7 @@ from support.targets.receiver import Receiver, receiving
 from api.console import FOLDER
 from market.accounts.scopes import Scope
 from market.events.catalogue import CATALOGUE
-from market.notify.feed import beginning_of
+from market.notify.feed import FeedPace, beginning_of
 from storage.events import events as event_queries
 from storage.events.events import EventRow
 
@@ -270,10 +270,9 @@ async def deposited_long_ago(service: Service, person: Person) -> None:
     await service.daemon.store.write(event_queries.insert, [row])
 
 
-async def test_events_come_by_themselves_and_are_filtered(
-    service: Service, visit: Visit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_queries, "LOOKED_AT_MAX", 20)  # what is rare is in no first part
+async def test_events_come_by_themselves_and_are_filtered(service: Service, visit: Visit) -> None:
+    # A rare event is in no first part.
+    service.daemon.market.event_feed.pace = FeedPace(looked_at_events=20)
     person = await service.person()
     tab = await opened(visit, service, person, "/console/events")
     await tab.until_text("Nothing has happened yet")

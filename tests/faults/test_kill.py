@@ -40,8 +40,7 @@ from support.targets.keyed import (
 
 from market.base.ids import Identifiers
 from market.events.context import Context
-from market.exits import earnings as exit_earnings
-from market.exits.earnings import ExitAdvances
+from market.exits.earnings import AdvancePace, ExitAdvances
 from market.money.audit import audit_ledger
 from storage.engines.open import open_store
 from storage.engines.store import Store, Transaction
@@ -284,7 +283,7 @@ def assert_books(url: str, *, is_shared: bool = False) -> None:
             if is_shared:
                 identifiers = Identifiers(lambda: time.time_ns() // 1_000_000)
                 context = Context(store, identifiers, lambda: int(time.time()))
-                await ExitAdvances(context).advance()
+                await ExitAdvances(context, AdvancePace(least=1)).advance()
             await books(store)
             if is_shared:
                 await assert_shared(store)
@@ -358,10 +357,9 @@ def live_as_several(
 @pytest.mark.long
 @pytest.mark.timeout(300 + 20 * MORE_KILLS)
 async def test_daemon_or_exits_killed_at_random_moments_under_load(
-    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store_url: str, tmp_path: Path
 ) -> None:
     """Each life ends by a kill of the daemon, alone or with exits; in between exits are killed."""
-    monkeypatch.setattr(exit_earnings, "ADVANCE_LEAST", 1)
     seed = os.environ.get("PROXYD_CRASH_SEED", "1")
     engine = store_url.partition(":")[0]
     kills = int(os.environ.get("PROXYD_CRASH_KILLS") or KILLS["exits"])

@@ -24,6 +24,7 @@ from market.money.audit import audit_ledger
 from storage.bandwidth.sessions import find
 from storage.engines.errors import UnavailableError
 from storage.engines.open import open_store
+from storage.engines.postgres import PostgresStore
 from storage.engines.store import Transaction
 
 UNAVAILABLE = 5  # RFC 1929 status: the session cannot be looked up right now
@@ -196,10 +197,10 @@ async def test_a_lock_that_is_released_in_time_only_delays(
 
 
 async def test_a_lock_that_stays_stops_sales_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("storage.engines.sqlite.BUSY_TIMEOUT_SECONDS", 0.1)
     async with running_in(tmp_path) as service, trading(service) as trade:
+        await change_patience(service, 0.1)
         balance = await service.balance(trade.person)
         with locked(tmp_path):
             assert await purchase(service, trade.person) == "store_unavailable"
@@ -210,16 +211,26 @@ async def test_a_lock_that_stays_stops_sales_and_nothing_else(
         assert await service.balance(trade.person) == balance
 
 
+async def change_patience(service: Service, seconds: float) -> None:
+    """Have units of a daemon on SQLite wait for a lock for another time than usual."""
+    store = service.daemon.store._store
+    milliseconds = int(seconds * 1000)
+    await store._writer.call(lambda made: made.execute(f"PRAGMA busy_timeout = {milliseconds}"))
+
+
 # --- a server that is out of reach ----------------------------------------------------------------
 
 
 @asynccontextmanager
-async def on_postgres(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+async def on_postgres(url: str) -> AsyncIterator[Service]:
     """Run a daemon that loses patience with its database soon."""
-    # A busy server takes a second for a statement, and does not hang.
-    monkeypatch.setattr("storage.engines.postgres.UNIT_SECONDS", 3.0)
-    monkeypatch.setattr("storage.engines.postgres_servers.ROUND_SECONDS", 3.0)
     async with running(settings_for(url)) as service:
+        store = service.daemon.store._store
+        assert isinstance(store, PostgresStore)
+        # A busy server takes a second for a statement, and does not hang.
+        for each in (store, store.set_aside()):
+            each._unit_seconds = 3.0
+        store._database.direct.round_seconds = 3.0
         yield service
 
 
@@ -249,10 +260,10 @@ async def postmaster(url: str) -> psutil.Process:
 @pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
 async def test_a_server_that_hangs_stops_sales_and_nothing_else(
-    store_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await postmaster(store_url)
-    async with on_postgres(store_url, monkeypatch) as service, trading(service) as trade:
+    async with on_postgres(store_url) as service, trading(service) as trade:
         balance = await service.balance(trade.person)
         with frozen(server):
             assert await purchase(service, trade.person) == "store_unavailable"
@@ -265,12 +276,10 @@ async def test_a_server_that_hangs_stops_sales_and_nothing_else(
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_whoever_repeats_a_purchase_by_its_key_buys_once(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whoever_repeats_a_purchase_by_its_key_buys_once(store_url: str) -> None:
     """A server that hangs in the middle of a commit leaves both sides in doubt."""
     server = await postmaster(store_url)
-    async with on_postgres(store_url, monkeypatch) as service, trading(service) as trade:
+    async with on_postgres(store_url) as service, trading(service) as trade:
         before = len(await service.sessions(trade.person))
         buying = [
             asyncio.create_task(
@@ -292,10 +301,8 @@ async def test_whoever_repeats_a_purchase_by_its_key_buys_once(
 
 @pytest.mark.both_engines
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_connections_that_the_server_ends_are_made_anew(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with on_postgres(store_url, monkeypatch) as service, trading(service) as trade:
+async def test_connections_that_the_server_ends_are_made_anew(store_url: str) -> None:
+    async with on_postgres(store_url) as service, trading(service) as trade:
         for _ in range(3):
             await terminate_all(store_url)
             await trade.goes_on()

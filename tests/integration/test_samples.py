@@ -12,19 +12,13 @@ from support.daemons.service import running_in
 from support.workers.market import WorkerMarket
 from support.workers.process import WorkerAgent, require_sandbox
 
-from market.devices import benchmarks
-from market.dispatch import sample_tasks
+from market.devices.benchmarks import TaskSizes
 from market.dispatch.dispatch import DispatchPace
 from proxyctl.worker.base.record import Lend
 
 
-async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(tmp_path: Path) -> None:
     require_sandbox(tmp_path)
-    for name in ("HASHES", "STEPS", "NUMBERS", "SHELL_STEPS"):
-        monkeypatch.setattr(sample_tasks, name, (1_000, 2_000))
-    monkeypatch.setattr(benchmarks, "ROUNDS", 1_000)
     jobs = {
         "sample_account": "person1@example.com",
         "sample_credits_per_day": 100,
@@ -33,6 +27,7 @@ async def test_an_agent_does_a_sample_and_shows_how_fast_it_is(
     async with running_in(tmp_path, jobs=jobs) as service:
         payer, owner = await service.person(credit="10"), await service.person()
         service.daemon.market.dispatch.pace = DispatchPace(benchmark_one_in=1)
+        service.daemon.market.benchmarks.sizes = TaskSizes(rounds=1_000)
         made = service.daemon.market.samples
         assert made is not None
         await until(lambda: made.ready > 0)

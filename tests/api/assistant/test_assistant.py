@@ -19,18 +19,11 @@ from support.market.pictures import cropped, jpeg, natural, png
 from support.targets import upstream as stand_in
 from support.targets.upstream import Upstream
 
-from market.assistant import asking
-
 CHAT = "/api/assistant/chat"
 ANALYZE = "/api/assistant/analyze-image"
 REWARDS = "/api/assistant/rewards"
 HELLO = {"message": "hello"}
 PHOTO = jpeg(natural(1))
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "PAUSE_SECONDS", 0)
 
 
 @pytest.fixture

@@ -6,17 +6,15 @@ import pytest
 from support.clients.story import refused, worker_token
 from support.daemons.service import Service
 
-from market.devices import benchmarks
+from market.devices.benchmarks import BLOCK_BYTES, TaskSizes
 from proxyctl.worker.agent import benchmark
 from proxyctl.worker.base.link import Link, LinkError
 from proxyctl.worker.base.record import Lend
 
 
-async def test_an_agent_shows_what_its_device_has(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(benchmarks, "WALK_SECONDS", 30.0)  # of a machine that does other things
-    monkeypatch.setattr(benchmarks, "ROUNDS", 100)
+async def test_an_agent_shows_what_its_device_has(service: Service) -> None:
+    sizes = TaskSizes(rounds=100, walk_seconds=30.0)  # of a machine that does other things
+    service.daemon.market.benchmarks.sizes = sizes
     owner = await service.person()
     token = await worker_token(service, owner)
     link = Link(service.url, token)
@@ -26,7 +24,7 @@ async def test_an_agent_shows_what_its_device_has(
     finally:
         link.close()
     assert shown["hashes_per_s"] >= shown["core_hashes_per_s"] > 0
-    assert shown["memory_bytes"] == 4 * benchmarks.BLOCK_BYTES
+    assert shown["memory_bytes"] == 4 * BLOCK_BYTES
     listed = await service.call("GET", "/api/worker/devices", token=owner.token)
     assert listed.body["devices"][0]["benchmark"] == shown
     buyer = await service.person()

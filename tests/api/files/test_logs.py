@@ -16,8 +16,9 @@ from support.base.waiting import until
 from support.clients.story import refused, worker_token
 from support.daemons.service import Answer, Person, Service, running_in
 
-from market.files import log_readers, logs
-from market.files.logs import CHUNK_MAX_BYTES
+from market.files import logs
+from market.files.log_readers import ReaderBounds
+from market.files.logs import CHUNK_MAX_BYTES, ReadPace
 
 MIB = 1024 * 1024
 
@@ -80,10 +81,11 @@ async def rig_of(service: Service) -> Rig:
     return rig
 
 
-@pytest.fixture(autouse=True)
-def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a reader gets was pushed: the look that finds what was missed is far away."""
-    monkeypatch.setattr(logs, "LOOK_SECONDS", 3_600.0)
+@pytest.fixture
+async def service(service: Service) -> Service:
+    """A daemon that pushes: the look of a reader that finds missed events is far away."""
+    service.daemon.market.logs.pace = ReadPace(look_seconds=3_600.0)
+    return service
 
 
 @pytest.fixture
@@ -427,9 +429,9 @@ async def test_a_log_is_a_sign_of_life(rig: Rig) -> None:
 
 
 async def test_nothing_is_said_for_a_while_and_the_connection_is_used_all_the_same(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ) -> None:
-    monkeypatch.setattr(logs, "LOOK_SECONDS", 0.01)
+    rig.service.daemon.market.logs.pace = ReadPace(look_seconds=0.01)
     url = f"{rig.service.url}/api/jobs/{rig.job_id}/log"
     headers = {"Authorization": f"Bearer {rig.buyer.token}", "Accept": "text/event-stream"}
     async with rig.service.http.get(url, headers=headers) as response:
@@ -438,9 +440,9 @@ async def test_nothing_is_said_for_a_while_and_the_connection_is_used_all_the_sa
     assert lines[-2:] == [b":\n", b"\n"]
 
 
-async def test_readers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_readers, "READERS_PER_USER_MAX", 2)
+async def test_readers_are_bounded(rig: Rig) -> None:
     readers = rig.service.daemon.market.logs.readers
+    readers.bounds = ReaderBounds(per_user=2)
     async with following(rig), following(rig):
         async with following(rig) as third:
             assert third.status == 429

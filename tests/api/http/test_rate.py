@@ -5,15 +5,11 @@ from pathlib import Path
 import pytest
 from support.daemons.service import running_in
 
-from api.http import rate
-from api.http.limits import Limits
+from api.http.limits import ConnectionTimes, Limits
 from api.http.rate import RateLimit, Rates
 
-
-@pytest.fixture
-def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let whoever asks on when refused wait for an instant; test_connections is about that."""
-    monkeypatch.setattr(rate, "INSISTENCE_SECONDS", 0.001)
+# A client that insists waits for an instant here; test_connections is about that.
+QUICK_REFUSALS = ConnectionTimes(insistence_seconds=0.001)
 
 
 class Seconds:
@@ -64,18 +60,17 @@ def test_who_has_many_ipv6_networks_has_a_share_of_the_rate_and_not_a_multiple()
     assert sum(made.allows(network) for network in site) == 10 * 16
 
 
-def test_the_number_of_callers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate, "CALLERS_MAX", 2)
-    made = RateLimit(1, Seconds())
+def test_the_number_of_callers_is_bounded() -> None:
+    made = RateLimit(1, Seconds(), callers_max=2)
     for caller in "abc":
         assert [made.allows(caller) for _ in range(3)] == [True, True, False]
     assert made.allows("a")
     assert not made.allows("c")
 
 
-@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
+@pytest.mark.usefixtures("no_time_for_rates")
 async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) -> None:
-    async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
+    async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
         one, two = await service.person(), await service.person()
         answers = [await service.call("GET", "/auth/me", token=one.token) for _ in range(60)]
         assert {answer.status for answer in answers} == {200, 429}
@@ -88,9 +83,9 @@ async def test_callers_are_told_apart_and_health_always_answers(tmp_path: Path) 
         assert (await service.call("GET", "/healthz")).status == 200
 
 
-@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
+@pytest.mark.usefixtures("no_time_for_rates")
 async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
-    async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
+    async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
         owner = await service.person()
         tokens = []
         for _ in range(2):
@@ -106,10 +101,10 @@ async def test_workers_are_told_apart_by_device(tmp_path: Path) -> None:
         assert (await service.call("GET", "/auth/me", token=owner.token)).status == 200
 
 
-@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
+@pytest.mark.usefixtures("no_time_for_rates")
 async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path: Path) -> None:
     limits = {"requests_per_second": 8, "requests_per_second_of_user": 9}
-    async with running_in(tmp_path, limits=limits) as service:
+    async with running_in(tmp_path, QUICK_REFUSALS, limits=limits) as service:
         person, other = await service.person(), await service.person()
         login = {"email": person.email, "password": "long enough"}
         answers = [await service.call("POST", "/auth/login", login) for _ in range(4)]
@@ -125,12 +120,12 @@ async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path:
         assert (await service.call("GET", "/auth/me", token=other.token)).status == 200
 
 
-@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
+@pytest.mark.usefixtures("no_time_for_rates")
 async def test_pages_and_wrong_turns_are_counted_too(tmp_path: Path) -> None:
     for path in ("/docs", "/openapi.json", "/nowhere", "/metrics"):
         folder = tmp_path / path.strip("/")
         folder.mkdir()
-        async with running_in(folder, limits={"requests_per_second": 5}) as service:
+        async with running_in(folder, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
             statuses = []
             for _ in range(20):
                 async with service.http.get(service.url + path) as answer:
@@ -141,9 +136,9 @@ async def test_pages_and_wrong_turns_are_counted_too(tmp_path: Path) -> None:
             assert (await service.call("GET", "/healthz")).status == 200
 
 
-@pytest.mark.usefixtures("quick_refusals", "no_time_for_rates")
+@pytest.mark.usefixtures("no_time_for_rates")
 async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -> None:
-    async with running_in(tmp_path, limits={"requests_per_second": 5}) as service:
+    async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 5}) as service:
         statuses = [(await service.call("GET", "/healthz")).status for _ in range(200)]
         assert statuses[:40] == [200] * 40
         assert 429 in statuses
@@ -156,10 +151,9 @@ def test_a_caller_without_an_address_has_a_rate_too() -> None:
     assert [rates.exceeds("") for _ in range(3)] == [None, None, ""]
 
 
-async def test_a_long_list_counts_as_several_requests(
-    tmp_path: Path, no_time_for_rates: None, quick_refusals: None
-) -> None:
-    async with running_in(tmp_path, limits={"requests_per_second": 20}) as service:
+@pytest.mark.usefixtures("no_time_for_rates")
+async def test_a_long_list_counts_as_several_requests(tmp_path: Path) -> None:
+    async with running_in(tmp_path, QUICK_REFUSALS, limits={"requests_per_second": 20}) as service:
 
         async def statuses(path: str, times: int) -> list[int]:
             person = await service.person()

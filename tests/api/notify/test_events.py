@@ -11,14 +11,13 @@ import msgspec
 import pytest
 from support.base.waiting import until
 from support.clients.story import worker_token
-from support.daemons.service import Person, Service, running, settings_for
+from support.daemons.service import Person, Service, change_times, running, settings_for
 
-from api.routing import lasting, sse
+from api.http.limits import ConnectionTimes
 from market.events import recording as event_log
 from market.events.catalogue import DeployFinished, Ping
 from market.notify.feed import STREAMS_PER_LOGIN_MAX, FeedPace
 from storage.engines.store import Transaction
-from storage.events import events as event_queries
 
 PATH = "/api/events/stream"
 
@@ -135,10 +134,8 @@ async def test_events_are_listed_newest_first_in_parts(service: Service) -> None
 
 
 @pytest.mark.parametrize("order", ["newest", "oldest"])
-async def test_of_a_rare_type_all_are_found_part_by_part(
-    service: Service, monkeypatch: pytest.MonkeyPatch, order: str
-) -> None:
-    monkeypatch.setattr(event_queries, "LOOKED_AT_MAX", 4)
+async def test_of_a_rare_type_all_are_found_part_by_part(service: Service, order: str) -> None:
+    service.daemon.market.event_feed.pace = FeedPace(looked_at_events=4)
     me = await service.person()
     rare = [await ping(service, me)]
     for count in (9, 0, 4):
@@ -232,11 +229,8 @@ async def test_a_stream_that_breaks_before_there_is_an_event_misses_none(service
         assert not reader.place
 
 
-async def test_many_that_were_missed_come_in_parts(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service.daemon.market.event_feed.pace = FeedPace(page_events=7)
-    monkeypatch.setattr(event_queries, "LOOKED_AT_MAX", 10)
+async def test_many_that_were_missed_come_in_parts(service: Service) -> None:
+    service.daemon.market.event_feed.pace = FeedPace(page_events=7, looked_at_events=10)
     me = await service.person()
     ids = [await ping(service, me) for _ in range(25)]
     await frequent(service, me, 40)
@@ -269,10 +263,8 @@ async def test_a_stream_without_events_is_kept_in_use(service: Service) -> None:
 
 
 @pytest.mark.parametrize("how", ["logged out", "password changed"])
-async def test_a_login_that_is_over_ends_its_streams(
-    service: Service, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.05)
+async def test_a_login_that_is_over_ends_its_streams(service: Service, how: str) -> None:
+    change_times(service.daemon.http, ConnectionTimes(login_check_seconds=0.05))
     me = await service.person()
     login = {"email": me.email, "password": "long enough"}
     answer = await service.call("POST", "/auth/login", login)
@@ -327,10 +319,8 @@ async def test_all_streams_together_have_a_share(tmp_path: Path) -> None:
             assert (await service.call("GET", "/auth/me", token=other.token)).status == 200
 
 
-async def test_a_reader_that_does_not_read_is_cut_and_takes_little(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sse, "WRITE_SECONDS", 0.2)
+async def test_a_reader_that_does_not_read_is_cut_and_takes_little(service: Service) -> None:
+    change_times(service.daemon.http, ConnectionTimes(event_write_seconds=0.2))
     me = await service.person()
     feed = service.daemon.market.event_feed
     head = f"GET {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {me.token}\r\n\r\n"

@@ -87,7 +87,10 @@ async def test_the_store_is_asked_once_for_all_who_ask_within_a_second(
         return await read(unit, *arguments, **named)
 
     monkeypatch.setattr(service.daemon.store, "read", counted)
-    monkeypatch.setattr("api.ops.health.READY_SECONDS", 3_600.0)
+    [health] = [
+        route.handler.__self__ for route in service.daemon.http.routes if route.path == "/readyz"
+    ]
+    health.ready_seconds = 3_600.0
     answers = await asyncio.gather(*(service.call("GET", "/readyz") for _ in range(20)))
     assert {answer.status for answer in answers} == {200}
     assert asked == 1

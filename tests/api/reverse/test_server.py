@@ -13,8 +13,7 @@ from support.base.waiting import until
 from support.workers.apps import APP, DOMAIN, KEY, Door, Job, door, jobs, say
 
 from api.http.limits import Limits
-from api.reverse import kept as kept_module
-from api.reverse import upstream
+from api.reverse.kept import KeptBounds
 from api.reverse.server import LAST_OPEN_SECONDS, OPEN_SECONDS
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -609,11 +608,10 @@ async def test_what_comes_behind_an_answer_ends_a_kept_connection(
 
 
 async def test_few_connections_are_kept_and_not_for_long(
-    browser: Browser, job: Job, opened: Door, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, job: Job, opened: Door
 ) -> None:
     job.answer = job.keep
-    monkeypatch.setattr(kept_module, "PER_REPLICA_MAX", 2)
-    monkeypatch.setattr(kept_module, "IDLE_SECONDS", 0.05)
+    opened.server._kept.bounds = KeptBounds(per_replica=2, idle_seconds=0.05)
     for answer in await asyncio.gather(*(browser.ask() for _ in range(5))):
         assert answer[0] == 200
     assert len(opened.server._kept) <= 2
@@ -701,9 +699,8 @@ async def stalled(writer: asyncio.StreamWriter) -> None:
 
 
 async def test_a_job_that_answers_and_does_not_read_keeps_no_stream(
-    browser: Browser, opened: Door, job: Job, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, opened: Door, job: Job
 ) -> None:
-    monkeypatch.setattr(upstream, "LINGER_SECONDS", 0.1)
     is_full, is_over = asyncio.Event(), asyncio.Event()
 
     async def refuses_to_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -4,16 +4,17 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.base.waiting import until
-from support.daemons.service import Person, Service
+from support.daemons.service import Person, Service, running_in
 from support.workers.artifacts import announced, as_device, as_person, upload
 
 from api.bandwidth import usage
-from api.routing import lasting
+from api.http.limits import ConnectionTimes
 from market.accounts.scopes import Scope
 from storage.engines.errors import UnavailableError
 
@@ -21,9 +22,12 @@ LARGE = bytes(range(256)) * 64 * 1024  # 16 MB: several times what two sockets h
 ALL = "/api/usage.csv"
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.05)
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A daemon that checks often whether the login of a request goes on."""
+    async with running_in(tmp_path, ConnectionTimes(login_check_seconds=0.05)) as running:
+        yield running
+        await running.assert_audit()
 
 
 class Reader:

@@ -7,7 +7,6 @@ import pytest
 from support.daemons import process
 from support.daemons.service import Person, Service
 
-from api.routing import response_cache as answers_module
 from api.routing.response_cache import Answers
 from api.routing.routes import Reply
 from market.money.money import Currency
@@ -69,16 +68,16 @@ async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
     assert asked.times == 2
 
 
-async def test_the_bytes_of_all_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers_module, "KEPT_MAX_BYTES", len(b'{"ok":true}\n') * 2)
-    answers, asked = Answers(lambda: b"1"), Asked()
+async def test_the_bytes_of_all_answers_are_bounded() -> None:
+    most = len(b'{"ok":true}\n') * 2
+    answers, asked = Answers(lambda: b"1", kept_max_bytes=most), Asked()
     for question in "abab":
         await answers.get(question, asked)
     assert asked.times == 2
     await answers.get("c", asked)
     await answers.get("b", asked)
     assert asked.times == 4
-    monkeypatch.setattr(answers_module, "KEPT_MAX_BYTES", 1)
+    answers = Answers(lambda: b"1", kept_max_bytes=1)
     for _ in range(2):
         await answers.get("long", asked)
     assert asked.times == 6

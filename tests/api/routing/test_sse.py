@@ -10,9 +10,11 @@ from typing import Any
 import aiohttp
 import pytest
 from support.base.waiting import until
-from support.daemons.service import Person, Service, running_in
+from support.daemons.service import Person, Service, change_times, running_in
 
-from api.routing import lasting, sse
+from api.http.limits import ConnectionTimes
+from api.routing import sse
+from api.routing.lasting import GoesOn
 from api.routing.routes import Auth, Event
 from market.accounts.scopes import Scope
 
@@ -105,10 +107,10 @@ async def reset(service: Service, me: Person, log: pytest.LogCaptureFixture) -> 
 
 @pytest.mark.parametrize("how", ["revoked", "rolled", "reset", "reset of a login"])
 async def test_a_log_and_events_are_followed_no_longer_than_the_key_lasts(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+    service: Service, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.05)
+    change_times(service.daemon.http, ConnectionTimes(login_check_seconds=0.05))
     me = await service.person(credit="10")
     job_id = await job_of(service, me)
     body = {"name": "x", "scopes": [Scope.JOBS_READ, Scope.EVENTS_READ]}
@@ -133,9 +135,9 @@ async def test_a_log_and_events_are_followed_no_longer_than_the_key_lasts(
 
 
 async def test_a_stream_ends_when_its_key_may_not_be_used_from_there_any_more(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service,
 ) -> None:
-    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.05)
+    change_times(service.daemon.http, ConnectionTimes(login_check_seconds=0.05))
     me = await service.person()
     body = {"name": "x", "scopes": [Scope.EVENTS_READ], "allow_ips": ["127.0.0.0/8"]}
     key = (await service.call("POST", "/api/keys", body, token=me.token)).body
@@ -151,7 +153,7 @@ async def test_a_stream_ends_when_its_key_may_not_be_used_from_there_any_more(
 async def test_a_stream_goes_on_while_its_login_does(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.01)
+    change_times(service.daemon.http, ConnectionTimes(login_check_seconds=0.01))
     me = await service.person()
     checks: list[Any] = []
     is_current = service.daemon.market.accounts.is_current
@@ -169,10 +171,7 @@ async def test_a_stream_goes_on_while_its_login_does(
         assert await names_of(response) == ["bye"]
 
 
-async def test_events_that_come_without_a_pause_are_checked_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0)
+async def test_events_that_come_without_a_pause_are_checked_too() -> None:
     closed = []
 
     async def endless() -> AsyncGenerator[Event, None]:
@@ -187,7 +186,8 @@ async def test_events_that_come_without_a_pause_are_checked_too(
     async def is_current() -> bool:
         return next(answers)
 
-    found = [event.name async for event in sse.while_current(endless(), is_current)]
+    goes_on = GoesOn(is_current, check_seconds=0)
+    found = [event.name async for event in sse.while_current(endless(), goes_on)]
     assert found[-1] == "bye"
     assert found.count("x") <= 2
     assert closed == [True]
@@ -202,7 +202,8 @@ async def test_an_error_of_a_stream_is_raised_and_its_end_is_an_end() -> None:
     async def is_current() -> bool:
         return True
 
-    assert [event.name async for event in sse.while_current(some(None), is_current)] == ["x"]
+    goes_on = GoesOn(is_current, check_seconds=10.0)
+    assert [event.name async for event in sse.while_current(some(None), goes_on)] == ["x"]
     with pytest.raises(LookupError):
-        async for _ in sse.while_current(some(LookupError()), is_current):
+        async for _ in sse.while_current(some(LookupError()), goes_on):
             pass

@@ -15,6 +15,7 @@ from msgspec import Struct
 from support.base.waiting import until
 
 from api.http.errors import TransportError
+from api.http.limits import BodyPace, ConnectionTimes, Limits
 from api.routing.routes import Call, Nothing, Reply, Route
 from api.server import HttpServer
 from api.serving.bodies import RawBody
@@ -80,8 +81,10 @@ async def nobody(token: str) -> NoReturn:
 
 
 @pytest.fixture
-async def reader() -> AsyncIterator[Reader]:
+async def reader(request: pytest.FixtureRequest) -> AsyncIterator[Reader]:
+    """A server; a test that is parametrized for it says how slowly bodies may come."""
     reader = Reader()
+    pace = getattr(request, "param", BodyPace())
     most = 64 * MIB
     server = HttpServer(
         [
@@ -106,6 +109,7 @@ async def reader() -> AsyncIterator[Reader]:
         body_max_bytes=1024,
         seal=Seal(b"k" * 40),
         now=lambda: 0,
+        limits=Limits(times=ConnectionTimes(pace)),
     )
     server.start(None)
     async with served(server) as reader.port:
@@ -219,11 +223,8 @@ async def test_a_body_that_is_cut_off_never_looks_whole(reader: Reader) -> None:
     assert reader.refused == ["bad_request", "bad_request"]
 
 
-async def test_a_sender_is_held_to_a_rate_and_a_handler_is_not(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("api.serving.bodies.GRACE_SECONDS", GRACE_SECONDS)
-    monkeypatch.setattr("api.serving.bodies.BYTES_PER_SECOND_MIN", 100 * MIB)
+@pytest.mark.parametrize("reader", [BodyPace(GRACE_SECONDS, 100 * MIB)], indirect=True)
+async def test_a_sender_is_held_to_a_rate_and_a_handler_is_not(reader: Reader) -> None:
     source, writer = await asyncio.open_connection("127.0.0.1", reader.port)
     writer.write(b"POST /bytes HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345")
     assert b" 408 " in await source.readline()

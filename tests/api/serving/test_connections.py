@@ -16,11 +16,12 @@ from support.clients.siege import BUNDLE, TRICKS, Besieger
 from support.daemons.service import Service, running_in, settings_for
 from support.targets.tls import make_certificate
 
-from api.http import progress
-from api.serving import bodies, connections
+from api.http.limits import BodyPace, ConnectionTimes
+from api.serving import connections
 
 BESIEGER, ANOTHER = "127.0.0.2", "127.0.0.3"
 PLACES = 16
+QUICK_SHUTDOWN = ConnectionTimes(shutdown_seconds=0.1)
 
 JSON = b"Content-Type: application/json\r\n"
 POST = b"POST /auth/login HTTP/1.1\r\nHost: x\r\n" + JSON
@@ -127,12 +128,9 @@ async def test_who_does_not_read_is_cut_when_it_is_time(tmp_path: Path, opened: 
         await until(lambda: http.connections == 0, "it is cut")
 
 
-async def test_who_takes_a_byte_now_and_then_is_cut_too(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(progress, "READ_BYTES_PER_SECOND_MIN", 1_000_000)
-    async with running_in(tmp_path, limits={"api_stall_seconds": 0.5}) as service:
+async def test_who_takes_a_byte_now_and_then_is_cut_too(tmp_path: Path, opened: Open) -> None:
+    times = ConnectionTimes(sweep_seconds=0.05, read_bytes_per_second_min=1_000_000)
+    async with running_in(tmp_path, times, limits={"api_stall_seconds": 0.5}) as service:
         http = service.daemon.http
         reader, _writer = await opened(service, sent=BUNDLE * 6, buffer=4096)
         await until(lambda: http.connections == 1, "it is let in")
@@ -141,12 +139,9 @@ async def test_who_takes_a_byte_now_and_then_is_cut_too(
             await asyncio.sleep(0.02)
 
 
-async def test_who_reads_slowly_and_reads_on_gets_everything(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
-    stall_seconds = 1.0
-    async with running_in(tmp_path, limits={"api_stall_seconds": stall_seconds}) as service:
+async def test_who_reads_slowly_and_reads_on_gets_everything(tmp_path: Path, opened: Open) -> None:
+    stall_seconds, times = 1.0, ConnectionTimes(sweep_seconds=0.05)
+    async with running_in(tmp_path, times, limits={"api_stall_seconds": stall_seconds}) as service:
         reader, writer = await opened(service, sent=BUNDLE, buffer=65_536)
         head = await reader.readuntil(b"\r\n\r\n")
         size = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
@@ -160,10 +155,9 @@ async def test_who_reads_slowly_and_reads_on_gets_everything(
 
 
 async def test_a_page_is_in_memory_once_however_many_do_not_read_it(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, opened: Open
 ) -> None:
-    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
-    async with running_in(tmp_path) as service:
+    async with running_in(tmp_path, QUICK_SHUTDOWN) as service:
         http = service.daemon.http
         clients = [await opened(service, sent=BUNDLE, buffer=4096) for _ in range(20)]
         for _, writer in clients:
@@ -210,12 +204,9 @@ async def test_who_is_being_served_makes_room_for_nobody(tmp_path: Path, opened:
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_who_sends_nothing_of_its_body_makes_room(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.05)
-    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
-    async with running_in(tmp_path, limits={"api_connections_per_network": 2}) as service:
+async def test_who_sends_nothing_of_its_body_makes_room(tmp_path: Path, opened: Open) -> None:
+    times = ConnectionTimes(stalled_seconds=0.05, shutdown_seconds=0.1)
+    async with running_in(tmp_path, times, limits={"api_connections_per_network": 2}) as service:
         http = service.daemon.http
         begun = POST + b"Content-Length: 50\r\n\r\n{"
         stuck = [await opened(service, sent=begun) for _ in range(2)]
@@ -241,9 +232,8 @@ async def test_a_trusted_proxy_is_not_bounded_like_one_client(tmp_path: Path, op
 
 
 async def test_bodies_that_do_not_end_take_so_much_memory_and_no_more(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, opened: Open
 ) -> None:
-    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
     half = 512 * 1024
     limits = {"api_bytes_per_network": 2 * half, "api_bytes_total": 3 * half}
     head = (
@@ -252,7 +242,7 @@ async def test_bodies_that_do_not_end_take_so_much_memory_and_no_more(
         + b"Content-Length: %d\r\n\r\n" % half
     )
     begun = head + b" " * (half - 1)
-    async with running_in(tmp_path, limits=limits) as service:
+    async with running_in(tmp_path, QUICK_SHUTDOWN, limits=limits) as service:
         memory = service.daemon.http._server.memory
         held = [await opened(service, sent=begun) for _ in range(2)]
         await until(lambda: memory.total == 2 * (half - 1))
@@ -267,12 +257,10 @@ async def test_bodies_that_do_not_end_take_so_much_memory_and_no_more(
         await until(lambda: memory.total == half - 1, "what is gone is counted no more")
 
 
-async def test_a_body_that_trickles_is_not_waited_for(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.1)
+async def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path, opened: Open) -> None:
+    times = ConnectionTimes(BodyPace(grace_seconds=0.1))
     begun = POST + b"Content-Length: 5000\r\n\r\n"
-    async with running_in(tmp_path) as service:
+    async with running_in(tmp_path, times) as service:
         reader, writer = await opened(service, sent=begun)
         answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
         while not answer.done():
@@ -294,10 +282,9 @@ async def test_a_head_without_end_is_refused(service: Service, opened: Open) -> 
 
 
 async def test_requests_behind_one_that_is_not_read_are_not_read_either(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, opened: Open
 ) -> None:
-    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
-    async with running_in(tmp_path) as service:
+    async with running_in(tmp_path, QUICK_SHUTDOWN) as service:
         lines = b"X: %s\r\n" % (b"x" * 8_000) * 7
         request = b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n"
         _, writer = await opened(service, sent=BUNDLE * 2 + request * 100, buffer=4096)

@@ -7,20 +7,23 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from multipart import PushMultipartParser
 from support.base.cases import cases
 from support.base.waiting import until
-from support.daemons.service import Service, running_in
+from support.daemons.service import Service, change_times, running_in
 from support.market.pictures import jpeg, natural
 
 from api.assistant.assistant import AnalyzeForm
-from api.serving import bodies, forms
-from api.serving.forms import Uploads
+from api.http.limits import BodyPace, ConnectionTimes
+from api.serving import forms
+from api.serving.forms import READING, Uploads
 from market.base.errors import Code, MarketError
 
 ANALYZE = "/api/assistant/analyze-image"
 PHOTO = jpeg(natural(1, (64, 48)))
 BOUNDARY = "frontier"
+QUICK_SHUTDOWN = ConnectionTimes(shutdown_seconds=0.1)
 KIND = f"multipart/form-data; boundary={BOUNDARY}"
 
 
@@ -121,10 +124,7 @@ async def test_a_form_needs_a_boundary(service: Service, kind: str) -> None:
     assert await send(service, FILE + END, kind) == (400, "invalid_field")
 
 
-async def test_the_first_bytes_too_many_end_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("api.server.SHUTDOWN_SECONDS", 0.1)
+async def test_the_first_bytes_too_many_end_it(tmp_path: Path) -> None:
     sent = 0
 
     async def endless():
@@ -134,7 +134,9 @@ async def test_the_first_bytes_too_many_end_it(
             sent += 65_536
             yield bytes(65_536)
 
-    async with running_in(tmp_path, assistant={"photo_max_bytes": 20_000}) as service:
+    async with running_in(
+        tmp_path, QUICK_SHUTDOWN, assistant={"photo_max_bytes": 20_000}
+    ) as service:
         assert await send(service, FILE + END) == (200, "")
         large = part("file", PHOTO + bytes(20_001 - len(PHOTO)))
         assert await send(service, large + END) == (400, "photo_too_large")
@@ -143,28 +145,25 @@ async def test_the_first_bytes_too_many_end_it(
     assert sent < 20_000_000
 
 
+@pytest.mark.parametrize("pace", [BodyPace(grace_seconds=0.05), BodyPace(timeout_seconds=0.05)])
 async def test_a_body_that_does_not_come_is_not_waited_for(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, pace: BodyPace
 ) -> None:
+    change_times(service.daemon.http, ConnectionTimes(pace))
     gone = asyncio.Event()
 
     async def stuck():
         yield FILE[:100]
         await gone.wait()
 
-    for name in ("GRACE_SECONDS", "BODY_TIMEOUT_SECONDS"):
-        with monkeypatch.context() as patched:
-            patched.setattr(bodies, name, 0.05)
-            assert await send(service, stuck()) == (408, "request_timeout")
+    assert await send(service, stuck()) == (408, "request_timeout")
     gone.set()
 
 
-async def test_a_body_that_trickles_is_not_waited_for(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_that_trickles_is_not_waited_for(service: Service) -> None:
     """However long it would go on: what comes buys less time than it takes."""
-    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(bodies, "BYTES_PER_SECOND_MIN", 1000)
+    pace = BodyPace(grace_seconds=0.1, bytes_per_second_min=1000)
+    change_times(service.daemon.http, ConnectionTimes(pace))
     sent = 0
 
     async def trickling():
@@ -178,12 +177,10 @@ async def test_a_body_that_trickles_is_not_waited_for(
     assert sent < len(FILE)
 
 
-async def test_a_body_that_keeps_coming_is_waited_for(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_that_keeps_coming_is_waited_for(service: Service) -> None:
     grace, pieces = 0.5, 12
-    monkeypatch.setattr(bodies, "GRACE_SECONDS", grace)
-    monkeypatch.setattr(bodies, "BYTES_PER_SECOND_MIN", 1)
+    pace = BodyPace(grace_seconds=grace, bytes_per_second_min=1)
+    change_times(service.daemon.http, ConnectionTimes(pace))
     body = FILE + END
     size = len(body) // pieces + 1
     assert size > grace, "each piece buys more time than it takes"
@@ -211,11 +208,9 @@ async def test_a_client_that_asks_first_is_told_to_go_on(service: Service) -> No
     await writer.wait_closed()
 
 
-async def test_so_many_forms_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "READING_MAX", 3)
-    monkeypatch.setattr(forms, "READING_RESERVED", 0)
-    monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
-    uploads, leave = Uploads(), asyncio.Event()
+async def test_so_many_forms_are_in_memory_and_no_more() -> None:
+    uploads = Uploads(replace(READING, total=3, reserved=0, per_caller=2))
+    leave = asyncio.Event()
     held: list[str] = []
 
     async def hold(client: str) -> None:
@@ -247,14 +242,8 @@ def test_a_form_takes_the_memory_that_is_documented() -> None:
     assert len(fields.values["file"]) == size // 65_536 * 65_536
 
 
-async def test_some_places_are_kept_for_those_who_are_logged_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(forms, "WAITING_SECONDS", 0.05)
-    monkeypatch.setattr(forms, "READING_MAX", 4)
-    monkeypatch.setattr(forms, "READING_RESERVED", 2)
-    monkeypatch.setattr(forms, "READING_PER_CALLER_MAX", 2)
-    uploads = Uploads()
+async def test_some_places_are_kept_for_those_who_are_logged_in() -> None:
+    uploads = Uploads(replace(READING, total=4, reserved=2, per_caller=2), waiting_seconds=0.05)
 
     async def is_let_in(client: str, user_id: str = "") -> bool:
         try:
@@ -296,27 +285,21 @@ async def test_addresses_of_one_ipv6_network_are_one_client(tmp_path: Path) -> N
             assert answer.status == status, address
 
 
-async def test_who_waits_too_long_or_behind_too_many_is_told_to_come_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(forms, "READING_MAX", 1)
-    monkeypatch.setattr(forms, "READING_RESERVED", 0)
-    monkeypatch.setattr(forms, "WAITING_MAX", 1)
-    uploads = Uploads()
+async def test_who_waits_too_long_or_behind_too_many_is_told_to_come_back() -> None:
+    uploads = Uploads(replace(READING, total=1, reserved=0, queue=1), waiting_seconds=0.5)
 
-    async def refusal(seconds: float) -> Code:
-        monkeypatch.setattr(forms, "WAITING_SECONDS", seconds)
+    async def refusal() -> Code:
         with pytest.raises(MarketError) as caught:
             async with uploads.slot("b"):
                 pass
         return caught.value.code
 
     async with uploads.slot("a"):
-        assert await refusal(0.05) is Code.TOO_BUSY
-        first = asyncio.create_task(refusal(0.5))
+        assert await refusal() is Code.TOO_BUSY
+        first = asyncio.create_task(refusal())
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):  # at once, and not after the time that one waits
-            assert await refusal(30) is Code.TOO_BUSY
+        assert await refusal() is Code.TOO_BUSY
+        assert not first.done(), "at once, and not after the time that one waits"
         assert await first is Code.TOO_BUSY
     async with uploads.slot("b"):
         pass

@@ -6,8 +6,7 @@ import pytest
 from support.market.events import said
 from support.market.market import Market
 
-from market.accounts import accounts
-from market.accounts.accounts import LOGIN_MAX_SECONDS, spendable
+from market.accounts.accounts import LOGIN_MAX_SECONDS, NETWORKS_MAX, spendable
 from market.base.errors import Code, MarketError
 from market.money.money import Currency
 from storage.engines.store import Transaction
@@ -211,25 +210,23 @@ async def test_a_login_from_a_new_network_is_told_once(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_networks_that_are_known_are_bounded(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accounts, "NETWORKS_MAX", 3)
+async def test_networks_that_are_known_are_bounded(market: Market) -> None:
+    numbers = (*range(2, NETWORKS_MAX + 2), 1)
     login, _ = await market.accounts.register(
         username="ada", email="ada@example.com", password="long enough", client="8.8.1.1"
     )
     user = login.profile.user_id
-    for number in (2, 3, 4, 1):
+    for number in numbers:
         market.clock.now += 1
         client = f"8.8.{number}.1"
         await market.accounts.login(email="ada@example.com", password="long enough", client=client)
     networks = [each["network"] for each in await said(market, user, "login.new_network")]
-    assert networks == [f"8.8.{number}.0/24" for number in (2, 3, 4, 1)]
+    assert networks == [f"8.8.{number}.0/24" for number in numbers]
 
     async def count(tx: Transaction) -> int | None:
         return await tx.one(int, "SELECT COUNT(*) FROM login_networks")
 
-    assert await market.store.read(count) == 3
+    assert await market.store.read(count) == NETWORKS_MAX
 
 
 @pytest.mark.both_engines

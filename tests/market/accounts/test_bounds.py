@@ -11,7 +11,6 @@ from support.market.books import available, stored_job
 from support.market.market import SWEEP_SECONDS, TERMS, WAITING_SECONDS, Market
 
 from market.accounts.bounds import Bounds
-from market.bandwidth import sessions as bandwidth_module
 from market.bandwidth.leases import Usage
 from market.bandwidth.sessions import Bandwidth, Purchase
 from market.base.errors import Code, MarketError
@@ -19,7 +18,7 @@ from market.base.states import JobStatus, SessionStatus
 from market.base.sweeping import PUT_OFF_SECONDS
 from market.deploys.deploys import NewDeploy
 from market.jobs import jobs as jobs_module
-from market.jobs import overdue
+from market.jobs.jobs import JobSweeps
 from market.jobs.kinds.plain import Plain
 from market.jobs.outcomes import UNWANTED
 from market.jobs.postings import JOB_BYTES, NewJob
@@ -113,10 +112,8 @@ async def test_an_operator_may_say_what_a_session_must_be_worth(market: Market) 
     await sales.buy(user, quota_bytes=GB // 100, price_per_gb=None)
 
 
-async def test_a_users_many_sessions_do_not_keep_others_from_expiring(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bandwidth_module, "EXPIRE_MAX_SESSIONS", 3)
+async def test_a_users_many_sessions_do_not_keep_others_from_expiring(market: Market) -> None:
+    market.bandwidth.expire_max_sessions = 3
     flood, user, other = [await market.person("1") for _ in range(3)]
     for _ in range(6):
         await buy(market, flood)
@@ -264,7 +261,7 @@ async def test_a_job_that_nobody_takes_is_cancelled_and_releases_its_price(marke
 async def test_a_job_that_cannot_be_cancelled_holds_up_no_other(
     market: Market, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(jobs_module, "EXPIRE_MAX_JOBS", 1)
+    market.jobs.sweeps = JobSweeps(expire=1)
     user = await market.person(credit="30")
     damaged = await put_up(market, user, MICRO)
     market.clock.now += 1
@@ -297,10 +294,8 @@ async def test_of_expiring_and_accepting_at_once_the_books_agree(market: Market)
         assert (await stored_job(market, job_id)).status in (JobStatus.CANCELLED, JobStatus.RUNNING)
 
 
-async def test_a_users_many_jobs_do_not_keep_others_from_expiring(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_module, "EXPIRE_MAX_JOBS", 2)
+async def test_a_users_many_jobs_do_not_keep_others_from_expiring(market: Market) -> None:
+    market.jobs.sweeps = JobSweeps(expire=2)
     flood, user = await market.person(), await market.person(credit="1")
     for _ in range(5):
         await put_up(market, flood)
@@ -313,9 +308,9 @@ async def test_a_users_many_jobs_do_not_keep_others_from_expiring(
 
 
 async def test_a_users_many_silent_jobs_do_not_keep_others_from_being_taken_back(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(overdue, "END_MAX_ATTEMPTS", 2)
+    market.jobs._overdue.end_max_attempts = 2
     flood, user = await market.person(), await market.person(credit="1")
     market.change_bounds(replace(market.bounds(), new_device_slots=5))
     silent = await make(market, flood)

@@ -6,7 +6,6 @@ import re
 import pytest
 from support.market.market import Market
 
-from market.accounts import device_codes
 from market.accounts.accounts import Caller
 from market.accounts.device_codes import (
     BEGUN_MAX,
@@ -291,10 +290,10 @@ async def test_the_schema_knows_who_has_answered(market: Market) -> None:
 
 @pytest.mark.both_engines
 async def test_a_network_that_fills_all_places_takes_them_from_itself(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(device_codes, "WAITING_MAX", 6)
     codes = market.device_codes
+    codes.waiting_max = 6
     honest = await begun(codes)
     # A provider's /32: each /64 of it is another client.
     flood = [f"2001:db8:{number:x}::/64" for number in range(20)]
@@ -306,11 +305,9 @@ async def test_a_network_that_fills_all_places_takes_them_from_itself(
     assert await market.store.read(queries.count_waiting, market.clock.now) == 6
 
 
-async def test_what_ran_out_or_was_answered_takes_no_place(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device_codes, "WAITING_MAX", 2)
+async def test_what_ran_out_or_was_answered_takes_no_place(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
+    codes.waiting_max = 2
     approved = await begun(codes)
     await codes.answer(person, approved.user_code, is_approved=True)
     first, second = await begun(codes), await begun(codes)

@@ -143,10 +143,8 @@ async def test_nobody_has_more_keys_than_the_bound(market: Market) -> None:
     await made(market, ada)
 
 
-async def test_ended_keys_hide_none_that_is_valid(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("market.accounts.keys.LISTED_MAX", 3)
+async def test_ended_keys_hide_none_that_is_valid(market: Market) -> None:
+    market.keys.listed_max = 3
     ada = await market.person()
     valid = (await made(market, ada)).row.id
     ended = [(await made(market, ada)).row.id for _ in range(3)]

@@ -453,11 +453,9 @@ async def test_what_all_referrals_are_paid_in_a_day_is_bounded(market: Market) -
     assert await paid_out(market) == 4 * 75_000_000
 
 
-async def test_pending_bonuses_are_paid_in_turns_of_their_referrers(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("market.accounts.referrals.PAY_MAX_REFERRALS", 2)
+async def test_pending_bonuses_are_paid_in_turns_of_their_referrers(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
+    referrals.pay_max = 2
     flood, honest = await market.person(), await market.person()
     users = [await market.person() for _ in range(4)]
     for user, referrer in zip(users, (flood, flood, flood, honest), strict=True):
@@ -532,10 +530,8 @@ async def test_a_registration_looks_for_no_circle(
     assert (await register(market, code))[1] is True
 
 
-async def test_a_line_is_followed_so_far_and_no_farther(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("market.accounts.referrals.CHAIN_MAX", 3)
+async def test_a_line_is_followed_so_far_and_no_farther(market: Market) -> None:
+    market.referrals.chain_max = 3
     line = [await market.person() for _ in range(5)]
     for referrer, referred in pairwise(line):
         await market.referrals.apply(referred, await code_of(market, referrer))

@@ -262,11 +262,8 @@ def test_a_short_key_is_refused(size: int) -> None:
         Tokens(b"k" * size, lifetime_seconds=LIFETIME)
 
 
-def test_tokens_that_were_verified_are_remembered_in_bounded_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("market.accounts.tokens.VERIFIED_MAX", 3)
-    tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
+def test_tokens_that_were_verified_are_remembered_in_bounded_number() -> None:
+    tokens = Tokens(KEY, lifetime_seconds=LIFETIME, verified_max=3)
     claims = [Claims("user", f"session {number}", NOW) for number in range(10)]
     signed = [tokens.sign(each, token_id="t") for each in claims]
     sizes = []

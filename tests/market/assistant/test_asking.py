@@ -7,8 +7,14 @@ import pytest
 from support.base.waiting import until
 from support.market.model import ScriptedModel
 
-from market.assistant import asking as module
-from market.assistant.asking import Asking, CircuitBreaker, model_slots
+from market.assistant.asking import (
+    FAILURES_MAX,
+    OPEN_SECONDS,
+    Asking,
+    CircuitBreaker,
+    RetryPolicy,
+    model_slots,
+)
 from market.assistant.model import ModelError, ModelText, Question, Schema, Turn
 from market.base.slots import Slots
 
@@ -16,13 +22,16 @@ QUESTION = Question("m", "i", (Turn("user", "u"),), schema=Schema("s", {}))
 DOWN = ModelError("it is down")
 
 
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0)
+AT_ONCE = RetryPolicy(pause_seconds=0)
 
 
-def asking(model: ScriptedModel, seconds: float = 20, slots: Slots | None = None) -> Asking:
-    return Asking(model, slots or model_slots(4), seconds=seconds)
+def asking(
+    model: ScriptedModel,
+    seconds: float = 20,
+    slots: Slots | None = None,
+    policy: RetryPolicy = AT_ONCE,
+) -> Asking:
+    return Asking(model, slots or model_slots(4), seconds=seconds, policy=policy)
 
 
 async def ask(made: Asking, caller: str = "ann") -> tuple[str, str]:
@@ -84,17 +93,14 @@ async def test_a_server_that_may_refuse_schemas_is_asked_without() -> None:
     assert [question.schema is None for question in model.asked] == [False, True]
 
 
-async def test_a_server_that_refuses_schemas_is_not_asked_in_vain_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_server_that_refuses_schemas_is_not_asked_in_vain_each_time() -> None:
     model = ScriptedModel(ModelError("status 400", without_schema=True), "yes")
     made = asking(model)
     for _ in range(3):
         await ask(made)
     assert [question.schema is None for question in model.asked] == [False, True, True, True]
-    monkeypatch.setattr(module, "WITHOUT_SCHEMA_SECONDS", 0)
     model = ScriptedModel(ModelError("status 400", without_schema=True), "yes", "yes")
-    made = asking(model)
+    made = asking(model, policy=RetryPolicy(pause_seconds=0, without_schema_seconds=0))
     for _ in range(2):
         await ask(made)
     assert [question.schema is None for question in model.asked] == [False, True, False]
@@ -133,9 +139,9 @@ async def test_an_answer_that_breaks_off_ends_with_an_ellipsis() -> None:
     assert len(model.asked) == 1
 
 
-async def test_an_answer_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPLY_MAX_CHARACTERS", 10)
-    assert await pieces(asking(ScriptedModel(["word "] * 9))) == ["word ", "word ", "", " …"]
+async def test_an_answer_that_does_not_end_is_cut() -> None:
+    made = asking(ScriptedModel(["word "] * 9), policy=RetryPolicy(reply_max_characters=10))
+    assert await pieces(made) == ["word ", "word ", "", " …"]
 
 
 async def test_so_many_calls_run_at_once_and_no_more() -> None:
@@ -149,10 +155,9 @@ async def test_so_many_calls_run_at_once_and_no_more() -> None:
 
 
 async def test_of_those_that_wait_too_many_are_turned_away_and_the_operator_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "WAITING_MAX", 2)
-    made = asking(ScriptedModel(None), seconds=0.1, slots=model_slots(1))
+    made = asking(ScriptedModel(None), seconds=0.1, slots=model_slots(1, waiting_max=2))
     outcomes = await asyncio.gather(*(ask(made) for _ in range(6)), return_exceptions=True)
     words = [str(outcome) for outcome in outcomes]
     for reason in ("too many calls wait for it", "no call got free in time"):
@@ -165,9 +170,8 @@ async def test_of_those_that_wait_too_many_are_turned_away_and_the_operator_is_t
     }
 
 
-async def test_one_caller_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING_PER_CALLER_MAX", 2)
-    slots = model_slots(4, 2)
+async def test_one_caller_leaves_room_for_others() -> None:
+    slots = model_slots(4, 2, waiting_per_caller_max=2)
     deadline = asyncio.get_running_loop().time() + 20
     order: list[str] = []
     leave = asyncio.Event()
@@ -213,7 +217,7 @@ async def test_a_model_that_keeps_failing_is_left_alone(caplog: pytest.LogCaptur
 
 async def test_what_a_question_may_have_caused_leaves_the_circuit_closed() -> None:
     made = asking(ScriptedModel(ModelError("too long", is_final=True, is_fault=False)))
-    for _ in range(module.FAILURES_MAX + 1):
+    for _ in range(FAILURES_MAX + 1):
         with pytest.raises(ModelError, match="too long"):
             await ask(made)
 
@@ -221,12 +225,12 @@ async def test_what_a_question_may_have_caused_leaves_the_circuit_closed() -> No
 def test_the_circuit_opens_lets_one_through_and_closes() -> None:
     now = [0.0]
     breaker = CircuitBreaker(lambda: now[0])
-    for _ in range(module.FAILURES_MAX):
+    for _ in range(FAILURES_MAX):
         breaker.check()
         breaker.failed(DOWN)
     with pytest.raises(ModelError, match="circuit open"):
         breaker.check()
-    now[0] += module.OPEN_SECONDS
+    now[0] += OPEN_SECONDS
     breaker.check()
     with pytest.raises(ModelError):
         breaker.check()

@@ -9,7 +9,6 @@ from support.market.exits import SomeAttached, exit_device
 from support.market.market import Market
 from support.market.model import ScriptedModel
 
-from market.assistant import asking as asking_module
 from market.assistant.asking import Asking, model_slots
 from market.assistant.builtin import Offer, Responder, _topics
 from market.assistant.chat import Chat, Message
@@ -208,10 +207,7 @@ async def test_a_model_that_fails_is_stood_in_for(market: Market) -> None:
     assert pieces[0].text == said.text
 
 
-async def test_a_stream_is_the_model_s_while_it_speaks(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asking_module, "PAUSE_SECONDS", 0)
+async def test_a_stream_is_the_model_s_while_it_speaks(market: Market) -> None:
     made = chat(market, ScriptedModel(["Once ", "upon", DOWN]))
     pieces = [piece async for piece in made.stream(Message("a story"), None)]
     assert "".join(piece.text for piece in pieces) == "Once upon …"

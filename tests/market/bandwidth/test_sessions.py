@@ -105,9 +105,9 @@ async def test_an_ending_that_cannot_be_written_is_taken_back(market: Market) ->
 
 
 async def test_a_session_that_cannot_be_ended_holds_up_no_other(
-    market: Market, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    market: Market, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("market.bandwidth.sessions.EXPIRE_MAX_SESSIONS", 2)
+    market.bandwidth.expire_max_sessions = 2
     user = await market.person("10")
     bought = [await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None) for _ in range(5)]
     oldest = [each.session_id for each in bought[:2]]

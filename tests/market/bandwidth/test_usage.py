@@ -219,10 +219,8 @@ async def test_connections_and_refusals_stand_beside_the_bytes(market: Market) -
     assert (await market.usage.summary(user, UTC)).today.connections == 4
 
 
-async def test_old_hours_become_days_and_nothing_is_lost(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("market.bandwidth.usage.ROLLED_MAX_ROWS", 2)
+async def test_old_hours_become_days_and_nothing_is_lost(market: Market) -> None:
+    market.usage.rolled_max_rows = 2
     user = await market.person("10")
     purchase = await bought(market, user)
     usage = await leased(market, purchase)

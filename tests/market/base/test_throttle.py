@@ -6,7 +6,6 @@ import contextlib
 import pytest
 from support.base.clock import Clock
 
-from market.base import throttle
 from market.base.errors import Code, MarketError
 from market.base.throttle import Throttle
 
@@ -99,9 +98,8 @@ def test_no_limit_is_no_limit(clock: Clock) -> None:
         made.count("a")
 
 
-def test_the_number_of_keys_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "KEYS_MAX", 10)
-    made = Throttle(1, 60, clock.seconds)
+def test_the_number_of_keys_is_bounded(clock: Clock) -> None:
+    made = Throttle(1, 60, clock.seconds, keys_max=10)
     for number in range(30):
         made.count(str(number))
     assert [number for number in range(30) if is_throttled(made, str(number))] == list(

@@ -570,10 +570,8 @@ async def test_pages_follow_each_other_newest_first(market: Market) -> None:
     assert await market.deploys.page(user, before=made[0], limit=3) == ([], False)
 
 
-async def test_a_page_has_a_bounded_number_of_replicas(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("market.deploys.deploys.LISTED_REPLICAS_MAX", 5)
+async def test_a_page_has_a_bounded_number_of_replicas(market: Market) -> None:
+    market.deploys.listed_replicas_max = 5
     user = await market.person("100")
     replicas = [1, 2, 2, 9, 5]
     made = [

@@ -18,9 +18,8 @@ from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.base.sweeping import PUT_OFF_SECONDS
-from market.deploys import rollouts
 from market.deploys.deploys import Deploy, NewDeploy
-from market.deploys.rollouts import READY_MAX_SECONDS, Rollouts, Serving, serving
+from market.deploys.rollouts import READY_MAX_SECONDS, RolloutPace, Rollouts, Serving, serving
 from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.jobs import outcomes
@@ -302,16 +301,15 @@ async def test_what_was_used_is_paid_and_the_rest_pays_the_next_one(
     assert await audited(market)
 
 
-async def test_a_crash_between_any_two_steps_is_harmless(
-    market: Market, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rollouts, "STEPS_PER_UNIT", 1)
-    monkeypatch.setattr(rollouts, "UNITS_PER_LOOK", 1)
+async def test_a_crash_between_any_two_steps_is_harmless(market: Market, fleet: Fleet) -> None:
+    pace = market.rollouts.pace = RolloutPace(steps_per_unit=1, units_per_look=1)
     user = await market.person("9")
     deploy_id = await running(fleet, user)
     await market.rollouts.revise(user, deploy_id, NEXT)
     for _ in range(30):  # each time by a daemon that knows nothing
-        daemon = Rollouts(market.context, market.jobs, market.specs, market.waking, JobChanges())
+        daemon = Rollouts(
+            market.context, market.jobs, market.specs, market.waking, JobChanges(), pace
+        )
         await daemon.look(deploy_id)
         jobs = await fleet.jobs(user, deploy_id)
         assert len([job for job in jobs if job.status == "running"]) >= 2
@@ -1023,7 +1021,7 @@ async def test_a_damaged_deploy_holds_up_no_other(
 async def test_a_store_that_breaks_a_look_in_its_own_way_ends_no_rollouts(
     market: Market, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollouts, "FAILED_SECONDS", 0.01)
+    market.rollouts.pace = RolloutPace(failed_seconds=0.01)
     user = await market.person("100")
     deploy_id = await create(market, user, replicas=1)
     read, failures = market.store.read, [LookupError("not of the store's kinds")]

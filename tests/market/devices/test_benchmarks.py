@@ -1,18 +1,18 @@
 """What devices show, against this daemon's clock: right, wrong, late, somebody else's."""
 
 import pytest
+from msgspec.structs import replace
 from support.market.jobs import device_of
 from support.market.market import Market
 
 from market.base.errors import Code, MarketError
-from market.devices import benchmarks
 from market.devices.benchmarks import (
     BLOCK_BYTES,
     RUN_SECONDS,
     RUNS_PER_HOUR,
-    WALK_SECONDS,
     Benchmarks,
     Step,
+    TaskSizes,
 )
 from proxyctl.protocol.benchmarks import LINKS, Chains, Walk, block, chain, walk
 from storage.devices.benchmarks import BenchmarkRow
@@ -28,16 +28,17 @@ class Steady:
         return self.seconds
 
 
+SMALL = TaskSizes(rounds=5, steps=24)
+
+
 @pytest.fixture
 def steady() -> Steady:
     return Steady()
 
 
 @pytest.fixture
-def tried(market: Market, steady: Steady, monkeypatch: pytest.MonkeyPatch) -> Benchmarks:
-    monkeypatch.setattr(benchmarks, "STEPS", 24)
-    monkeypatch.setattr(benchmarks, "ROUNDS", 5)
-    return Benchmarks(market.context, steady)
+def tried(market: Market, steady: Steady) -> Benchmarks:
+    return Benchmarks(market.context, steady, SMALL)
 
 
 def done(step: Step) -> list[bytes]:
@@ -130,13 +131,13 @@ async def test_who_walks_slowly_has_not_the_memory(
         step = await tried.answer(device.id, step.id, done(step))
     assert isinstance(step, Step)
     assert isinstance(step.task, Walk)
-    steady.seconds += WALK_SECONDS + 0.1
+    steady.seconds += SMALL.walk_seconds + 0.1
     assert await refused(tried, device.id, step, done(step))
     assert await market.devices.benchmarks([device.id]) == {}
 
 
 async def test_a_run_has_an_end_and_there_are_few_an_hour(
-    market: Market, tried: Benchmarks, steady: Steady, monkeypatch: pytest.MonkeyPatch
+    market: Market, tried: Benchmarks, steady: Steady
 ) -> None:
     device = await device_of(market, await market.person())
     step = tried.begin(device.id, cores=1, memory_bytes=0)
@@ -148,7 +149,7 @@ async def test_a_run_has_an_end_and_there_are_few_an_hour(
         tried.begin(device.id, cores=1, memory_bytes=0)
     assert caught.value.code is Code.TOO_MANY_ATTEMPTS
     # Those that were begun longest ago are forgotten.
-    monkeypatch.setattr(benchmarks, "RUNS_MAX", 1)
+    tried.sizes = replace(SMALL, runs=1)
     devices = [await device_of(market, await market.person()) for _ in range(2)]
     first, second = (tried.begin(each.id, cores=1, memory_bytes=0) for each in devices)
     assert await refused(tried, devices[0].id, first, done(first))

@@ -16,8 +16,7 @@ from support.market.market import Market
 from market.assistant.languages import LANGUAGES
 from market.assistant.phrases import phrase
 from market.base.errors import Code, MarketError
-from market.devices import devices as devices_module
-from market.devices.devices import ONLINE_SECONDS, Devices, Report
+from market.devices.devices import LATE_SECONDS, ONLINE_SECONDS, DevicePace, Devices, Report
 from storage.devices.devices import DeviceRow
 from storage.engines.errors import UnavailableError
 from storage.engines.store import Store, Transaction
@@ -341,7 +340,7 @@ async def test_reports_are_written_in_batches(
         return await write(unit, *args, **kwargs)
 
     monkeypatch.setattr(market.store, "write", counting)
-    monkeypatch.setattr(devices_module, "WRITE_MAX_DEVICES", 2)
+    market.devices.pace = DevicePace(write_devices=2)
     for _ in range(3):
         for device in devices:
             market.devices.heartbeat(device, {"cpu_cores": 4})
@@ -392,9 +391,9 @@ async def test_a_report_is_written_as_it_was_said(market: Market) -> None:
 
 
 async def test_devices_that_were_heard_of_long_ago_leave_memory_and_come_back(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(devices_module, "KEPT_MAX_DEVICES", 3)
+    market.devices.pace = DevicePace(kept_devices=3)
     user = await market.person()
     tokens = [await made(market, user) for _ in range(10)]
     for number, token in enumerate(tokens):
@@ -408,10 +407,8 @@ async def test_devices_that_were_heard_of_long_ago_leave_memory_and_come_back(
     assert len(market.devices._by_token) == len(market.devices._by_id) == 3
 
 
-async def test_what_is_remembered_of_revoked_tokens_is_bounded(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices_module, "REVOKED_MAX_TOKENS", 3)
+async def test_what_is_remembered_of_revoked_tokens_is_bounded(market: Market) -> None:
+    market.devices.pace = DevicePace(revoked_tokens=3)
     user = await market.person()
     devices = [await device_of(market, user) for _ in range(5)]
     for device in devices:
@@ -420,9 +417,9 @@ async def test_what_is_remembered_of_revoked_tokens_is_bounded(
 
 
 async def test_a_late_report_of_a_forgotten_device_does_not_undo_its_revocation(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(devices_module, "KEPT_MAX_DEVICES", 1)
+    market.devices.pace = DevicePace(kept_devices=1)
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -483,7 +480,7 @@ async def test_the_writer_outlives_the_stores_failures_and_says_so_once(
         return await write(*args, **kwargs)
 
     monkeypatch.setattr(market.store, "write", sometimes)
-    monkeypatch.setattr(devices_module, "WRITE_SECONDS", 0.0)
+    market.devices.pace = DevicePace(write_seconds=0.0)
     caplog.set_level(logging.ERROR, "devices")
     writing = asyncio.create_task(market.devices.run())
     market.devices.heartbeat(device, {"gpu_name": "kept"})
@@ -594,7 +591,7 @@ async def test_an_owner_is_told_once_that_a_device_is_silent(market: Market) -> 
     for each in (device, other):
         market.devices.heartbeat(each, {})
     await market.devices.flush()
-    silent = devices_module.ONLINE_SECONDS + devices_module.LATE_SECONDS
+    silent = ONLINE_SECONDS + LATE_SECONDS
     assert await market.devices.tell_silent(silent) == 0
     market.clock.now += silent + 1
     market.devices.heartbeat(other, {})

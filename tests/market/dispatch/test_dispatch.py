@@ -22,7 +22,6 @@ from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.dispatch import dispatch
 from market.dispatch.dispatch import Agent, Ask, DispatchPace, DispatchTerms, apart
-from market.jobs import matching
 from market.jobs.specs import UNREADABLE
 from market.jobs.waking import Waking
 from market.money.audit import audit_ledger
@@ -415,9 +414,9 @@ async def test_a_daemon_that_ends_answers_all_at_once(market: Market) -> None:
 
 
 async def test_jobs_that_no_device_can_do_keep_no_other_from_a_device_that_waits(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(matching, "SHAPES_PER_BUYER_MAX", 2)
+    market.dispatch.jobs.shapes_per_buyer = 2
     buyer = await buyer_of(market)
     for cores in range(3):
         await posted(market, buyer, resources={"cores": 100 + cores})

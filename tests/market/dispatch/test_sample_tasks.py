@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from market.dispatch import sample_tasks
-from market.dispatch.sample_tasks import Task
+from market.dispatch.sample_tasks import SampleSizes, Task, Template
 from proxyctl.protocol.jobspec import check
 
 
@@ -21,19 +21,17 @@ def printed(task: Task) -> str:
     ).stdout.strip()
 
 
-@pytest.mark.parametrize("template", sample_tasks._TEMPLATES)
-def test_a_script_prints_the_answer(template: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_tasks, "_TEMPLATES", (template,))
-    task = sample_tasks.make(random.Random(repr(template)[:20]))
+@pytest.mark.parametrize("template", sample_tasks.TEMPLATES)
+def test_a_script_prints_the_answer(template: Template) -> None:
+    task = sample_tasks.make(random.Random(repr(template)[:20]), templates=(template,))
     check(task.payload, "script")
     assert printed(task) == task.answer
 
 
-def test_no_two_tasks_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HASHES", "STEPS", "NUMBERS", "SHELL_STEPS"):
-        monkeypatch.setattr(sample_tasks, name, (10, 20))
+def test_no_two_tasks_are_alike() -> None:
+    small = SampleSizes((10, 20), (10, 20), (10, 20), (10, 20))
     choose = random.Random(7)
-    tasks = [sample_tasks.make(choose) for _ in range(200)]
+    tasks = [sample_tasks.make(choose, small) for _ in range(200)]
     assert len({task.payload.script for task in tasks}) == 200
     assert len({task.answer for task in tasks}) > 190
     assert len({task.title for task in tasks}) > 100

@@ -24,6 +24,7 @@ from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code
 from market.base.states import JobStatus
 from market.dispatch import sample_tasks
+from market.dispatch.sample_tasks import SampleSizes
 from market.dispatch.samples import (
     FIRSTS_PER_OWNER_DAY,
     READY_MAX,
@@ -45,6 +46,7 @@ from storage.trust.samples import SampleRow
 PRICE = MICRO // 10
 READY = 100  # more than a test gives away
 CHOOSE = Random(11)
+SMALL_TASKS = SampleSizes((10, 20), (10, 20), (10, 20), (10, 20))  # made in no time
 DAY = 86_400
 REVIEW_SECONDS = 24 * 3_600
 
@@ -53,18 +55,16 @@ held = partial(books.held, currency=Currency.CREDIT)
 
 
 @pytest.fixture(autouse=True)
-def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have tasks made in no time, and a sample come after each job."""
-    for name in ("HASHES", "STEPS", "NUMBERS", "SHELL_STEPS"):
-        monkeypatch.setattr(sample_tasks, name, (10, 20))
+def after_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a sample come after each job."""
     monkeypatch.setattr(sample_checks, "jobs_until_next", lambda streak: 1)
 
 
 def begin_sampling(market: Market, payer_email: str, a_day: int = 50) -> None:
     """Have a marketplace give samples."""
     terms = SampleTerms(payer_email, a_day * MICRO, PRICE)
-    samples = Samples(market.context, terms, market.specs, market.bounds)
-    samples._ready.extend(sample_tasks.make(CHOOSE) for _ in range(READY))
+    samples = Samples(market.context, terms, market.specs, market.bounds, SMALL_TASKS)
+    samples._ready.extend(sample_tasks.make(CHOOSE, SMALL_TASKS) for _ in range(READY))
     market.samples = market.dispatch._samples = samples
     market.jobs.outcomes._terms = replace(market.jobs.outcomes._terms, has_samples=True)
 

@@ -76,9 +76,8 @@ async def test_a_row_that_an_earlier_version_wrote_is_replayed(market: Market, u
 
 @pytest.mark.both_engines
 async def test_after_a_day_the_work_is_done_again_though_the_row_is_still_there(
-    market: Market, user: str, monkeypatch: pytest.MonkeyPatch
+    market: Market, user: str
 ) -> None:
-    monkeypatch.setattr(idempotency, "FORGET_MAX_ANSWERS", 0)
     await market.store.write(work, receipt(market, user), 1)
     market.clock.now += idempotency.KEEP_SECONDS
     assert await market.store.write(work, receipt(market, user), 2) == 2

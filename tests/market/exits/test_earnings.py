@@ -7,8 +7,7 @@ from support.market.books import available, balance, revenue
 from support.market.exits import exit_device, through
 from support.market.market import Market
 
-from market.exits import earnings as exit_earnings
-from market.exits.earnings import ADVANCE_LEAST
+from market.exits.earnings import USUAL_PACE, AdvancePace
 from market.money import ledger
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO
@@ -63,7 +62,7 @@ async def test_advances_are_paid_out_while_the_session_goes_on(market: Market) -
 
 async def test_what_is_not_worth_a_row_waits_for_more_or_for_the_end(market: Market) -> None:
     made, session = await exit_device(market), await through(market, price=MICRO)
-    enough = ADVANCE_LEAST * GB * 100 // (60 * MICRO) + 1
+    enough = USUAL_PACE.least * GB * 100 // (60 * MICRO) + 1
     await session.report(enough // 2, (made, enough // 2))
     assert await market.exit_advances.advance() == 0
     await session.report(enough, (made, enough))
@@ -71,16 +70,15 @@ async def test_what_is_not_worth_a_row_waits_for_more_or_for_the_end(market: Mar
     assert await market.exit_advances.advance() == 0
     await session.report(enough + 2_000, (made, enough + 2_000))
     assert await market.exit_advances.advance() == 0
-    assert await pending(market, made.owner) == ADVANCE_LEAST
+    assert await pending(market, made.owner) == USUAL_PACE.least
     await session.end()
-    assert await pending(market, made.owner) == ADVANCE_LEAST + 1
+    assert await pending(market, made.owner) == USUAL_PACE.least + 1
 
 
 async def test_more_sessions_and_exits_than_one_transaction_takes_are_posted(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(exit_earnings, "ADVANCED_MAX_SESSIONS", 2)
-    monkeypatch.setattr(exit_earnings, "ADVANCED_MAX_EARNINGS", 3)
+    market.exit_advances.pace = AdvancePace(sessions=2, earnings=3)
     made = [await exit_device(market) for _ in range(4)]
     sessions = [await through(market) for _ in range(5)]
     for session in sessions:

@@ -19,7 +19,7 @@ from support.market.market import Market
 from market.bandwidth.leases import Leases, LeaseState, Rejection, Usage
 from market.bandwidth.sessions import Purchase
 from market.base.states import SessionStatus
-from market.exits.earnings import ADVANCE_LEAST
+from market.exits.earnings import USUAL_PACE
 from market.exits.payouts import claw_back
 from market.exits.wishes import ExitWishes
 from market.money import ledger
@@ -237,7 +237,7 @@ class Life:
         """Post what was earned of sessions that go on, where it is worth a row."""
         await self.market.exit_advances.advance()
         for session in [each for each in self.sessions if each.is_active]:
-            self._post(session, ADVANCE_LEAST)
+            self._post(session, USUAL_PACE.least)
 
     def _post(self, session: Session, least: int) -> None:
         """Credit devices with what they have earned of a session and was not posted before."""

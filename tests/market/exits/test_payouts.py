@@ -10,7 +10,6 @@ from support.market.exits import exit_device, through
 from support.market.market import Market
 
 from market.base.errors import Code
-from market.exits import payouts as exit_payouts
 from market.exits.payouts import ClawedBack, ExitPayouts, claw_back, claw_back_of_owner
 from market.money import ledger
 from market.money.audit import _audit, audit_ledger
@@ -132,7 +131,6 @@ async def test_a_claw_back_takes_back_what_was_advanced_and_is_pending(market: M
 async def test_a_claw_back_goes_on_behind_what_is_paid_meanwhile(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exit_payouts, "REVERSED_MAX_EARNINGS", 1)
     made, pending_of = await exit_device(market), exit_queries.pending_of
     for wait in (WEEK, 0):
         session = await through(market)
@@ -151,7 +149,7 @@ async def test_a_claw_back_goes_on_behind_what_is_paid_meanwhile(
         return await pending_of(tx, device_id, limit=limit)
 
     monkeypatch.setattr(exit_queries, "pending_of", as_before)
-    back = await claw_back(market.context, made.id, "injects")
+    back = await claw_back(market.context, made.id, "injects", reversed_max=1)
     assert back == ClawedBack(earnings=1, amount=600_000, refunded=MICRO)
     assert await pending(market, made.owner) == 0
 
@@ -171,10 +169,8 @@ async def test_a_claw_back_of_a_settled_session_refunds_its_advances_too(market:
     assert (await audit_ledger(market.store)).passed
 
 
-async def test_owners_who_cannot_be_paid_never_hide_the_others(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exit_payouts, "DUE_MAX_EARNINGS", 2)
+async def test_owners_who_cannot_be_paid_never_hide_the_others(market: Market) -> None:
+    market.exit_payouts.due_max = 2
     broken, other = await exit_device(market), await exit_device(market)
     for made, times in ((broken, 3), (other, 1)):
         for _ in range(times):

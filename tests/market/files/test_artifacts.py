@@ -15,7 +15,6 @@ from support.market.jobs import device_of, running, wanted
 from support.market.market import Market
 
 from market.base.errors import Code, MarketError
-from market.files import artifacts
 from market.files.artifacts import (
     CHECKPOINT,
     DAY_SECONDS,
@@ -24,6 +23,7 @@ from market.files.artifacts import (
     UPLOADS_PER_USER_MAX,
     Kind,
     NewArtifact,
+    UploadPace,
     checkpoint_of,
     inputs_of,
     require_inputs,
@@ -329,10 +329,10 @@ async def test_a_buyer_does_not_delete_what_a_device_is_sending(market: Market) 
 
 
 async def test_a_buyer_s_slow_uploads_do_not_keep_a_device_from_sending(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
     """The time of the attempt would run out meanwhile, and the work not be paid."""
-    monkeypatch.setattr(artifacts, "UPLOAD_WAITING_SECONDS", 0.0)
+    market.artifacts.pace = UploadPace(waiting_seconds=0.0)
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
     receiving = market.artifacts.receiving
@@ -426,10 +426,10 @@ async def test_what_was_deleted_before_it_could_be_sent_leaves_no_bytes(
 
 
 async def test_one_network_does_not_send_in_the_place_of_all_users(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
     """Who sends a byte now and then keeps a slot for hours, and may have several accounts."""
-    monkeypatch.setattr(artifacts, "UPLOAD_WAITING_SECONDS", 0.0)
+    market.artifacts.pace = UploadPace(waiting_seconds=0.0)
     receiving = market.artifacts.receiving
     async with AsyncExitStack() as slow:
         for _ in range(UPLOADS_PER_USER_MAX):
@@ -443,10 +443,8 @@ async def test_one_network_does_not_send_in_the_place_of_all_users(
 
 
 @pytest.mark.both_engines
-async def test_who_is_slow_gives_way_when_all_slots_are_taken(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(artifacts, "UPLOAD_TURN_SECONDS", 0.0)
+async def test_who_is_slow_gives_way_when_all_slots_are_taken(market: Market) -> None:
+    market.artifacts.pace = UploadPace(turn_seconds=0.0)
     receiving = market.artifacts.receiving
     people = [await market.person() for _ in range(UPLOADS_MAX // UPLOADS_PER_USER_MAX)]
     async with AsyncExitStack() as slow:

@@ -7,8 +7,7 @@ import pytest
 from support.base.waiting import until
 
 from market.base.errors import Code, MarketError
-from market.files import log_readers
-from market.files.log_readers import IDS_PER_NOTICE, STREAMS, Reader, Readers
+from market.files.log_readers import IDS_PER_NOTICE, STREAMS, Reader, ReaderBounds, Readers
 from storage.engines.errors import UnavailableError
 from storage.engines.open import open_store
 from storage.engines.store import Store
@@ -44,12 +43,8 @@ async def test_a_reader_hears_of_its_own_job_alone(store: Store) -> None:
     readers.written("a", "out")
 
 
-async def test_readers_are_bounded_each_and_all(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_readers, "READERS_MAX", 3)
-    monkeypatch.setattr(log_readers, "READERS_PER_USER_MAX", 2)
-    readers = Readers(store, is_shared=False)
+async def test_readers_are_bounded_each_and_all(store: Store) -> None:
+    readers = Readers(store, is_shared=False, bounds=ReaderBounds(total=3, per_user=2))
 
     def is_refused(user: str) -> bool:
         try:
@@ -135,12 +130,9 @@ class FailingStore:
         self.job_ids += job_ids
 
 
-async def test_a_store_that_fails_loses_notices_and_not_the_sender(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(log_readers, "FAILED_SECONDS", 0.0)
-    store = FailingStore()
-    readers = Readers(store, is_shared=True)  # type: ignore[arg-type]
+async def test_a_store_that_fails_loses_notices_and_not_the_sender() -> None:
+    store, bounds = FailingStore(), ReaderBounds(failed_seconds=0.0)
+    readers = Readers(store, is_shared=True, bounds=bounds)  # type: ignore[arg-type]
     task = asyncio.create_task(readers.run())
     readers.written("lost", "out")
     await until(lambda: store.failures == 1)

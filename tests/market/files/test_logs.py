@@ -16,16 +16,17 @@ from support.market.market import Market
 
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
-from market.files import logs as logs_module
 from market.files.logs import (
     CHECK_SECONDS,
     CHUNK_MAX_BYTES,
     FULL,
+    READ_LEAST_BYTES,
     Appended,
     Began,
     Logs,
     LogTerms,
     Over,
+    ReadPace,
     Wrote,
 )
 from storage.blobs.base import BlobError
@@ -369,16 +370,16 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
 
 @pytest.mark.parametrize("readers", [1, 32])
 async def test_events_end_with_lines_and_are_smaller_where_many_read(
-    market: Market, logs: Logs, monkeypatch: pytest.MonkeyPatch, readers: int
+    market: Market, logs: Logs, readers: int
 ) -> None:
-    monkeypatch.setattr(logs_module, "READ_TOTAL_BYTES", 64 * 1024)
+    logs.pace = ReadPace(total_bytes=64 * 1024)
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
     log = b"".join(b"this is line %d\n" % number for number in range(10_000))
     log += b"x" * 100_000 + b"\nlast"
     await append(logs, device, job_id, 0, log)
     await market.jobs.complete(device, job_id, "")
-    most = max(64 * 1024 // readers, logs_module.READ_LEAST_BYTES)
+    most = max(64 * 1024 // readers, READ_LEAST_BYTES)
     with ExitStack() as others:
         for _ in range(readers - 1):
             others.enter_context(logs.readers.reading(job_id, "another"))

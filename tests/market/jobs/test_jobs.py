@@ -20,12 +20,10 @@ from market.attempts.renewals import Renewals
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.devices.devices import Devices
-from market.jobs import chances
 from market.jobs import jobs as jobs_module
-from market.jobs import overdue as overdue_module
-from market.jobs.chances import OWNERS_MAX
+from market.jobs.chances import ATTEMPTS_MAX, OWNERS_MAX
 from market.jobs.changes import JobChanges
-from market.jobs.jobs import Jobs, Notified, Work
+from market.jobs.jobs import Jobs, JobSweeps, Notified, Work
 from market.jobs.overdue import Overdue
 from market.jobs.specs import Spec
 from market.money.audit import audit_ledger
@@ -453,10 +451,8 @@ async def test_a_device_that_was_revoked_after_it_was_recognised_gets_no_job(
     assert (await stored_job(market, job_id)).status == JobStatus.WAITING
 
 
-async def test_a_revoked_device_hands_its_jobs_back(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_module, "TAKE_BACK_MAX_JOBS", 2)
+async def test_a_revoked_device_hands_its_jobs_back(market: Market) -> None:
+    market.jobs.sweeps = JobSweeps(take_back=2)
     buyer, worker = await market.person(credit="60"), await market.person()
     other, another = await running(market, buyer, worker)
     device = await device_of(market, worker)
@@ -828,10 +824,8 @@ async def test_a_job_that_machines_of_three_owners_abandon_has_failed(market: Ma
     assert (await available(market, buyer), await held(market, buyer)) == (10 * MICRO, 0)
 
 
-async def test_many_abandoned_jobs_are_taken_back_a_part_at_a_time(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overdue_module, "END_MAX_ATTEMPTS", 2)
+async def test_many_abandoned_jobs_are_taken_back_a_part_at_a_time(market: Market) -> None:
+    market.jobs._overdue.end_max_attempts = 2
     buyer, worker = await market.person(credit="30"), await market.person()
     for _ in range(3):
         await running(market, buyer, worker)
@@ -1007,10 +1001,7 @@ async def test_a_buyer_lists_all_jobs_of_its_own(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_owners_who_refuse_a_job_do_not_end_it(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chances, "ATTEMPTS_MAX", 6)
+async def test_owners_who_refuse_a_job_do_not_end_it(market: Market) -> None:
     buyer = await market.person(credit="20")
     job_id = await market.jobs.create(buyer, wanted())
     refused = Ending(FailureKind.REFUSED)
@@ -1022,6 +1013,12 @@ async def test_owners_who_refuse_a_job_do_not_end_it(
     await market.jobs.fail(device, job_id, "broken")
     assert (await stored_job(market, job_id)).status == JobStatus.WAITING
     # And not for ever.
+
+    async def before_last(tx: Transaction) -> None:
+        sql = "UPDATE jobs SET attempts = :attempts WHERE id = :id"
+        await tx.run(sql, attempts=ATTEMPTS_MAX - 1, id=job_id)
+
+    await market.store.write(before_last)
     device = await on(market, job_id, await market.person())
     await market.jobs.fail(device, job_id, "not this image", ending=refused)
     assert (await stored_job(market, job_id)).status == JobStatus.FAILED

@@ -9,7 +9,6 @@ from support.market.market import SWEEP_SECONDS, Market
 from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
-from market.jobs import overdue as overdue_module
 from market.jobs.attempt_reports import FORGOTTEN, TRANSIT_SECONDS, Named
 from market.jobs.overdue import NOT_STARTED, TOO_LONG, VANISHED, Leases
 from market.money.audit import audit_ledger
@@ -307,10 +306,8 @@ async def test_a_heartbeat_that_names_nothing_at_all_takes_nothing_back(market: 
     assert market.devices.is_heard((await market.devices.page(worker, before="", limit=1))[0])
 
 
-async def test_each_kind_is_ended_a_part_at_a_time(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overdue_module, "END_MAX_ATTEMPTS", 2)
+async def test_each_kind_is_ended_a_part_at_a_time(market: Market) -> None:
+    market.jobs._overdue.end_max_attempts = 2
     buyer, worker = await market.person(credit="30"), await market.person()
     market.change_bounds(replace(market.bounds(), new_device_slots=10))
     device = await device_of(market, worker)

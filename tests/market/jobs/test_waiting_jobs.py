@@ -14,7 +14,7 @@ from support.market.work import posted
 
 from market.jobs import waiting_jobs
 from market.jobs.matching import JobBook, WaitingJob
-from market.jobs.waiting_jobs import Finds, WaitingJobs
+from market.jobs.waiting_jobs import USUAL_BOUNDS, BookBounds, Finds, WaitingJobs
 from storage.engines.store import Transaction
 
 
@@ -30,7 +30,11 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(market: Market, claimed: frozenset[str] = frozenset()) -> AsyncIterator[Reader]:
+async def reading(
+    market: Market,
+    claimed: frozenset[str] = frozenset(),
+    bounds: BookBounds = USUAL_BOUNDS,
+) -> AsyncIterator[Reader]:
     book = JobBook()
     reader = WaitingJobs(
         market.store,
@@ -39,6 +43,7 @@ async def reading(market: Market, claimed: frozenset[str] = frozenset()) -> Asyn
         10_000,
         Finds(book.add, claimed.__contains__),
         market.context.now,
+        bounds,
     )
     task = asyncio.create_task(reader.run())
     try:
@@ -47,14 +52,10 @@ async def reading(market: Market, claimed: frozenset[str] = frozenset()) -> Asyn
         task.cancel()
 
 
-async def test_all_are_read_at_the_start_and_each_one_that_is_heard_of(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting_jobs, "PAGE_JOBS", 2)
-    monkeypatch.setattr(waiting_jobs, "READ_MAX_JOBS", 2)
+async def test_all_are_read_at_the_start_and_each_one_that_is_heard_of(market: Market) -> None:
     buyer = await market.person(credit="1000")
     first = [await posted(market, buyer) for _ in range(5)]
-    async with reading(market) as reader:
+    async with reading(market, bounds=BookBounds(page_jobs=2, read_jobs=2)) as reader:
         await reader.has(*first)
         more = await posted(market, buyer)
         reader.jobs.read_soon(more)
@@ -107,14 +108,10 @@ async def test_one_that_cannot_be_read_holds_up_no_other(market: Market) -> None
         await reader.has(whole, later)
 
 
-async def test_memory_is_bounded_and_the_oldest_jobs_have_it(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_memory_is_bounded_and_the_oldest_jobs_have_it(market: Market) -> None:
     buyer = await market.person(credit="1000")
     jobs = [await posted(market, buyer) for _ in range(5)]
-    monkeypatch.setattr(waiting_jobs, "JOBS_MAX", 3)
-    monkeypatch.setattr(waiting_jobs, "PAGE_JOBS", 1)
-    async with reading(market) as reader:
+    async with reading(market, bounds=BookBounds(jobs=3, page_jobs=1)) as reader:
         await reader.has(*jobs[:3])
         await market.jobs.cancel(buyer, jobs[0])
         reader.book.remove(jobs[0])

@@ -114,12 +114,9 @@ class FailingStore:
         self.texts.extend(args[0])
 
 
-async def test_a_store_that_fails_loses_notices_and_not_the_sender(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("market.jobs.waking.FAILED_SECONDS", 0.0)
+async def test_a_store_that_fails_loses_notices_and_not_the_sender() -> None:
     store = FailingStore()
-    waking = Waking(store, is_shared=True)  # type: ignore[arg-type]
+    waking = Waking(store, is_shared=True, failed_seconds=0.0)  # type: ignore[arg-type]
     async with running(waking):
         waking.job("lost")
         await until(lambda: store.failures == 1)

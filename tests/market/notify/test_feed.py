@@ -220,15 +220,14 @@ async def test_a_user_may_not_have_every_stream(market: Market) -> None:
 
 
 async def test_the_streams_of_a_user_share_the_usage_that_is_sent_in_a_round(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    monkeypatch.setattr(event_feed, "FRAMES_PER_ROUND", 6)
     user = await market.person("10")
     sessions = [
         (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
         for _ in range(6)
     ]
-    feed = feed_of(market, market.context)
+    feed = feed_of(market, market.context, FeedPace(frames_per_round=6))
     heard: list[list[str]] = [[], []]
 
     async def follow(number: int) -> None:

@@ -23,6 +23,7 @@ from market.notify.webhooks import (
     SCHEDULE,
     Attempt,
     Outcome,
+    QueueBounds,
     Secret,
     WebhookTerms,
     checked_url,
@@ -466,10 +467,8 @@ async def test_what_is_sent_by_hand_is_bounded(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_the_queue_of_an_endpoint_is_bounded(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(webhooks, "PENDING_MAX", 5)
+async def test_the_queue_of_an_endpoint_is_bounded(market: Market) -> None:
+    market.webhooks.bounds = QueueBounds(pending=5)
     me = await market.person()
     made = await endpoint(market, me)
     events = [await happen(market, me, f"{number}") for number in range(8)]

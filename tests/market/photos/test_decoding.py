@@ -18,7 +18,6 @@ from support.market.pictures import jpeg, natural, png
 
 from market.base.errors import Code, MarketError
 from market.photos import containers
-from market.photos import decoding as module
 from market.photos.decoding import PhotoLimits, Photos
 from market.photos.photo import Photo
 from market.photos.picture import photo
@@ -199,9 +198,8 @@ async def test_a_file_that_is_too_large_is_not_looked_at() -> None:
     photos.close()
 
 
-async def test_so_many_photos_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING_MAX", 3)
-    photos = Photos(PhotoLimits())
+async def test_so_many_photos_wait_and_no_more() -> None:
+    photos = Photos(PhotoLimits(), waiting_max=3)
     outcomes = await asyncio.gather(*(photos.read(JPEG) for _ in range(8)), return_exceptions=True)
     refused = [outcome.code for outcome in outcomes if isinstance(outcome, MarketError)]
     assert refused == [Code.TOO_BUSY] * 5

@@ -19,7 +19,7 @@ from support.market.metering import (
     written,
 )
 
-from api.server import SHUTDOWN_SECONDS
+from api.http.limits import ConnectionTimes
 from market.bandwidth import lease_transactions
 from market.bandwidth.leases import RECALL_SECONDS, Grant, Leases, Usage
 from market.bandwidth.notices import Notice, Topic
@@ -295,4 +295,4 @@ def test_a_cut_session_is_refused_for_longer_than_whoever_ends_it_waits() -> Non
 
 
 def test_a_request_that_ends_a_session_has_the_time_to_do_so_while_the_api_stops() -> None:
-    assert RECALL_SECONDS < SHUTDOWN_SECONDS
+    assert ConnectionTimes().shutdown_seconds > RECALL_SECONDS

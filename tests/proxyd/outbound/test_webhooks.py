@@ -22,7 +22,7 @@ from support.targets.tls import make_certificate
 from market.base.networks import Address
 from market.events import recording as event_log
 from market.events.catalogue import DeployFinished
-from market.notify.webhooks import Attempt, Outcome, Secret
+from market.notify.webhooks import Attempt, Outcome, QueueBounds, Secret
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver, LookupTimedOutError, NameNotFoundError
@@ -32,7 +32,6 @@ from proxyd.outbound.host_pace import HostPace
 from proxyd.outbound.posting import retry_after
 from proxyd.outbound.webhooks import ATTEMPTS_PER_ENDPOINT, WebhookSender
 from storage.engines.store import Transaction
-from storage.notify import webhooks as webhook_queries
 from storage.notify.webhooks import DeliveryRow, DueRow
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -535,7 +534,7 @@ async def test_an_endpoint_that_is_disabled_while_an_attempt_waits_is_told_nothi
 async def test_who_fills_the_window_of_what_is_due_hides_nobody(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_queries, "TURNS_MAX_ROWS", 10)
+    market.webhooks.bounds = QueueBounds(turns=10)
     monkeypatch.setattr(outbound, "ATTEMPTS_MAX", 8)
     me, other = await market.person(), await market.person()
     sender = sender_of(market)
@@ -554,10 +553,10 @@ async def test_who_fills_the_window_of_what_is_due_hides_nobody(
 
 
 async def test_an_endpoint_that_never_answers_hides_no_other(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
     """Its deliveries wait for longer than those of others, and one attempt is under way."""
-    monkeypatch.setattr(webhook_queries, "TURNS_MAX_ROWS", 10)
+    market.webhooks.bounds = QueueBounds(turns=10)
     me, other = await market.person(), await market.person()
 
     async def happen(tx: Transaction) -> None:

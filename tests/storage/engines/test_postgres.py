@@ -12,6 +12,7 @@ from storage.bandwidth.nodes import seen
 from storage.engines import migrate
 from storage.engines.errors import CannotOpenError, ConstraintError, UnavailableError
 from storage.engines.open import open_store
+from storage.engines.postgres import PostgresStore
 from storage.engines.postgres_link import PostgresLink
 from storage.engines.postgres_servers import Servers
 from storage.engines.store import Transaction, probe
@@ -43,9 +44,9 @@ async def test_a_migration_takes_longer_than_any_other_statement_may(
     steps = migrate.migrations("postgres")
     slow = migrate.Migration(steps[-1].version + 1, "slow", ("SELECT pg_sleep(3)",))
     monkeypatch.setattr(migrate, "migrations", lambda _: [*steps, slow])
-    monkeypatch.setattr("storage.engines.postgres.STATEMENT_TIMEOUT_SECONDS", 2.5)
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
-        for store in await asyncio.gather(open_store(url), open_store(url)):
+        opening = (open_store(url, statement_seconds=2.5) for _ in range(2))
+        for store in await asyncio.gather(*opening):
             await store.close()
 
 
@@ -58,12 +59,11 @@ async def test_a_migration_waits_for_a_table_no_longer_than_others_can(
     async with postgres.database(postgres_server, f"test_{uuid.uuid4().hex}") as url:
         await (await open_store(url)).close()
         monkeypatch.setattr(migrate, "migrations", lambda _: [*steps, added])
-        monkeypatch.setattr("storage.engines.postgres.MIGRATION_LOCK_SECONDS", 0.1)
         reader = await asyncpg.connect(url)
         async with reader.transaction():
             await reader.fetch("SELECT 1 FROM users")
             with pytest.raises(CannotOpenError, match="lock timeout"):
-                await open_store(url)
+                await PostgresStore.open(url, pool_size=1, migration_lock_seconds=0.1)
         await reader.close()
         await (await open_store(url)).close()
 

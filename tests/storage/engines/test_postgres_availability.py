@@ -160,9 +160,8 @@ async def test_a_long_outage_refuses_at_once_and_is_logged_in_two_lines(
     server: KillableServer,
     store: PostgresStore,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("storage.engines.postgres_availability.PATIENCE_SECONDS", 0.5)
+    store._availability.patience_seconds = 0.5
     caplog.set_level(logging.INFO)
     await store.write(add)
     server.kill()
@@ -203,9 +202,9 @@ async def test_a_database_that_went_back_in_the_middle_of_an_outage_is_logged(
 
 
 async def test_a_server_that_turns_read_only_is_left_until_it_writes_again(
-    server: KillableServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    server: KillableServer, store: PostgresStore
 ) -> None:
-    monkeypatch.setattr("storage.engines.postgres_availability.PATIENCE_SECONDS", 0.5)
+    store._availability.patience_seconds = 0.5
     await store.write(add)
     await set_server(server.url, "default_transaction_read_only", "on")
 
@@ -225,10 +224,9 @@ async def test_a_server_that_turns_read_only_is_left_until_it_writes_again(
 
 
 async def test_an_unanswered_commit_is_neither_cancelled_nor_done(
-    server: KillableServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    server: KillableServer, store: PostgresStore
 ) -> None:
     """A commit that waits for a standby, and is cancelled, is done here and nowhere else."""
-    monkeypatch.setattr("storage.engines.postgres.COMMIT_LEAST_SECONDS", 0.5)
     await lose_standby(server.url)
     store._unit_seconds = 0.5
     with pytest.raises(UnknownOutcomeError):
@@ -286,15 +284,13 @@ async def test_a_statement_that_waits_for_a_lock_leaves_the_other_connections_al
     assert "database unavailable" not in caplog.text
 
 
-async def test_a_frozen_server_is_noticed_and_left(
-    server: KillableServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storage.engines.postgres_servers.ROUND_SECONDS", 1.0)
+async def test_a_frozen_server_is_noticed_and_left(server: KillableServer) -> None:
     with Forwarder.running(server.url) as wire:
         store = await open_store(wire.url)
         assert isinstance(store, PostgresStore)
         await store.write(add)
         store._unit_seconds = 0.5
+        store._database.direct.round_seconds = 1.0
         wire.freeze()
         with pytest.raises(UnavailableError) as caught:
             await store.write(add)

@@ -160,7 +160,7 @@ async def went_back(servers: Servers) -> WentBackError:
 
 
 async def test_a_database_that_lost_changes_is_refused_for_good_once_that_lasts(
-    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+    postgres_server: str,
 ) -> None:
     servers = Servers(postgres_server)
     await (await servers.connect()).close()
@@ -175,7 +175,7 @@ async def test_a_database_that_lost_changes_is_refused_for_good_once_that_lasts(
     servers._seen = seen
     await (await servers.connect()).close()
     servers._seen = later
-    monkeypatch.setattr(postgres_servers, "LATCH_SECONDS", 0.0)
+    servers.latch_seconds = 0.0
     await went_back(servers)
     servers._seen = seen  # also when it has grown past the position since
     assert f"and was at {later}" in str(await went_back(servers))

@@ -10,7 +10,7 @@ import pytest
 
 from storage.engines.errors import AlreadyClaimedError, CannotOpenError, UnavailableError
 from storage.engines.open import open_store
-from storage.engines.sqlite import BUSY_TIMEOUT_SECONDS, GROUP_MAX_UNITS
+from storage.engines.sqlite import BUSY_TIMEOUT_SECONDS, GROUP_MAX_UNITS, SqliteStore
 from storage.engines.store import Transaction
 
 
@@ -95,13 +95,10 @@ async def test_one_daemon_claims_a_database_until_it_closes(tmp_path: Path) -> N
     await second.close()
 
 
-async def test_a_write_waits_for_another_program_and_then_gives_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_write_waits_for_another_program_and_then_gives_up(tmp_path: Path) -> None:
     assert BUSY_TIMEOUT_SECONDS >= 5
-    monkeypatch.setattr("storage.engines.sqlite.BUSY_TIMEOUT_SECONDS", 0.05)
     path = tmp_path / "proxyd.db"
-    store = await open_store(f"sqlite:///{path}")
+    store = await SqliteStore.open(str(path), create=True, busy_seconds=0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     outcomes = await asyncio.gather(

@@ -475,16 +475,13 @@ async def test_a_file_that_another_process_is_opening_is_waited_for(
     await (await second).close()
 
 
-async def test_a_file_that_another_process_opens_for_ever_is_not_opened(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storage.engines.sqlite.OPENING_SECONDS", 0.01)
+async def test_a_file_that_another_process_opens_for_ever_is_not_opened(path: Path) -> None:
     folder = NodeFolder(path)
     folder.make()
     first = folder.open_lock("open")
     fcntl.flock(first, fcntl.LOCK_EX)
     with pytest.raises(CannotOpenError, match="too long"):
-        await open_store(f"sqlite:///{path}", is_shared=True)
+        await SqliteStore.open(str(path), create=True, is_shared=True, opening_seconds=0.01)
     os.close(first)
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.base.waiting import until_true
 
 from storage.engines.node_folder import NodeFolder
-from storage.engines.write_gate import WriteGate
+from storage.engines.write_gate import PATIENCE_SECONDS, WriteGate
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PROGRAM = """
@@ -60,17 +60,18 @@ def test_who_has_just_written_does_not_pass_the_one_that_waits(folder: NodeFolde
 
 @pytest.mark.parametrize("name", ["next", "turn"])
 def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
-    folder: NodeFolder, name: str, monkeypatch: pytest.MonkeyPatch
+    folder: NodeFolder, name: str
 ) -> None:
-    monkeypatch.setattr("storage.engines.write_gate.PATIENCE_SECONDS", 0.01)
     gates = [WriteGate.of_members(folder), WriteGate.of_members(folder)]
     hanging = folder.open_lock(name)
     fcntl.flock(hanging, fcntl.LOCK_EX)
     for gate in gates:
+        gate.patience_seconds = 0.01
         with gate.entered():
             pass
     # They have one gate again, at which they wait for each other, and not for what hangs.
-    monkeypatch.setattr("storage.engines.write_gate.PATIENCE_SECONDS", 1_000.0)
+    for gate in gates:
+        gate.patience_seconds = 1_000.0
     with gates[0].entered():
         assert is_locked(folder, "turn")
     with gates[1].entered():
@@ -81,9 +82,8 @@ def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
 
 
 def test_who_waits_behind_many_takes_none_of_them_for_one_that_hangs(
-    folder: NodeFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: NodeFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("storage.engines.write_gate.PATIENCE_SECONDS", 2.0)
     patient, ahead = WriteGate.of_members(folder), threading.Event()
 
     def wait() -> None:
@@ -95,7 +95,7 @@ def test_who_waits_behind_many_takes_none_of_them_for_one_that_hangs(
     fcntl.flock(first, fcntl.LOCK_EX)
     waiting = threading.Thread(target=wait)
     waiting.start()
-    deadline = time.monotonic() + 3.0
+    deadline = time.monotonic() + 1.5 * PATIENCE_SECONDS
     while time.monotonic() < deadline:
         os.utime(first)
         assert not ahead.wait(0.02)
@@ -106,11 +106,9 @@ def test_who_waits_behind_many_takes_none_of_them_for_one_that_hangs(
     assert caplog.messages == []
 
 
-def test_one_that_was_passed_takes_turns_with_the_others_again(
-    folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storage.engines.write_gate.PATIENCE_SECONDS", 0.01)
+def test_one_that_was_passed_takes_turns_with_the_others_again(folder: NodeFolder) -> None:
     slow, other = WriteGate.of_members(folder), WriteGate.of_members(folder)
+    other.patience_seconds = 0.01
     with slow.entered():
         with other.entered():
             pass
@@ -168,7 +166,7 @@ def test_a_failed_write_ends_the_turn(folder: NodeFolder) -> None:
 
 
 def test_a_program_beside_the_processes_takes_turns_and_makes_no_files(
-    folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
+    folder: NodeFolder,
 ) -> None:
     assert WriteGate.of_a_guest(folder) is None
     assert list(folder.path.iterdir()) == []
@@ -176,7 +174,7 @@ def test_a_program_beside_the_processes_takes_turns_and_makes_no_files(
     assert guest is not None
     with guest.entered():
         assert is_locked(folder, "turn")
-    monkeypatch.setattr("storage.engines.write_gate.PATIENCE_SECONDS", 0.01)
+    guest.patience_seconds = 0.01
     kept = (folder.path / "turn").stat().st_ino
     with member.entered(), guest.entered():  # it writes for longer than a guest waits
         assert (folder.path / "turn").stat().st_ino == kept

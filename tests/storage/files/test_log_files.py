@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from storage.files import log_files
-from storage.files.log_files import Attempt, LogFiles, Part
+from storage.files import log_files as module
+from storage.files.log_files import Attempt, Extent, LogFiles, Part
 
 ONE = Attempt("01900000-0000-7000-8000-0000000000ab", 1)
 TWO = Attempt("01900000-0000-7000-8000-0000000000ab", 2)
 SEGMENT = 64
 KEEP = 3 * SEGMENT
 
-
-@pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_files, "SEGMENT_BYTES", SEGMENT)
+small_files = partial(LogFiles, segment_bytes=SEGMENT)
 
 
 def content(size: int, start: int = 0) -> bytes:
@@ -41,7 +39,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def test_the_beginning_and_the_end_are_kept(tmp_path: Path) -> None:
-    files = LogFiles(tmp_path, keep_bytes=KEEP)
+    files = small_files(tmp_path, keep_bytes=KEEP)
     size = 20 * SEGMENT + 10
     for at in range(0, size, 37):
         files.write(ONE, "out", at, content(min(37, size - at), at))
@@ -63,7 +61,7 @@ def test_the_beginning_and_the_end_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_log_is_its_owners_alone_and_can_be_removed(tmp_path: Path) -> None:
-    files = LogFiles(tmp_path / "logs", keep_bytes=KEEP)
+    files = small_files(tmp_path / "logs", keep_bytes=KEEP)
     files.write(ONE, "out", 0, b"first")
     files.write(TWO, "out", 0, b"second")
     modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.rglob("*")}
@@ -78,7 +76,7 @@ def test_a_log_is_its_owners_alone_and_can_be_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", [1, SEGMENT - 1, SEGMENT])
 def test_what_stands_behind_a_loss_does_not_count(tmp_path: Path, lost: int) -> None:
     """After a power failure: the file systems in use lose ends of files that were not synced."""
-    files = LogFiles(tmp_path, keep_bytes=10 * SEGMENT)
+    files = small_files(tmp_path, keep_bytes=10 * SEGMENT)
     size = 4 * SEGMENT + 5
     files.write(ONE, "out", 0, content(size))
     os.truncate(segments(tmp_path)[2], SEGMENT - lost)
@@ -91,9 +89,9 @@ def test_what_stands_behind_a_loss_does_not_count(tmp_path: Path, lost: int) -> 
 
 def test_what_was_cut_out_stays_so_with_other_settings(tmp_path: Path) -> None:
     size = 30 * SEGMENT
-    LogFiles(tmp_path, keep_bytes=KEEP).write(ONE, "out", 0, content(size))
+    small_files(tmp_path, keep_bytes=KEEP).write(ONE, "out", 0, content(size))
     for keep in (10 * SEGMENT, SEGMENT):
-        files = LogFiles(tmp_path, keep_bytes=keep)
+        files = small_files(tmp_path, keep_bytes=keep)
         assert files.recover(ONE, "out") == size
         part = files.read(ONE, "out", size - SEGMENT, SEGMENT)
         assert part.data == content(SEGMENT, size - SEGMENT)
@@ -103,24 +101,24 @@ def test_what_was_cut_out_stays_so_with_other_settings(tmp_path: Path) -> None:
 def test_a_reader_is_ahead_of_what_is_cut_out_while_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = LogFiles(tmp_path, keep_bytes=SEGMENT)
+    files = small_files(tmp_path, keep_bytes=SEGMENT)
     files.write(ONE, "out", 0, content(3 * SEGMENT))
-    looked = log_files._extent
+    looked = module._extent
 
-    def late(found: dict[int, int]) -> log_files.Extent:
-        extent = looked(found)
-        monkeypatch.setattr(log_files, "_extent", looked)
+    def late(found: dict[int, int], segment_bytes: int) -> Extent:
+        extent = looked(found, segment_bytes)
+        monkeypatch.setattr(module, "_extent", looked)
         files.write(ONE, "out", 3 * SEGMENT, content(5 * SEGMENT, 3 * SEGMENT))
         return extent
 
-    monkeypatch.setattr(log_files, "_extent", late)
+    monkeypatch.setattr(module, "_extent", late)
     part = files.read(ONE, "out", SEGMENT, 10)
     assert part.offset >= 5 * SEGMENT
     assert part.data == content(10, part.offset)
 
 
 def test_a_disk_is_not_filled(tmp_path: Path) -> None:
-    files = LogFiles(tmp_path, keep_bytes=KEEP, reserve_bytes=2**62)
+    files = small_files(tmp_path, keep_bytes=KEEP, reserve_bytes=2**62)
     with pytest.raises(OSError, match="No space left"):
         files.write(ONE, "out", 0, b"x")
     assert files.extent(ONE, "out").size == 0
@@ -136,7 +134,7 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="proxyd-logs-")
-        self.files = LogFiles(Path(self.folder.name), keep_bytes=KEEP)
+        self.files = small_files(Path(self.folder.name), keep_bytes=KEEP)
         self.sizes = {(attempt, name): 0 for attempt in (ONE, TWO) for name in ("out", "err")}
         self.synced = dict.fromkeys(self.sizes, 0)
 
@@ -166,7 +164,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(keep=st.integers(1, 6 * SEGMENT))
     def restart(self, keep: int) -> None:
-        self.files = LogFiles(Path(self.folder.name), keep_bytes=keep)
+        self.files = small_files(Path(self.folder.name), keep_bytes=keep)
 
     @rule(attempt=st.sampled_from([ONE, TWO]))
     def sync(self, attempt: Attempt) -> None:

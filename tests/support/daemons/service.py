@@ -12,7 +12,10 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from msgspec.structs import replace
 
+from api.http.limits import ConnectionTimes
+from api.server import HttpServer
 from config.settings import Settings
 from market.accounts import accounts
 from market.money.audit import audit_ledger
@@ -252,11 +255,25 @@ class Service:
         assert report.passed, report
 
 
+def change_times(http: HttpServer, times: ConnectionTimes) -> None:
+    """Apply other times than the usual ones to a server's connections."""
+    http.change_limits(replace(http._limits, times=times))
+
+
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Service]:
-    """Run a daemon; at the end it is drained and its ledger audited by whoever wants to."""
+async def running(
+    settings: Settings, *, times: ConnectionTimes | None = None
+) -> AsyncIterator[Service]:
+    """Run a daemon. At the end it is drained.
+
+    Args:
+        settings: the operator's.
+        times: of the API's connections, where they are other than the usual ones.
+    """
     built = await build(settings)
     try:
+        if times is not None:
+            change_times(built.http, times)
         await built.start()
     except BaseException:
         await built.close()
@@ -271,7 +288,9 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def running_in(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+async def running_in(
+    folder: Path, times: ConnectionTimes | None = None, **sections: dict[str, Any]
+) -> AsyncIterator[Service]:
     """Run a daemon on an SQLite database in a folder."""
-    async with running(settings_for(sqlite.database(folder), **sections)) as service:
+    async with running(settings_for(sqlite.database(folder), **sections), times=times) as service:
         yield service
