@@ -182,7 +182,6 @@ TESTED_IN = {
     "market/events/context.py": "tests/market/test_market.py",
     "market/jobs/attempt_reports.py": "tests/market/attempts/test_attempts.py",
     "market/jobs/chances.py": "tests/market/jobs/test_jobs.py",
-    "market/jobs/changes.py": "tests/market/deploys/test_rollouts.py",
     "market/jobs/kinds/base.py": "tests/market/jobs/test_kinds.py",
     "market/jobs/kinds/copied.py": "tests/market/jobs/test_copies.py",
     "market/jobs/kinds/plain.py": "tests/market/jobs/test_jobs.py",

@@ -25,6 +25,7 @@ from msgspec import Struct, structs
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import PROVEN_JOBS, Action, actions_for_all
+from market.base.bus import DEVICES, GONE, WAITING
 from market.base.errors import Code, MarketError
 from market.base.gathering import Gathering
 from market.dispatch import lacking
@@ -40,7 +41,6 @@ from market.jobs.offers import reported
 from market.jobs.overdue import Leases
 from market.jobs.specs import Specs
 from market.jobs.waiting_jobs import Finds, WaitingJobs
-from market.jobs.waking import Waking
 from market.trust import trust
 from market.trust.reputation import NEW_RELIABILITY, Reputation
 from proxyctl.protocol.jobspec import Capacity, as_fields
@@ -411,7 +411,6 @@ class Dispatch:
 
     Args:
         context: the store and the time.
-        waking: tells what happens.
         specs: reads payloads with their secrets.
         bounds: returns how much a device may have at once.
         terms: how requests are answered; may be replaced.
@@ -423,7 +422,6 @@ class Dispatch:
     def __init__(
         self,
         context: Context,
-        waking: Waking,
         specs: Specs,
         bounds: Callable[[], Bounds],
         terms: DispatchTerms,
@@ -437,7 +435,7 @@ class Dispatch:
         self.jobs = JobBook()
         self._store = context.store
         self._now = context.now
-        self._waking = waking
+        self._bus = context.bus
         self._specs = specs
         self._end_unreadable = end_unreadable
         self._samples = samples
@@ -463,7 +461,10 @@ class Dispatch:
         # The last jobs that devices got here; the supply shows their prices.
         self.prices: deque[Given] = deque(maxlen=PRICES_MAX)
         self._is_draining = False
-        waking.listen(self)
+        context.bus.subscribe(WAITING, self._jobs_wait)
+        context.bus.subscribe(GONE, self._jobs_gone)
+        context.bus.subscribe(DEVICES, self._devices_wake)
+        context.bus.on_missed(self._look_again)
 
     async def run(self) -> None:
         """Keep the jobs that wait in memory, until cancelled."""
@@ -931,7 +932,7 @@ class Dispatch:
             request.jobs.append(outcome)
             names = request.offer.capacity.gpu_names if job.needs.resources.needed_gpus else ()
             self.prices.append(Given(monotonic(), job.price, "".join(names[:1]), job.buyer))
-            self._waking.gone((job.id,))
+            self._bus.publish(GONE, (job.id,))
         elif outcome is Refused.TAKEN or outcome is Refused.RELATED:
             self._reader.read_soon(job.id)
         elif isinstance(outcome, Exception):  # another device would get no further
@@ -974,36 +975,32 @@ class Dispatch:
         """Have the other copies of a job read again: who may have them is another matter now."""
         for other in self.jobs.copies(job.group):
             if isinstance(outcome, GivenRow):  # other daemons do not know, either
-                self._waking.job(other.id)
+                self._bus.publish(WAITING, (other.id,))
             else:
                 self._reader.read_soon(other.id)
 
-    # --- what is heard -----------------------------------------------------------------------
+    # --- notifications -----------------------------------------------------------------------
 
-    def job_waits(self, job_id: str) -> None:
-        """See `Listener.job_waits`."""
-        self._reader.read_soon(job_id)
+    def _jobs_wait(self, job_ids: Sequence[str]) -> None:
+        for job_id in job_ids:
+            self._reader.read_soon(job_id)
 
-    def jobs_gone(self, job_ids: Sequence[str]) -> None:
-        """See `Listener.jobs_gone`."""
+    def _jobs_gone(self, job_ids: Sequence[str]) -> None:
         for job_id in job_ids:
             self.jobs.remove(job_id)
 
-    def device_wakes(self, device_id: str) -> None:
-        """See `Listener.device_wakes`."""
-        device = self._devices.get(device_id)
-        if device is None:
-            return
-        device.is_certain = False
-        self._full_until.pop(device.owner, None)  # perhaps a job of it has ended
-        if device.request is not None and not device.request.claiming:
-            device.request.wake()
+    def _devices_wake(self, device_ids: Sequence[str]) -> None:
+        """Look devices up again, because an attempt or the token of each may have ended."""
+        for device in filter(None, map(self._devices.get, device_ids)):
+            device.is_certain = False
+            self._full_until.pop(device.owner, None)  # perhaps a job of it has ended
+            if device.request is not None and not device.request.claiming:
+                device.request.wake()
 
-    def may_have_missed(self) -> None:
-        """See `Listener.may_have_missed`."""
+    def _look_again(self) -> None:
+        """Compare the jobs, and look all devices up: notices may have been lost."""
         self._reader.compare_soon()
-        for device_id in tuple(self._devices):
-            self.device_wakes(device_id)
+        self._devices_wake(tuple(self._devices))
 
     def _device(self, device_id: str) -> _Device:
         device = self._devices.get(device_id)

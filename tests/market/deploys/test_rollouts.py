@@ -24,7 +24,6 @@ from market.deploys.rollouts import READY_MAX_SECONDS, Rollouts, Serving, servin
 from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.jobs import outcomes
-from market.jobs.changes import JobChanges
 from market.jobs.kinds.replica import ENDED_EARLY
 from market.jobs.overdue import STOP_SECONDS
 from market.jobs.replica_pay import DAY_SECONDS, UNREADY_FREE_IN_ALL_SECONDS, UNREADY_FREE_SECONDS
@@ -311,7 +310,7 @@ async def test_a_crash_between_any_two_steps_is_harmless(
     deploy_id = await running(fleet, user)
     await market.rollouts.revise(user, deploy_id, NEXT)
     for _ in range(30):  # each time by a daemon that knows nothing
-        daemon = Rollouts(market.context, market.jobs, market.specs, market.waking, JobChanges())
+        daemon = Rollouts(market.context, market.jobs, market.specs)
         await daemon.look(deploy_id)
         jobs = await fleet.jobs(user, deploy_id)
         assert len([job for job in jobs if job.status == "running"]) >= 2
@@ -327,7 +326,7 @@ async def test_a_crash_between_any_two_steps_is_harmless(
 async def test_two_daemons_do_not_do_it_twice(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=4)
-    other = Rollouts(market.context, market.jobs, market.specs, market.waking, JobChanges())
+    other = Rollouts(market.context, market.jobs, market.specs)
     await market.rollouts.revise(user, deploy_id, NEXT)
     for _ in range(5):
         await asyncio.gather(*(each.look(deploy_id) for each in (other, market.rollouts) * 3))
@@ -608,7 +607,7 @@ async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, flee
     assert all(row.secrets is not None for row in rows)
     assert "hunter2" not in repr(rows)
     other = Specs(Sealing(b"o" * 40, b"job secrets"))
-    stranger = Rollouts(market.context, market.jobs, other, market.waking, JobChanges())
+    stranger = Rollouts(market.context, market.jobs, other)
     with pytest.raises(MarketError) as caught:
         await stranger.restart(user, deploy_id)
     assert caught.value.field == "secrets"

@@ -14,6 +14,7 @@ from support.market.books import refusal
 from support.market.jobs import device_of, running
 from support.market.market import Market
 
+from market.base.bus import ATTEMPTS, Bus
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
 from market.files import logs as logs_module
@@ -56,10 +57,12 @@ async def make(market: Market, tmp_path: Path) -> AsyncIterator[Make]:
         *,
         renewed: Callable[[str, int], None] = _ignored,
         is_shared: bool = False,
+        bus: Bus | None = None,
         **changes: object,
     ) -> Logs:
         terms = replace(TERMS, folder=tmp_path / "logs", **changes)
-        logs = Logs(market.context, terms, market.clock.steady, renewed, is_shared=is_shared)
+        context = market.context if bus is None else replace(market.context, bus=bus)
+        logs = Logs(context, terms, market.clock.steady, renewed, is_shared=is_shared)
         made.append(logs)
         return made[-1]
 
@@ -178,9 +181,7 @@ async def test_an_attempt_that_is_over_writes_no_more_and_is_never_mixed_with_an
     assert (await append(logs, second, job_id, 6, b"!", number=2)).offset == 7
     assert await text_of(logs, buyer, job_id, 1) == b"first"
     assert await text_of(logs, buyer, job_id) == b"second!"
-    logs.changed(job_id)
     await market.jobs.cancel(buyer, job_id)
-    logs.changed(job_id)
     late = append(logs, second, job_id, 7, b"x", number=2)
     assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
     stranger = await device_of(market, other)
@@ -351,7 +352,8 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
     """That a job is over is said at once, that its log was written to a moment later."""
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
-    here, there = make(is_shared=True), make(is_shared=True)
+    bus = Bus()
+    here, there = make(is_shared=True), make(is_shared=True, bus=bus)
     await append(here, device, job_id, 0, b"first")
     events = there.follow(buyer, job_id, position=None, number=None)
     async with aclosing(events):
@@ -360,7 +362,7 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
         await asyncio.sleep(0)
         await append(here, device, job_id, 5, b"last")
         await market.jobs.complete(device, job_id, "")
-        there.jobs_gone((job_id,))
+        bus.publish(ATTEMPTS, [job_id])
         event = await hears
         assert isinstance(event, Wrote)
         assert event.data == b"last"

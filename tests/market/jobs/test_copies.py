@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from support.market.work import SMALL, ask, given, offer
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind
+from market.base.bus import WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.dispatch.claims import Claims, Outcome, Pair, Refused, claim
@@ -310,38 +310,19 @@ async def test_whoever_has_lost_a_copy_for_good_may_have_another_one(market: Mar
     assert await given(market, device) == [two]
 
 
-class Heard:
-    """A listener that remembers which jobs wait."""
-
-    def __init__(self) -> None:
-        self.waiting: list[str] = []
-
-    def job_waits(self, job_id: str) -> None:
-        self.waiting.append(job_id)
-
-    def jobs_gone(self, job_ids: Sequence[str]) -> None:
-        """Nothing."""
-
-    def device_wakes(self, device_id: str) -> None:
-        """Nothing."""
-
-    def may_have_missed(self) -> None:
-        """Nothing."""
-
-
 async def test_other_daemons_hear_that_a_copy_is_taken(market: Market) -> None:
     buyer = await market.person(credit="1000")
     jobs = await copied(market, buyer, 3)
     await market.dispatch._reader.catch_up()
-    heard = Heard()
-    market.waking.listen(heard)
+    heard: list[str] = []
+    market.context.bus.subscribe(WAITING, heard.extend)
     [one] = await given(market, await worker(market))
     rest = {*jobs} - {one}
-    assert {*heard.waiting} == rest
-    heard.waiting.clear()
+    assert {*heard} == rest
+    heard.clear()
     two, three = sorted(rest)
     await market.jobs.accept(await worker(market), two)
-    assert three in heard.waiting
+    assert three in heard
 
 
 # --- whose result counts ---------------------------------------------------------------------

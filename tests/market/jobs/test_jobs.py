@@ -24,8 +24,7 @@ from market.jobs import chances
 from market.jobs import jobs as jobs_module
 from market.jobs import overdue as overdue_module
 from market.jobs.chances import OWNERS_MAX
-from market.jobs.changes import JobChanges
-from market.jobs.jobs import Jobs, Notified, Work
+from market.jobs.jobs import Jobs, Work
 from market.jobs.overdue import Overdue
 from market.jobs.specs import Spec
 from market.money.audit import audit_ledger
@@ -59,7 +58,7 @@ def restarted(market: Market) -> Jobs:
         RULES.jobs,
         Bounds,
         market.specs,
-        Notified(market.waking, market.logs, JobChanges()),
+        market.logs,
     )
 
 
