@@ -15,6 +15,7 @@ from support.market.work import given
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind
+from market.base.bus import REPLICAS
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.base.sweeping import PUT_OFF_SECONDS
@@ -922,7 +923,7 @@ async def test_a_service_that_was_ready_may_run_again_with_the_same_owner(
             with pytest.raises(MarketError) as caught:
                 await market.jobs.accept(device, job_id)
             assert caught.value.code is Code.JOB_FAILED_HERE
-            market.dispatch.may_have_missed()
+            market.context.bus.catch_up()
             market.clock.now += 1
             await until(partial(_may_have, market, job_id, fleet.owner), "it may have it again")
     finally:
@@ -1037,7 +1038,7 @@ async def test_a_store_that_breaks_a_look_in_its_own_way_ends_no_rollouts(
     try:
         await fleet.take(user, deploy_id)
         await until(lambda: not failures)
-        market.rollouts.hear(deploy_id)
+        market.context.bus.publish(REPLICAS, [deploy_id])
         await until_state(market, user, deploy_id, "available")
     finally:
         task.cancel()

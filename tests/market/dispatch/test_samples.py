@@ -21,6 +21,7 @@ from support.market.work import SMALL, ask, given, offer, posted
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind
+from market.base.bus import DEVICES
 from market.base.errors import Code
 from market.base.states import JobStatus
 from market.dispatch import sample_tasks
@@ -296,7 +297,7 @@ async def test_who_pays_is_not_sampled_and_offers_are_heeded(market: Market) -> 
     ):
         assert await given(market, device, ask(unfit)) == []
     market.change_bounds(Bounds(device_slots=1))
-    market.dispatch.device_wakes(device.id)
+    market.context.bus.publish(DEVICES, [device.id])
     busy = await take(market, device)
     await market.store.write(queries.set_jobs_left, device.id, 0)
     told = await market.dispatch.next(device, ask(offer(), (busy.job_id, 1)))
@@ -422,7 +423,7 @@ async def test_a_device_is_given_one_without_waiting_until_it_is_made(market: Ma
     running = asyncio.create_task(samples.run())
     try:
         await until(lambda: samples.ready == READY_MAX)
-        market.dispatch.device_wakes(device.id)
+        market.context.bus.publish(DEVICES, [device.id])
         await take(market, device)
         await until(lambda: samples.ready == READY_MAX)
     finally:
