@@ -29,8 +29,9 @@ from market.deploys.deploys import Deploys, Rates
 from market.deploys.rollouts import Rollouts
 from market.devices.benchmarks import Benchmarks
 from market.devices.devices import Devices
+from market.dispatch.asks import DispatchTerms
 from market.dispatch.device_work import DeviceWork
-from market.dispatch.dispatch import Dispatch, DispatchTerms
+from market.dispatch.dispatch import Dispatch
 from market.dispatch.samples import Samples, SampleTerms
 from market.dispatch.supply import Supply
 from market.events.context import Context
@@ -164,8 +165,8 @@ class Market:
             self.samples,
         )
         self.supply = Supply(
-            self.dispatch.asking,
-            self.dispatch.prices,
+            self.dispatch.devices.asking,
+            self.dispatch.pairing.prices,
             lambda address: self.exits.attached.locate(address).country,
             monotonic,
         )

@@ -14,7 +14,7 @@ from support.workers.process import WorkerAgent, require_sandbox
 
 from market.devices import benchmarks
 from market.dispatch import sample_tasks
-from market.dispatch.dispatch import DispatchPace
+from market.dispatch.asks import DispatchPace
 from proxyctl.worker.base.record import Lend
 
 

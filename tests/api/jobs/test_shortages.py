@@ -7,7 +7,7 @@ from support.base.waiting import until
 from support.clients.story import worker_token
 from support.daemons.service import Service
 
-from market.dispatch.dispatch import DispatchPace
+from market.dispatch.asks import DispatchPace
 
 
 async def test_a_job_that_no_device_can_run_is_warned_of_wherever_it_is_shown(

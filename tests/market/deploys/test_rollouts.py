@@ -176,7 +176,7 @@ async def test_replicas_are_for_devices_with_the_reputation_that_is_asked_for(
     template = Template(min_reputation=900_000, script="print(1)")
     said = {"image": "", "gpu_model": "none", "job_type": "Script", "replicas": 1}
     await create(market, user, template=template, **said)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     assert await given(market, new) == []
     assert len(await given(market, known)) == 1
 

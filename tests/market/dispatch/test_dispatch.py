@@ -21,8 +21,9 @@ from market.accounts.bounds import Bounds
 from market.base.bus import BETWEEN_DAEMONS, DEVICES, WAITING, Bus
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
-from market.dispatch import dispatch
-from market.dispatch.dispatch import Agent, Ask, DispatchPace, DispatchTerms, apart
+from market.dispatch import device as devices_module
+from market.dispatch.asks import Agent, Ask, DispatchPace, DispatchTerms
+from market.dispatch.devices import apart
 from market.jobs import matching
 from market.jobs.specs import UNREADABLE
 from market.money.audit import audit_ledger
@@ -94,17 +95,17 @@ async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
     assert not await is_asked(structs.replace(free, offer=offer(replace(SMALL, slots=0))))
     assert await is_asked()
     assert not await is_asked()
-    device_now = market.dispatch._devices[device.id]
+    device_now = market.dispatch.devices.find(device.id)
     # What has shown it, here or on another daemon, is not asked for so long.
-    device_now.benchmark_at = dispatch.NEVER
+    device_now.benchmark_at = devices_module.NEVER
     row = BenchmarkRow(device.id, 1, 1, 0, market.clock.now, 1, 1)
     await market.store.write(benchmark_queries.write, row)
     assert not await is_asked()
     market.clock.now += 3_600
-    device_now.benchmark_at = dispatch.NEVER
+    device_now.benchmark_at = devices_module.NEVER
     assert await is_asked()
     # One that holds an attempt, whether it has begun or not, is not slowed down.
-    device_now.benchmark_at = dispatch.NEVER
+    device_now.benchmark_at = devices_module.NEVER
     await posted(market, buyer)
     await waiting_jobs(market, 1)
     [job] = await given(market, device)
@@ -376,7 +377,7 @@ async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
     asking = asyncio.create_task(
         market.dispatch.next(device, ask(None, (job, 1), wait_seconds=LONG))
     )
-    await until(lambda: market.dispatch.held == 1 and not market.dispatch._claimed)
+    await until(lambda: market.dispatch.held == 1 and not market.dispatch.pairing.claimed)
     await market.jobs.complete(device, job, "")
     told = await asking
     assert attempts_of(told) == {({first, second}.difference({job}).pop(), 1)}

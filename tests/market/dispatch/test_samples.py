@@ -66,7 +66,7 @@ def begin_sampling(market: Market, payer_email: str, a_day: int = 50) -> None:
     terms = SampleTerms(payer_email, a_day * MICRO, PRICE)
     samples = Samples(market.context, terms, market.specs, market.bounds)
     samples._ready.extend(sample_tasks.make(CHOOSE) for _ in range(READY))
-    market.samples = market.dispatch._samples = samples
+    market.samples = market.dispatch.lookups.samples = samples
     market.jobs.outcomes._terms = replace(market.jobs.outcomes._terms, has_samples=True)
 
 
@@ -96,7 +96,7 @@ async def take(market: Market, device: DeviceRow) -> SampleRow:
 async def work(market: Market, buyer: str, device: DeviceRow, **changes: Any) -> str:
     """Let a device do a job of a buyer, which it is given."""
     job_id = await posted(market, buyer, **changes)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     assert await given(market, device) == [job_id]
     await market.jobs.complete(device, job_id, "done")
     return job_id
@@ -435,7 +435,7 @@ async def test_its_identifier_says_that_it_has_waited_as_jobs_do(market: Market)
     buyer = await market.person(credit="100")
     await posted(market, buyer)
     market.clock.now += 5_000
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     busy = await device_of(market, buyer)
     await market.jobs.accept(busy, await last_job(market, buyer))
     sample = await take(market, await device_of(market, await market.person()))

@@ -258,7 +258,7 @@ async def test_in_one_batch_owners_and_networks_differ_as_well(market: Market) -
 async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
     buyer, owner = await market.person(credit="1000"), await market.person()
     jobs = await copied(market, buyer, 3)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     roomy = offer(Capacity(slots=5, cores=16, ram_gb=64, disk_gb=500, arch="x86_64"))
     own = await device_of(market, buyer)
     assert await given(market, own, ask(roomy)) == []
@@ -271,7 +271,7 @@ async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
     neighbour = await worker(market)
     assert await given(market, neighbour, here) == []
     assert market.dispatch.claims.claimed == 1
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     assert await given(market, second, there) == []
     [two] = await given(market, neighbour, there)
     [three] = await given(market, await worker(market))
@@ -281,12 +281,12 @@ async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
 async def test_a_lost_copy_comes_to_whoever_has_none(market: Market) -> None:
     buyer = await market.person(credit="1000")
     one, two = await copied(market, buyer, 2)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     first, second = await worker(market), await worker(market)
     asked = replace(ask(offer(SMALL)), network=HERE)
     [mine] = await given(market, first, asked)
     await market.jobs.take_back_attempt(mine, 1, "silent")
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     [other] = await given(market, first, asked)
     assert await given(market, second, asked) == []  # in the same network
     elsewhere = replace(asked, network=THERE)
@@ -297,15 +297,15 @@ async def test_a_lost_copy_comes_to_whoever_has_none(market: Market) -> None:
 async def test_whoever_has_lost_a_copy_for_good_may_have_another_one(market: Market) -> None:
     buyer = await market.person(credit="1000")
     one, two = await copied(market, buyer, 2)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     device, given_to = await worker(market), []
     for _ in range(2):
         [job_id] = await given(market, device)
         given_to.append(job_id)
-        await market.dispatch._reader.catch_up()  # that the other one is not for this owner
+        await market.dispatch.pairing.reader.catch_up()  # that the other one is not for this owner
         job = await stored_job(market, job_id)
         await market.jobs.take_back_attempt(job_id, job.attempts, "silent")
-        await market.dispatch._reader.catch_up()
+        await market.dispatch.pairing.reader.catch_up()
     assert given_to == [one, one]  # the older one is offered first
     assert await given(market, device) == [two]
 
@@ -313,7 +313,7 @@ async def test_whoever_has_lost_a_copy_for_good_may_have_another_one(market: Mar
 async def test_other_daemons_hear_that_a_copy_is_taken(market: Market) -> None:
     buyer = await market.person(credit="1000")
     jobs = await copied(market, buyer, 3)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     heard: list[str] = []
     market.context.bus.subscribe(WAITING, heard.extend)
     [one] = await given(market, await worker(market))
