@@ -1,7 +1,7 @@
 """One bus for notifications: a committed change is published once, and each subscriber is called.
 
-A publication names a topic and the keys of what has changed, for example jobs. Subscribers in this
-process are called at once. Subscribers in other processes are called a moment later: `run` sends
+A publication names a topic and the keys of the changed things, for example jobs. Subscribers in this
+process are called before it returns. Subscribers in other processes are called a moment later: `run` sends
 the keys through the database, those of many publications in one transaction. Only topics that the
 bus carries leave the process.
 
@@ -24,7 +24,7 @@ from storage.events.events import EventRow
 
 # The limit of `Transaction.notify`.
 TEXT_MAX_BYTES = 4_000
-# With so many of them in one transaction, it costs each of them next to nothing.
+# With twenty texts in one transaction, the cost of each is next to nothing.
 TEXTS_PER_UNIT = 20
 # Keys of one topic that are not sent yet. More than that within a moment means a store that does
 # not answer.
@@ -66,7 +66,7 @@ WAITING: Final = Topic[str]("waiting", is_urgent=True)
 GONE: Final = Topic[str]("gone", is_urgent=True)
 # Devices with news: an attempt of the device ended, or its token did.
 DEVICES: Final = Topic[str]("device", is_urgent=True)
-# Jobs of which an attempt began or ended.
+# Jobs, after an attempt at each began or ended.
 ATTEMPTS: Final = Topic[str]("attempt")
 # Logs in which something came: `<job>:<stream>`.
 LOGS: Final = Topic[str]("log")
@@ -75,11 +75,11 @@ REPLICAS: Final = Topic[str]("replica")
 # Events of users. Other processes get `<user>:<event>`, and read the event from the store.
 EVENTS: Final = Topic("event", _event_key)
 
-# The topics between daemons on one database, each of which has a marketplace.
+# The topics between daemons on one database. Each daemon has a marketplace.
 BETWEEN_DAEMONS: Final[frozenset[Topic[Any]]] = frozenset(
     (WAITING, GONE, DEVICES, ATTEMPTS, LOGS, EVENTS)
 )
-# The topics between the processes of one daemon, of which one has the marketplace.
+# The topics between the processes of one daemon. One process has the marketplace.
 BETWEEN_PROCESSES: Final[frozenset[Topic[Any]]] = frozenset((EVENTS,))
 
 

@@ -434,7 +434,7 @@ class Rollouts:
         self.stopped += len(done.stopped)
 
     def put_up(self, job_id: str) -> None:
-        """Tell whoever waits for jobs of a new replica, once that is committed."""
+        """Publish that a new replica waits for a device; it is committed."""
         self._context.bus.publish(WAITING, [job_id])
         self.started += 1
 

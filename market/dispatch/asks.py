@@ -27,15 +27,14 @@ class DispatchTerms(Struct, frozen=True):
     """How requests for work are answered.
 
     Attributes:
-        credit: what a credit is worth, in micro-USD.
-        lease_seconds: an attempt is taken back when its device does not name it for so long.
+        credit: the worth of a credit, in micro-USD.
+        lease_seconds: silence of a device about an attempt after which the attempt is taken back.
         prepare_seconds: for how long a device prepares an attempt before it gives up by itself.
         wait_seconds: for how long a request is held at most.
-        sign_seconds: how often whoever waits is told that it is held; proxies on the way close a
-            connection on which nothing has come for a minute.
-        held_max: of how many devices one is held at once; those of one owner have half of that.
-        benchmark_seconds: a device is asked to show what it has once in that time at most; 0 asks
-            none.
+        sign_seconds: time between two signs of life to a device whose request is held; proxies on
+            the way close a connection that is silent for a minute.
+        held_max: number of requests that are held at most; one owner's devices have half of it.
+        benchmark_seconds: least time between two benchmarks of a device; 0 for no benchmarks.
     """
 
     credit: int = 10_000
@@ -51,15 +50,15 @@ class DispatchPace(Struct, frozen=True):
     """The times and sizes of the dispatch that no operator decides.
 
     Attributes:
-        full_seconds: between two tries for a device with as many jobs as it may have, which offers
-            to do more: the end of a job is not reported here. All devices of a full owner wait for
+        full_seconds: between two tries for a device that offers to do more jobs than it may
+            have: the end of a job is not reported here. All devices of a full owner wait for
             the same time.
         away_seconds: silence of an agent after which it is away. It asks again at once, or after a
             minute if the marketplace was away for long.
         broken_off_seconds: the same for an agent that has broken its request off.
         benchmark_one_in: jobs that end, on average, between two benchmarks of a device, so that
             the moment cannot be foreseen. The device gets no job for some seconds then.
-        kept_from_devices: number of devices from which results of comparisons are kept. To compare
+        kept_from_devices: least number of devices for which results of comparisons are kept. To compare
             a job with 200 devices takes a millisecond, and a client that lists jobs again and again
             would delay all others.
         kept_seconds: age of a result until which it is used.
@@ -81,7 +80,7 @@ USUAL_PACE = DispatchPace()
 class Agent(Struct, frozen=True):
     """The program that asks for a device: the name of its folder, and its start in UTC seconds.
 
-    Two of them may have the token of one device, though it is meant for one.
+    Two programs may have the token of one device, against the rules.
     """
 
     name: str = ""
@@ -89,11 +88,11 @@ class Agent(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """What a device asks with: what it offers, what it holds, and for how long it waits.
+    """The request of a device: its offer, its attempts, and the time that it waits.
 
     `seen` is the number of the last answer that it got, 0 for none; `network` where it asks from
-    (`market.base.networks.site`); `can_benchmark` says that it can show what it has, and is free
-    to.
+    (`market.base.networks.site`); `can_benchmark` says that it can run a
+    benchmark now.
     """
 
     offer: Offer
@@ -128,10 +127,10 @@ class Offers(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """What a device is told: jobs that are now its own, what to stop, the number of the answer.
+    """The answer to a device: jobs that are now its own, attempts to stop, the number of the answer.
 
     `is_replaced`: another agent with the same token was started later, and is given the jobs.
-    `benchmark`: it is to show what it has (`market.devices.benchmarks`) before it asks again.
+    `benchmark`: it runs a benchmark (`market.devices.benchmarks`) before its next request.
     """
 
     jobs: Sequence[GivenJob]
@@ -142,13 +141,13 @@ class Told(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """What is known of a device as somebody who wants work.
+    """The state of a device that wants work.
 
     Attributes:
         is_asking: whether its agent asks for work here, or has within two minutes.
-        offer: what it last offered; else what it has reported of itself, if `is_reported`.
+        offer: its last offer; if `is_reported`, an offer made of its last report.
         is_reported: whether it has offered nothing here.
-        compared: how the jobs that wait suit what it offers, were it free.
+        compared: the result of comparing the waiting jobs with its offer, as if it were free.
     """
 
     is_asking: bool

@@ -38,9 +38,9 @@ NEVER: Final = -math.inf
 
 
 class Knowledge(Enum):
-    """What is known of the attempts of a device.
+    """The knowledge of the attempts of a device.
 
-    UNKNOWN: they may have changed. LOOKING: the store is asked. KNOWN: they are as in the store.
+    UNKNOWN: they may have changed. LOOKING: the store is read. KNOWN: they are as in the store.
     """
 
     UNKNOWN = auto()
@@ -49,7 +49,7 @@ class Knowledge(Enum):
 
 
 class Presence(Enum):
-    """What the agent of a device does.
+    """The presence of the agent of a device.
 
     RESTING: it has its last answer, or has not asked yet. ASKING: its request is held.
     BROKEN_OFF: it did not wait for its last answer.
@@ -73,7 +73,7 @@ _State = TypeVar("_State", Knowledge, Presence)
 
 
 def moved(before: _State, after: _State) -> _State:
-    """Return the next state, to which there must be an arrow."""
+    """Return the next state. An arrow must lead to it."""
     assert after in TRANSITIONS[before]  # noqa: S101 - half a device helps nobody
     return after
 
@@ -82,8 +82,8 @@ def moved(before: _State, after: _State) -> _State:
 class Holding:
     """The attempts of a device at jobs with a payload, and the jobs that it is being given.
 
-    `attempts` are those that were looked up last, with those that were given since. `claims` is the
-    number of jobs that are being given.
+    `attempts` has the result of the last look, and the attempts that were given since. `claims` is
+    the number of jobs that are being given.
     """
 
     __slots__ = ("_looks", "_settled", "_state", "attempts", "claims")
@@ -179,7 +179,7 @@ class Answers:
         return number
 
     def keep(self, attempts: Collection[Key], named: Collection[Key]) -> None:
-        """Forget the attempts that a device does not hold any more, and those that it names."""
+        """Forget the attempts that a device does not hold any more, or that it names."""
         self.given = {
             key: number
             for key, number in self.given.items()
@@ -198,7 +198,7 @@ class Answers:
     def is_unseen(self, row: GivenRow, ask: Ask) -> bool:
         """Say whether a device does not know of an attempt, and is to be given it again."""
         key = row.job_id, row.attempt
-        # Another agent may be at work on what it was given, and has named it to nobody yet.
+        # Another agent may be at work on an attempt that it has not named yet.
         is_own = self.agents.get(key, "") in ("", ask.agent.name)
         return is_own and self.given.get(key, ask.seen + 1) > ask.seen
 
@@ -225,7 +225,7 @@ class Attendance:
         return self.request is not None or now - self.asked_at <= seconds
 
     def is_for(self, agent: Agent, now: float, pace: DispatchPace) -> bool:
-        """Note who asks; say whether that is not an agent in whose place another one works."""
+        """Note the agent that asks. Return whether no later agent works in its place."""
         is_away = self.request is None and now - self.asked_at > pace.away_seconds
         if self.has_other(agent) and agent.since < self.agent.since and not is_away:
             return False
@@ -234,7 +234,7 @@ class Attendance:
         return True
 
     def has_other(self, agent: Agent) -> bool:
-        """Say whether another agent gets the jobs; of one without a name nobody knows."""
+        """Return whether another agent gets the jobs; False where an agent has no name."""
         return bool(agent.name and self.agent.name) and agent.name != self.agent.name
 
     def begin(self, request: "Request") -> None:
@@ -252,13 +252,13 @@ class Attendance:
 
 @final
 class AskingDevice:
-    """What is known of a device that asks for work.
+    """A device that asks for work.
 
     `offer`, `owner` and `network` are those of the request that came last. `whole` is everything
     that it lends: the capacity of its last request in which it held nothing.
     `reputation` is as it was last looked up, in millionths; `is_proven` says that it has done
-    enough jobs well. `benchmark_at` is when it was last asked to show what it has, or when it was
-    known last that this is not due.
+    enough jobs well. `benchmark_at` is the time of its last benchmark here, or of
+    the last look that found a recent benchmark.
     """
 
     __slots__ = (
@@ -332,12 +332,12 @@ class Request:
 
     @property
     def reputation(self) -> int:
-        """What the device has of it, in millionths."""
+        """The reputation of the device, in millionths."""
         return self.device.reputation
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for it: no later request has taken its place."""
+        """Whether the device waits for it: no later request has taken its place."""
         return self.device.presence.request is self
 
     def wake(self) -> None:
@@ -346,7 +346,7 @@ class Request:
             self.future.set_result(True)
 
     async def is_woken(self, seconds: float) -> bool:
-        """Wait for its future; return False when so many seconds have passed before."""
+        """Wait for `wake`. Return False when the time is over before."""
         future = self.future
         assert future is not None  # noqa: S101 - made before anything waits for it
         timer = asyncio.get_running_loop().call_later(seconds, _pass, future)

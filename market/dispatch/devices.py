@@ -22,16 +22,16 @@ from storage.devices.devices import DeviceRow
 # A device takes about a kilobyte. Of those asked for longest ago nothing is known; they are looked
 # up when they ask again.
 DEVICES_MAX = 50_000
-# In a market with more devices than that, some of the latest run what is run at all.
+# Among 200 devices, one runs a job that any device runs at all.
 KINDS_LOOKED_AT_MAX = 200
 # Devices that have left are passed over: a tenth of a millisecond.
 LATEST_LOOKED_AT_MAX = 2_000
 
 
 class Shares:
-    """How many devices wait, by owner: none may have more than it leaves to others.
+    """The number of devices that wait, by owner: no owner may have more than it leaves to others.
 
-    So whoever has any number of devices takes half of the room, and keeps nobody out.
+    An owner of any number of devices takes half of the room, and leaves the rest to the others.
     """
 
     def __init__(self) -> None:
@@ -104,11 +104,11 @@ class AskingDevices:
         return None if known is None or known.offer is None else known.offer.capacity.slots
 
     def standing(self, row: DeviceRow, reputation: int) -> Standing:
-        """Return what is known of a device, and how the jobs that wait suit it.
+        """Return the state of a device, and the result of comparing it with the waiting jobs.
 
         Args:
             row: the device.
-            reputation: what it has, in millionths.
+            reputation: its reputation, in millionths.
         """
         known = self._by_id.get(row.id)
         said = None if known is None else known.offer
@@ -162,10 +162,10 @@ class AskingDevices:
         """Return how many of some copies the devices that asked last can take, free or not.
 
         Args:
-            needs: what each copy needs.
-            copies: how many wait; no more are counted.
-            owners: whose devices get none: the buyer, and those who have taken another copy.
-            networks: from which none is taken any more.
+            needs: the needs of each copy.
+            copies: the number of copies that wait; no more are counted.
+            owners: the buyer, and the owners that have taken another copy: their devices get none.
+            networks: networks whose devices get none any more.
         """
         asked = 0
         able: dict[str, set[str]] = {}
@@ -222,13 +222,13 @@ def apart(networks: Mapping[str, Collection[str]], most: int) -> int:
     """Return how many owners, `most` at most, can each have a copy from a network of their own.
 
     Args:
-        networks: those of each owner's devices; "" is one that is not known, and like no other.
-        most: how many copies there are.
+        networks: the networks of each owner's devices; "" for an unknown one, like no other.
+        most: the number of copies.
     """
     holders: dict[str, str] = {}  # by network
 
     def place(owner: str, tried: set[str]) -> bool:
-        """Find a network for an owner; another one gives way who has a second network."""
+        """Find a network for an owner; an owner with a second network gives way."""
         for network in networks[owner]:
             if not network:
                 return True

@@ -165,7 +165,7 @@ class Dispatch:
     async def _answer(self, request: Request, ask: Ask) -> Told:
         device, loop = request.device, asyncio.get_running_loop()
         until = loop.time() + min(ask.wait_seconds, self.terms.wait_seconds)
-        await device.holding.settle()  # what an earlier request is given
+        await device.holding.settle()  # jobs of an earlier request
         must_look = device.holding.attempts != ask.attempts
         while request.is_wanted:
             if not request.claiming and (must_look or not device.holding.is_known):
@@ -191,7 +191,7 @@ class Dispatch:
         return replaced(ask) if device.presence.has_other(ask.agent) else self._told(device, ask)
 
     async def _looked_up(self, request: Request, ask: Ask) -> Told | None:
-        """Look a device up; return what it is told by that, or None for nothing."""
+        """Look a device up. Return the answer to it, or None for nothing new."""
         rows, actions = await self.lookups.look(request, ask)
         jobs = await self._given_jobs.readable(rows)
         if jobs or actions:

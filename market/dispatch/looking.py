@@ -1,4 +1,4 @@
-"""Looking devices up in the store: what they hold, what of that they do not know, what they stop.
+"""Looking devices up in the store: their attempts, and the actions that they are to take.
 
 Devices that ask at the same time are looked up together.
 """
@@ -43,14 +43,14 @@ class SampleSource(Protocol):
 
 
 class _Question(NamedTuple):
-    """What a device says it holds, compared with what the store says."""
+    """A device, and the attempts that it names."""
 
     device_id: str
     named: frozenset[Key]
 
 
 class _Found(Struct, frozen=True):
-    """What the store says of a device: what it holds, what of that it does not know, actions."""
+    """The store's word on a device: its attempts, those that it does not know, and actions."""
 
     held: Sequence[HeldRow]
     unknown: Sequence[GivenRow]
@@ -65,7 +65,7 @@ class Lookups:
 
     Args:
         context: the store and the time.
-        terms: returns how often devices show what they have.
+        terms: returns the time between benchmarks.
         pace: returns times and sizes.
         samples: gives jobs whose answers are known; None where there are none.
     """
@@ -86,13 +86,13 @@ class Lookups:
         self._is_draining = False
 
     def drain(self) -> None:
-        """Give no samples any more, and have no device show what it has."""
+        """Give no samples any more, and ask for no benchmarks."""
         self._is_draining = True
 
     async def look(self, request: Request, ask: Ask) -> tuple[Sequence[GivenRow], Sequence[Action]]:
-        """Look up what a device holds; return what it was given without knowing, and actions.
+        """Look a device up. Return the attempts that it has and does not know, and actions.
 
-        One that is due for a sample, and has nothing else to hear, is given that.
+        A device that is due for a sample is given that where neither of both exists.
         """
         device = request.device
         look = device.holding.look()
@@ -117,7 +117,7 @@ class Lookups:
         return unknown, actions
 
     async def is_to_show(self, request: Request, ask: Ask) -> bool:
-        """Say whether a device that holds nothing is to show what it has: now and then, by lot.
+        """Return whether a device without attempts is to run a benchmark: now and then, by lot.
 
         It was looked up just now, which is when a job of it has ended, or it is new here.
         """
@@ -138,7 +138,7 @@ class Lookups:
         holding = request.device.holding
         if self.samples is None or self._is_draining or request.offer.capacity.slots < 1:
             return None
-        holding.begin_claim()  # a later request waits, and looks up what this one was given
+        holding.begin_claim()  # a later request waits, and looks the sample up
         try:
             row = await self.samples.give(request.device_id, request.offer)
         except BaseException:
@@ -157,9 +157,9 @@ class Lookups:
 async def _look(
     tx: Transaction, questions: Sequence[_Question], samples: SampleSource | None
 ) -> dict[_Question, _Found]:
-    """Compare what devices say they hold with what the store says; revoked ones are left out."""
+    """Compare the attempts that devices name with the store; leave revoked devices out."""
     device_ids = list({each.device_id for each in questions})
-    reputations = await trust.of_devices(tx, device_ids)  # of all that there are
+    reputations = await trust.of_devices(tx, device_ids)  # of all devices, revoked or not
     for device_id in await device_queries.revoked_among(tx, device_ids):
         del reputations[device_id]
     held: dict[str, list[HeldRow]] = {device_id: [] for device_id in device_ids}

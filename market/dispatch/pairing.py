@@ -59,8 +59,8 @@ class Pairing:
     Args:
         context: the store, the bus and the time.
         specs: knows which secrets can be read.
-        bounds: returns how much a device may have at once.
-        credit: what a credit is worth, in micro-USD.
+        bounds: returns the bounds of each device and owner.
+        credit: the worth of a credit, in micro-USD.
         pace: returns times and sizes.
         end_unreadable: ends a job whose secrets cannot be read any more.
 
@@ -121,7 +121,7 @@ class Pairing:
     def _add(self, job: WaitingJob) -> None:
         """Give a job to a device that waits, or keep it.
 
-        One that there is no room for comes again, as everything that waits and is not kept.
+        A job without room in the book comes again: the next comparison finds it.
         """
         request = self.waiting.find(job, self.full.__contains__)
         if request is None:
@@ -145,7 +145,7 @@ class Pairing:
         self.claims.put(pair)
 
     def _on_outcome(self, request: Request, job: WaitingJob, outcome: Outcome) -> None:
-        """Go on with what became of a pair."""
+        """Act on the outcome of a pair."""
         device = request.device
         request.claiming -= 1
         self.claimed.discard(job.id)

@@ -1,6 +1,6 @@
 """Recording events: in the transaction of their cause, and published once it is committed.
 
-A unit of work that changes a state records what it means for a user. Both are committed or neither
+A unit of work that changes a state records an event for its user. Both are committed or neither
 is. The bus notifies readers in this process and in others (`market.base.bus`).
 """
 

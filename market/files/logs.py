@@ -311,7 +311,7 @@ class Logs:
             return dict.fromkeys(STREAMS, FULL)
 
     def _changed(self, job_ids: Sequence[str]) -> None:
-        """Look again at jobs of which an attempt may have begun or ended."""
+        """Look again at jobs: an attempt at each may have begun or ended."""
         for job_id in job_ids:
             log = self._open.get(job_id)
             if log is not None:

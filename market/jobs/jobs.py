@@ -409,7 +409,7 @@ class Jobs:
             device: which accepts it.
             job_id: the job.
             network: where the device is (`market.base.networks.site`).
-            offer: what it last said of itself (`Dispatch.offer_of`); None for its last report.
+            offer: its last offer (`AskingDevices.offer_of`); None for its last report.
 
         Raises:
             MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,

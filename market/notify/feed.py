@@ -436,7 +436,7 @@ class EventFeed:
             for reader in wanting:
                 reader.has_been_shown = True
 
-    # --- what was recorded ----------------------------------------------------------------------
+    # --- publications ---------------------------------------------------------------------------
 
     def _recorded(self, rows: Sequence[EventRow]) -> None:
         """Offer events to the readers of their users."""

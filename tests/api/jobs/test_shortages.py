@@ -149,10 +149,10 @@ async def test_a_device_that_has_left_counts_no_more(service: Service) -> None:
     )
     await until(lambda: asking.held == 1, "the request is held")
     assert await warnings() == []
-    assert len(list(asking.asking())) == 1
+    assert len(list(asking.devices.asking())) == 1
     held.cancel()
     await until(lambda: asking.held == 0, "the request is broken off")
-    assert list(asking.asking()) == []
+    assert list(asking.devices.asking()) == []
     [warning] = await warnings()
     assert warning.startswith("No device has asked for work")
 

@@ -1,4 +1,4 @@
-"""Subscribers learn at once what this process publishes, and soon what other processes publish."""
+"""The bus calls subscribers of this process at once, and those of other processes soon."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -67,7 +67,7 @@ def row(number: int) -> EventRow:
 
 
 class FailingStore:
-    """Fails so many times, then remembers what is sent in each transaction."""
+    """Fails a number of times, then remembers the texts of each transaction."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
