@@ -1,14 +1,14 @@
 """One bus for notifications: a committed change is published once, and each subscriber is called.
 
-A publication names a topic and the keys of the changed things, for example jobs. Subscribers in this
-process are called before it returns. Subscribers in other processes are called a moment later: `run` sends
-the keys through the database, those of many publications in one transaction. Only topics that the
-bus carries leave the process.
+A publication names a topic and the keys of the changed things, for example jobs. Subscribers in
+this process are called before it returns. Subscribers in other processes are called a moment
+later: `run` sends the keys of many publications through the database in one transaction. Only
+topics that the bus carries leave the process.
 
 A subscriber may neither wait nor raise. One that waits for something itself keeps the keys in a
 bounded collection, and wakes its own task.
 
-Nothing depends on a notice. A store that fails loses notices, and so does a full collection, so
+Nothing depends on a notice. Notices are lost when the store fails or a collection is full, so
 each subscriber also looks at the store from time to time. `catch_up` makes all of them look now.
 """
 

@@ -58,7 +58,7 @@ class DispatchPace(Struct, frozen=True):
         broken_off_seconds: the same for an agent that has broken its request off.
         benchmark_one_in: jobs that end, on average, between two benchmarks of a device, so that
             the moment cannot be foreseen. The device gets no job for some seconds then.
-        kept_from_devices: least number of devices for which results of comparisons are kept. To compare
+        kept_from_devices: number of devices from which results of comparisons are kept. To compare
             a job with 200 devices takes a millisecond, and a client that lists jobs again and again
             would delay all others.
         kept_seconds: age of a result until which it is used.
@@ -127,7 +127,7 @@ class Offers(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """The answer to a device: jobs that are now its own, attempts to stop, the number of the answer.
+    """The answer to a device: its new jobs, attempts to stop, and the number of the answer.
 
     `is_replaced`: another agent with the same token was started later, and is given the jobs.
     `benchmark`: it runs a benchmark (`market.devices.benchmarks`) before its next request.

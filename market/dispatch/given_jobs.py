@@ -51,7 +51,7 @@ class GivenJobs:
         return None if payload is None else msgspec.json.encode(as_fields(payload))
 
     async def with_files(self, told: Told) -> Told:
-        """Add the files of the jobs of an answer; if that fails, the next answer has the jobs again."""
+        """Add the files of the jobs; if that fails, the next answer has the jobs again."""
         jobs = [
             structs.replace(
                 job,

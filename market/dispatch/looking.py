@@ -92,7 +92,7 @@ class Lookups:
     async def look(self, request: Request, ask: Ask) -> tuple[Sequence[GivenRow], Sequence[Action]]:
         """Look a device up. Return the attempts that it has and does not know, and actions.
 
-        A device that is due for a sample is given that where neither of both exists.
+        A device that is due for a sample is given one where it gets nothing else.
         """
         device = request.device
         look = device.holding.look()
