@@ -59,12 +59,15 @@ class Readers:
     """All who read logs in this daemon.
 
     Args:
-        bus: passes on what comes.
+        bus: passes on that something came.
+
+    Attributes:
+        by_job: the readers of each job's log.
     """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._by_job: dict[str, set[Reader]] = {}
+        self.by_job: dict[str, set[Reader]] = {}
         self._by_user: dict[str, int] = {}
         self._count = 0
         self._has_ended = False
@@ -85,7 +88,7 @@ class Readers:
             raise MarketError(Code.TOO_BUSY)
         reader = Reader()
         reader.has_ended = self._has_ended
-        self._by_job.setdefault(job_id, set()).add(reader)
+        self.by_job.setdefault(job_id, set()).add(reader)
         self._by_user[user_id] = self._by_user.get(user_id, 0) + 1
         self._count += 1
         try:
@@ -95,35 +98,30 @@ class Readers:
             self._by_user[user_id] -= 1
             if not self._by_user[user_id]:
                 del self._by_user[user_id]
-            self._by_job[job_id].discard(reader)
-            if not self._by_job[job_id]:
-                del self._by_job[job_id]
+            self.by_job[job_id].discard(reader)
+            if not self.by_job[job_id]:
+                del self.by_job[job_id]
 
     def written(self, job_id: str, stream: str) -> None:
         """Wake the readers of a job's log, here and elsewhere: something came in a stream."""
         self._bus.publish(LOGS, (f"{job_id}:{stream}",))
 
-    def changed(self, job_id: str) -> None:
-        """Wake the readers of a job's log in this daemon: an attempt may have begun or ended."""
-        for reader in self._by_job.get(job_id, ()):
-            reader.wake(is_stale=True)
-
     def end(self) -> None:
         """Let all of them end: the daemon stops, and they come again, to it or to another."""
         self._has_ended = True
-        for readers in self._by_job.values():
+        for readers in self.by_job.values():
             for reader in readers:
                 reader.has_ended = True
                 reader.wake()
 
     def catch_up(self) -> None:
         """Have all readers look: notices may have been lost."""
-        for readers in self._by_job.values():
+        for readers in self.by_job.values():
             for reader in readers:
                 reader.wake(STREAMS, is_stale=True)
 
     def _written(self, keys: Sequence[str]) -> None:
         for key in keys:
             job_id, _, stream = key.rpartition(":")
-            for reader in self._by_job.get(job_id, ()):
+            for reader in self.by_job.get(job_id, ()):
                 reader.wake((stream,))

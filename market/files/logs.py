@@ -316,7 +316,8 @@ class Logs:
             log = self._open.get(job_id)
             if log is not None:
                 log.checked_at = -CHECK_SECONDS
-            self.readers.changed(job_id)
+            for reader in self.readers.by_job.get(job_id, ()):
+                reader.wake(is_stale=True)
 
     async def _current(self, device: DeviceRow, attempt: Attempt) -> _OpenLog:
         """Return the log of an attempt, which must be the current one; it is asked now and then."""

@@ -14,7 +14,7 @@ from support.market.books import refusal
 from support.market.jobs import device_of, running
 from support.market.market import Market
 
-from market.base.bus import ATTEMPTS, Bus
+from market.base.bus import ATTEMPTS, GONE, WAITING, Bus, Topic
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
 from market.files import logs as logs_module
@@ -186,6 +186,20 @@ async def test_an_attempt_that_is_over_writes_no_more_and_is_never_mixed_with_an
     assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
     stranger = await device_of(market, other)
     assert await refusal(append(logs, stranger, job_id, 0, b"x")) is Code.JOB_NOT_FOUND
+
+
+@pytest.mark.parametrize("topic", [ATTEMPTS, WAITING, GONE])
+async def test_readers_look_at_a_job_again_when_an_attempt_may_have_changed(
+    market: Market, logs: Logs, topic: Topic[str]
+) -> None:
+    with logs.readers.reading("a", "user") as mine, logs.readers.reading("b", "user") as other:
+        for reader in (mine, other):
+            reader.streams.clear()
+            reader.is_stale = False
+        market.context.bus.publish(topic, ["a"])
+        assert await mine.wait(0)
+        assert (mine.streams, mine.is_stale) == (set(), True)
+        assert not await other.wait(0)
 
 
 async def test_a_restarted_daemon_knows_what_it_has(market: Market, make: Make) -> None:
