@@ -17,7 +17,7 @@ alone makes the attempts KNOWN.
 import asyncio
 import math
 from collections.abc import Collection, Sequence
-from enum import Enum, auto
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from market.attempts.attempts import Action
@@ -37,30 +37,31 @@ NO_ACTIONS: Final[frozenset[Action]] = frozenset()
 NEVER: Final = -math.inf
 
 
-class Knowledge(Enum):
+class Knowledge(IntEnum):
     """The knowledge of the attempts of a device.
 
     UNKNOWN: they may have changed. LOOKING: the store is read. KNOWN: they are as in the store.
     """
 
-    UNKNOWN = auto()
-    LOOKING = auto()
-    KNOWN = auto()
+    UNKNOWN = 0
+    LOOKING = 1
+    KNOWN = 2
 
 
-class Presence(Enum):
+class Presence(IntEnum):
     """The presence of the agent of a device.
 
     RESTING: it has its last answer, or has not asked yet. ASKING: its request is held.
     BROKEN_OFF: it did not wait for its last answer.
     """
 
-    RESTING = auto()
-    ASKING = auto()
-    BROKEN_OFF = auto()
+    RESTING = 3
+    ASKING = 4
+    BROKEN_OFF = 5
 
 
-TRANSITIONS: Final[dict[Enum, tuple[Enum, ...]]] = {
+# No two states have the same number, so one table has the arrows of both kinds.
+TRANSITIONS: Final[dict[IntEnum, tuple[IntEnum, ...]]] = {
     Knowledge.UNKNOWN: (Knowledge.LOOKING,),
     Knowledge.LOOKING: (Knowledge.KNOWN, Knowledge.UNKNOWN),
     Knowledge.KNOWN: (Knowledge.LOOKING, Knowledge.UNKNOWN),
@@ -68,6 +69,14 @@ TRANSITIONS: Final[dict[Enum, tuple[Enum, ...]]] = {
     Presence.ASKING: (Presence.RESTING, Presence.BROKEN_OFF),
     Presence.BROKEN_OFF: (Presence.ASKING,),
 }
+
+# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+_UNKNOWN: Final = Knowledge.UNKNOWN
+_LOOKING: Final = Knowledge.LOOKING
+_KNOWN: Final = Knowledge.KNOWN
+_RESTING: Final = Presence.RESTING
+_ASKING: Final = Presence.ASKING
+_BROKEN_OFF: Final = Presence.BROKEN_OFF
 
 _State = TypeVar("_State", Knowledge, Presence)
 
@@ -93,18 +102,18 @@ class Holding:
         self.claims = 0
         self._looks = 0
         self._settled: asyncio.Future[None] | None = None
-        self._state = Knowledge.UNKNOWN
+        self._state = _UNKNOWN
 
     @property
     def is_known(self) -> bool:
         """Whether the attempts are as in the store."""
-        return self._state is Knowledge.KNOWN
+        return self._state is _KNOWN
 
     def look(self) -> int:
         """Begin to look the attempts up; return the number of the look."""
         self._looks += 1
-        if self._state is not Knowledge.LOOKING:
-            self._state = moved(self._state, Knowledge.LOOKING)
+        if self._state is not _LOOKING:
+            self._state = moved(self._state, _LOOKING)
         return self._looks
 
     def found(self, look: int, attempts: frozenset[Key]) -> None:
@@ -115,8 +124,8 @@ class Holding:
         if look != self._looks:
             return
         self.attempts = attempts or NO_ATTEMPTS
-        if self._state is Knowledge.LOOKING:
-            self._state = moved(self._state, Knowledge.KNOWN)
+        if self._state is _LOOKING:
+            self._state = moved(self._state, _KNOWN)
 
     def failed(self, look: int) -> None:
         """End a look that has found nothing."""
@@ -125,8 +134,8 @@ class Holding:
 
     def doubt(self) -> None:
         """Have the attempts looked up, because they may have changed."""
-        if self._state is not Knowledge.UNKNOWN:
-            self._state = moved(self._state, Knowledge.UNKNOWN)
+        if self._state is not _UNKNOWN:
+            self._state = moved(self._state, _UNKNOWN)
 
     def add(self, row: GivenRow) -> None:
         """Add an attempt that the device was given."""
@@ -216,11 +225,11 @@ class Attendance:
         self.agent = Agent()
         self.asked_at = 0.0
         self.request: Request | None = None
-        self._state = Presence.RESTING
+        self._state = _RESTING
 
     def is_asking(self, now: float, pace: DispatchPace) -> bool:
         """Say whether the agent asks for work: a request is held, or one ended lately."""
-        has_broken_off = self._state is Presence.BROKEN_OFF
+        has_broken_off = self._state is _BROKEN_OFF
         seconds = pace.broken_off_seconds if has_broken_off else pace.away_seconds
         return self.request is not None or now - self.asked_at <= seconds
 
@@ -240,13 +249,13 @@ class Attendance:
     def begin(self, request: "Request") -> None:
         """Hold a request, in the place of an earlier one."""
         self.request = request
-        if self._state is not Presence.ASKING:
-            self._state = moved(self._state, Presence.ASKING)
+        if self._state is not _ASKING:
+            self._state = moved(self._state, _ASKING)
 
     def end(self, now: float, *, is_broken_off: bool) -> None:
         """Hold the request no more."""
         self.request, self.asked_at = None, now
-        after = Presence.BROKEN_OFF if is_broken_off else Presence.RESTING
+        after = _BROKEN_OFF if is_broken_off else _RESTING
         self._state = moved(self._state, after)
 
 
