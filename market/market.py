@@ -29,8 +29,9 @@ from market.deploys.deploys import Deploys, Rates
 from market.deploys.rollouts import Rollouts
 from market.devices.benchmarks import Benchmarks
 from market.devices.devices import Devices
+from market.dispatch.asks import DispatchTerms
 from market.dispatch.device_work import DeviceWork
-from market.dispatch.dispatch import Dispatch, DispatchTerms
+from market.dispatch.dispatch import Dispatch
 from market.dispatch.samples import Samples, SampleTerms
 from market.dispatch.supply import Supply
 from market.events.context import Context
@@ -41,13 +42,11 @@ from market.exits.payouts import ExitPayouts
 from market.files.artifacts import Artifacts, ArtifactTerms
 from market.files.logs import Logs, LogTerms
 from market.jobs.attempt_reports import AttemptReports
-from market.jobs.changes import JobChanges
-from market.jobs.jobs import Jobs, Notified
+from market.jobs.jobs import Jobs
 from market.jobs.overdue import Overdue
 from market.jobs.reviews import Reviews
 from market.jobs.specs import Specs
 from market.jobs.terms import JobTerms
-from market.jobs.waking import Waking
 from market.notify.feed import EventFeed, EventFeedTerms
 from market.notify.live_usage import LiveUsage, LiveUses
 from market.notify.webhooks import Webhooks, WebhookTerms
@@ -149,21 +148,16 @@ class Market:
         self.exit_advances = ExitAdvances(context)
         self.exit_canaries = ExitCanaries(context, self.exits)
         self.exit_payouts = ExitPayouts(context, rules.exits.hold_seconds)
-        self.waking = Waking(context.store, is_shared=is_shared)
         self.renewals = Renewals(context)
         self.logs = Logs(context, rules.logs, monotonic, self.renewals.renew, is_shared=is_shared)
-        self.waking.listen(self.logs)
         self.specs = Specs(keys.job_secrets)
         overdue = Overdue(context, self.devices, self.renewals, rules.jobs.leases, observed_seconds)
-        changes = JobChanges()
-        notified = Notified(self.waking, self.logs, changes)
-        self.jobs = Jobs(context, overdue, rules.jobs, self.bounds, self.specs, notified)
+        self.jobs = Jobs(context, overdue, rules.jobs, self.bounds, self.specs, self.logs)
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, self.bounds)
         self.dispatch = Dispatch(
             context,
-            self.waking,
             self.specs,
             self.bounds,
             rules.dispatch,
@@ -171,8 +165,8 @@ class Market:
             self.samples,
         )
         self.supply = Supply(
-            self.dispatch.asking,
-            self.dispatch.prices,
+            self.dispatch.devices.asking,
+            self.dispatch.pairing.prices,
             lambda address: self.exits.attached.locate(address).country,
             monotonic,
         )
@@ -183,7 +177,7 @@ class Market:
         self.reviews = Reviews(context)
         self.benchmarks = Benchmarks(context, monotonic)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
-        self.rollouts = Rollouts(context, self.jobs, self.specs, self.waking, changes)
+        self.rollouts = Rollouts(context, self.jobs, self.specs)
         self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)
         self.apps = Apps(context, keys.app_keys, self.specs)
         self.made_by_keys = MadeByKeys(context, self.devices, self.exits, self.jobs)

@@ -8,17 +8,17 @@ the process; the rooms below see a node among nodes.
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from config.settings import Settings
 from market.accounts.tokens import Tokens
 from market.bandwidth.leases import Leases
+from market.base.bus import BETWEEN_DAEMONS, BETWEEN_PROCESSES, Bus, Topic
 from market.base.ids import Identifiers
 from market.events.context import Context
-from market.events.recording import EventHub
 from proxyd import __version__, slices
 from proxyd.build_exits import exit_port, geography_of, way_out
 from proxyd.build_services import app_port_of, services_of, trade_of
@@ -162,8 +162,8 @@ def _daemon(
     """
     store = timed = TimedStore(store)
     link = store.link(settings.cluster.node_timeout_seconds)
-    events = EventHub(is_shared=link is not None)
-    context = Context(store, Identifiers(clock.milliseconds), clock.seconds, events)
+    bus = Bus(_carried(settings, link))
+    context = Context(store, Identifiers(clock.milliseconds), clock.seconds, bus)
     leases = Leases(context.set_aside())
     has_services = role is None or role.has_services
     directory = Directory[AnyExit]()
@@ -196,9 +196,7 @@ def _daemon(
     )
     trade = trade_of(settings, listeners, key, context, leases, meter) if has_services else None
     if trade is not None and node is not None:
-        node.tell(trade.market.waking)
-        node.tell(trade.market.logs.readers)
-        node.tell(events)
+        node.tell(bus)
     port = app_port = services = None
     if trade is not None and way is not None and geography is not None:
         desk = None if role is None else role.exits_desk
@@ -233,11 +231,18 @@ def _daemon(
         node=node,
         gateway=gateway,
         helpers=Helpers(resolver, own_addresses, metrics, access_log),
-        events=events,
+        bus=bus,
         services=services,
         role=role,
         exit_port=port,
     )
+
+
+def _carried(settings: Settings, link: Link | None) -> Collection[Topic[Any]]:
+    """Return the topics that have subscribers in other processes."""
+    if link is None:
+        return ()
+    return BETWEEN_PROCESSES if is_sqlite(settings.storage.url) else BETWEEN_DAEMONS
 
 
 def _cluster(settings: Settings, store: Store, leases: Leases, key: bytes) -> Cluster:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from api.server import HttpServer
 from config.settings import Settings
 from market.bandwidth.leases import Leases
-from market.events.recording import EventHub
+from market.base.bus import Bus
 from market.market import Market
 from proxyd import __version__, slices
 from proxyd.compiled import finder
@@ -78,7 +78,7 @@ class Daemon:
         node: this daemon among others; None where there can be no others.
         gateway: the proxy.
         helpers: what works for the proxy.
-        events: tells other daemons what was recorded here.
+        bus: passes changes on, also to other processes.
         services: the marketplace; None in a process that has the proxy alone.
         role: which of several processes this is; None where there is one.
         exit_port: where devices attach; None where they cannot.
@@ -95,7 +95,7 @@ class Daemon:
         node: Node | None,
         gateway: Gateway,
         helpers: Helpers,
-        events: EventHub,
+        bus: Bus,
         services: Services | None,
         role: Role | None,
         exit_port: ExitPort | None = None,
@@ -108,7 +108,7 @@ class Daemon:
         self.node = node
         self.gateway = gateway
         self.helpers = helpers
-        self.events = events
+        self.bus = bus
         self.services = services
         self.role = role
         self.exit_port = exit_port
@@ -161,7 +161,7 @@ class Daemon:
         metrics, tasks = self.helpers.metrics, self.tasks
         tasks.spawn("meter", self.meter.run(), is_writer=True)
         tasks.spawn("loop lag", metrics.watch_loop())
-        tasks.spawn("event notices", self.events.run(self.store))
+        tasks.spawn("notices", self.bus.run(self.store))
         tasks.spawn("descriptors", metrics.process.watch_descriptors())
         if metrics.shared is not None:
             tasks.spawn("shared metrics", metrics.shared.run())

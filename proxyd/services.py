@@ -145,12 +145,10 @@ class Services:
         tasks.every(
             USAGE_CHECK_SECONDS, "old usage", market.usage.roll_up, "hours of usage that are old"
         )
-        tasks.spawn("waking", market.waking.run())
         tasks.spawn("events of others", market.event_feed.run())
         tasks.spawn("events of other programs", market.event_feed.watch())
         tasks.spawn("usage frames", self.send_usage())
         tasks.every(EVENT_CHECK_SECONDS, "old events", market.event_feed.sweep, "old events")
-        tasks.spawn("log notices", market.logs.readers.run())
         tasks.spawn("recovery", market.recovery.run())
         tasks.spawn("mail", self._mailer.run())
         tasks.every(WEBHOOK_LOOK_SECONDS, "webhooks", self.webhooks.look, "webhooks that are due")

@@ -20,7 +20,7 @@ from market.accounts.referrals import Rewards
 from market.assistant.goodness import RewardTerms
 from market.bandwidth.sessions import Terms
 from market.deploys.deploys import Rates
-from market.dispatch.dispatch import DispatchTerms
+from market.dispatch.asks import DispatchTerms
 from market.dispatch.samples import SampleTerms
 from market.exits.consents import ExitTerms
 from market.exits.consents import Limits as ExitDeviceLimits

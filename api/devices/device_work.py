@@ -28,8 +28,8 @@ from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.devices.devices import Devices
+from market.dispatch.asks import Standing
 from market.dispatch.device_work import DAY_SECONDS, DAYS_MAX, DeviceWork, EarnedDay, Seen
-from market.dispatch.dispatch import Standing
 from market.exits.consents import Exits
 from market.jobs.matching import MILLION
 from storage.devices.device_work import DoneRow

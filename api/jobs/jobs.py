@@ -631,9 +631,9 @@ class JobRoutes:
         None where nobody can take any, for that is another warning.
         """
         needs = _needs(spec, job_type)
-        if needs is None or self._dispatch.lacks(needs):
+        if needs is None or self._dispatch.devices.lacks(needs):
             return []
-        takers = self._dispatch.takers(needs, copies, owners, networks)
+        takers = self._dispatch.devices.takers(needs, copies, owners, networks)
         if not takers.asked or takers.owners >= copies:
             return []
         few = {0: "none", 1: "only those of 1 owner"}
@@ -715,7 +715,7 @@ class JobRoutes:
 
     async def accept(self, call: Call[Nothing, Any]) -> AcceptReply:
         """Let the device run a job."""
-        offer = self._dispatch.offer_of(call.device)
+        offer = self._dispatch.devices.offer_of(call.device)
         job = await self._jobs.accept(call.device, _job_id(call), site(call.address), offer)
         status = JOB_STATUSES[job.status]
         return AcceptReply(job=AcceptedJob(job.id, job.title, status, job.attempts))

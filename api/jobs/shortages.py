@@ -45,7 +45,7 @@ class Shortages:
             price: its price as in an `Offer`.
             failed: the owners whose devices have failed at it.
         """
-        lacks = None if needs is None else self._dispatch.lacks(needs, price, failed)
+        lacks = None if needs is None else self._dispatch.devices.lacks(needs, price, failed)
         if needs is None or lacks is None:
             return []
         words = lacking.in_words(lacks, needs.resources)

@@ -14,15 +14,9 @@ from market.attempts.attempts import NAMED_MAX
 from market.attempts.attempts import Action as ToldAction
 from market.base.errors import Code, MarketError
 from market.base.networks import site
-from market.dispatch.dispatch import (
-    NO_ATTEMPTS,
-    Agent,
-    Ask,
-    Dispatch,
-    DispatchTerms,
-    GivenJob,
-    OfferedJob,
-)
+from market.dispatch.asks import Agent, Ask, DispatchTerms, GivenJob, OfferedJob
+from market.dispatch.device import NO_ATTEMPTS
+from market.dispatch.dispatch import Dispatch
 from market.files.artifacts import WorkInput
 from market.jobs.matching import MILLION, Offer
 from proxyctl.protocol.jobspec import Capacity

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from market.accounts.bounds import lock_user, require
 from market.accounts.spending import Spender, spend, written
+from market.base.bus import REPLICAS, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.base.sweeping import PUT_OFF_SECONDS
@@ -26,12 +27,10 @@ from market.events.catalogue import DeployCancelled, DeployFinished, DeployReady
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
-from market.jobs.changes import JobChanges
 from market.jobs.jobs import Jobs
 from market.jobs.postings import DAY_SECONDS, HeldPrice, NewJob, put_up, waiting
 from market.jobs.replica_pay import SECONDS_MIN, accounts_of
 from market.jobs.specs import Specs, size_of
-from market.jobs.waking import Waking
 from market.money.money import Currency
 from proxyctl.protocol.jobspec import Port, payload_of
 from storage.deploys import deploys as deploy_queries
@@ -207,19 +206,11 @@ class Rollouts:
         context: the store, identifiers and the time.
         jobs: the marketplace that replicas go to.
         specs: stores what jobs run.
-        waking: passes on that jobs wait.
-        changes: notify of attempts that began, were ready, or ended.
         pace: the steps that are done together.
     """
 
     def __init__(
-        self,
-        context: Context,
-        jobs: Jobs,
-        specs: Specs,
-        waking: Waking,
-        changes: JobChanges,
-        pace: RolloutPace = USUAL_PACE,
+        self, context: Context, jobs: Jobs, specs: Specs, pace: RolloutPace = USUAL_PACE
     ) -> None:
         self.pace = pace
         self._context = context
@@ -228,14 +219,13 @@ class Rollouts:
         self._now = context.now
         self._jobs = jobs
         self._specs = specs
-        self._waking = waking
         # In all: replicas that were started, and stopped, by rollouts here.
         self.started = self.stopped = 0
         self._heard: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._after = ""
         self._refused: dict[str, int] = {}
-        changes.listen(self.hear)
+        context.bus.subscribe(REPLICAS, self._changed)
 
     # --- what buyers want -------------------------------------------------------------------
 
@@ -358,15 +348,15 @@ class Rollouts:
 
     # --- what happens to replicas -----------------------------------------------------------
 
-    def hear(self, job_id: str) -> None:
-        """Hear that something has happened to a job; neither waits nor raises."""
-        if len(self._heard) < HEARD_MAX:
-            self._heard[job_id] = None
+    def _changed(self, ids: Sequence[str]) -> None:
+        """Look soon at deploys, or at those of jobs."""
+        for each in ids[: HEARD_MAX - len(self._heard)]:
+            self._heard[each] = None
         self._wake.set()
 
     def _hear_deploy(self, deploy_id: str) -> None:
         self._refused.pop(deploy_id, None)
-        self.hear(deploy_id)
+        self._changed((deploy_id,))
 
     async def run(self) -> None:
         """Look at once at deploys whose replicas were heard of, until cancelled."""
@@ -461,8 +451,8 @@ class Rollouts:
         self.stopped += len(done.stopped)
 
     def put_up(self, job_id: str) -> None:
-        """Tell whoever waits for jobs of a new replica, once that is committed."""
-        self._waking.job(job_id)
+        """Publish that a new replica waits for a device; it is committed."""
+        self._context.bus.publish(WAITING, [job_id])
         self.started += 1
 
     # --- units of work ----------------------------------------------------------------------

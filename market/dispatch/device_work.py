@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from market.base.errors import Code, MarketError
 from market.devices.devices import Devices
-from market.dispatch.dispatch import Dispatch, Standing
+from market.dispatch.asks import Standing
+from market.dispatch.dispatch import Dispatch
 from market.events.context import Context
 from storage.devices import device_work as queries
 from storage.devices import devices as device_queries
@@ -89,7 +90,7 @@ class DeviceWork:
         row = await self._devices.find(user_id, device_id)
         running = (await self._store.read(device_queries.running_on, [row.id])).get(row.id, 0)
         reputation = (await self._devices.reputations([row.id]))[row.id]
-        standing = self._dispatch.standing(row, reputation.score)
+        standing = self._dispatch.devices.standing(row, reputation.score)
         return Seen(row, self._state(row, running), running, standing)
 
     async def jobs(self, user_id: str, device_id: str, *, before: str, limit: int) -> list[DoneRow]:
@@ -114,16 +115,18 @@ class DeviceWork:
     def _state(self, row: DeviceRow, running: int) -> WorkState:
         if row.revoked_at is not None:
             return WorkState.REVOKED
-        if row.last_heartbeat_at is None and self._dispatch.is_asking(row.id) is None:
+        if row.last_heartbeat_at is None and self._dispatch.devices.is_asking(row.id) is None:
             return WorkState.NEVER_SEEN
         if not self._devices.is_heard(row):
             return WorkState.OFFLINE
         if running:
             return WorkState.WORKING
-        is_asking = self._dispatch.is_asking(row.id)
+        is_asking = self._dispatch.devices.is_asking(row.id)
         if not is_asking and not self._is_shared:
             return WorkState.NOT_ASKING
-        return WorkState.WANTS_NONE if self._dispatch.slots(row.id) == 0 else WorkState.WAITING
+        return (
+            WorkState.WANTS_NONE if self._dispatch.devices.slots(row.id) == 0 else WorkState.WAITING
+        )
 
 
 async def _require(tx: Transaction, user_id: str, device_id: str) -> None:

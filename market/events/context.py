@@ -6,8 +6,8 @@ from typing import Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from market.base.bus import Bus
 from market.base.ids import Identifiers
-from market.events.recording import EventHub
 from storage.engines.store import Store
 
 
@@ -18,13 +18,13 @@ class Context(Struct, frozen=True):
         store: the database in which the marketplace is kept.
         identifiers: makes the identifiers of new rows.
         now: the wall clock, in whole UTC seconds; tests set it.
-        events: passes on what was recorded (`market.events.recording`).
+        bus: passes on what was committed.
     """
 
     store: Store
     identifiers: Identifiers
     now: Callable[[], int]
-    events: EventHub = field(default_factory=EventHub)
+    bus: Bus = field(default_factory=Bus)
 
     def set_aside(self) -> Self:
         """Return the same over the connections that are reserved for leases and counts.

@@ -27,6 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import Struct
 
 from market.attempts.attempts import require_current
+from market.base.bus import ATTEMPTS, GONE, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.base.sweeping import Sweep
@@ -255,7 +256,7 @@ class Logs:
         pace: ReadPace = USUAL_PACE,
     ) -> None:
         self.pace = pace
-        self.readers = Readers(context.store, is_shared=is_shared)
+        self.readers = Readers(context.bus)
         self.totals = Totals()
         self._store = context.store
         self._now = context.now
@@ -273,6 +274,9 @@ class Logs:
         self._open: OrderedDict[str, _OpenLog] = OrderedDict()
         self._ending = Sweep("what the log %s takes cannot be counted", _logger)
         self._removing = Sweep("the log %s cannot be removed", _logger)
+        for topic in (ATTEMPTS, WAITING, GONE):  # jobs were given up, claimed, or are over
+            context.bus.subscribe(topic, self._changed)
+        context.bus.on_missed(self.readers.catch_up)
 
     # --- devices ----------------------------------------------------------------------------
 
@@ -322,35 +326,14 @@ class Logs:
             _logger.error("job %s: its log may be lost: %s", job_id, error)
             return dict.fromkeys(STREAMS, FULL)
 
-    def changed(self, job_id: str) -> None:
-        """Hear that an attempt at a job has begun or is over; to be called once it is committed."""
-        self._ask_again(job_id)
-        self.readers.changed(job_id)
-
-    def job_waits(self, job_id: str) -> None:
-        """See `market.jobs.waking.Listener`: an attempt was given up, if there was one."""
-        self.jobs_gone((job_id,))
-
-    def jobs_gone(self, job_ids: Sequence[str]) -> None:
-        """See `market.jobs.waking.Listener`: jobs were claimed, or are over.
-
-        Other daemons hear of that by themselves.
-        """
+    def _changed(self, job_ids: Sequence[str]) -> None:
+        """Look again at jobs: an attempt at each may have begun or ended."""
         for job_id in job_ids:
-            self._ask_again(job_id)
-            self.readers.changed_here(job_id)
-
-    def _ask_again(self, job_id: str) -> None:
-        log = self._open.get(job_id)
-        if log is not None:
-            log.checked_at = -CHECK_SECONDS
-
-    def device_wakes(self, device_id: str) -> None:
-        """See `market.jobs.waking.Listener`: which job it was is said elsewhere."""
-
-    def may_have_missed(self) -> None:
-        """See `market.jobs.waking.Listener`."""
-        self.readers.catch_up()
+            log = self._open.get(job_id)
+            if log is not None:
+                log.checked_at = -CHECK_SECONDS
+            for reader in self.readers.by_job.get(job_id, ()):
+                reader.wake(is_stale=True)
 
     async def _current(self, device: DeviceRow, attempt: Attempt) -> _OpenLog:
         """Return the log of an attempt, which must be the current one; it is asked now and then."""

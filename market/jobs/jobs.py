@@ -18,6 +18,7 @@ from msgspec import Struct
 from market.accounts.bounds import Bounds
 from market.accounts.spending import Spender, written
 from market.attempts.attempts import Ending, require_current, slots_left
+from market.base.bus import ATTEMPTS, DEVICES, GONE, REPLICAS, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus, ReviewStatus
 from market.base.sweeping import Sweep
@@ -28,7 +29,6 @@ from market.events.idempotency import Receipt
 from market.events.recording import record
 from market.jobs import copies, offers, owner_slots, postings, reviews
 from market.jobs.chances import attempt_outcome
-from market.jobs.changes import JobChanges
 from market.jobs.copies import Copying
 from market.jobs.kinds.base import Report
 from market.jobs.matching import Needs, Offer
@@ -39,7 +39,6 @@ from market.jobs.postings import DAY_SECONDS, CopyGroup, NewJob, Order, Posting,
 from market.jobs.specs import UNREADABLE, Spec, Specs, size_of
 from market.jobs.terms import JobTerms
 from market.jobs.waiting_jobs import needs_of
-from market.jobs.waking import Waking
 from market.money.money import as_decimal
 from market.trust import trust
 from storage.deploys import deploys as deploy_queries
@@ -80,23 +79,6 @@ class AttemptLogs(Protocol):
         Raises:
             StoreError: it cannot be said now.
         """
-
-    def changed(self, job_id: str) -> None:
-        """Hear that an attempt at a job began or ended; it is committed. It raises nothing."""
-
-
-class Notified(Struct, frozen=True):
-    """The parts that jobs notify.
-
-    Attributes:
-        waking: passes on that jobs wait, and that devices have news.
-        logs: keep the logs of attempts.
-        changes: passes on that an attempt began, was ready, or ended.
-    """
-
-    waking: Waking
-    logs: AttemptLogs
-    changes: JobChanges
 
 
 class Owned(Struct, frozen=True):
@@ -170,7 +152,7 @@ class Jobs:
         terms: what the operator decides.
         bounds: returns how much one user or device may have open at once.
         specs: stores what jobs run.
-        notified: are notified of changes.
+        logs: keep the logs of attempts.
         sweeps: the number of jobs that one look finds.
     """
 
@@ -181,7 +163,7 @@ class Jobs:
         terms: JobTerms,
         bounds: Callable[[], Bounds],
         specs: Specs,
-        notified: Notified,
+        logs: AttemptLogs,
         sweeps: JobSweeps = USUAL_SWEEPS,
     ) -> None:
         self.sweeps = sweeps
@@ -189,9 +171,8 @@ class Jobs:
         self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
         self.bounds = bounds
         self._specs = specs
-        self._waking = notified.waking
-        self._logs = notified.logs
-        self._changes = notified.changes
+        self._bus = context.bus
+        self._logs = logs
         self._terms = terms
         self._context = context
         self._store = context.store
@@ -288,7 +269,7 @@ class Jobs:
             raise MarketError(error.code, message, field="price_credit") from error
         for each in order.posted:
             if each.spec is not None and each.spec.payload is not None:
-                self._waking.job(each.row.id)
+                self._bus.publish(WAITING, [each.row.id])
 
     @contextmanager
     def counting_refusals(self, user_id: str) -> Iterator[None]:
@@ -399,9 +380,9 @@ class Jobs:
         Args:
             job: as it was before.
         """
-        self._waking.gone([job.id])
+        self._bus.publish(GONE, [job.id])
         if job.device_id is not None:
-            self._waking.device(job.device_id)
+            self._bus.publish(DEVICES, [job.device_id])
             self._ended(job, "cancelled")
         else:
             self._replica_changed(job)
@@ -415,7 +396,7 @@ class Jobs:
         Raises:
             StoreError: the job is as it was.
         """
-        if self._waking.is_shared:
+        if WAITING in self._bus.carried:
             if not self._has_warned_of_key:
                 self._has_warned_of_key = True
                 _logger.warning("job %s has secrets that cannot be read with this key", job_id)
@@ -444,7 +425,7 @@ class Jobs:
             device: which accepts it.
             job_id: the job.
             network: where the device is (`market.base.networks.site`).
-            offer: what it last said of itself (`Dispatch.offer_of`); None for its last report.
+            offer: its last offer (`AskingDevices.offer_of`); None for its last report.
 
         Raises:
             MarketError: `job_not_found`, `job_not_waiting`, `job_failed_here`, `device_full`,
@@ -454,9 +435,8 @@ class Jobs:
         """
         taker = _Taker(device, offers.reported(device) if offer is None else offer, network)
         job, others = await self._store.write(_accept, self._context, taker, job_id, self.bounds())
-        self._waking.gone([job_id])
-        for other in others:  # other devices may have these now
-            self._waking.job(other)
+        self._bus.publish(GONE, [job_id])
+        self._bus.publish(WAITING, others)  # other devices may have these now
         self._changed(job)
         return job
 
@@ -512,7 +492,7 @@ class Jobs:
         if done is None:
             return
         if done.status == JobStatus.WAITING:
-            self._waking.job(job_id)
+            self._bus.publish(WAITING, [job_id])
         self._ended(done.job, "completed" if done.status == JobStatus.COMPLETED else "failed")
         for job in done.unneeded:
             self.stopped(job)
@@ -549,7 +529,7 @@ class Jobs:
         report = Report(device, job_id, attempt, reason, ending)
         done = await self._store.write(self.outcomes.fail, self.outcomes.moment(), report)
         if done.status == JobStatus.WAITING:
-            self._waking.job(job_id)
+            self._bus.publish(WAITING, [job_id])
         self._ended(done.job, attempt_outcome(ending))
 
     async def take_back(self) -> int:
@@ -584,9 +564,9 @@ class Jobs:
         if job is None:
             return False
         if job.device_id is not None:
-            self._waking.device(job.device_id)
+            self._bus.publish(DEVICES, [job.device_id])
         # It may have failed for good instead: its reader finds that it does not wait.
-        self._waking.job(job.id)
+        self._bus.publish(WAITING, [job.id])
         self._ended(job, "failed" if ended.is_timeout else "lost")
         return True
 
@@ -596,7 +576,7 @@ class Jobs:
 
     def _changed(self, job: JobRow) -> None:
         """Notify the logs and the rollouts that an attempt began or ended."""
-        self._logs.changed(job.id)
+        self._bus.publish(ATTEMPTS, [job.id])
         self._replica_changed(job)
 
     def _replica_changed(self, job: JobRow) -> None:
@@ -606,7 +586,7 @@ class Jobs:
 
     def changed(self, job_id: str) -> None:
         """Notify the rollouts that an attempt began, was ready, or ended."""
-        self._changes.changed(job_id)
+        self._bus.publish(REPLICAS, [job_id])
 
     async def expire(self) -> int:
         """Cancel jobs that have waited for a worker for too long; return how many.
@@ -628,13 +608,13 @@ class Jobs:
 
         async def cancel(job_id: str) -> None:
             await self._store.write(self.outcomes.expire, self.outcomes.moment(), job_id)
-            self._waking.gone([job_id])
+            self._bus.publish(GONE, [job_id])
 
         return await self._expiring.run(find, cancel, most=self.sweeps.expire, now=now)
 
     async def take_back_from(self, device_id: str) -> None:
         """Take every job back from a device whose token was revoked, and answer it at once."""
-        self._waking.device(device_id)
+        self._bus.publish(DEVICES, [device_id])
         while True:
             jobs = await self._store.read(queries.held_by, device_id, limit=self.sweeps.take_back)
             if not jobs:

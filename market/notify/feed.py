@@ -20,6 +20,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from market.base.bus import EVENTS
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.notify.live_usage import LiveUsage, UsageFrame
@@ -233,7 +234,8 @@ class EventFeed:
         self._has_ended = False
         self._unfetched: dict[str, None] = {}
         self._wake = asyncio.Event()
-        context.events.listen(self)
+        context.bus.subscribe(EVENTS, self._recorded, self._noticed)
+        context.bus.on_missed(self._look)
 
     def __len__(self) -> int:
         """How many follow."""
@@ -448,29 +450,30 @@ class EventFeed:
             for reader in wanting:
                 reader.has_been_shown = True
 
-    # --- what was recorded: market.events.recording.Listener -------------------------------------
+    # --- publications ---------------------------------------------------------------------------
 
-    def recorded(self, rows: Sequence[EventRow]) -> None:
-        """See `Listener.recorded`."""
+    def _recorded(self, rows: Sequence[EventRow]) -> None:
+        """Offer events to the readers of their users."""
         if not self._by_user:
             return
         for row in rows:
             for reader in self._by_user.get(row.user_id, ()):
                 reader.offer(row)
 
-    def told(self, keys: Sequence[tuple[str, str]]) -> None:
-        """See `Listener.told`."""
-        for user_id, event_id in keys:
+    def _noticed(self, keys: Sequence[str]) -> None:
+        """Note which events of other daemons are to be looked up."""
+        for key in keys:
+            user_id, _, event_id = key.rpartition(":")
             if user_id not in self._by_user:
                 continue
             if len(self._unfetched) >= UNFETCHED_MAX_EVENTS:
-                self.may_have_missed()
+                self._look()
                 return
             self._unfetched[event_id] = None
             self._wake.set()
 
-    def may_have_missed(self) -> None:
-        """See `Listener.may_have_missed`."""
+    def _look(self) -> None:
+        """Have all readers read the store."""
         for readers in self._by_user.values():
             for reader in readers:
                 reader.look()
@@ -487,7 +490,7 @@ class EventFeed:
             if not event_ids:
                 continue
             try:
-                self.recorded(await self._store.read(queries.find, event_ids))
+                self._recorded(await self._store.read(queries.find, event_ids))
             except StoreError as error:
                 _logger.log(
                     level_of(error, logging.WARNING),
@@ -495,7 +498,7 @@ class EventFeed:
                     error,
                 )
                 await asyncio.sleep(FAILED_SECONDS)
-                self.may_have_missed()
+                self._look()
 
     async def watch(self) -> None:
         """Look up what programs on this machine have recorded, until cancelled.
@@ -512,7 +515,7 @@ class EventFeed:
             seen = version
             after = beginning_of(self._now() - WATCH_OVERLAP_SECONDS)
             try:
-                self.recorded(
+                self._recorded(
                     await self._store.read(
                         queries.later_of, self._by_user, after=after, limit=FETCH_MAX_EVENTS
                     )

@@ -13,7 +13,7 @@ from support.workers.market import WorkerMarket
 from support.workers.process import WorkerAgent, require_sandbox
 
 from market.devices.benchmarks import TaskSizes
-from market.dispatch.dispatch import DispatchPace
+from market.dispatch.asks import DispatchPace
 from proxyctl.worker.base.record import Lend
 
 

@@ -7,7 +7,7 @@ from support.base.waiting import until
 from support.clients.story import worker_token
 from support.daemons.service import Service
 
-from market.dispatch.dispatch import DispatchPace
+from market.dispatch.asks import DispatchPace
 
 
 async def test_a_job_that_no_device_can_run_is_warned_of_wherever_it_is_shown(
@@ -149,10 +149,10 @@ async def test_a_device_that_has_left_counts_no_more(service: Service) -> None:
     )
     await until(lambda: asking.held == 1, "the request is held")
     assert await warnings() == []
-    assert len(list(asking.asking())) == 1
+    assert len(list(asking.devices.asking())) == 1
     held.cancel()
     await until(lambda: asking.held == 0, "the request is broken off")
-    assert list(asking.asking()) == []
+    assert list(asking.devices.asking()) == []
     [warning] = await warnings()
     assert warning.startswith("No device has asked for work")
 

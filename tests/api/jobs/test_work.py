@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from support.base.waiting import until
 from support.daemons.service import Answer, Person, Service
 
+from market.base.bus import DEVICES
+
 CAPACITY = {"slots": 1, "cores": 4, "ram_gb": 8, "disk_gb": 50}
 CAPABILITIES = {"executors": ["bwrap"], "job_types": ["script", "docker"], "arch": "x86_64"}
 ASKED = {"capacity": CAPACITY, "capabilities": CAPABILITIES}
@@ -224,7 +226,7 @@ async def test_a_device_with_no_slot_hears_actions_only(service: Service) -> Non
     await held(service)
     await service.call("POST", f"/api/jobs/{job_id}/cancel", token=buyer.token)
     device = await service.daemon.market.devices.authenticate(token)
-    service.daemon.market.waking.device(device.id)
+    service.daemon.bus.publish(DEVICES, [device.id])
     [action] = (await asking).body["actions"]
     assert (action["job_id"], action["attempt"], action["action"]) == (job_id, 1, "stop")
 
@@ -372,7 +374,7 @@ async def test_what_goes_wrong_after_a_space_does_not_look_whole(service: Servic
         data = await received(sock, b"1\r\n \r\n")
         device = await service.daemon.market.devices.authenticate(token)
         await service.daemon.market.devices.revoke(device.user_id, device.id)
-        service.daemon.market.waking.device(device.id)
+        service.daemon.bus.publish(DEVICES, [device.id])
         with suppress(ConnectionResetError):
             data += await received(sock, b"\r\n0\r\n\r\n")
         assert not data.endswith(b"0\r\n\r\n")

@@ -15,6 +15,7 @@ from support.market.work import given
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind
+from market.base.bus import REPLICAS
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.base.sweeping import PUT_OFF_SECONDS
@@ -23,7 +24,6 @@ from market.deploys.rollouts import READY_MAX_SECONDS, RolloutPace, Rollouts, Se
 from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.jobs import outcomes
-from market.jobs.changes import JobChanges
 from market.jobs.kinds.replica import ENDED_EARLY
 from market.jobs.overdue import STOP_SECONDS
 from market.jobs.replica_pay import DAY_SECONDS, UNREADY_FREE_IN_ALL_SECONDS, UNREADY_FREE_SECONDS
@@ -175,7 +175,7 @@ async def test_replicas_are_for_devices_with_the_reputation_that_is_asked_for(
     template = Template(min_reputation=900_000, script="print(1)")
     said = {"image": "", "gpu_model": "none", "job_type": "Script", "replicas": 1}
     await create(market, user, template=template, **said)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     assert await given(market, new) == []
     assert len(await given(market, known)) == 1
 
@@ -307,9 +307,7 @@ async def test_a_crash_between_any_two_steps_is_harmless(market: Market, fleet: 
     deploy_id = await running(fleet, user)
     await market.rollouts.revise(user, deploy_id, NEXT)
     for _ in range(30):  # each time by a daemon that knows nothing
-        daemon = Rollouts(
-            market.context, market.jobs, market.specs, market.waking, JobChanges(), pace
-        )
+        daemon = Rollouts(market.context, market.jobs, market.specs, pace)
         await daemon.look(deploy_id)
         jobs = await fleet.jobs(user, deploy_id)
         assert len([job for job in jobs if job.status == "running"]) >= 2
@@ -325,7 +323,7 @@ async def test_a_crash_between_any_two_steps_is_harmless(market: Market, fleet: 
 async def test_two_daemons_do_not_do_it_twice(market: Market, fleet: Fleet) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user, replicas=4)
-    other = Rollouts(market.context, market.jobs, market.specs, market.waking, JobChanges())
+    other = Rollouts(market.context, market.jobs, market.specs)
     await market.rollouts.revise(user, deploy_id, NEXT)
     for _ in range(5):
         await asyncio.gather(*(each.look(deploy_id) for each in (other, market.rollouts) * 3))
@@ -606,7 +604,7 @@ async def test_secrets_are_told_to_who_runs_a_replica_alone(market: Market, flee
     assert all(row.secrets is not None for row in rows)
     assert "hunter2" not in repr(rows)
     other = Specs(Sealing(b"o" * 40, b"job secrets"))
-    stranger = Rollouts(market.context, market.jobs, other, market.waking, JobChanges())
+    stranger = Rollouts(market.context, market.jobs, other)
     with pytest.raises(MarketError) as caught:
         await stranger.restart(user, deploy_id)
     assert caught.value.field == "secrets"
@@ -921,7 +919,7 @@ async def test_a_service_that_was_ready_may_run_again_with_the_same_owner(
             with pytest.raises(MarketError) as caught:
                 await market.jobs.accept(device, job_id)
             assert caught.value.code is Code.JOB_FAILED_HERE
-            market.dispatch.may_have_missed()
+            market.context.bus.catch_up()
             market.clock.now += 1
             await until(partial(_may_have, market, job_id, fleet.owner), "it may have it again")
     finally:
@@ -1036,7 +1034,7 @@ async def test_a_store_that_breaks_a_look_in_its_own_way_ends_no_rollouts(
     try:
         await fleet.take(user, deploy_id)
         await until(lambda: not failures)
-        market.rollouts.hear(deploy_id)
+        market.context.bus.publish(REPLICAS, [deploy_id])
         await until_state(market, user, deploy_id, "available")
     finally:
         task.cancel()

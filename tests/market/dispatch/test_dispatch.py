@@ -18,12 +18,13 @@ from support.market.market import Market
 from support.market.work import SMALL, ask, attempts_of, given, offer, posted
 
 from market.accounts.bounds import Bounds
+from market.base.bus import BETWEEN_DAEMONS, DEVICES, WAITING, Bus
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
-from market.dispatch import dispatch
-from market.dispatch.dispatch import Agent, Ask, DispatchPace, DispatchTerms, apart
+from market.dispatch import device as devices_module
+from market.dispatch.asks import Agent, Ask, DispatchPace, DispatchTerms
+from market.dispatch.devices import apart
 from market.jobs.specs import UNREADABLE
-from market.jobs.waking import Waking
 from market.money.audit import audit_ledger
 from market.money.money import MICRO
 from proxyctl.protocol.jobspec import Capacity
@@ -83,7 +84,7 @@ async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
     free = structs.replace(ask(), can_benchmark=True)
 
     async def is_asked(asked: Ask = free) -> bool:
-        market.dispatch.device_wakes(device.id)  # as when a job of it has ended
+        market.context.bus.publish(DEVICES, [device.id])  # as when a job of it has ended
         return (await market.dispatch.next(device, asked)).benchmark
 
     market.dispatch.pace = DispatchPace(benchmark_one_in=1)
@@ -93,17 +94,17 @@ async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
     assert not await is_asked(structs.replace(free, offer=offer(replace(SMALL, slots=0))))
     assert await is_asked()
     assert not await is_asked()
-    device_now = market.dispatch._devices[device.id]
+    device_now = market.dispatch.devices.find(device.id)
     # What has shown it, here or on another daemon, is not asked for so long.
-    device_now.benchmark_at = dispatch.NEVER
+    device_now.benchmark_at = devices_module.NEVER
     row = BenchmarkRow(device.id, 1, 1, 0, market.clock.now, 1, 1)
     await market.store.write(benchmark_queries.write, row)
     assert not await is_asked()
     market.clock.now += 3_600
-    device_now.benchmark_at = dispatch.NEVER
+    device_now.benchmark_at = devices_module.NEVER
     assert await is_asked()
     # One that holds an attempt, whether it has begun or not, is not slowed down.
-    device_now.benchmark_at = dispatch.NEVER
+    device_now.benchmark_at = devices_module.NEVER
     await posted(market, buyer)
     await waiting_jobs(market, 1)
     [job] = await given(market, device)
@@ -286,7 +287,7 @@ async def test_who_failed_at_a_job_does_not_get_it_again_and_others_do(market: M
     await waiting_jobs(market, 1)
     assert await given(market, first) == [job]
     await market.jobs.fail(first, job, "broken")
-    market.waking.job(job)
+    market.context.bus.publish(WAITING, [job])
     await waiting_jobs(market, 1)
     assert await given(market, first) == []
     assert await given(market, own) == []
@@ -318,7 +319,7 @@ async def test_a_revoked_device_gets_nothing(market: Market) -> None:
     outcome = await asyncio.gather(asking, return_exceptions=True)
     assert code_of(outcome[0]) is Code.WORKER_UNAUTHORIZED
     await waiting_jobs(market, 1)
-    market.waking.device(device.id)
+    market.context.bus.publish(DEVICES, [device.id])
     outcome = await asyncio.gather(market.dispatch.next(device, ask()), return_exceptions=True)
     assert code_of(outcome[0]) is Code.WORKER_UNAUTHORIZED
 
@@ -336,7 +337,7 @@ async def test_an_attempt_that_is_over_is_to_be_stopped_and_told_until_it_was_he
     )
     await held(market)
     await market.jobs.cancel(buyer, job)
-    market.waking.device(device.id)
+    market.context.bus.publish(DEVICES, [device.id])
     told = await asking
     assert [(each.job_id, each.attempt, each.action) for each in told.actions] == [(job, 1, "stop")]
     lost = await market.dispatch.next(device, ask(None, (job, 1), seen=told.seen - 1))
@@ -375,7 +376,7 @@ async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
     asking = asyncio.create_task(
         market.dispatch.next(device, ask(None, (job, 1), wait_seconds=LONG))
     )
-    await until(lambda: market.dispatch.held == 1 and not market.dispatch._claimed)
+    await until(lambda: market.dispatch.held == 1 and not market.dispatch.pairing.claimed)
     await market.jobs.complete(device, job, "")
     told = await asking
     assert attempts_of(told) == {({first, second}.difference({job}).pop(), 1)}
@@ -535,23 +536,21 @@ async def test_daemons_on_one_database_give_each_job_once_and_hear_of_each_other
 ) -> None:
     other_store = await open_store(store_url)
     other = Market(other_store, market.clock)
-    other.waking = Waking(other_store, is_shared=True)
-    other.waking.listen(other.dispatch)
-    here = Waking(market.store, is_shared=True)
+    here, there = Bus(BETWEEN_DAEMONS), other.context.bus
     buyer, device = await buyer_of(market), await device_for(market)
     link = other_store.link(15.0)
     assert link is not None
-    await link.connect(other.waking.hear, lambda: None)
-    sending = asyncio.create_task(here.run())
+    await link.connect(there.hear, lambda: None)
+    sending = asyncio.create_task(here.run(market.store))
     try:
         async with dispatching(other):
             asking = later(other, device)
             await held(other)
             job = await posted(market, buyer)
-            here.job(job)
+            here.publish(WAITING, [job])
             assert attempts_of(await asking) == {(job, 1)}
             jobs = {await posted(market, buyer) for _ in range(20)}
-            other.waking.catch_up()
+            there.catch_up()
             for each in (market, other):  # the first one may be known here as one that waits
                 await until(lambda each=each: jobs <= set(each.dispatch.jobs))
             owner = await market.person()
@@ -605,8 +604,8 @@ async def test_a_job_that_waits_with_secrets_which_nobody_can_read_is_cancelled(
     job, other = await posted(market, buyer, payload=secret), await posted(market, buyer)
     await waiting_jobs(market, 2)
     market.specs._sealing = OTHER_KEY
-    market.dispatch.may_have_missed()
-    market.dispatch.job_waits(job)
+    market.context.bus.catch_up()
+    market.context.bus.publish(WAITING, [job])
     await until(lambda: cancelled_as_unreadable(market, buyer, job), "its buyer is told")
     await waiting_jobs(market, 1)
     assert await given(market, await device_for(market)) == [other]
@@ -641,9 +640,9 @@ async def test_a_daemon_with_another_key_than_the_others_ends_none_of_their_jobs
     waits = await posted(market, buyer, payload=secret)
     await waiting_jobs(market, 1)
     ours, market.specs._sealing = market.specs._sealing, OTHER_KEY
-    market.waking.is_shared = True
-    market.dispatch.may_have_missed()
-    market.dispatch.job_waits(waits)
+    market.context.bus.carried = BETWEEN_DAEMONS
+    market.context.bus.catch_up()
+    market.context.bus.publish(WAITING, [waits])
     await waiting_jobs(market, 0)
     assert await refusal(market.jobs.work(device, held)) is Code.PAYLOAD_INVALID
     other = await posted(market, buyer)
@@ -652,7 +651,7 @@ async def test_a_daemon_with_another_key_than_the_others_ends_none_of_their_jobs
     states = [(await market.jobs.find(buyer, each)).job.status for each in (held, waits)]
     assert states == ["running", "waiting"]
     market.specs._sealing = ours
-    market.dispatch.device_wakes(device.id)
+    market.context.bus.publish(DEVICES, [device.id])
     assert held in await given(market, device)
 
 

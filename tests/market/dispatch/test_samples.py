@@ -21,6 +21,7 @@ from support.market.work import SMALL, ask, given, offer, posted
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind
+from market.base.bus import DEVICES
 from market.base.errors import Code
 from market.base.states import JobStatus
 from market.dispatch import sample_tasks
@@ -65,7 +66,7 @@ def begin_sampling(market: Market, payer_email: str, a_day: int = 50) -> None:
     terms = SampleTerms(payer_email, a_day * MICRO, PRICE)
     samples = Samples(market.context, terms, market.specs, market.bounds, SMALL_TASKS)
     samples._ready.extend(sample_tasks.make(CHOOSE, SMALL_TASKS) for _ in range(READY))
-    market.samples = market.dispatch._samples = samples
+    market.samples = market.dispatch.lookups.samples = samples
     market.jobs.outcomes._terms = replace(market.jobs.outcomes._terms, has_samples=True)
 
 
@@ -95,7 +96,7 @@ async def take(market: Market, device: DeviceRow) -> SampleRow:
 async def work(market: Market, buyer: str, device: DeviceRow, **changes: Any) -> str:
     """Let a device do a job of a buyer, which it is given."""
     job_id = await posted(market, buyer, **changes)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     assert await given(market, device) == [job_id]
     await market.jobs.complete(device, job_id, "done")
     return job_id
@@ -296,7 +297,7 @@ async def test_who_pays_is_not_sampled_and_offers_are_heeded(market: Market) -> 
     ):
         assert await given(market, device, ask(unfit)) == []
     market.change_bounds(Bounds(device_slots=1))
-    market.dispatch.device_wakes(device.id)
+    market.context.bus.publish(DEVICES, [device.id])
     busy = await take(market, device)
     await market.store.write(queries.set_jobs_left, device.id, 0)
     told = await market.dispatch.next(device, ask(offer(), (busy.job_id, 1)))
@@ -422,7 +423,7 @@ async def test_a_device_is_given_one_without_waiting_until_it_is_made(market: Ma
     running = asyncio.create_task(samples.run())
     try:
         await until(lambda: samples.ready == READY_MAX)
-        market.dispatch.device_wakes(device.id)
+        market.context.bus.publish(DEVICES, [device.id])
         await take(market, device)
         await until(lambda: samples.ready == READY_MAX)
     finally:
@@ -434,7 +435,7 @@ async def test_its_identifier_says_that_it_has_waited_as_jobs_do(market: Market)
     buyer = await market.person(credit="100")
     await posted(market, buyer)
     market.clock.now += 5_000
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     busy = await device_of(market, buyer)
     await market.jobs.accept(busy, await last_job(market, buyer))
     sample = await take(market, await device_of(market, await market.person()))

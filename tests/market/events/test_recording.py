@@ -1,7 +1,6 @@
-"""Events are committed with their causes, or neither is, and are told once they are."""
+"""Events are committed with their causes, or neither is, and are published once they are."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from support.market.events import rows_of, said, types_of
@@ -12,13 +11,14 @@ from support.market.work import posted
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind
 from market.bandwidth.leases import Leases, Usage
+from market.base.bus import EVENTS
 from market.base.errors import MarketError
 from market.base.states import SessionStatus
 from market.dispatch.claims import Claims, Pair
 from market.events import recording as event_log
 from market.events.catalogue import DeployCancelled, Ping, timestamp
 from market.events.context import Context
-from market.events.recording import EventHub, NewEvent
+from market.events.recording import NewEvent
 from market.jobs.matching import Needs, WaitingJob
 from market.money.money import GB, MICRO
 from proxyctl.protocol.jobspec import Resources
@@ -28,29 +28,11 @@ from storage.events.events import EventRow
 NEEDS = Needs(Resources(), "script")
 
 
-class Heard:
-    """A listener that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.rows: list[EventRow] = []
-        self.keys: list[tuple[str, str]] = []
-        self.missed = 0
-
-    def recorded(self, rows: Sequence[EventRow]) -> None:
-        self.rows += rows
-
-    def told(self, keys: Sequence[tuple[str, str]]) -> None:
-        self.keys += keys
-
-    def may_have_missed(self) -> None:
-        self.missed += 1
-
-
 @pytest.fixture
-def heard(market: Market) -> Heard:
-    listener = Heard()
-    market.context.events.listen(listener)
-    return listener
+def published(market: Market) -> list[EventRow]:
+    rows: list[EventRow] = []
+    market.context.bus.subscribe(EVENTS, rows.extend)
+    return rows
 
 
 async def record(tx: Transaction, context: Context, user_id: str, *, fails: bool = False) -> None:
@@ -59,17 +41,21 @@ async def record(tx: Transaction, context: Context, user_id: str, *, fails: bool
         raise LookupError
 
 
-async def test_an_event_is_rolled_back_with_its_cause(market: Market, heard: Heard) -> None:
+async def test_an_event_is_rolled_back_with_its_cause(
+    market: Market, published: list[EventRow]
+) -> None:
     with pytest.raises(LookupError):
         await market.store.write(record, market.context, "u", fails=True)
     assert await rows_of(market, "u") == []
-    assert heard.rows == []
+    assert published == []
 
 
-async def test_an_event_is_told_once_it_is_committed(market: Market, heard: Heard) -> None:
+async def test_an_event_is_published_once_it_is_committed(
+    market: Market, published: list[EventRow]
+) -> None:
     await market.store.write(record, market.context, "u")
     [row] = await rows_of(market, "u")
-    assert heard.rows == [row]
+    assert published == [row]
     assert (row.type, row.subject_id, row.data) == ("test.ping", "w", '{"webhook_id":"w"}')
     assert row.created_at == market.clock.seconds()
 
@@ -82,35 +68,9 @@ async def test_many_are_recorded_in_the_order_that_they_are_given_in(market: Mar
     assert [row.subject_id for row in rows] == names
 
 
-async def test_nothing_to_record_changes_nothing(market: Market, heard: Heard) -> None:
+async def test_nothing_to_record_changes_nothing(market: Market, published: list[EventRow]) -> None:
     assert await market.store.write(event_log.record_all, market.context, []) == []
-    assert heard.rows == []
-
-
-def hub(listener: Heard) -> EventHub:
-    made = EventHub()
-    made.is_shared = True
-    made.listen(listener)
-    return made
-
-
-def row(number: int) -> EventRow:
-    return EventRow(f"{number:036}", f"{number % 7:036}", "test.ping", None, "{}", 0)
-
-
-def test_notices_of_one_daemon_are_read_by_the_others_and_not_by_itself() -> None:
-    here, there = Heard(), Heard()
-    ours, others = hub(here), hub(there)
-    keys = {row(number).id: row(number).user_id for number in range(120)}
-    texts = list(ours._texts(keys))
-    assert all(len(text.encode()) <= 4_000 for text in texts)
-    for text in (*texts, "work x", "", "events"):
-        ours.hear(text)
-        others.hear(text)
-    assert here.keys == []
-    assert there.keys == [(user_id, event_id) for event_id, user_id in keys.items()]
-    others.catch_up()
-    assert there.missed == 1
+    assert published == []
 
 
 # --- sessions --------------------------------------------------------------------------------

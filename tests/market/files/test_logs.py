@@ -14,6 +14,7 @@ from support.market.books import refusal
 from support.market.jobs import device_of, running
 from support.market.market import Market
 
+from market.base.bus import ATTEMPTS, GONE, WAITING, Bus, Topic
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
 from market.files.logs import (
@@ -57,10 +58,12 @@ async def make(market: Market, tmp_path: Path) -> AsyncIterator[Make]:
         *,
         renewed: Callable[[str, int], None] = _ignored,
         is_shared: bool = False,
+        bus: Bus | None = None,
         **changes: object,
     ) -> Logs:
         terms = replace(TERMS, folder=tmp_path / "logs", **changes)
-        logs = Logs(market.context, terms, market.clock.steady, renewed, is_shared=is_shared)
+        context = market.context if bus is None else replace(market.context, bus=bus)
+        logs = Logs(context, terms, market.clock.steady, renewed, is_shared=is_shared)
         made.append(logs)
         return made[-1]
 
@@ -179,13 +182,25 @@ async def test_an_attempt_that_is_over_writes_no_more_and_is_never_mixed_with_an
     assert (await append(logs, second, job_id, 6, b"!", number=2)).offset == 7
     assert await text_of(logs, buyer, job_id, 1) == b"first"
     assert await text_of(logs, buyer, job_id) == b"second!"
-    logs.changed(job_id)
     await market.jobs.cancel(buyer, job_id)
-    logs.changed(job_id)
     late = append(logs, second, job_id, 7, b"x", number=2)
     assert await refusal(late) is Code.ATTEMPT_NOT_CURRENT
     stranger = await device_of(market, other)
     assert await refusal(append(logs, stranger, job_id, 0, b"x")) is Code.JOB_NOT_FOUND
+
+
+@pytest.mark.parametrize("topic", [ATTEMPTS, WAITING, GONE])
+async def test_readers_look_at_a_job_again_when_an_attempt_may_have_changed(
+    market: Market, logs: Logs, topic: Topic[str]
+) -> None:
+    with logs.readers.reading("a", "user") as mine, logs.readers.reading("b", "user") as other:
+        for reader in (mine, other):
+            reader.streams.clear()
+            reader.is_stale = False
+        market.context.bus.publish(topic, ["a"])
+        assert await mine.wait(0)
+        assert (mine.streams, mine.is_stale) == (set(), True)
+        assert not await other.wait(0)
 
 
 async def test_a_restarted_daemon_knows_what_it_has(market: Market, make: Make) -> None:
@@ -352,7 +367,8 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
     """That a job is over is said at once, that its log was written to a moment later."""
     buyer, worker = await market.person(credit="20"), await market.person()
     job_id, device = await running(market, buyer, worker)
-    here, there = make(is_shared=True), make(is_shared=True)
+    bus = Bus()
+    here, there = make(is_shared=True), make(is_shared=True, bus=bus)
     await append(here, device, job_id, 0, b"first")
     events = there.follow(buyer, job_id, position=None, number=None)
     async with aclosing(events):
@@ -361,7 +377,7 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
         await asyncio.sleep(0)
         await append(here, device, job_id, 5, b"last")
         await market.jobs.complete(device, job_id, "")
-        there.jobs_gone((job_id,))
+        bus.publish(ATTEMPTS, [job_id])
         event = await hears
         assert isinstance(event, Wrote)
         assert event.data == b"last"

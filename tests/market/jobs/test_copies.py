@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from support.market.work import SMALL, ask, given, offer
 
 from market.accounts.bounds import Bounds
 from market.attempts.attempts import Ending, FailureKind
+from market.base.bus import WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.dispatch.claims import Claims, Outcome, Pair, Refused, claim
@@ -259,7 +259,7 @@ async def test_in_one_batch_owners_and_networks_differ_as_well(market: Market) -
 async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
     buyer, owner = await market.person(credit="1000"), await market.person()
     jobs = await copied(market, buyer, 3)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     roomy = offer(Capacity(slots=5, cores=16, ram_gb=64, disk_gb=500, arch="x86_64"))
     own = await device_of(market, buyer)
     assert await given(market, own, ask(roomy)) == []
@@ -272,7 +272,7 @@ async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
     neighbour = await worker(market)
     assert await given(market, neighbour, here) == []
     assert market.dispatch.claims.claimed == 1
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     assert await given(market, second, there) == []
     [two] = await given(market, neighbour, there)
     [three] = await given(market, await worker(market))
@@ -282,12 +282,12 @@ async def test_devices_that_ask_are_offered_one_copy(market: Market) -> None:
 async def test_a_lost_copy_comes_to_whoever_has_none(market: Market) -> None:
     buyer = await market.person(credit="1000")
     one, two = await copied(market, buyer, 2)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     first, second = await worker(market), await worker(market)
     asked = replace(ask(offer(SMALL)), network=HERE)
     [mine] = await given(market, first, asked)
     await market.jobs.take_back_attempt(mine, 1, "silent")
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     [other] = await given(market, first, asked)
     assert await given(market, second, asked) == []  # in the same network
     elsewhere = replace(asked, network=THERE)
@@ -298,51 +298,32 @@ async def test_a_lost_copy_comes_to_whoever_has_none(market: Market) -> None:
 async def test_whoever_has_lost_a_copy_for_good_may_have_another_one(market: Market) -> None:
     buyer = await market.person(credit="1000")
     one, two = await copied(market, buyer, 2)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     device, given_to = await worker(market), []
     for _ in range(2):
         [job_id] = await given(market, device)
         given_to.append(job_id)
-        await market.dispatch._reader.catch_up()  # that the other one is not for this owner
+        await market.dispatch.pairing.reader.catch_up()  # that the other one is not for this owner
         job = await stored_job(market, job_id)
         await market.jobs.take_back_attempt(job_id, job.attempts, "silent")
-        await market.dispatch._reader.catch_up()
+        await market.dispatch.pairing.reader.catch_up()
     assert given_to == [one, one]  # the older one is offered first
     assert await given(market, device) == [two]
-
-
-class Heard:
-    """A listener that remembers which jobs wait."""
-
-    def __init__(self) -> None:
-        self.waiting: list[str] = []
-
-    def job_waits(self, job_id: str) -> None:
-        self.waiting.append(job_id)
-
-    def jobs_gone(self, job_ids: Sequence[str]) -> None:
-        """Nothing."""
-
-    def device_wakes(self, device_id: str) -> None:
-        """Nothing."""
-
-    def may_have_missed(self) -> None:
-        """Nothing."""
 
 
 async def test_other_daemons_hear_that_a_copy_is_taken(market: Market) -> None:
     buyer = await market.person(credit="1000")
     jobs = await copied(market, buyer, 3)
-    await market.dispatch._reader.catch_up()
-    heard = Heard()
-    market.waking.listen(heard)
+    await market.dispatch.pairing.reader.catch_up()
+    heard: list[str] = []
+    market.context.bus.subscribe(WAITING, heard.extend)
     [one] = await given(market, await worker(market))
     rest = {*jobs} - {one}
-    assert {*heard.waiting} == rest
-    heard.waiting.clear()
+    assert {*heard} == rest
+    heard.clear()
     two, three = sorted(rest)
     await market.jobs.accept(await worker(market), two)
-    assert three in heard.waiting
+    assert three in heard
 
 
 # --- whose result counts ---------------------------------------------------------------------

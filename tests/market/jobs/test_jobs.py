@@ -22,8 +22,7 @@ from market.base.states import JobStatus
 from market.devices.devices import Devices
 from market.jobs import jobs as jobs_module
 from market.jobs.chances import ATTEMPTS_MAX, OWNERS_MAX
-from market.jobs.changes import JobChanges
-from market.jobs.jobs import Jobs, JobSweeps, Notified, Work
+from market.jobs.jobs import Jobs, JobSweeps, Work
 from market.jobs.overdue import Overdue
 from market.jobs.specs import Spec
 from market.money.audit import audit_ledger
@@ -57,7 +56,7 @@ def restarted(market: Market) -> Jobs:
         RULES.jobs,
         Bounds,
         market.specs,
-        Notified(market.waking, market.logs, JobChanges()),
+        market.logs,
     )
 
 

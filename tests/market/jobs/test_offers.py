@@ -64,7 +64,7 @@ async def test_a_request_for_work_says_more_than_a_heartbeat(market: Market) -> 
     jobs = [await posted(market, buyer, resources={"disk_gb": size}) for size in (50, 51)]
     asking = await device(market, None)
     await market.dispatch.next(asking, ask(offer(SMALL)))
-    said = market.dispatch.offer_of(asking)
+    said = market.dispatch.devices.offer_of(asking)
     assert (await market.jobs.accept(asking, jobs[0], "", said)).status == JobStatus.RUNNING
     assert await refusal(market.jobs.accept(asking, jobs[1], "", said)) is Code.DEVICE_UNSUITABLE
 

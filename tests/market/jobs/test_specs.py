@@ -7,6 +7,7 @@ from support.market.jobs import device_of, wanted
 from support.market.market import Market
 
 from market.accounts.bounds import Bounds
+from market.base.bus import WAITING
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.jobs.postings import JOB_BYTES
@@ -197,7 +198,7 @@ async def test_whoever_waits_for_jobs_hears_of_those_with_a_payload(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buyer, heard = await market.person(credit="100"), []
-    monkeypatch.setattr(market.waking, "job", heard.append)
+    market.context.bus.subscribe(WAITING, heard.extend)
     job_id = await put_up(market, buyer, spec_of())
     await put_up(market, buyer, None)
     assert heard == [job_id]

@@ -8,6 +8,7 @@ from support.base.waiting import until
 from support.market.events import rows_of
 from support.market.market import Market
 
+from market.base.bus import BETWEEN_DAEMONS, EVENTS
 from market.base.errors import MarketError
 from market.base.ids import Identifiers
 from market.events import recording as event_log
@@ -86,7 +87,7 @@ async def test_identifiers_of_a_time_are_behind_its_beginning(market: Market) ->
 async def test_what_another_daemon_records_is_heard(market: Market) -> None:
     context = market.context
     other = Context(context.store, Identifiers(market.clock.milliseconds), context.now)
-    other.events.is_shared = True
+    other.bus.carried = BETWEEN_DAEMONS
     feed = feed_of(market, context)
     fetching = asyncio.create_task(feed.run())
     items = following(feed)
@@ -94,8 +95,8 @@ async def test_what_another_daemon_records_is_heard(market: Market) -> None:
     news = [NewEvent("u", Ping(f"{number}"), f"{number}") for number in range(60)]
     rows = await market.store.write(event_log.record_all, other, news)
     await ping(market, other, "somebody else")
-    for text in other.events._texts(other.events._unsent):
-        context.events.hear(text)
+    for text in other.bus._texts(EVENTS, other.bus._unsent[EVENTS]):
+        context.bus.hear(text)
     assert [await next_row(items) for _ in rows] == rows
     await items.aclose()
     fetching.cancel()

@@ -16,7 +16,7 @@ from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.deploys.deploys import NewDeploy
-from market.dispatch.dispatch import DispatchPace
+from market.dispatch.asks import DispatchPace
 from market.jobs import reviews
 from market.jobs.hindrances import Hindrance
 from market.jobs.matching import Needs
@@ -232,7 +232,7 @@ async def test_a_job_goes_to_a_device_with_the_reputation_that_its_buyer_asks(
     new = await device_of(market, await market.person())
     proven = await reputed(market, await market.person(), 40)
     job_id = await posted(market, buyer, min_reputation=950_000)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     for device in (new, proven):
         offers = await market.dispatch.offers(device, 10)
         assert [each.row.job_id for each in offers.jobs] == [job_id] * (device is proven)
@@ -253,9 +253,9 @@ async def test_a_job_finds_the_device_that_waits_and_has_the_reputation(market: 
         asyncio.create_task(market.dispatch.next(device, ask(wait_seconds=30)))
         for device in (new, proven)
     ]
-    await until(lambda: market.dispatch.held == 2 and len(market.dispatch._waiting) == 2)
+    await until(lambda: market.dispatch.held == 2 and len(market.dispatch.pairing.waiting) == 2)
     job_id = await posted(market, buyer, min_reputation=950_000)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     told = await waits[1]
     assert [job.row.job_id for job in told.jobs] == [job_id]
     market.dispatch.drain()
@@ -269,10 +269,10 @@ async def test_a_device_that_has_fallen_since_it_was_looked_up_does_not_get_the_
     buyer = await market.person(credit="1000")
     device = await reputed(market, await market.person(), 40)
     wait = asyncio.create_task(market.dispatch.next(device, ask(wait_seconds=30)))
-    await until(lambda: len(market.dispatch._waiting) == 1)
+    await until(lambda: len(market.dispatch.pairing.waiting) == 1)
     await market.store.write(trust.checked, device.id, is_right=False)
     job_id = await posted(market, buyer, min_reputation=950_000)
-    await market.dispatch._reader.catch_up()
+    await market.dispatch.pairing.reader.catch_up()
     await market.dispatch.claims.settle()
     market.dispatch.drain()
     assert (await wait).jobs == []
@@ -298,28 +298,28 @@ async def test_a_comparison_with_many_devices_is_kept_for_a_moment(market: Marke
     """A client that lists jobs again and again would otherwise delay all others."""
     needs = Needs(Resources(cores=1_000), "script")
     await given(market, await device_of(market, await market.person()))
-    assert market.dispatch.lacks(needs) is not market.dispatch.lacks(needs)
+    assert market.dispatch.devices.lacks(needs) is not market.dispatch.devices.lacks(needs)
     market.dispatch.pace = DispatchPace(kept_from_devices=1, kept_max=1)
-    found = market.dispatch.lacks(needs)
-    assert market.dispatch.lacks(needs) is found
-    other = market.dispatch.lacks(needs, 1)  # in the place of the first
-    assert market.dispatch.lacks(needs, 1) is other
-    assert market.dispatch.lacks(needs) is not found
+    found = market.dispatch.devices.lacks(needs)
+    assert market.dispatch.devices.lacks(needs) is found
+    other = market.dispatch.devices.lacks(needs, 1)  # in the place of the first
+    assert market.dispatch.devices.lacks(needs, 1) is other
+    assert market.dispatch.devices.lacks(needs) is not found
     market.dispatch.pace = DispatchPace(kept_from_devices=1, kept_max=1, kept_seconds=0.0)
-    market.dispatch.lacks(needs, 1)
-    found = market.dispatch.lacks(needs)
-    assert market.dispatch.lacks(needs) is not found
+    market.dispatch.devices.lacks(needs, 1)
+    found = market.dispatch.devices.lacks(needs)
+    assert market.dispatch.devices.lacks(needs) is not found
 
 
 async def test_it_is_known_whether_any_device_has_the_reputation(market: Market) -> None:
     needs = Needs(Resources(), "script", min_reputation=950_000)
-    found = market.dispatch.lacks(needs)
+    found = market.dispatch.devices.lacks(needs)
     assert found is not None
     assert found.devices == 0  # none has asked
     await given(market, await device_of(market, await market.person()))
-    found = market.dispatch.lacks(needs)
+    found = market.dispatch.devices.lacks(needs)
     assert found is not None
     assert (found.counts, found.close) == ({Hindrance.REPUTATION: 1}, 1)
-    assert not market.dispatch.lacks(needs._replace(min_reputation=500_000))
+    assert not market.dispatch.devices.lacks(needs._replace(min_reputation=500_000))
     await given(market, await reputed(market, await market.person(), 40))
-    assert not market.dispatch.lacks(needs)
+    assert not market.dispatch.devices.lacks(needs)

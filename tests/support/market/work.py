@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import structs
 from msgspec.structs import replace
 
-from market.dispatch.dispatch import Agent, Ask, Told
+from market.dispatch.asks import Agent, Ask, Told
 from market.jobs.matching import MILLION, Offer
 from market.jobs.specs import Spec
 from market.money.money import MICRO

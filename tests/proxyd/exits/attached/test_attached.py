@@ -1,9 +1,9 @@
 """An exit that is attached: how many connections wait, heartbeats, and what it may carry."""
 
-import ast
 from pathlib import Path
 
 import pytest
+from support.base.fields import fields_by_class
 from support.base.waiting import until
 from support.exits.device import BEAT_SECONDS, Granted, Port, answering, hello, ignore
 
@@ -53,21 +53,8 @@ def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
 
 def test_no_class_has_more_than_twelve_fields() -> None:
     for path in Path(folder.__path__[0]).glob("*.py"):
-        for each in ast.parse(path.read_text()).body:
-            if isinstance(each, ast.ClassDef):
-                assert len(fields(each)) <= 12, (path, each.name)
-
-
-def fields(of: ast.ClassDef) -> set[str]:
-    """Return the names that the methods of a class assign to `self`."""
-    return {
-        node.attr
-        for node in ast.walk(of)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    }
+        for name, fields in fields_by_class(path).items():
+            assert len(fields) <= 12, (path, name)
 
 
 async def test_an_exit_rests_for_as_long_as_it_has_a_reason(port: Port) -> None:
