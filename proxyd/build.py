@@ -20,6 +20,7 @@ from market.base.ids import Identifiers
 from market.events.context import Context
 from market.events.recording import EventHub
 from proxyd import __version__, slices
+from proxyd.bounds import USUAL, Bounds
 from proxyd.build_exits import exit_port, geography_of, way_out
 from proxyd.build_services import app_port_of, services_of, trade_of
 from proxyd.compiled import finder
@@ -90,7 +91,10 @@ async def import_for_tokens(tokens: Tokens) -> None:
 
 
 async def build(
-    settings: Settings, listeners: Listeners | None = None, role: Role | None = None
+    settings: Settings,
+    listeners: Listeners | None = None,
+    role: Role | None = None,
+    bounds: Bounds = USUAL,
 ) -> Daemon:
     """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
 
@@ -98,6 +102,7 @@ async def build(
         settings: what the operator wants.
         listeners: the sockets to serve on, which are owned from here on; bound here if None.
         role: which of several processes this is; None where there is one.
+        bounds: what its parts bear, beside the operator's limits.
 
     Raises:
         CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
@@ -123,7 +128,7 @@ async def build(
         if listeners.exits is not None:
             geography = await geography_of(settings)
         access_log = _access_log(settings, key, role)
-        daemon = _daemon(settings, listeners, store, key, access_log, role, geography)
+        daemon = _daemon(settings, listeners, store, key, access_log, role, geography, bounds)
         await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
     except BaseException:
         if access_log is not None:
@@ -144,6 +149,7 @@ def _daemon(
     access_log: AccessLog | None,
     role: Role | None,
     geography: "Geography | None",
+    bounds: Bounds,
 ) -> Daemon:
     """Return the daemon.
 
@@ -159,6 +165,7 @@ def _daemon(
         access_log: takes records of proxied connections, if they are wanted.
         role: of this process among several; None where there is one.
         geography: says where exits are; None where they cannot attach.
+        bounds: what its parts bear.
     """
     store = timed = TimedStore(store)
     link = store.link(settings.cluster.node_timeout_seconds)
@@ -193,6 +200,7 @@ def _daemon(
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
         ways if way is None else way.exits,
+        bounds.clients,
     )
     trade = trade_of(settings, listeners, key, context, leases, meter) if has_services else None
     if trade is not None and node is not None:

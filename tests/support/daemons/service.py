@@ -17,6 +17,7 @@ from config.settings import Settings
 from market.accounts import accounts
 from market.money.audit import audit_ledger
 from market.money.money import Currency, micro
+from proxyd.bounds import USUAL, Bounds
 from proxyd.build import build
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
@@ -253,9 +254,9 @@ class Service:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Service]:
+async def running(settings: Settings, bounds: Bounds = USUAL) -> AsyncIterator[Service]:
     """Run a daemon; at the end it is drained and its ledger audited by whoever wants to."""
-    built = await build(settings)
+    built = await build(settings, bounds=bounds)
     try:
         await built.start()
     except BaseException:
@@ -271,7 +272,9 @@ async def running(settings: Settings) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def running_in(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+async def running_in(
+    folder: Path, *, bounds: Bounds = USUAL, **sections: dict[str, Any]
+) -> AsyncIterator[Service]:
     """Run a daemon on an SQLite database in a folder."""
-    async with running(settings_for(sqlite.database(folder), **sections)) as service:
+    async with running(settings_for(sqlite.database(folder), **sections), bounds) as service:
         yield service

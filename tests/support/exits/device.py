@@ -54,6 +54,7 @@ from proxyctl.protocol.frames import (
 )
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
+from proxyd.bounds import USUAL, Bounds
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.attachments import Watch
@@ -684,10 +685,10 @@ async def all_is_shared(service: Service) -> None:
 
 @asynccontextmanager
 async def running_with_exit(
-    folder: Path, *, all_leave: bool = True, **sections: dict[str, Any]
+    folder: Path, *, all_leave: bool = True, bounds: Bounds = USUAL, **sections: dict[str, Any]
 ) -> AsyncIterator[Service]:
     """Run a daemon with an exit; every session that is bought leaves through it, if `all_leave`."""
-    async with running_in(folder, **EXITS, **sections) as service:
+    async with running_in(folder, bounds=bounds, **EXITS, **sections) as service:
         device = await (await consented(service)).attach(service)
         service.wishes = "-country-xx" if all_leave else ""
         try:
@@ -701,11 +702,15 @@ async def running_with_exit(
 
 @asynccontextmanager
 async def running_with_agent(
-    folder: Path, relays: MakeRelays = EpollRelays, **sections: dict[str, Any]
+    folder: Path,
+    relays: MakeRelays = EpollRelays,
+    *,
+    bounds: Bounds = USUAL,
+    **sections: dict[str, Any],
 ) -> AsyncIterator[Service]:
     """Run a daemon with the agent of devices as its exit; every session leaves through it."""
     async with (
-        running_in(folder, **{**EXITS, **sections}) as service,
+        running_in(folder, bounds=bounds, **{**EXITS, **sections}) as service,
         agent_at(service, folder, relays),
     ):
         service.wishes = "-country-xx"

@@ -1,0 +1,24 @@
+"""Daemons of fixtures that bear other times and numbers than usual."""
+
+from typing import Any
+
+import pytest
+
+from proxyd.bounds import Bounds
+from proxyd.gateway import ClientBounds
+from proxyd.relay.closing import ClosingBounds
+
+
+def bounded(bounds: Bounds) -> pytest.MarkDecorator:
+    """Have the daemon of the `service` fixture bear these."""
+    return pytest.mark.parametrize("bounds", [bounds], ids=["bounded"])
+
+
+def closing_bounds(**bounds: float) -> Bounds:
+    """Return usual bounds but for those of sockets that are being closed (`ClosingBounds`)."""
+    return client_bounds(closing=ClosingBounds(**bounds))
+
+
+def client_bounds(**bounds: Any) -> Bounds:
+    """Return usual bounds but for those of the proxy's clients (`ClientBounds`)."""
+    return Bounds(clients=ClientBounds(**bounds))
