@@ -9,6 +9,8 @@ from typing import Final
 
 from proxyd.gateway import USUAL as CLIENTS
 from proxyd.gateway import ClientBounds
+from proxyd.metering.meter import USUAL as METERING
+from proxyd.metering.meter import MeterBounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +19,11 @@ class Bounds:
 
     Attributes:
         clients: of the proxy.
+        metering: of sessions and their bytes.
     """
 
     clients: ClientBounds = CLIENTS
+    metering: MeterBounds = METERING
 
 
 USUAL: Final = Bounds()

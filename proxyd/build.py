@@ -38,7 +38,7 @@ from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.lease_slices import Fence
-from proxyd.metering.meter import Meter, cluster_meter, solo_meter
+from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.metrics import Metrics, Sources
@@ -175,7 +175,13 @@ def _daemon(
     has_services = role is None or role.has_services
     directory = Directory[AnyExit]()
     meter, node = _metering(
-        settings, context, leases, link, directory.forget, may_sweep=has_services
+        settings,
+        context,
+        leases,
+        link,
+        directory.forget,
+        bounds.metering,
+        may_sweep=has_services,
     )
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
@@ -262,6 +268,7 @@ def _metering(
     leases: Leases,
     link: Link | None,
     forgotten: Callable[[str], None],
+    bounds: MeterBounds,
     *,
     may_sweep: bool,
 ) -> tuple[Meter, Node | None]:
@@ -273,6 +280,7 @@ def _metering(
         leases: grant bytes, and take the counts.
         link: the connection to the other processes; None where there can be none.
         forgotten: called with each session that is not known here any more.
+        bounds: what the parts of the meter bear.
         may_sweep: whether this process has what only one on a database should do.
     """
     limits = settings.limits
@@ -283,6 +291,7 @@ def _metering(
             connections_per_session=limits.connections_per_session,
             bytes_per_second=limits.session_bytes_per_second,
             forgotten=forgotten,
+            bounds=bounds,
         )
         return meter, None
     fence = Fence(clock.boottime)
@@ -293,6 +302,7 @@ def _metering(
         connections_per_session=limits.connections_per_session,
         bytes_per_second=limits.session_bytes_per_second,
         forgotten=forgotten,
+        bounds=bounds,
     )
     node = Node(
         link,

@@ -6,6 +6,8 @@ import pytest
 
 from proxyd.bounds import Bounds
 from proxyd.gateway import ClientBounds
+from proxyd.metering.meter import MeterBounds
+from proxyd.metering.single_flight import NegativeBounds
 from proxyd.relay.closing import ClosingBounds
 
 
@@ -17,6 +19,11 @@ def bounded(bounds: Bounds) -> pytest.MarkDecorator:
 def closing_bounds(**bounds: float) -> Bounds:
     """Return usual bounds but for those of sockets that are being closed (`ClosingBounds`)."""
     return client_bounds(closing=ClosingBounds(**bounds))
+
+
+def unknown_bounds(**bounds: Any) -> Bounds:
+    """Return usual bounds but for those on what opens nothing (`NegativeBounds`)."""
+    return Bounds(metering=MeterBounds(unknown=NegativeBounds(**bounds)))
 
 
 def client_bounds(**bounds: Any) -> Bounds:
