@@ -173,7 +173,7 @@ def _daemon(
     context = Context(store, Identifiers(clock.milliseconds), clock.seconds, events)
     leases = Leases(context.set_aside())
     has_services = role is None or role.has_services
-    directory = Directory[AnyExit]()
+    directory = Directory[AnyExit](bounds=bounds.exits.directory)
     meter, node = _metering(
         settings,
         context,
@@ -193,9 +193,18 @@ def _daemon(
         cluster = None
         if node is not None and not is_sqlite(settings.storage.url):
             cluster = _cluster(settings, store, leases, key)
-        way = way_out(settings, listeners, directory, reactor, resolver, own_addresses, cluster)
+        way = way_out(
+            settings,
+            listeners,
+            directory,
+            reactor,
+            resolver,
+            own_addresses,
+            cluster,
+            bounds.exits,
+        )
     elif role is not None and role.exits_address:
-        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
+        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds, bounds.exits.asking)
     gateway = Gateway(
         reactor,
         meter,
@@ -216,7 +225,7 @@ def _daemon(
     port = app_port = services = None
     if trade is not None and way is not None and geography is not None:
         desk = None if role is None else role.exits_desk
-        port = exit_port(settings, listeners, way, trade.market, geography, desk)
+        port = exit_port(settings, listeners, way, trade.market, geography, desk, bounds.exits)
     if trade is not None:
         tunnels = None if port is None else port.tunnels
         app_port = app_port_of(settings, listeners, trade.market, tunnels)

@@ -17,7 +17,7 @@ from support.base.descriptors import all_gone, at_rest
 from support.base.waiting import until
 from support.clients.socks import Client, credentials, request, tunnel
 from support.clients.story import buy, reached, used
-from support.daemons.bounded import bounded
+from support.daemons.bounded import bounded, exit_bounds
 from support.daemons.service import Bought, Person, Service, running_in
 from support.exits.device import (
     EXITS,
@@ -32,9 +32,9 @@ from support.targets import targets
 
 from proxyctl.protocol.frames import Dial, Dialled, Limits, Nodes, Outcome
 from proxyd.bounds import Bounds
-from proxyd.exits.attached import notices
 from proxyd.exits.attached.attached import STANDBY
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
+from proxyd.exits.attached.listener import PortBounds
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.sessions import MemoryBounds
 from proxyd.ops.listening import CannotListenError, bound_port
@@ -394,17 +394,15 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
         assert len(listener) == 0
 
 
-async def test_devices_are_told_the_next_certificate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notices, "NODES_SECONDS", 0.0)
+async def test_devices_are_told_the_next_certificate(tmp_path: Path) -> None:
+    bounds = exit_bounds(port=PortBounds(nodes_seconds=0.0))
     for name in ("first", "next", "other"):
         (tmp_path / name).mkdir()
     paths = [own_certificate(tmp_path / name, 1_700_000_000) for name in ("first", "next", "other")]
     prints = [fingerprint(path) for path in paths]
     files = {"tls_cert": str(paths[0]), "tls_key": str(paths[0])}
     exits = EXITS["exits"] | files | {"next_tls_cert": str(paths[1])}
-    async with running_in(tmp_path, **EXITS | {"exits": exits}) as service:
+    async with running_in(tmp_path, bounds=bounds, **EXITS | {"exits": exits}) as service:
         made = await consented(service)
         device = Device(bound_port(service.daemon.listeners.exits))
         await device.attach(made.first._replace(features=("nodes",)))

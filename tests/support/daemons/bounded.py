@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxyd.bounds import Bounds
+from proxyd.bounds import Bounds, ExitBounds
 from proxyd.gateway import ClientBounds
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.single_flight import NegativeBounds
@@ -12,7 +12,7 @@ from proxyd.relay.closing import ClosingBounds
 
 
 def bounded(bounds: Bounds) -> pytest.MarkDecorator:
-    """Have the daemon of the `service` fixture bear these."""
+    """Have the daemon of the `service` fixture, or a port, bear these."""
     return pytest.mark.parametrize("bounds", [bounds], ids=["bounded"])
 
 
@@ -24,6 +24,11 @@ def closing_bounds(**bounds: float) -> Bounds:
 def unknown_bounds(**bounds: Any) -> Bounds:
     """Return usual bounds but for those on what opens nothing (`NegativeBounds`)."""
     return Bounds(metering=MeterBounds(unknown=NegativeBounds(**bounds)))
+
+
+def exit_bounds(**bounds: Any) -> Bounds:
+    """Return usual bounds but for those of exits (`ExitBounds`)."""
+    return Bounds(exits=ExitBounds(**bounds))
 
 
 def client_bounds(**bounds: Any) -> Bounds:

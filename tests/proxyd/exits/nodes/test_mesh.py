@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.base.waiting import until
+from support.daemons.bounded import exit_bounds
 from support.daemons.mesh import active, all_know, linked, mesh_of, node_settings, nodes
 from support.daemons.service import Service, running
 from support.database import postgres
@@ -22,7 +23,7 @@ from proxyctl.exit.base import names
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
 from proxyd.exits.attached.certificate import own_certificate
-from proxyd.exits.nodes import mesh as module
+from proxyd.exits.nodes.mesh import MeshBounds
 from proxyd.exits.nodes.remote import AnyExit
 
 
@@ -97,14 +98,12 @@ async def test_a_node_that_comes_later_learns_all_and_one_that_ends_takes_its_ow
         await end(devices)
 
 
-async def test_many_exits_are_announced_whole(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "ENTRIES_PER_TURN", 3)
-    async with nodes(url, tmp_path, 1) as services:
+async def test_many_exits_are_announced_whole(url: str, tmp_path: Path) -> None:
+    bounds = exit_bounds(mesh=MeshBounds(entries_per_turn=3))
+    async with nodes(url, tmp_path, 1, bounds) as services:
         devices = await attached(services, 20)
         ids = {each.device_id for each, _ in devices}
-        async with running(node_settings(url, tmp_path, 1)) as second:
+        async with running(node_settings(url, tmp_path, 1), bounds) as second:
             await all_know([second], ids)
             mesh = mesh_of(second)
             for link in [*mesh.links.values()]:
