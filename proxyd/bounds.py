@@ -32,6 +32,8 @@ from proxyd.gateway import USUAL as CLIENTS
 from proxyd.gateway import ClientBounds
 from proxyd.metering.meter import USUAL as METERING
 from proxyd.metering.meter import MeterBounds
+from proxyd.services import USUAL as CHECKS
+from proxyd.services import CheckTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,13 @@ class Bounds:
         clients: of the proxy.
         metering: of sessions and their bytes.
         exits: of devices that carry connections.
+        checks: how often sessions, bonuses and exits are checked.
     """
 
     clients: ClientBounds = CLIENTS
     metering: MeterBounds = METERING
     exits: ExitBounds = EXITS
+    checks: CheckTimes = CHECKS
 
 
 USUAL: Final = Bounds()

@@ -245,7 +245,14 @@ def _daemon(
     if trade is not None:
         readiness = Readiness(gateway, store, node)
         services = services_of(
-            settings, key, trade, app_port, metrics, readiness, (resolver, policy)
+            settings,
+            key,
+            trade,
+            app_port,
+            metrics,
+            readiness,
+            (resolver, policy),
+            bounds.checks,
         )
     return Daemon(
         settings,

@@ -9,6 +9,7 @@ from proxyd.gateway import ClientBounds
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.single_flight import NegativeBounds
 from proxyd.relay.closing import ClosingBounds
+from proxyd.services import CheckTimes
 
 
 def bounded(bounds: Bounds) -> pytest.MarkDecorator:
@@ -29,6 +30,11 @@ def unknown_bounds(**bounds: Any) -> Bounds:
 def exit_bounds(**bounds: Any) -> Bounds:
     """Return usual bounds but for those of exits (`ExitBounds`)."""
     return Bounds(exits=ExitBounds(**bounds))
+
+
+def check_bounds(**times: float) -> Bounds:
+    """Return usual bounds but for how often sessions, bonuses and exits are checked."""
+    return Bounds(checks=CheckTimes(**times))
 
 
 def client_bounds(**bounds: Any) -> Bounds:
