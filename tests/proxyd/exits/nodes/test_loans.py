@@ -17,7 +17,6 @@ from support.exits.linked import Entry, Link, Node
 from support.targets import targets
 
 from proxyctl.attach.daemon import borrower as borrower_module
-from proxyctl.exit.base import retries
 from proxyctl.protocol.frames import (
     Associate,
     Dial,
@@ -105,12 +104,6 @@ class Call:
     def close(self) -> None:
         self.node.reactor.poller.forget(self.sock.fileno())
         self.sock.close()
-
-
-@pytest.fixture(autouse=True)
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
 
 
 @dataclass
