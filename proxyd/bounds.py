@@ -1,4 +1,4 @@
-"""What the parts of a process bear, beside the operator's limits: times and numbers of the code.
+"""The bounds of the parts of a process: times and numbers that the code keeps, not the operator.
 
 Each part has a type of its own for them, with the reasons; here they are together, so that `build`
 hands each part its own.
@@ -42,9 +42,9 @@ class ExitBounds:
 
     Attributes:
         port: of devices, where they attach.
-        directory: of what is remembered of exits.
+        directory: of the memory of exits.
         dials: of dials through them.
-        labels: of what nodes agree on.
+        labels: of agreements between nodes.
         mesh: of the other nodes.
         borrowing: of exits of other nodes.
         lending: of exits that other nodes use.

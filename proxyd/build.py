@@ -102,7 +102,7 @@ async def build(
         settings: what the operator wants.
         listeners: the sockets to serve on, which are owned from here on; bound here if None.
         role: which of several processes this is; None where there is one.
-        bounds: what its parts bear, beside the operator's limits.
+        bounds: of its parts.
 
     Raises:
         CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
@@ -165,7 +165,7 @@ def _daemon(
         access_log: takes records of proxied connections, if they are wanted.
         role: of this process among several; None where there is one.
         geography: says where exits are; None where they cannot attach.
-        bounds: what its parts bear.
+        bounds: of its parts.
     """
     store = timed = TimedStore(store)
     link = store.link(settings.cluster.node_timeout_seconds)
@@ -296,7 +296,7 @@ def _metering(
         leases: grant bytes, and take the counts.
         link: the connection to the other processes; None where there can be none.
         forgotten: called with each session that is not known here any more.
-        bounds: what the parts of the meter bear.
+        bounds: of the parts of the meter.
         may_sweep: whether this process has what only one on a database should do.
     """
     limits = settings.limits

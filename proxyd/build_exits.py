@@ -99,7 +99,7 @@ def way_out(
         resolver: looks names up.
         is_here: says which addresses are this machine's.
         cluster: this node among the others; None where there can be none.
-        bounds: what the parts bear.
+        bounds: of the parts.
     """
     own_ports = _own_ports(settings, listeners, is_here, resolver)
     policy = slices.policy(settings, is_closed=own_ports.has)
@@ -165,7 +165,7 @@ def exit_port(
         market: decides who may attach.
         geography: says where exits are.
         desk: listens for other processes of this machine; None where there are none.
-        bounds: what the parts bear.
+        bounds: of the parts.
 
     Raises:
         CannotListenError: the certificate cannot be used.

@@ -44,12 +44,12 @@ _logger = logging.getLogger("gateway")
 
 @dataclass(frozen=True, slots=True)
 class ClientBounds:
-    """What the gateway bears of its clients, beside the limits of the operator.
+    """The bounds on clients that the code keeps.
 
     Attributes:
         room_after_seconds: from here on a handshake may be cut to make room. A fixed time, and
-            short: were it a share of what a handshake may take, seconds, somebody who fills all
-            slots once in that time would keep them.
+            short: a share of the seconds of a handshake would let a client keep all slots that it
+            fills once in that time.
         closing: how long clients have to take the last bytes.
     """
 
@@ -74,7 +74,7 @@ class Gateway:
         public_address: where other networks reach this machine, if that is known.
         record: is called with the record of each connection that has shown credentials.
         exits: the ways out through devices, if they may attach; closed with the gateway.
-        bounds: what it bears of clients.
+        bounds: on clients.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ class Services:
         self._acceptor: Acceptor[socket.socket] | None = None
 
     def spawn_tasks(self, tasks: Tasks) -> None:
-        """Start the sweeps, and what writes and sends."""
+        """Start the sweeps, the writers and the senders."""
         market, times = self.market, self._times
         tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)

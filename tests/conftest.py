@@ -141,7 +141,7 @@ async def market(store: Store, clock: Clock) -> AsyncIterator[Market]:
 
 @pytest.fixture
 def bounds() -> Bounds:
-    """What a daemon bears; a test that needs others is parametrized with them (`bounded`)."""
+    """The bounds of a daemon; `bounded` gives a test others."""
     return USUAL
 
 

@@ -39,7 +39,7 @@ ADDRESSES_MAX = 32  # of one name: many times what a dial tries
 # The first try; the second takes twice as long: both end within LOOKUP_SECONDS.
 TRY_SECONDS = 1.0
 TRIES = 2
-FORGET_SECONDS = 5.0  # after a question: what the library keeps of the answer
+FORGET_SECONDS = 5.0  # after a question, the library forgets its answers
 COMPLAINT_PAUSE_SECONDS = 60.0  # between log lines: name servers that are away fail every look-up
 
 # No search domains of this machine, nor anybody's HOSTALIASES: a client of the proxy says the

@@ -10,8 +10,8 @@ import time
 from collections import deque
 from typing import Final, Protocol, final
 
-# Bulk costs half or less at 16 and 64 streams when it is served so long, and everything else waits
-# no longer than this behind it.
+# Bulk costs half or less at 16 and 64 streams when it is served for this time, and everything else
+# waits no longer than this behind it.
 SLICE_SECONDS: Final = 0.002
 
 
@@ -52,7 +52,7 @@ class Turns:
             self._loop.call_soon(self._slice)
 
     def _slice(self) -> None:
-        """Give turns for a while; whatever one of them raises, the others still get theirs."""
+        """Give turns for a while; an error in one of them costs the others nothing."""
         waiting = self._waiting
         until = time.monotonic() + self._slice_seconds
         try:

@@ -38,11 +38,11 @@ class ClusterTimes:
     """When a node reports on sessions and lets go of them.
 
     Attributes:
-        flush_seconds: between two reports; what a crash may cost (`writer`).
+        flush_seconds: between two reports; a crash may cost the traffic of this time (`writer`).
         idle_seconds: a client that comes back within this time finds its bytes still here.
-        cut_seconds: for so long a session is refused that ends elsewhere. By then the node that
+        cut_seconds: a session that ends elsewhere is refused for this time. By then the node that
             ends it has settled it, or could not: a client that was let in again before that would
-            be billed for what it gets after the end.
+            be billed for bytes after the end.
     """
 
     flush_seconds: float = FLUSH_SECONDS

@@ -36,11 +36,11 @@ _logger = logging.getLogger("meter")
 
 @dataclass(frozen=True, slots=True)
 class MeterBounds:
-    """What the parts of a meter bear.
+    """The bounds of the parts of a meter.
 
     Attributes:
         memory: of sessions that are over.
-        tallies: of what became of connections.
+        tallies: of counts of connections.
         unknown: of credentials and addresses that open nothing.
         cluster: when a node among others reports and lets go.
     """
@@ -71,7 +71,7 @@ def solo_meter(
         connections_per_session: how many may be open at once.
         bytes_per_second: how fast a session may go; 0 for as fast as it can.
         forgotten: called with each session that is not known here any more.
-        bounds: what its parts bear.
+        bounds: of its parts.
     """
     sessions, tallies = Sessions(forgotten, bounds.memory), Tallies(bounds.tallies)
     wake = asyncio.Event()

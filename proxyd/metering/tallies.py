@@ -19,7 +19,7 @@ class TallyBounds:
     Attributes:
         sessions_max: with counts that are not written down. There are as many as were used within
             half a second; while the store is away more come, and those beyond this are not counted.
-        reported_max_sessions: those of one report: it is one transaction, which locks its sessions.
+        reported_max_sessions: in one report: it is one transaction, which locks its sessions.
     """
 
     sessions_max: int = 10_000

@@ -41,10 +41,10 @@ class SendingBounds:
     Attributes:
         attempts_max: all of this process; one user may have no more of them than are left for the
             others.
-        look_max_seconds: one look goes on so long, while attempts end that others wait for. After
-            it the daemon asks again whether it is the one that sends.
-        room_seconds: how long to wait for one to end: what is due meanwhile at another endpoint
-            waits for that, too.
+        look_max_seconds: one look goes on for this time, while attempts end that others wait for.
+            After it the daemon checks again whether it is the one that sends.
+        room_seconds: how long to wait for one to end: deliveries to other endpoints wait
+            meanwhile.
         grace_seconds: for attempts that are under way when the daemon stops.
         attempt_seconds: for one of them, from the look-up of its host to the end of the answer.
     """

@@ -27,14 +27,14 @@ _NAME_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class ShortPath:
-    """Which path is short, and what the kernel may queue on it.
+    """The longest short path, and the buffers of the kernel on it.
 
     Attributes:
         microseconds: the longest round trip: within a machine, a rack or a switched network; at
             1 GB/s such a path holds 300 KB.
         send_bytes: more than a wide pipe, so that one splice empties it while the last is still
             being sent, and little enough to stay near the cache.
-        receive_bytes: more than one splice moves, and little enough to stay near the cache, too.
+        receive_bytes: more than one splice moves, and little enough to stay near the cache.
     """
 
     microseconds: int = 300
@@ -51,7 +51,7 @@ def fit_to_path(sock: socket.SocketType, *, was_short: bool, short_path: ShortPa
     Args:
         sock: a connected socket.
         was_short: what this function returned for it before; False at first.
-        short_path: which path is short, and what is queued on it.
+        short_path: the longest short path, and its buffers.
     """
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)

@@ -1,4 +1,4 @@
-"""The bounds of the code: small values that nobody changes, and `build` hands each to its part."""
+"""The bounds of the code: small, frozen values, and `build` hands each to its part."""
 
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields, is_dataclass

@@ -48,10 +48,10 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class ArrivalTimes:
-    """How long a connection has to say what it is.
+    """The time that a connection has for its first message.
 
     Attributes:
-        seconds: for 33 bytes that are sent at once.
+        seconds: for 33 bytes that come in one piece.
         room_after_seconds: a flood that keeps all slots is answered by closing the oldest; one this
             old is not slow.
     """
@@ -77,7 +77,7 @@ class Arrivals:
         controls: take over what speaks TLS.
         arriving: counts arrivals by their networks; `controls` also count there.
         work: runs handshakes.
-        times: how long each has to say what it is.
+        times: that each has for its first message.
     """
 
     def __init__(

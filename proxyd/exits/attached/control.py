@@ -240,11 +240,11 @@ class Holder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControlBounds:
-    """What is borne of the agent of an exit.
+    """The bounds on the agent of an exit.
 
     Attributes:
         hello_seconds: to say hello, and to be taken: many round trips, and a busy store.
-        waiting_max_bytes: what waits for an exit that does not read: hundreds of orders, which it
+        waiting_max_bytes: of frames for an exit that does not read: hundreds of orders, which it
             will never obey in time.
     """
 
@@ -262,7 +262,7 @@ class ControlServices:
     `counters` count refusals. `spawn` runs a task that is ended with the listener. `admit`
     takes over a work connection under TLS, with the bytes behind its preface. `tunnel` takes a
     worker in, or refuses it. `welcome` takes the connection of another node over, with its first
-    bytes, or returns False for another client. `bounds` say what is borne of an agent.
+    bytes, or returns False for another client. `bounds` are those on an agent.
     """
 
     loop: asyncio.AbstractEventLoop

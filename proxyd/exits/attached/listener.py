@@ -50,11 +50,11 @@ EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a
 
 @dataclass(frozen=True, slots=True)
 class PortBounds:
-    """What the exits' port bears of devices.
+    """The bounds on devices at the exits' port.
 
     Attributes:
-        arrivals: how long a connection has to say what it is.
-        control: what is borne of an agent.
+        arrivals: the time for the first message of a connection.
+        control: the bounds on an agent.
         tls_end_seconds: for the end of a connection under TLS.
         nodes_seconds: how long a change among the nodes waits for others.
     """
@@ -127,7 +127,7 @@ class ExitListener:
         loaner: lends exits to other nodes, and borrows theirs.
         watch: checks whether exits are honest; None if all count as honest.
         workers: the devices that are attached as workers; None where there are none.
-        bounds: what is borne of devices.
+        bounds: on devices.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ class DirectoryBounds:
 
     Attributes:
         searched_max: 0.1 ms: the most that one connection may cost the others. A search begins
-            anywhere: who wants what is rarer than that finds it at another try.
+            anywhere, so another try may find an exit that is rarer than that.
         labels_per_session: of one session, here and in the store.
         labels_total: of all sessions.
         labels_per_sweep: that are looked at in one turn of the loop; a millisecond.

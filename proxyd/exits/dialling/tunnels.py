@@ -87,9 +87,9 @@ class TunnelBounds:
     """How many streams a device has, and how often tokens are looked at.
 
     Attributes:
-        streams_per_device: open and on their way: what its agent holds at most is less.
-        recheck_seconds: between looks at whether tokens were revoked elsewhere; of those that were
-            revoked here it is notified.
+        streams_per_device: open and on their way; its agent holds fewer.
+        recheck_seconds: between looks for tokens that another node has revoked. A token that this
+            node has revoked comes as a call.
     """
 
     streams_per_device: int = 512

@@ -42,8 +42,8 @@ class BorrowingBounds:
     """How many exits are borrowed, and how long one that is not used.
 
     Attributes:
-        idle_seconds: nobody has left through it for so long: a loan costs heartbeats, and the next
-            one a round trip.
+        idle_seconds: without a connection through the exit: a loan costs heartbeats, and the next
+            loan a round trip.
         loans_max: 10 KB each: more exits than one node's buyers use in five minutes.
     """
 
@@ -334,7 +334,7 @@ class Borrowing:
                 return number
 
     def _has_room(self) -> bool:
-        """Say whether one more may be borrowed; one that nobody uses is given back for it."""
+        """Say whether one more may be borrowed; an unused one is given back for it."""
         if len(self._by_device) < self._bounds.loans_max:
             return True
         for loan in tuple(islice(self._by_device.values(), EVICTED_AMONG)):

@@ -54,8 +54,8 @@ class LinkTimes:
     Attributes:
         beat_seconds: between two heartbeats. A node that is gone without a word is noticed after
             three of them and the next look: 6 s.
-        turn_seconds: for what has come over a link, in one turn of the loop: clients and the API
-            wait meanwhile. A new link brings all exits of a node, which are filed for seconds.
+        turn_seconds: for the frames of a link, in one turn of the loop: clients and the API wait
+            meanwhile. A new link brings all exits of a node, and filing them takes seconds.
     """
 
     beat_seconds: float = 1.5
@@ -247,7 +247,7 @@ class Link(asyncio.Protocol):
     # --- inside --------------------------------------------------------------------------------
 
     def _act_on(self, frames: Iterator[Frame]) -> None:
-        """Act on what has come, as long as a turn may take; the rest is for the next ones."""
+        """Act on frames that have come, within the time of a turn; the next turns take the rest."""
         self.heard_at = self._loop.time()
         until = (
             monotonic() + self._times.turn_seconds

@@ -63,11 +63,11 @@ _logger = logging.getLogger("exits")
 
 @dataclass(frozen=True, slots=True)
 class MeshBounds:
-    """What is borne of the other nodes.
+    """The bounds on the other nodes.
 
     Attributes:
         link_seconds: to connect, shake hands and be accepted: some round trips.
-        exits_per_node_max: twice of what the directory is measured with.
+        exits_per_node_max: twice the number that the directory is measured with.
         entries_per_turn: that are announced or taken out in one turn of the loop: of 100,000 each
             takes 250 us.
         shared_max: different places, limits and lists of features that are kept once for all exits:
@@ -109,7 +109,7 @@ class Mesh:
         directory: is told of their exits.
         milliseconds: the wall clock, in UTC.
         hub: notified of what other nodes say.
-        bounds: what is borne of them.
+        bounds: on them.
     """
 
     def __init__(
@@ -443,7 +443,7 @@ class Mesh:
             self.hub.nodes_changed()
 
     async def _announce(self, link: Link) -> None:
-        """Announce all exits that are attached here; what changes meanwhile is told at once."""
+        """Announce all exits that are attached here; changes meanwhile are announced at once."""
         device_ids, most = [*self._local], self._bounds.entries_per_turn
         for begin in range(0, len(device_ids), most):
             some = device_ids[begin : begin + most]

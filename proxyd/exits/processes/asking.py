@@ -73,9 +73,9 @@ class AskingTimes:
     """How often the process with the exits is spoken to.
 
     Attributes:
-        reconnect_seconds: between two lines: nobody spins when a process cannot live.
-        tell_seconds: between two reports of what relays have carried: a third of a usual heartbeat,
-            at each of which it is compared what an exit has carried in a day.
+        reconnect_seconds: between two lines, so that no process spins while the other one is away.
+        tell_seconds: between two reports of the bytes of relays: a third of a usual heartbeat. At
+            each heartbeat the bytes of an exit are compared with its limit of the day.
     """
 
     reconnect_seconds: float = 0.2

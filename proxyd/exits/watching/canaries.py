@@ -103,7 +103,8 @@ class CanaryBounds:
         again_seconds: after a round that proved nothing; doubled each time.
         fetch_seconds: for a page of a few KB, over the slowest line that is worth its name.
         alive_seconds: to answer a ping: several round trips.
-        twice_seconds: between the two fetches of a page from here: what has the time in it differs.
+        twice_seconds: between the two fetches of a page from here: a page with the time in it
+            differs.
         write_again_seconds: between two attempts to write a verdict down.
     """
 
@@ -296,7 +297,7 @@ class Canaries:
         """
         assert self._origins is not None  # noqa: S101 - nothing is scheduled without it
         now = self._loop.time
-        if not (attached.is_open and attached.has_place):  # nothing can be asked of it
+        if not (attached.is_open and attached.has_place):  # it takes no order now
             self._schedule(attached, now() + self._bounds.again_seconds, failures, look)
             return
         is_seen = False
@@ -314,7 +315,7 @@ class Canaries:
 
     async def _look(self, attached: Attached, failures: int) -> None:
         """Run a round, and draw the conclusion."""
-        if not (attached.is_open and attached.has_place):  # nothing can be asked of it
+        if not (attached.is_open and attached.has_place):  # it takes no order now
             self._schedule(attached, self._loop.time() + self._bounds.again_seconds, failures)
             return
         try:

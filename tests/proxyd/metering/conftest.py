@@ -11,7 +11,7 @@ from proxyd.metering.meter import USUAL, Meter, MeterBounds, solo_meter
 
 @pytest.fixture
 def bounds() -> MeterBounds:
-    """What the meter and the node bear; a test that needs others is parametrized with them."""
+    """The bounds of the meter and the node; a test may be parametrized with others."""
     return USUAL
 
 

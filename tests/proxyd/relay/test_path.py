@@ -10,7 +10,7 @@ import pytest
 from proxyd.relay.path import ShortPath, fit_to_path
 
 SO_BUF_LOCK = 72
-A_MINUTE = 60_000_000  # microseconds: a round trip that takes longer is none of this machine's
+A_MINUTE = 60_000_000  # microseconds: longer than any round trip within this machine
 SEND_LOCK, RECEIVE_LOCK = 1, 2
 
 

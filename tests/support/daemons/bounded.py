@@ -1,4 +1,4 @@
-"""Daemons of fixtures that bear other times and numbers than usual."""
+"""Daemons of fixtures with other bounds than usual."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from proxyd.services import CheckTimes
 
 
 def bounded(bounds: Bounds) -> pytest.MarkDecorator:
-    """Have the daemon of the `service` fixture, or a port, bear these."""
+    """Give the daemon of the `service` fixture, or a port, these bounds."""
     return pytest.mark.parametrize("bounds", [bounds], ids=["bounded"])
 
 

@@ -89,14 +89,14 @@ _logger = logging.getLogger("exit")
 
 @dataclass(frozen=True)
 class AgentBounds:
-    """How long an agent waits, and what it carries.
+    """The waits of an agent, and the bounds on its connections.
 
     Attributes:
-        grace_seconds: for what is under way when the battery runs low, or the hour is over.
+        grace_seconds: for connections under way when the battery runs low, or the hour is over.
         drain_grace_seconds: for a daemon that stops, beside the time that it has said.
         watch_seconds: between two looks at the device and its owner's wishes.
         retries: between attempts to attach.
-        carrying: what is carried at once, and for how long.
+        carrying: the bounds on connections.
     """
 
     grace_seconds: float = 10.0
@@ -126,7 +126,7 @@ class Agent:
         now: the device's own time.
         read_power: returns why the device should rest, in words; may block.
         relays: makes what carries connections here.
-        bounds: how long it waits, and what it carries.
+        bounds: its waits, and the bounds on its connections.
     """
 
     def __init__(

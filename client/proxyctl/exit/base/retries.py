@@ -22,8 +22,8 @@ class RetryTimes:
     Attributes:
         least_seconds: after the first attempt in vain.
         most_seconds: it is doubled with each further one, up to this.
-        move_most_seconds: the exits that lose a node come to the next one over so long: thousands
-            are no single blow, and buyers hardly notice.
+        move_most_seconds: the exits that lose a node come to the next one within this time. So
+            thousands do not come in one moment, and buyers hardly notice.
     """
 
     least_seconds: float = 1.0
@@ -85,5 +85,5 @@ class Retries:
         return random.uniform(least, most)  # noqa: S311 - no secret
 
     def short_delay(self) -> float:
-        """Return for how many seconds to wait before another node is tried at once."""
+        """Return the seconds to wait before the exit tries another node."""
         return random.uniform(0, self._times.move_most_seconds)  # noqa: S311 - no secret

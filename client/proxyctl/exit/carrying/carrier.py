@@ -81,14 +81,14 @@ _NO_LIMITS: Final = Limits(0, 0, 0, ())
 
 @dataclass(frozen=True)
 class CarryingBounds:
-    """What an exit carries at once, and for how long.
+    """The bounds on the connections of an exit.
 
     Attributes:
-        idle_seconds: nobody needs a connection that has been silent for so long. The daemon's own
-            bound is 300 s by default, and an operator may raise it; so this one only frees what the
-            daemon has forgotten.
-        associations_max: a buyer's datagrams take two sockets, and memory for what waits: together
-            a few megabytes.
+        idle_seconds: a relay without bytes for this time is reset. The daemon's own bound is 300 s
+            by default, and an operator may raise it; so this one only frees relays that the daemon
+            has forgotten.
+        associations_max: the datagrams of a buyer take two sockets and memory, together a few
+            megabytes.
         borrowers_max: daemons that one exit is lent to at once: more than a service has.
         borrower_seconds: how long a connection to one of them may take.
         parked_max: work connections that are open and wait.
@@ -117,7 +117,7 @@ class Carrier:
         counted: called after bytes were counted, when a limit of bytes is reached.
         relays: how connections are carried here.
         loop: the event loop.
-        bounds: what is carried at once, and for how long.
+        bounds: on its connections.
     """
 
     def __init__(

@@ -53,8 +53,8 @@ class DatagramTimes:
 
     Attributes:
         idle_seconds: the daemon's own bound is 300 s by default, and comes first.
-        failed_name_seconds: a name without an address is looked up again after it: what failed may
-            have passed.
+        failed_name_seconds: a name without an address is looked up again after it, because the
+            failure may have passed.
     """
 
     idle_seconds: float = 330.0

@@ -51,7 +51,7 @@ class Room:
         self._waiting: dict[Pool, None] = {}  # those that would open more, the first come first
 
     def take(self, pool: Pool) -> bool:
-        """Take a place for one; where there is none, the pool is called when there is one again."""
+        """Take a place for one; a pool that gets none is called when a place is free."""
         if self._taken >= self.most:
             self._waiting[pool] = None
             return False
@@ -124,7 +124,7 @@ class Pool:
         self.fill()
 
     def park(self, connections: int) -> None:
-        """Have so many wait from now on."""
+        """Have this number of connections wait from now on."""
         self._wanted = min(connections, self._room.most)
         for number in tuple(self._parked)[: max(0, len(self) - self._wanted - SURPLUS_MAX)]:
             self._unpark(number).close()

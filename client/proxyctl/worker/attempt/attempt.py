@@ -76,7 +76,7 @@ class AttemptTimes:
             that it printed.
         look_seconds: between two looks at what the bell may not have told.
         end_seconds: for a supervisor to say that its job has ended, once that was killed.
-        journal_seconds: until something is written again for which the disk had no room.
+        journal_seconds: between two attempts to write to a full disk.
     """
 
     log_seconds: float = 30.0
@@ -159,7 +159,7 @@ class _Sending:
         self.log.close()
 
 
-class Attempt:  # more than 12 fields: what goes on beside it, and the table of its steps
+class Attempt:  # more than 12 fields: its threads, and the table of its steps
     """One attempt.
 
     Args:

@@ -151,7 +151,7 @@ class JobFolder:
         return descriptor
 
     def collect(self, outputs: Sequence[Output], names_max: int = NAMES_MAX) -> Collection:
-        """Find what a job has left of its outputs; raises nothing for what the job did.
+        """Find the outputs that a job has left; no act of the job raises an error.
 
         Args:
             outputs: that it has declared.

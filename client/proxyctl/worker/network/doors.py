@@ -18,7 +18,7 @@ from proxyctl.worker.base.retries import Retries
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-DOORS_MAX: Final = 16  # at once; a service has as many daemons, and one that lies has no more
+DOORS_MAX: Final = 16  # at once: the most daemons of a service; a service that lies gets no more
 LOOK_SECONDS: Final = 30.0
 REFUSED_SECONDS: Final = 300.0
 _NO_NUMBER: Final = 65_535
@@ -63,7 +63,7 @@ class Doors:
             come again; raises AttachError.
         say: shows the owner a line, once.
         look_seconds: until a daemon that is new is known.
-        refused_seconds: until a service that has no port for this device is asked again.
+        refused_seconds: until the next request to a service that has no port for this device.
     """
 
     def __init__(

@@ -85,12 +85,12 @@ class TunnelBounds:
     """How many streams into jobs there are, and for how long.
 
     Attributes:
-        streams_per_attempt: at once; each has two descriptors, of which most systems give a program
-            1,024, and two buffers.
+        streams_per_attempt: at once; each has two buffers and two descriptors. Most systems give a
+            program 1,024 descriptors.
         streams_max: of all attempts together.
         idle_seconds: without a byte either way.
         tend_seconds: between looks at streams that are idle, or broke without a word.
-        refused_seconds: until a service that has no port for this device is asked again.
+        refused_seconds: until the next request to a service that has no port for this device.
     """
 
     streams_per_attempt: int = 256

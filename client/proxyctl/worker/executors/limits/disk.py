@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EVERY_SECONDS: Final = 1.0
 # Adding up takes a tenth of the time at most, however many files there are.
 SHARE: Final = 0.1
-# What a job cannot have on a disk that is nearly full, so that the machine goes on working.
+# The part of a disk that no job can have, so that the machine goes on working.
 RESERVE_BYTES: Final = 512 << 20
 DEPTH_MAX: Final = 100
 _BLOCK_BYTES: Final = 512  # st_blocks, whatever the file system has
@@ -33,7 +33,7 @@ _DELETED: Final = b" (deleted)"  # behind the path of a mapping, proc(5)
 
 @dataclass(frozen=True)
 class SumBounds:
-    """How much is added up.
+    """The bounds on the sums of files, descriptors and mappings.
 
     Attributes:
         depth_max: folders within folders; each is open while those below it are added up.
@@ -98,7 +98,7 @@ class DiskWatch:
         max_bytes: it may hold.
         reserve_bytes: that must stay free where the folder is.
         processes: returns those of the job; what they have removed and not closed takes room, too.
-        bounds: how much is added up.
+        bounds: on the sums.
     """
 
     def __init__(

@@ -821,7 +821,7 @@ begin = Checkpoints.__init__
 
 
 def _often(self: Any, attempt_id: str, every_s: float, send: Any, note: Any, _: int) -> None:
-    """Begin as `Checkpoints` does, with a small part of the pause, whatever the line can send."""
+    """Begin as `Checkpoints` does, with a small part of the pause, over a fast line."""
     begin(self, attempt_id, every_s / 200, send, note, 1 << 40)
 
 

@@ -144,7 +144,7 @@ def bounds() -> TunnelBounds:
 
 
 def bounded(**bounds: Any) -> pytest.MarkDecorator:
-    """Have the device's tunnel bear these (`TunnelBounds`)."""
+    """Give the device's tunnel these bounds (`TunnelBounds`)."""
     return pytest.mark.parametrize("bounds", [TunnelBounds(**bounds)], ids=["bounded"])
 
 

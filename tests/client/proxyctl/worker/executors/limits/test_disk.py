@@ -23,7 +23,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def look(work: Path, max_bytes: int = 1 << 20, bounds: SumBounds = USUAL) -> str:
-    """Look once, whatever is free on this disk."""
+    """Look once, without a reserve on this disk."""
     return DiskWatch(work, max_bytes, reserve_bytes=0, bounds=bounds).look()
 
 
@@ -157,7 +157,7 @@ def test_links_are_not_followed(work: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_deep_or_many_is_too_much(work: Path) -> None:
-    """Folders within folders and mere names have bounds, too."""
+    """Folders within folders and mere names have bounds."""
     few = SumBounds(depth_max=5, entries_max=50)
     (work / "1/2/3/4").mkdir(parents=True)
     assert look(work, bounds=few) == ""
