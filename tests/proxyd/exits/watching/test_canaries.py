@@ -281,7 +281,7 @@ async def test_an_answer_that_comes_late_is_no_lie(
         if not is_secure:
             device.take(dial.number).close()
 
-    # This device opens nothing under TLS until its `park_securely` below: a canary would wait in vain.
+    # This device opens nothing under TLS before `park_securely`: a canary would wait in vain.
     async with looking(tmp_path, pages, secure_share=0.0) as service:
         made = await consented(service)
         if is_secure:
