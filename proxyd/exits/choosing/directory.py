@@ -1050,10 +1050,15 @@ class Directory(Generic[Exit]):
     def _on_ring(self, wish: _Wish[Exit], ring: int) -> _Member[Exit] | None:
         """Return the exit at a hash: always the same one, as long as the same ones are there."""
         around = merge(*[bucket.around(ring) for bucket in self._buckets_of(wish)])
-        searched = self._bounds.searched_max
-        near = (member for _, _, member in islice(around, searched) if wish.takes(member))
+        near: list[_Member[Exit]] = []
+        # A loop, because the compiler makes a list of a generator expression: all would be judged.
+        for _, _, member in islice(around, self._bounds.searched_max):
+            if wish.takes(member):
+                near.append(member)
+                if len(near) == NEIGHBOURS:
+                    break
         return max(
-            islice(near, NEIGHBOURS),
+            near,
             key=lambda member: ((member.ring ^ ring) * _MIXING) & _HASH_MASK,
             default=None,
         )
