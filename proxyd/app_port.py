@@ -60,6 +60,7 @@ class AppPort:
         server: serves apps.
         sock: listens already, and is owned from here on.
         tls: speaks TLS on it; None for plain HTTP.
+        sweep_seconds: between two sweeps of its streams.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class AppPort:
         server: AppServer,
         sock: socket.socket,
         tls: ssl.SSLContext | None,
+        sweep_seconds: float = SWEEP_SECONDS,
     ) -> None:
+        self._sweep_seconds = sweep_seconds
         self.server = server
         self._sock = sock
         self._tls = tls
@@ -80,7 +83,7 @@ class AppPort:
     async def _sweep(self) -> None:
         """Sweep again and again: on each daemon, because its streams are its own."""
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(self._sweep_seconds)
             try:
                 await self.server.sweep()
             except StoreError as error:

@@ -20,6 +20,7 @@ from market.base.bus import BETWEEN_DAEMONS, BETWEEN_PROCESSES, Bus, Topic
 from market.base.ids import Identifiers
 from market.events.context import Context
 from proxyd import __version__, slices
+from proxyd.bounds import USUAL, Bounds
 from proxyd.build_exits import exit_port, geography_of, way_out
 from proxyd.build_services import app_port_of, services_of, trade_of
 from proxyd.compiled import finder
@@ -37,7 +38,7 @@ from proxyd.listeners import Listeners
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.lease_slices import Fence
-from proxyd.metering.meter import Meter, cluster_meter, solo_meter
+from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.metrics import Metrics, Sources
@@ -90,7 +91,10 @@ async def import_for_tokens(tokens: Tokens) -> None:
 
 
 async def build(
-    settings: Settings, listeners: Listeners | None = None, role: Role | None = None
+    settings: Settings,
+    listeners: Listeners | None = None,
+    role: Role | None = None,
+    bounds: Bounds = USUAL,
 ) -> Daemon:
     """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
 
@@ -98,6 +102,7 @@ async def build(
         settings: what the operator wants.
         listeners: the sockets to serve on, which are owned from here on; bound here if None.
         role: which of several processes this is; None where there is one.
+        bounds: of its parts.
 
     Raises:
         CannotListenError, CannotOpenError, SigningKeyError, CannotRecordError, SettingsError: why,
@@ -123,7 +128,7 @@ async def build(
         if listeners.exits is not None:
             geography = await geography_of(settings)
         access_log = _access_log(settings, key, role)
-        daemon = _daemon(settings, listeners, store, key, access_log, role, geography)
+        daemon = _daemon(settings, listeners, store, key, access_log, role, geography, bounds)
         await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
     except BaseException:
         if access_log is not None:
@@ -144,6 +149,7 @@ def _daemon(
     access_log: AccessLog | None,
     role: Role | None,
     geography: "Geography | None",
+    bounds: Bounds,
 ) -> Daemon:
     """Return the daemon.
 
@@ -159,6 +165,7 @@ def _daemon(
         access_log: takes records of proxied connections, if they are wanted.
         role: of this process among several; None where there is one.
         geography: says where exits are; None where they cannot attach.
+        bounds: of its parts.
     """
     store = timed = TimedStore(store)
     link = store.link(settings.cluster.node_timeout_seconds)
@@ -166,9 +173,15 @@ def _daemon(
     context = Context(store, Identifiers(clock.milliseconds), clock.seconds, bus)
     leases = Leases(context.set_aside())
     has_services = role is None or role.has_services
-    directory = Directory[AnyExit]()
+    directory = Directory[AnyExit](bounds=bounds.exits.directory)
     meter, node = _metering(
-        settings, context, leases, link, directory.forget, may_sweep=has_services
+        settings,
+        context,
+        leases,
+        link,
+        directory.forget,
+        bounds.metering,
+        may_sweep=has_services,
     )
     egress, own_addresses = settings.egress, OwnAddresses()
     resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
@@ -180,9 +193,18 @@ def _daemon(
         cluster = None
         if node is not None and not is_sqlite(settings.storage.url):
             cluster = _cluster(settings, store, leases, key)
-        way = way_out(settings, listeners, directory, reactor, resolver, own_addresses, cluster)
+        way = way_out(
+            settings,
+            listeners,
+            directory,
+            reactor,
+            resolver,
+            own_addresses,
+            cluster,
+            bounds.exits,
+        )
     elif role is not None and role.exits_address:
-        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds)
+        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds, bounds.exits.asking)
     gateway = Gateway(
         reactor,
         meter,
@@ -193,6 +215,7 @@ def _daemon(
         slices.public_address(settings),
         access_log.put if access_log is not None else None,
         ways if way is None else way.exits,
+        bounds.clients,
     )
     trade = trade_of(settings, listeners, key, context, leases, meter) if has_services else None
     if trade is not None and node is not None:
@@ -200,7 +223,7 @@ def _daemon(
     port = app_port = services = None
     if trade is not None and way is not None and geography is not None:
         desk = None if role is None else role.exits_desk
-        port = exit_port(settings, listeners, way, trade.market, geography, desk)
+        port = exit_port(settings, listeners, way, trade.market, geography, desk, bounds.exits)
     if trade is not None:
         tunnels = None if port is None else port.tunnels
         app_port = app_port_of(settings, listeners, trade.market, tunnels)
@@ -220,7 +243,14 @@ def _daemon(
     if trade is not None:
         readiness = Readiness(gateway, store, node)
         services = services_of(
-            settings, key, trade, app_port, metrics, readiness, (resolver, policy)
+            settings,
+            key,
+            trade,
+            app_port,
+            metrics,
+            readiness,
+            (resolver, policy),
+            bounds.checks,
         )
     return Daemon(
         settings,
@@ -259,6 +289,7 @@ def _metering(
     leases: Leases,
     link: Link | None,
     forgotten: Callable[[str], None],
+    bounds: MeterBounds,
     *,
     may_sweep: bool,
 ) -> tuple[Meter, Node | None]:
@@ -270,6 +301,7 @@ def _metering(
         leases: grant bytes, and take the counts.
         link: the connection to the other processes; None where there can be none.
         forgotten: called with each session that is not known here any more.
+        bounds: of the parts of the meter.
         may_sweep: whether this process has what only one on a database should do.
     """
     limits = settings.limits
@@ -280,6 +312,7 @@ def _metering(
             connections_per_session=limits.connections_per_session,
             bytes_per_second=limits.session_bytes_per_second,
             forgotten=forgotten,
+            bounds=bounds,
         )
         return meter, None
     fence = Fence(clock.boottime)
@@ -290,6 +323,7 @@ def _metering(
         connections_per_session=limits.connections_per_session,
         bytes_per_second=limits.session_bytes_per_second,
         forgotten=forgotten,
+        bounds=bounds,
     )
     node = Node(
         link,

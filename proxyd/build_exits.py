@@ -14,6 +14,7 @@ from config.settings import Settings
 from market.exits.consents import Door
 from market.market import Market
 from proxyd import slices
+from proxyd.bounds import ExitBounds
 from proxyd.counters import ExitCounters
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import Resolver
@@ -86,6 +87,7 @@ def way_out(
     resolver: Resolver,
     is_here: OwnAddresses,
     cluster: Cluster | None,
+    bounds: ExitBounds,
 ) -> WayOut:
     """Return the dials through exits.
 
@@ -97,6 +99,7 @@ def way_out(
         resolver: looks names up.
         is_here: says which addresses are this machine's.
         cluster: this node among the others; None where there can be none.
+        bounds: of the parts.
     """
     own_ports = _own_ports(settings, listeners, is_here, resolver)
     policy = slices.policy(settings, is_closed=own_ports.has)
@@ -105,7 +108,8 @@ def way_out(
     nodes = None
     if cluster is not None:
         host, port = _reached_at(settings, listeners)
-        mesh = Mesh(reactor.loop, cluster, directory, clock.milliseconds, hub := NodeHub())
+        hub = NodeHub()
+        mesh = Mesh(reactor.loop, cluster, directory, clock.milliseconds, hub, bounds.mesh)
         borrowing = Borrowing(
             reactor,
             budget,
@@ -113,8 +117,9 @@ def way_out(
             lambda: (host, port),
             hub.keep_detached,
             limits.heartbeat_seconds,
+            bounds.borrowing,
         )
-        loans = Loans(borrowing, Lending(mesh))
+        loans = Loans(borrowing, Lending(mesh, bounds.lending))
         labels = Labels(
             reactor.loop,
             cluster.store,
@@ -122,6 +127,7 @@ def way_out(
             is_alone=lambda: mesh.is_alone,
             tell_moved=mesh.tell_moved,
             seconds=clock.seconds,
+            bounds=bounds.labels,
         )
         hub.join_lender(loans)
         hub.join_labels(labels)
@@ -136,6 +142,7 @@ def way_out(
         encrypts_all=settings.exits.encrypt == "all",
         borrower=None if nodes is None else nodes.loans,
         labels=None if nodes is None else nodes.labels,
+        times=bounds.dials,
     )
     return WayOut(exits, directory, own_ports, budget, nodes)
 
@@ -147,6 +154,7 @@ def exit_port(
     market: Market,
     geography: "Geography",
     desk: socket.socket | None,
+    bounds: ExitBounds,
 ) -> ExitPort:
     """Return the port where devices attach, known to the marketplace.
 
@@ -157,6 +165,7 @@ def exit_port(
         market: decides who may attach.
         geography: says where exits are.
         desk: listens for other processes of this machine; None where there are none.
+        bounds: of the parts.
 
     Raises:
         CannotListenError: the certificate cannot be used.
@@ -170,14 +179,18 @@ def exit_port(
     door = Door(*_reached_at(settings, listeners), known_by)
     limits = slices.exit_limits(settings, raise_descriptors())
     base = _base(way, market, geography, limits)
-    canaries = _canaries(settings, way.exits, base, market, door)
+    canaries = _canaries(settings, way.exits, base, market, door, bounds)
     # Workers' streams go another way than exits' connections, and share the port alone.
     tunnels = DeviceTunnels(
-        way.exits.reactor, market.devices, limits.streams, limits.heartbeat_seconds
+        way.exits.reactor,
+        market.devices,
+        limits.streams,
+        limits.heartbeat_seconds,
+        bounds.tunnels,
     )
     nodes, context = way.nodes, exits_context(cert, key)
     loans = NoLoans() if nodes is None else nodes.loans
-    listener = ExitListener(base, context, loans, canaries, tunnels)
+    listener = ExitListener(base, context, loans, canaries, tunnels, bounds.port)
     if nodes is not None:
         nodes.hub.join_port(listener)
     port = ExitPort(
@@ -223,7 +236,12 @@ def _base(way: WayOut, market: Market, geography: "Geography", limits: ExitLimit
 
 
 def _canaries(
-    settings: Settings, exits: Exits, base: ExitBase, market: Market, door: Door
+    settings: Settings,
+    exits: Exits,
+    base: ExitBase,
+    market: Market,
+    door: Door,
+    bounds: ExitBounds,
 ) -> Canaries:
     """Return the checks of exits."""
     # The house itself may dial its own port through exits: older agents make their calls so.
@@ -232,10 +250,11 @@ def _canaries(
     return Canaries(
         ways,
         [page_of(url) for url in settings.exits.canaries],
-        OriginCheck(ways, base.origins, lambda: (door.host, door.port)),
+        OriginCheck(ways, base.origins, lambda: (door.host, door.port), bounds.call_seconds),
         market.exit_canaries,
         base.verdicts,
         exits.counters,
+        bounds=bounds.canaries,
     )
 
 

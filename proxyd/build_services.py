@@ -40,7 +40,7 @@ from proxyd.ops.metrics import Metrics
 from proxyd.outbound.mailer import LogTransport, Mailer, Transport
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.readiness import Readiness
-from proxyd.services import TAKE_BACK_CHECK_SECONDS, Services
+from proxyd.services import TAKE_BACK_CHECK_SECONDS, CheckTimes, Services
 from storage.blobs.base import Blobs
 from storage.blobs.local import LocalBlobs
 from storage.blobs.s3 import Signer
@@ -111,6 +111,7 @@ def services_of(
     metrics: Metrics,
     readiness: Readiness,
     ways_of_webhooks: tuple[Resolver, Policy],
+    times: CheckTimes,
 ) -> Services:
     """Return the services of the marketplace: its API, its e-mails, its webhooks, its apps."""
     market = trade.market
@@ -127,6 +128,7 @@ def services_of(
         observed_time=trade.observed_time,
         webhooks=WebhookSender(market.webhooks, *ways_of_webhooks, agent=f"proxyd/{__version__}"),
         app_port=app_port,
+        times=times,
     )
 
 

@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
 
@@ -30,17 +31,33 @@ from proxyd.loop.fair_slots import FairSlots
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.meter import Meter
 from proxyd.metering.session import LiveSession
-from proxyd.relay.closing import Closer
+from proxyd.relay.closing import USUAL as CLOSING
+from proxyd.relay.closing import Closer, ClosingBounds
 from proxyd.relay.udp import DatagramEgress
 from proxyd.wire.events import Address, Request, ServerProtocol
 from proxyd.wire.wants import Wants
 
 IDLE_CHECKS_PER_LIMIT: Final = 10  # a connection is cut at most a tenth of the limit late
-# From here on a handshake may be cut to make room. A fixed time, and short: were it a share of what
-# a handshake may take, seconds, somebody who fills all places once in that time would keep them.
-ROOM_AFTER_SECONDS = 0.5
 
 _logger = logging.getLogger("gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBounds:
+    """The bounds on clients that the code keeps.
+
+    Attributes:
+        room_after_seconds: from here on a handshake may be cut to make room. A fixed time, and
+            short: a share of the seconds of a handshake would let a client keep all slots that it
+            fills once in that time.
+        closing: how long clients have to take the last bytes.
+    """
+
+    room_after_seconds: float = 0.5
+    closing: ClosingBounds = CLOSING
+
+
+USUAL: Final = ClientBounds()
 
 
 @final
@@ -57,6 +74,7 @@ class Gateway:
         public_address: where other networks reach this machine, if that is known.
         record: is called with the record of each connection that has shown credentials.
         exits: the ways out through devices, if they may attach; closed with the gateway.
+        bounds: on clients.
     """
 
     def __init__(
@@ -70,11 +88,13 @@ class Gateway:
         public_address: Address | None = None,
         record: Callable[[Access], None] | None = None,
         exits: Ways | None = None,
+        bounds: ClientBounds = USUAL,
     ) -> None:
         self.limits = limits
+        self._room_after_seconds = bounds.room_after_seconds
         self.counters = Counters()
         self._reactor = reactor
-        self.closer = Closer(reactor.loop, reactor.poller)
+        self.closer = Closer(reactor.loop, reactor.poller, bounds.closing)
         allows = RateLimit(limits.datagrams_per_second, self._reactor.loop.time).allows
         # Each client is in one of these two, from its first byte to its last.
         self._handshakes: Deadlines[Handshake] = Deadlines(reactor.loop, limits.handshake_seconds)
@@ -279,8 +299,8 @@ class Gateway:
         """
         shed = 0
         while shed < most and (
-            self.closer.expire_oldest(ROOM_AFTER_SECONDS)
-            or self._handshakes.expire_oldest(ROOM_AFTER_SECONDS)
+            self.closer.expire_oldest(self._room_after_seconds)
+            or self._handshakes.expire_oldest(self._room_after_seconds)
         ):
             shed += 1
         return shed

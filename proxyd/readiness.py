@@ -25,9 +25,17 @@ class Readiness:
         gateway: accepts the clients of the proxy.
         store: the database.
         presence: this process among others; None where it is alone.
+        seconds: how long the database has for an answer.
     """
 
-    def __init__(self, gateway: Gateway, store: Store, presence: Presence | None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: Store,
+        presence: Presence | None,
+        seconds: float = PROBE_SECONDS,
+    ) -> None:
+        self._seconds = seconds
         self._gateway = gateway
         self._store = store
         self._presence = presence
@@ -42,7 +50,7 @@ class Readiness:
 
     async def _probed(self) -> str:
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 await self._store.set_aside().read(probe)
         except TimeoutError:
             return "store: no answer in time"

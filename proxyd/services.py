@@ -7,7 +7,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from api.server import HttpServer
 from config.settings import Settings
@@ -26,19 +27,13 @@ from storage.engines.errors import StoreError
 if TYPE_CHECKING:
     from proxyd.outbound.chat_model import OpenAiModel
 
-EXPIRY_CHECK_SECONDS = 2.0  # a session outlives its time by no more than this
 WARN_CHECK_SECONDS = 60.0  # buyers are told a day before, and of 500 sessions at most each time
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
 SILENT_DEVICE_CHECK_SECONDS = 15.0  # owners are told of a device that is away two minutes
 JOB_EXPIRY_CHECK_SECONDS = 15.0
 REVIEW_CHECK_SECONDS = 30.0  # workers have waited for hours
-REFERRAL_CHECK_SECONDS = 10.0  # how long a bonus takes once an address is confirmed, at most
-# An owner's own decision bites at once; this is for those of other processes, and for places.
-EXIT_LOOK_SECONDS = 5.0
 # What happens to a replica here is looked at at once; this is for other daemons, and for deadlines.
 ROLLOUT_LOOK_SECONDS = 5.0
-EXIT_PAYOUT_CHECK_SECONDS = 60.0  # owners have waited for days, and an hour's owners fit in one
-EXIT_ADVANCE_CHECK_SECONDS = 60.0  # each hour's advance begins within a minute of the hour
 ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
 KEY_CHECK_SECONDS = 600.0  # owners are told a week before, and 500 of them at most each time
 APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
@@ -57,6 +52,29 @@ API_RECEIVE_BUFFER_BYTES = 128 * 1024  # the loop reads no more than this at onc
 _logger = logging.getLogger("daemon")
 
 
+@dataclass(frozen=True, slots=True)
+class CheckTimes:
+    """How often sessions, bonuses and exits are checked.
+
+    Attributes:
+        expiry_seconds: a session outlives its time by no more than this.
+        referral_seconds: how long a bonus takes once an address is confirmed, at most.
+        exit_look_seconds: an owner's own decision bites at once; this is for those of other
+            processes, and for places.
+        exit_payout_seconds: owners have waited for days, and an hour's owners fit in one.
+        exit_advance_seconds: each hour's advance begins within a minute of the hour.
+    """
+
+    expiry_seconds: float = 2.0
+    referral_seconds: float = 10.0
+    exit_look_seconds: float = 5.0
+    exit_payout_seconds: float = 60.0
+    exit_advance_seconds: float = 60.0
+
+
+USUAL: Final = CheckTimes()
+
+
 class Services:
     """The marketplace and its API, built but not started.
 
@@ -70,6 +88,7 @@ class Services:
         observed_time: for how long this daemon has been there to hear devices.
         webhooks: sends what users want to be told.
         app_port: where apps are reached; None where they are not.
+        times: how often sessions, bonuses and exits are checked.
     """
 
     def __init__(
@@ -84,7 +103,9 @@ class Services:
         observed_time: clock.ObservedTime,
         webhooks: WebhookSender,
         app_port: AppPort | None = None,
+        times: CheckTimes = USUAL,
     ) -> None:
+        self._times = times
         self.market = market
         self.http = http
         self._mailer = mailer
@@ -97,11 +118,11 @@ class Services:
         self._acceptor: Acceptor[socket.socket] | None = None
 
     def spawn_tasks(self, tasks: Tasks) -> None:
-        """Start the sweeps, and what writes and sends."""
-        market = self.market
+        """Start the sweeps, the writers and the senders."""
+        market, times = self.market, self._times
         tasks.spawn("heartbeats", market.devices.run(), is_writer=True)
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)
-        tasks.every(EXPIRY_CHECK_SECONDS, "expiry", market.bandwidth.expire, "expired sessions")
+        tasks.every(times.expiry_seconds, "expiry", market.bandwidth.expire, "expired sessions")
         tasks.every(
             WARN_CHECK_SECONDS, "sessions", market.bandwidth.warn, "sessions that are about to end"
         )
@@ -116,21 +137,21 @@ class Services:
             REVIEW_CHECK_SECONDS, "reviews", market.reviews.expire, "jobs that were not disputed"
         )
         tasks.every(
-            REFERRAL_CHECK_SECONDS, "pending bonuses", market.referrals.pay_due, "pending bonuses"
+            times.referral_seconds, "pending bonuses", market.referrals.pay_due, "pending bonuses"
         )
         tasks.every(
-            EXIT_PAYOUT_CHECK_SECONDS,
+            times.exit_payout_seconds,
             "payouts of exits",
             market.exit_payouts.pay_due,
             "earnings of exits",
         )
         tasks.every(
-            EXIT_ADVANCE_CHECK_SECONDS,
+            times.exit_advance_seconds,
             "advances of exits",
             market.exit_advances.advance_due,
             "earnings of sessions that go on",
         )
-        tasks.every(EXIT_LOOK_SECONDS, "exits", market.exits.look, "exits that were ended")
+        tasks.every(times.exit_look_seconds, "exits", market.exits.look, "exits that were ended")
         tasks.spawn("dispatch", market.dispatch.run())
         if market.samples is not None:
             tasks.spawn("samples", market.samples.run())

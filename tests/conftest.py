@@ -19,6 +19,7 @@ from support.market.market import Market
 from support.daemons.service import Service, running_in
 
 from market.money.audit import audit_ledger
+from proxyd.bounds import USUAL, Bounds
 from storage.engines.open import open_store
 from storage.engines.store import Store
 
@@ -140,8 +141,14 @@ async def market(store: Store, clock: Clock) -> AsyncIterator[Market]:
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+def bounds() -> Bounds:
+    """The bounds of a daemon; `bounded` gives a test others."""
+    return USUAL
+
+
+@pytest.fixture
+async def service(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Service]:
     """A running daemon on SQLite; its ledger must agree when the test is over."""
-    async with running_in(tmp_path) as running:
+    async with running_in(tmp_path, bounds=bounds) as running:
         yield running
         await running.assert_audit()

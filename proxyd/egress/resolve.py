@@ -36,9 +36,10 @@ LOOKUP_SECONDS = 5.0
 NAMES_MAX = 10_000  # some megabytes of them
 LOOKUPS_MAX = 2048  # c-ares keeps each in memory, and a name server answers only so many at once
 ADDRESSES_MAX = 32  # of one name: many times what a dial tries
-TRY_SECONDS = 1.0  # the first try, the second takes twice as long: both end within LOOKUP_SECONDS
+# The first try; the second takes twice as long: both end within LOOKUP_SECONDS.
+TRY_SECONDS = 1.0
 TRIES = 2
-FORGET_SECONDS = 5.0
+FORGET_SECONDS = 5.0  # after a question, the library forgets its answers
 COMPLAINT_PAUSE_SECONDS = 60.0  # between log lines: name servers that are away fail every look-up
 
 # No search domains of this machine, nor anybody's HOSTALIASES: a client of the proxy says the
@@ -103,6 +104,8 @@ class DnsResolver:
         names_max: how many names are remembered.
         lookups_max: how many names are asked for at once, half of them for one asker.
         now: a clock that never goes back, in seconds.
+        try_seconds: how long the first try of a question takes.
+        forget_seconds: how long the library may keep an answer.
     """
 
     def __init__(
@@ -113,7 +116,11 @@ class DnsResolver:
         names_max: int = NAMES_MAX,
         lookups_max: int = LOOKUPS_MAX,
         now: Callable[[], float] = time.monotonic,
+        try_seconds: float = TRY_SECONDS,
+        forget_seconds: float = FORGET_SECONDS,
     ) -> None:
+        self._try_seconds = try_seconds
+        self._forget_seconds = forget_seconds
         self._nameservers = nameservers
         self._lookup_seconds = lookup_seconds
         self._slots = FairSlots[Hashable](lookups_max)
@@ -176,7 +183,7 @@ class DnsResolver:
             raise LookupFailedError(f"{key}: {len(self._lookups)} names are being looked up")
         try:
             if self._channel is None:
-                self._channel = _Channel(self._nameservers)
+                self._channel = _Channel(self._nameservers, self._try_seconds, self._forget_seconds)
             lookup = _Lookup(self._channel.ask(key), asker)
         except BaseException:
             self._slots.give(asker)
@@ -243,19 +250,22 @@ class _Channel(PrivateResolver):
     pycares passes them as memory that is freed already.
     """
 
-    def __init__(self, nameservers: Sequence[str]) -> None:
+    def __init__(
+        self, nameservers: Sequence[str], try_seconds: float, forget_seconds: float
+    ) -> None:
+        self._forget_seconds = forget_seconds
         self._forgetting: asyncio.TimerHandle | None = None
         super().__init__(
             nameservers,
             asyncio.get_running_loop(),
             flags=_FLAGS,
-            timeout=TRY_SECONDS,
+            timeout=try_seconds,
             tries=TRIES,
         )
 
     def ask(self, key: str) -> "asyncio.Future[pycares.AddrInfoResult]":
         if self._forgetting is None:
-            self._forgetting = self.loop.call_later(FORGET_SECONDS, self._forget)
+            self._forgetting = self.loop.call_later(self._forget_seconds, self._forget)
         return self.getaddrinfo(key, flags=_ADDRINFO_FLAGS)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from proxyd.metering.allowlist import Allowlist
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Entry, Sessions
-from proxyd.metering.single_flight import NegativeCache, SingleFlight
+from proxyd.metering.single_flight import USUAL, NegativeBounds, NegativeCache, SingleFlight
 from proxyd.metering.tallies import Tallies
 from proxyd.metering.writer import Writer
 from proxyd.wire.events import Refusal
@@ -63,6 +63,7 @@ class Admission:
         now: the wall clock, in UTC seconds.
         connections_per_session: see above.
         bytes_per_second: how fast a session may go; 0 for as fast as it can.
+        bounds: how long it is remembered that credentials, or an address, open nothing.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Admission:
         *,
         connections_per_session: int,
         bytes_per_second: int,
+        bounds: NegativeBounds = USUAL,
     ) -> None:
         self._leases = leases
         self._sessions = sessions
@@ -84,8 +86,8 @@ class Admission:
         self.connections_per_session = connections_per_session
         self._bytes_per_second = bytes_per_second
         self._lookups: SingleFlight[tuple[str, bytes], LiveSession] = SingleFlight(self._find)
-        self._unknown: NegativeCache[tuple[str, bytes]] = NegativeCache()
-        self.allowlist = Allowlist(sessions, self._find_by_address)
+        self._unknown: NegativeCache[tuple[str, bytes]] = NegativeCache(bounds)
+        self.allowlist = Allowlist(sessions, self._find_by_address, bounds)
 
     def admit(
         self, username: bytes, password: bytes, asker: str, decide: Decide

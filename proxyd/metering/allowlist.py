@@ -2,7 +2,7 @@
 
 Which session an address opens is kept as long as that session is, and believed while it is active:
 then the address cannot have been given to another one. That an address opens none is kept for
-`NEGATIVE_SECONDS`, so that an unknown client that keeps trying costs one look-up a second.
+a second (`NegativeBounds`), so that an unknown client that keeps trying costs one look-up a second.
 
 A sale drops the cached answers "no session" of its addresses.
 """
@@ -13,7 +13,7 @@ from typing import Any, final
 from market.base.states import SessionStatus
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import Entry, Sessions
-from proxyd.metering.single_flight import NegativeCache, SingleFlight
+from proxyd.metering.single_flight import USUAL, NegativeBounds, NegativeCache, SingleFlight
 from proxyd.wire.events import Refusal
 
 
@@ -24,16 +24,18 @@ class Allowlist:
     Args:
         sessions: those that are known.
         find: asks the store which session an address opens, and makes that session known.
+        bounds: how long it is remembered that an address opens none.
     """
 
     def __init__(
         self,
         sessions: Sessions,
         find: Callable[[Entry], Coroutine[Any, Any, LiveSession | None]],
+        bounds: NegativeBounds = USUAL,
     ) -> None:
         self._sessions = sessions
         self._find = find
-        self._unknown: NegativeCache[Entry] = NegativeCache()
+        self._unknown: NegativeCache[Entry] = NegativeCache(bounds)
         self._lookups: SingleFlight[Entry, LiveSession] = SingleFlight(self._look_up)
         # Entries that were granted while they were looked up: the answer may be older than that.
         self._granted_since: set[Entry] = set()

@@ -11,7 +11,8 @@ find the low budget where they look in any case, and wait as for any other byte.
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import final
+from dataclasses import dataclass
+from typing import Final, final
 
 from market.bandwidth.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection, Tally
 from market.bandwidth.notices import Notice, Topic
@@ -28,13 +29,28 @@ from storage.engines.errors import StoreError
 # Each is one transaction that locks its sessions: other nodes wait so long.
 BATCH_SESSIONS = 1_000
 CATCH_UP_SESSIONS = 500
-# A client that comes back within this time finds its bytes still here.
-IDLE_SECONDS = 3.0
-# By then the node that ends a session has settled it, or could not: a client that was let in again
-# before that would be billed for what it gets after the end.
-CUT_SECONDS = RECALL_SECONDS + 2.0
 
 _logger = logging.getLogger("meter")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTimes:
+    """When a node reports on sessions and lets go of them.
+
+    Attributes:
+        flush_seconds: between two reports; a crash may cost the traffic of this time (`writer`).
+        idle_seconds: a client that comes back within this time finds its bytes still here.
+        cut_seconds: a session that ends elsewhere is refused for this time. By then the node that
+            ends it has settled it, or could not: a client that was let in again before that would
+            be billed for bytes after the end.
+    """
+
+    flush_seconds: float = FLUSH_SECONDS
+    idle_seconds: float = 3.0
+    cut_seconds: float = RECALL_SECONDS + 2.0
+
+
+USUAL: Final = ClusterTimes()
 
 
 @final
@@ -48,6 +64,7 @@ class ClusterWriter:
         tallies: what became of connections.
         fence: until when bytes may be handed out.
         wake: set when there is something to do.
+        times: when it reports and lets go.
     """
 
     def __init__(
@@ -58,7 +75,9 @@ class ClusterWriter:
         tallies: Tallies,
         fence: Fence,
         wake: asyncio.Event,
+        times: ClusterTimes = USUAL,
     ) -> None:
+        self._times = times
         self._leases = leases
         self._sessions = sessions
         self._settler = settler
@@ -157,18 +176,18 @@ class ClusterWriter:
             self._sessions.cut(session_id, status)
             self._let_go(session, None)
         else:
-            until = asyncio.get_running_loop().time() + CUT_SECONDS
+            until = asyncio.get_running_loop().time() + self._times.cut_seconds
             self._sessions.refuse(session_id, status, until)
 
     def _let_go(self, session: LiveSession, refused_until: float | None) -> None:
-        """Report on a session a last time, then refuse it for at most `CUT_SECONDS`.
+        """Report on a session a last time, then refuse it for at most `cut_seconds`.
 
         Args:
             session: the session, which was cut.
             refused_until: until when (loop time) it was refused already: a client that keeps trying
                 does not make that longer.
         """
-        until = asyncio.get_running_loop().time() + CUT_SECONDS
+        until = asyncio.get_running_loop().time() + self._times.cut_seconds
         if refused_until is not None:
             until = min(until, refused_until)
         self._leaving[session.id] = (session, until)
@@ -198,7 +217,7 @@ class ClusterWriter:
         """Say of each session what is due: what is used, what is wanted, what is returned."""
         now = asyncio.get_running_loop().time()
         if is_time := now >= self._report_at:
-            self._report_at = now + FLUSH_SECONDS
+            self._report_at = now + self._times.flush_seconds
             self._find_idle(now)
         asking = {each for each, due in self._asking.items() if due <= now}
         returning, self._returning = self._returning, set()
@@ -225,7 +244,7 @@ class ClusterWriter:
             raise
 
     def _find_idle(self, now: float) -> None:
-        """Return what sessions hold that have had no connection for `IDLE_SECONDS`."""
+        """Return what sessions hold that have had no connection for `idle_seconds`."""
         self._holding |= self._changed  # one that was refunded or restored may hold bytes again
         at_rest = []
         for session in self._holding:
@@ -237,7 +256,7 @@ class ClusterWriter:
                 at_rest.append(session)
             elif lease_slice.idle_since is None:
                 lease_slice.idle_since = now
-            elif now - lease_slice.idle_since >= IDLE_SECONDS:
+            elif now - lease_slice.idle_since >= self._times.idle_seconds:
                 self._returning.add(session.id)
         self._holding.difference_update(at_rest)
 

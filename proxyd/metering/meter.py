@@ -9,23 +9,49 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import final
+from dataclasses import dataclass
+from typing import Final, final
 
 from market.bandwidth.leases import Leases, Usage
 from market.base.states import SessionStatus
 from proxyd.metering.address_proofs import AddressProofs
 from proxyd.metering.admission import Admission, Admitter, Decide
-from proxyd.metering.cluster_writer import ClusterWriter
+from proxyd.metering.cluster_writer import USUAL as CLUSTER
+from proxyd.metering.cluster_writer import ClusterTimes, ClusterWriter
 from proxyd.metering.lease_slices import Fence
 from proxyd.metering.session import LiveSession
-from proxyd.metering.sessions import Sessions
+from proxyd.metering.sessions import USUAL as MEMORY
+from proxyd.metering.sessions import MemoryBounds, Sessions
 from proxyd.metering.settling import Settler
-from proxyd.metering.tallies import Tallies
+from proxyd.metering.single_flight import USUAL as UNKNOWN
+from proxyd.metering.single_flight import NegativeBounds
+from proxyd.metering.tallies import USUAL as TALLIES
+from proxyd.metering.tallies import Tallies, TallyBounds
 from proxyd.metering.writer import FLUSH_SECONDS, SoloWriter, Writer
 from proxyd.wire.events import Refusal
 from storage.engines.errors import StoreError, level_of
 
 _logger = logging.getLogger("meter")
+
+
+@dataclass(frozen=True, slots=True)
+class MeterBounds:
+    """The bounds of the parts of a meter.
+
+    Attributes:
+        memory: of sessions that are over.
+        tallies: of counts of connections.
+        unknown: of credentials and addresses that open nothing.
+        cluster: when a node among others reports and lets go.
+    """
+
+    memory: MemoryBounds = MEMORY
+    tallies: TallyBounds = TALLIES
+    unknown: NegativeBounds = UNKNOWN
+    cluster: ClusterTimes = CLUSTER
+
+
+USUAL: Final = MeterBounds()
 
 
 def solo_meter(
@@ -35,6 +61,7 @@ def solo_meter(
     connections_per_session: int,
     bytes_per_second: int = 0,
     forgotten: Callable[[str], None] | None = None,
+    bounds: MeterBounds = USUAL,
 ) -> "Meter":
     """Return the meter of a daemon that is alone on its database.
 
@@ -44,8 +71,10 @@ def solo_meter(
         connections_per_session: how many may be open at once.
         bytes_per_second: how fast a session may go; 0 for as fast as it can.
         forgotten: called with each session that is not known here any more.
+        bounds: of its parts.
     """
-    sessions, tallies, wake = Sessions(forgotten), Tallies(), asyncio.Event()
+    sessions, tallies = Sessions(forgotten, bounds.memory), Tallies(bounds.tallies)
+    wake = asyncio.Event()
     settler = Settler(leases, sessions, wake)
     writer = SoloWriter(leases, sessions, settler, tallies)
     admission = Admission(
@@ -56,6 +85,7 @@ def solo_meter(
         now,
         connections_per_session=connections_per_session,
         bytes_per_second=bytes_per_second,
+        bounds=bounds.unknown,
     )
     return Meter(leases, sessions, admission, writer, settler, tallies, wake)
 
@@ -68,6 +98,7 @@ def cluster_meter(
     connections_per_session: int,
     bytes_per_second: int = 0,
     forgotten: Callable[[str], None] | None = None,
+    bounds: MeterBounds = USUAL,
 ) -> tuple["Meter", ClusterWriter]:
     """Return the meter of one node among several, and its writer, which hears the others.
 
@@ -78,10 +109,12 @@ def cluster_meter(
         connections_per_session: how many may be open at once on this node.
         bytes_per_second: how fast a session may go on this node; 0 for as fast as it can.
         forgotten: as for `solo_meter`.
+        bounds: the same.
     """
-    sessions, tallies, wake = Sessions(forgotten), Tallies(), asyncio.Event()
+    sessions, tallies = Sessions(forgotten, bounds.memory), Tallies(bounds.tallies)
+    wake = asyncio.Event()
     settler = Settler(leases, sessions, wake)
-    writer = ClusterWriter(leases, sessions, settler, tallies, fence, wake)
+    writer = ClusterWriter(leases, sessions, settler, tallies, fence, wake, bounds.cluster)
     admission = Admission(
         leases,
         sessions,
@@ -90,6 +123,7 @@ def cluster_meter(
         now,
         connections_per_session=connections_per_session,
         bytes_per_second=bytes_per_second,
+        bounds=bounds.unknown,
     )
     return Meter(leases, sessions, admission, writer, settler, tallies, wake), writer
 

@@ -10,20 +10,33 @@ when the lease arrives.
 
 import asyncio
 from collections.abc import Callable, Container, Iterator
-from typing import final
+from dataclasses import dataclass
+from typing import Final, final
 
 from market.bandwidth.leases import Grant, Usage
 from market.base.states import SessionStatus
 from proxyd.metering.session import LiveSession
 
-# Long enough that clients which keep trying a session that is over are refused without the store.
-REMEMBER_SECONDS = 60.0
-# Cuts of sessions that no client has come for here: some 300 bytes each. Beyond it the oldest is
-# dropped, and the store decides about that session again.
-UNSEEN_MOST = 100_000
-
 # A client address, behind the index of the port without passwords that it comes to.
 Entry = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBounds:
+    """How long and how many sessions are remembered that are over.
+
+    Attributes:
+        remember_seconds: long enough that clients which keep trying a session that is over are
+            refused without the store.
+        unseen_most: cuts of sessions that no client has come for here: some 300 bytes each. Beyond
+            it the oldest is dropped, and the store decides about that session again.
+    """
+
+    remember_seconds: float = 60.0
+    unseen_most: int = 100_000
+
+
+USUAL: Final = MemoryBounds()
 
 
 @final
@@ -37,9 +50,13 @@ class Sessions:
     Args:
         forgotten: called with each session that is over for so long that nobody comes for it any
             more; None where nobody wants to know.
+        bounds: what is remembered of those that are over.
     """
 
-    def __init__(self, forgotten: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, forgotten: Callable[[str], None] | None = None, bounds: MemoryBounds = USUAL
+    ) -> None:
+        self._bounds = bounds
         self.opening: dict[str, asyncio.Event] = {}
         self.pending: dict[str, dict[str, float]] = {}
         self._forgotten = forgotten
@@ -169,7 +186,7 @@ class Sessions:
 
     def _note_unseen(self, session_id: str, status: SessionStatus) -> None:
         self._cut_unseen[session_id] = status
-        if len(self._cut_unseen) > UNSEEN_MOST:
+        if len(self._cut_unseen) > self._bounds.unseen_most:
             oldest = next(iter(self._cut_unseen))
             del self._cut_unseen[oldest]
             self._forget_at.pop(oldest, None)
@@ -185,8 +202,9 @@ class Sessions:
         self._forget(session)
 
     def forget_later(self, session_id: str) -> None:
-        """Forget a session, or the cut of one that is not known, after `REMEMBER_SECONDS`."""
-        self._forget_at[session_id] = asyncio.get_running_loop().time() + REMEMBER_SECONDS
+        """Forget a session, or the cut of one that is not known, after `remember_seconds`."""
+        now = asyncio.get_running_loop().time()
+        self._forget_at[session_id] = now + self._bounds.remember_seconds
 
     def forget_old(self, kept: Container[str]) -> None:
         """Forget the sessions whose time has come; one that is leased is in use, and stays.

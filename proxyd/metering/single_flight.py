@@ -9,7 +9,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 from proxyd.loop.fair_slots import FairSlots
 from proxyd.wire.events import Refusal
@@ -20,11 +21,6 @@ LOOKUPS_MAX = 1000
 # Enough to keep the store busy and to share its commits, and few enough that the next asker does
 # not wait long behind them.
 RUNNING_MAX = 8
-# A client that keeps trying costs one question in this time, and one sold a session meanwhile
-# elsewhere waits no longer for it.
-NEGATIVE_SECONDS = 1.0
-# As many keys as fit in about a megabyte.
-NEGATIVE_MAX = 4096
 
 _logger = logging.getLogger("meter")
 
@@ -32,10 +28,32 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class NegativeCache(Generic[Key]):
-    """The last `NEGATIVE_MAX` keys that opened nothing, each for `NEGATIVE_SECONDS`."""
+@dataclass(frozen=True, slots=True)
+class NegativeBounds:
+    """How long and how many answers are remembered that a key opens nothing.
 
-    def __init__(self) -> None:
+    Attributes:
+        seconds: a client that keeps trying costs one question in this time, and one sold a session
+            meanwhile elsewhere waits no longer for it.
+        keys_max: as many as fit in about a megabyte.
+    """
+
+    seconds: float = 1.0
+    keys_max: int = 4096
+
+
+USUAL: Final = NegativeBounds()
+
+
+class NegativeCache(Generic[Key]):
+    """The last keys that opened nothing, each for a moment.
+
+    Args:
+        bounds: how many and for how long.
+    """
+
+    def __init__(self, bounds: NegativeBounds = USUAL) -> None:
+        self._bounds = bounds
         self._until: dict[Key, float] = {}
 
     def __contains__(self, key: Key) -> bool:
@@ -47,9 +65,9 @@ class NegativeCache(Generic[Key]):
 
     def add(self, key: Key) -> None:
         """Remember one; of too many, the one remembered for longest is forgotten."""
-        if len(self._until) >= NEGATIVE_MAX:
+        if len(self._until) >= self._bounds.keys_max:
             del self._until[next(iter(self._until))]
-        self._until[key] = asyncio.get_running_loop().time() + NEGATIVE_SECONDS
+        self._until[key] = asyncio.get_running_loop().time() + self._bounds.seconds
 
     def discard(self, key: Key) -> None:
         """Forget one."""

@@ -6,24 +6,41 @@ buyer sees why there are so few.
 """
 
 from collections import Counter
-from typing import final
+from dataclasses import dataclass
+from typing import Final, final
 
 from market.bandwidth.lease_book import Tally
 
-# Sessions with counts that are not written down. There are as many as were used within half a
-# second; while the store is away more come, and those beyond this are not counted.
-SESSIONS_MAX = 10_000
-# Those of one report: it is one transaction, which locks its sessions.
-REPORTED_MAX_SESSIONS = 1_000
+
+@dataclass(frozen=True, slots=True)
+class TallyBounds:
+    """How many sessions have counts.
+
+    Attributes:
+        sessions_max: with counts that are not written down. There are as many as were used within
+            half a second; while the store is away more come, and those beyond this are not counted.
+        reported_max_sessions: in one report: it is one transaction, which locks its sessions.
+    """
+
+    sessions_max: int = 10_000
+    reported_max_sessions: int = 1_000
+
+
+USUAL: Final = TallyBounds()
 
 
 @final
 class Tallies:
-    """Counts by session, until they are taken to be written down."""
+    """Counts by session, until they are taken to be written down.
 
-    __slots__ = ("_begun", "_refused")
+    Args:
+        bounds: how many sessions have counts.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_begun", "_bounds", "_refused")
+
+    def __init__(self, bounds: TallyBounds = USUAL) -> None:
+        self._bounds = bounds
         self._begun: dict[str, int] = {}
         self._refused: dict[str, Counter[str]] = {}
 
@@ -32,7 +49,7 @@ class Tallies:
         begun = self._begun
         if session_id in begun:
             begun[session_id] += count
-        elif len(begun) < SESSIONS_MAX:
+        elif len(begun) < self._bounds.sessions_max:
             begun[session_id] = count
 
     def refuse(self, session_id: str, reason: str, count: int = 1) -> None:
@@ -45,21 +62,21 @@ class Tallies:
         """
         refused = self._refused.get(session_id)
         if refused is None:
-            if len(self._refused) >= SESSIONS_MAX:
+            if len(self._refused) >= self._bounds.sessions_max:
                 return
             refused = self._refused[session_id] = Counter()
         refused[reason] += count
 
     def take(self) -> list[Tally]:
-        """Return counts, of `REPORTED_MAX_SESSIONS` at most, and forget them."""
-        sessions = list(dict.fromkeys((*self._begun, *self._refused)))[:REPORTED_MAX_SESSIONS]
+        """Return counts, of `reported_max_sessions` at most, and forget them."""
+        sessions = list(dict.fromkeys((*self._begun, *self._refused)))
         return [
             Tally(
                 each,
                 self._begun.pop(each, 0),
                 tuple(sorted(self._refused.pop(each, Counter()).items())),
             )
-            for each in sessions
+            for each in sessions[: self._bounds.reported_max_sessions]
         ]
 
     def put_back(self, tallies: list[Tally]) -> None:

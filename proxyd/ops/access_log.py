@@ -24,7 +24,7 @@ from proxyd.ops.errors import CannotServeError
 
 WAITING_MAX = 10_000  # a second or more of a busy proxy, a few megabytes of memory
 STOP_SECONDS = 5.0  # how long a hanging disk may hold up the end of the daemon, twice at most
-IDLE_SECONDS = 600.0  # how often old files are looked for while no records come
+IDLE_SECONDS = 600.0
 TARGET_HASH_BYTES = 16  # two hosts never share a hash by chance
 NETWORK_BITS = {4: 24, 6: 48}  # 256 addresses of IPv4; what a provider gives one site of IPv6
 BURST_MAX_RECORDS = 256  # 64 KiB of text: more at once would save no more system calls
@@ -53,6 +53,8 @@ class AccessLog:
         key: the key of the hashes.
         now: the wall clock, in UTC seconds.
         process: which of several processes this is, for the records; None where there is one.
+        waiting_max: how many records wait for the disk.
+        idle_seconds: how often old files are looked for while no records come.
 
     Raises:
         CannotRecordError: the folder cannot be used.
@@ -68,6 +70,8 @@ class AccessLog:
         key: bytes,
         now: Callable[[], int],
         process: int | None = None,
+        waiting_max: int = WAITING_MAX,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._folder = folder
         self._process = process
@@ -76,7 +80,8 @@ class AccessLog:
         self._keep_days = keep_days
         self._key = sha256(b"access log\0" + key).digest()
         self._now = now
-        self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[tuple[int, Access] | None] = queue.Queue(waiting_max)
+        self._idle_seconds = idle_seconds
         self._file: int | None = None
         self._day: date | None = None
         self._may_end_in_half_a_line = False
@@ -127,7 +132,7 @@ class AccessLog:
         """Wait for a record, or None for the end; meanwhile delete old files from time to time."""
         while True:
             try:
-                return self._waiting.get(timeout=IDLE_SECONDS)
+                return self._waiting.get(timeout=self._idle_seconds)
             except queue.Empty:
                 with suppress(OSError):  # the next record meets the same error, and logs it
                     self._delete_old(datetime.fromtimestamp(self._now(), UTC).date())

@@ -56,9 +56,19 @@ class OpenAiModel:
         api_key: sent to the server, and never logged; "" for none.
         max_tokens: the longest answer; 0 to leave that to the server.
         connections: how many there may be at once.
+        stream_max_bytes: of a streamed answer.
     """
 
-    def __init__(self, base_url: str, api_key: str, *, max_tokens: int, connections: int) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        max_tokens: int,
+        connections: int,
+        stream_max_bytes: int = STREAM_MAX_BYTES,
+    ) -> None:
+        self._stream_max_bytes = stream_max_bytes
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._headers = {"Accept-Encoding": "identity"}
         if api_key:
@@ -82,7 +92,7 @@ class OpenAiModel:
                 return
             thoughts = self._thoughts(question)
             name = question.model
-            async with aclosing(_completions(response)) as pieces:
+            async with aclosing(_completions(response, self._stream_max_bytes)) as pieces:
                 async for piece in pieces:
                     name = _name(piece, question)
                     delta = piece.choices[0].delta if piece.choices else None
@@ -194,14 +204,16 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-async def _completions(response: aiohttp.ClientResponse) -> AsyncGenerator[_Completion, None]:
+async def _completions(
+    response: aiohttp.ClientResponse, max_bytes: int
+) -> AsyncGenerator[_Completion, None]:
     """Yield the chunks of a streamed answer.
 
     Raises:
         ModelError: a chunk is malformed, or the answer ends without a reason or `[DONE]`.
     """
     is_finished = False
-    async with aclosing(_lines(response)) as lines:
+    async with aclosing(_lines(response, max_bytes)) as lines:
         async for line in lines:
             field, _, data = line.partition(b":")
             if field != b"data":
@@ -216,14 +228,14 @@ async def _completions(response: aiohttp.ClientResponse) -> AsyncGenerator[_Comp
         raise ModelError("its answer broke off")
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def _lines(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncGenerator[bytes, None]:
     """Yield the lines of an answer; each line and the whole answer are bounded."""
     size = 0
     rest = b""
     async for chunk in response.content.iter_any():
         size += len(chunk)
         *lines, rest = (rest + chunk).split(b"\n")
-        if size > STREAM_MAX_BYTES or len(rest) > LINE_MAX_BYTES:
+        if size > max_bytes or len(rest) > LINE_MAX_BYTES:
             raise ModelError("its answer is too large", is_final=True)
         for line in lines:
             yield line.strip()

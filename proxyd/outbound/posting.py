@@ -27,7 +27,6 @@ from proxyd.egress.resolve import (
     Resolver,
 )
 
-TOTAL_SECONDS = 15.0
 CONNECT_SECONDS = 5.0
 READ_MAX_BYTES = 4_096
 KEPT_BYTES = 512
@@ -47,11 +46,18 @@ class Poster:
         policy: says which addresses may be dialled.
         agent: what this program calls itself to servers.
         tls: which certificates are good; those that this machine trusts by default.
+        seconds: how long a request may take, from the look-up to the end of the answer.
     """
 
     def __init__(
-        self, resolver: Resolver, policy: Policy, agent: str, tls: ssl.SSLContext | None
+        self,
+        resolver: Resolver,
+        policy: Policy,
+        agent: str,
+        tls: ssl.SSLContext | None,
+        seconds: float,
     ) -> None:
+        self._seconds = seconds
         self._resolver = resolver
         self._policy = policy
         self._agent = agent
@@ -71,7 +77,7 @@ class Poster:
         status, error, answer, wait = None, "", "", 0
         try:
             async with (
-                asyncio.timeout(TOTAL_SECONDS),
+                asyncio.timeout(self._seconds),
                 aiohttp.ClientSession(
                     connector=connector,
                     cookie_jar=aiohttp.DummyCookieJar(),

@@ -12,7 +12,7 @@ import aiosmtplib
 from market.accounts.mail import Message
 from proxyd.outbound.mailer import PutOffError, RefusedError, ServerError
 
-CONNECT_SECONDS = 20.0  # for the TCP connection, TLS, the greeting and the login
+CONNECT_SECONDS = 20.0
 # Some servers ask the recipient's server before they answer. Past this the e-mail is put off.
 # Together with `CONNECT_SECONDS` far below `outbox.CLAIM_SECONDS`.
 SEND_SECONDS = 30.0
@@ -39,9 +39,19 @@ class SmtpTransport:
 
     Args:
         server: the mail server.
+        connect_seconds: for the TCP connection, TLS, the greeting and the login.
+        send_seconds: for the server's word on one e-mail.
     """
 
-    def __init__(self, server: SmtpServer) -> None:
+    def __init__(
+        self,
+        server: SmtpServer,
+        *,
+        connect_seconds: float = CONNECT_SECONDS,
+        send_seconds: float = SEND_SECONDS,
+    ) -> None:
+        self._connect_seconds = connect_seconds
+        self._send_seconds = send_seconds
         self._server = server
         # Our name in EHLO. aiosmtplib finds it for the first connection, perhaps by a DNS query.
         self._local_hostname: str | None = None
@@ -52,7 +62,7 @@ class SmtpTransport:
         client = self._client()
         try:
             await self._connect(client)
-            await _hand_over(client, email, message)
+            await _hand_over(client, email, message, self._send_seconds)
             _say_goodbye(client)
         finally:
             client.close()
@@ -89,21 +99,23 @@ class SmtpTransport:
 
     async def _connect(self, client: aiosmtplib.SMTP) -> None:
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(self._connect_seconds):
                 await client.connect()
             self._local_hostname = client.local_hostname
         except TimeoutError as error:
-            raise ServerError(f"no answer in {CONNECT_SECONDS:.0f} s") from error
+            raise ServerError(f"no answer in {self._connect_seconds:.0f} s") from error
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
             raise ServerError(_reason(error)) from error
 
 
-async def _hand_over(client: aiosmtplib.SMTP, email: EmailMessage, message: Message) -> None:
+async def _hand_over(
+    client: aiosmtplib.SMTP, email: EmailMessage, message: Message, seconds: float
+) -> None:
     try:
-        async with asyncio.timeout(SEND_SECONDS):
+        async with asyncio.timeout(seconds):
             await client.send_message(email)
     except TimeoutError as error:
-        raise PutOffError(f"no answer in {SEND_SECONDS:.0f} s") from error
+        raise PutOffError(f"no answer in {seconds:.0f} s") from error
     except (aiosmtplib.SMTPSenderRefused, aiosmtplib.SMTPHeloError) as error:
         raise ServerError(_reason(error)) from error
     except (aiosmtplib.SMTPException, OSError, ValueError) as error:

@@ -7,8 +7,9 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
+from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from market.notify.webhooks import Attempt, Outcome, Webhooks
@@ -21,25 +22,41 @@ from storage.engines.errors import StoreError, level_of
 if TYPE_CHECKING:
     from proxyd.outbound.posting import Poster
 
-# All attempts of this process; one user may have no more of them than are left for the others.
-ATTEMPTS_MAX = 64
 ATTEMPTS_PER_ENDPOINT = 4
 # Questions of one look for what is due: each leaves out whoever has had all of theirs by then.
 ROUNDS_MAX = 16
-# One look goes on so long, while attempts end that others wait for. After it the daemon asks again
-# whether it is the one that sends.
-LOOK_MAX_SECONDS = 5.0
-# How long to wait for one to end: what is due meanwhile at another endpoint waits for that, too.
-ROOM_SECONDS = 0.5
 # Attempts that end within it are followed by as many after one question to the database.
 GATHERED_SECONDS = 0.05
-# How long attempts may take that are under way when the daemon stops.
-GRACE_SECONDS = 1.0
 # Between two tries to write an outcome down. If it is not, the attempt is made again.
 STORE_PAUSE_SECONDS = 1.0
 SETTLED_MAX_SECONDS = 60.0
 
 _logger = logging.getLogger("webhooks")
+
+
+@dataclass(frozen=True, slots=True)
+class SendingBounds:
+    """How many attempts are made, and how long they are waited for.
+
+    Attributes:
+        attempts_max: all of this process; one user may have no more of them than are left for the
+            others.
+        look_max_seconds: one look goes on for this time, while attempts end that others wait for.
+            After it the daemon checks again whether it is the one that sends.
+        room_seconds: how long to wait for one to end: deliveries to other endpoints wait
+            meanwhile.
+        grace_seconds: for attempts that are under way when the daemon stops.
+        attempt_seconds: for one of them, from the look-up of its host to the end of the answer.
+    """
+
+    attempts_max: int = 64
+    look_max_seconds: float = 5.0
+    room_seconds: float = 0.5
+    grace_seconds: float = 1.0
+    attempt_seconds: float = 15.0
+
+
+USUAL: Final = SendingBounds()
 
 
 class WebhookSender:
@@ -51,6 +68,7 @@ class WebhookSender:
         policy: says which addresses may be dialled.
         agent: what this program calls itself to servers.
         tls: which certificates are good; those that this machine trusts by default.
+        bounds: how many attempts are made, and how long they are waited for.
     """
 
     def __init__(
@@ -61,11 +79,13 @@ class WebhookSender:
         *,
         agent: str,
         tls: ssl.SSLContext | None = None,
+        bounds: SendingBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self._webhooks = webhooks
-        self._to_poster = resolver, policy, agent, tls
+        self._to_poster = resolver, policy, agent, tls, bounds.attempt_seconds
         self._poster: Poster | None = None
-        self._slots = FairSlots[str](ATTEMPTS_MAX)
+        self._slots = FairSlots[str](bounds.attempts_max)
         self.pace = HostPace()
         self._of_endpoint: Counter[str] = Counter()
         self._unproven: set[str] = set()  # endpoints under way that have one attempt at a time
@@ -81,7 +101,7 @@ class WebhookSender:
         Raises:
             StoreError: what is due cannot be said now.
         """
-        end_at = monotonic() + LOOK_MAX_SECONDS
+        end_at = monotonic() + self._bounds.look_max_seconds
         while True:
             self._room.clear()
             if not await self._begin_all() or monotonic() >= end_at or not await self._has_room():
@@ -102,7 +122,7 @@ class WebhookSender:
     async def _has_room(self) -> bool:
         """Wait for attempts to end; False when none does for a while, or the daemon stops."""
         try:
-            async with asyncio.timeout(ROOM_SECONDS):
+            async with asyncio.timeout(self._bounds.room_seconds):
                 await self._room.wait()
         except TimeoutError:
             return False
@@ -115,7 +135,7 @@ class WebhookSender:
         Endpoints and users that have all of their attempts are left out of the query, so that what
         waits for them cannot fill the query's limit and hide the others.
         """
-        room = ATTEMPTS_MAX - self._slots.taken
+        room = self._bounds.attempts_max - self._slots.taken
         if room <= 0:
             return False
         # Attempts that are under way still look due.
@@ -155,7 +175,7 @@ class WebhookSender:
         tasks = list(self._sending.values())
         if not tasks:
             return
-        await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+        await asyncio.wait(tasks, timeout=self._bounds.grace_seconds)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

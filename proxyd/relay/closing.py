@@ -19,10 +19,10 @@ steps with it:
 5. `finish`: a plain close when all is acknowledged. Otherwise, or if a reset is wanted, SO_LINGER 0
    makes the close a reset, and what had not left this machine is refunded.
 
-Waiting ends at the latest `PATIENCE_SECONDS` after the peer has last acknowledged something; where
-a session is used up, `USED_UP_PATIENCE_SECONDS` after the start however it trickles, because the
-session is settled only when nothing of it is on its way. A connection that is dead on both sides
-(TCP_CLOSE) is finished at once.
+Waiting ends at the latest `patience_seconds` (`ClosingBounds`) after the peer has last acknowledged
+something; where a session is used up, `used_up_seconds` after the start however it trickles,
+because the session is settled only when nothing of it is on its way. A connection that is dead on
+both sides (TCP_CLOSE) is finished at once.
 
 Which bytes are lost is asked in two ways: not acknowledged (the peer may have them) decides how to
 close, not sent (it cannot have them) decides what is refunded.
@@ -35,15 +35,13 @@ import socket
 import struct
 import termios
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, final
 
 from market.base.networks import NetworkCounts
 from proxyd.loop.poller import Poller, Watcher
 from proxyd.metering.in_transit import Closing, Payer
 
-PATIENCE_SECONDS = 5.0  # several retransmissions of a peer that lives (tcp(7))
-# A reader that trickles could hold a bill open for ever otherwise.
-USED_UP_PATIENCE_SECONDS = 300.0
 FIRST_LOOK_SECONDS: Final = 0.02  # most peers have acknowledged within a round trip
 LONGEST_PAUSE_SECONDS: Final = 0.5  # the intervals double up to this; asking costs two system calls
 # What a peer may have under way; one that sends on gets a reset.
@@ -55,6 +53,24 @@ TCP_CLOSE: Final = 7
 _RESET: Final = struct.pack("ii", 1, 0)
 
 _logger = logging.getLogger("relay")
+
+
+@dataclass(frozen=True, slots=True)
+class ClosingBounds:
+    """How long a socket that is being closed waits for its peer.
+
+    Attributes:
+        patience_seconds: after the last acknowledgement; several retransmissions of a peer that
+            lives (tcp(7)).
+        used_up_seconds: in all, where a session is used up; a reader that trickles could hold a
+            bill open for ever otherwise.
+    """
+
+    patience_seconds: float = 5.0
+    used_up_seconds: float = 300.0
+
+
+USUAL: Final = ClosingBounds()
 
 
 def unacknowledged(sock: socket.SocketType, *, ended: bool) -> int:
@@ -104,9 +120,13 @@ class Closer:
     Args:
         loop: the event loop.
         poller: watches them.
+        bounds: how long their peers have.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, poller: Poller) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, poller: Poller, bounds: ClosingBounds = USUAL
+    ) -> None:
+        self.bounds = bounds
         self._loop = loop
         self._poller = poller
         self.per_network = NetworkCounts()
@@ -243,8 +263,8 @@ class _Closing(Watcher, Closing):
         self._discarded = 0
         self._waiting = 0
         self._pause = FIRST_LOOK_SECONDS
-        self._deadline = loop.time() + PATIENCE_SECONDS
-        self._latest = loop.time() + USED_UP_PATIENCE_SECONDS
+        self._deadline = loop.time() + closer.bounds.patience_seconds
+        self._latest = loop.time() + closer.bounds.used_up_seconds
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -295,7 +315,7 @@ class _Closing(Watcher, Closing):
         now = self._loop.time()
         if waiting < self._waiting:
             self._waiting = waiting
-            self._deadline = now + PATIENCE_SECONDS
+            self._deadline = now + self._closer.bounds.patience_seconds
         everything = waiting == 0 and (self._peer_ended or self._with_reset or not self._reading)
         if everything or now >= self._deadline or self._holds_up(now) or is_dead(self._sock):
             self.finish()

@@ -6,18 +6,14 @@ every 64 KiB, so the congestion control is one without. On a long path fixed buf
 connection at buffer / round trip: there the kernel has it all back (tcp(7), TCP_INFO,
 TCP_CONGESTION; socket(7), SO_SNDBUF, SO_RCVBUF; since Linux 5.14 SO_BUF_LOCK).
 
-A path is short if its round trip takes less than 300 µs (`SHORT_PATH_MICROSECONDS`).
+A path is short if its round trip takes less than 300 µs (`ShortPath`).
 """
 
 import socket
 import struct
+from dataclasses import dataclass
+from typing import Final
 
-# Within a machine, a rack or a switched network; at 1 GB/s such a path holds 300 KB.
-SHORT_PATH_MICROSECONDS = 300
-# More than a wide pipe, so that one splice empties it while the last is still being sent, and
-# little enough to stay near the cache.
-SHORT_PATH_SEND_BYTES = 1536 * 1024
-SHORT_PATH_RECEIVE_BYTES = 2 * 1024 * 1024
 SHORT_PATH_CONGESTION_CONTROL = b"reno"  # in every kernel, and open to everybody
 
 _INFO_BYTES = 152
@@ -29,22 +25,43 @@ _CONGESTION_CONTROL = (socket.IPPROTO_TCP, socket.TCP_CONGESTION)
 _NAME_BYTES = 16
 
 
-def fit_to_path(sock: socket.SocketType, *, was_short: bool) -> bool:
+@dataclass(frozen=True, slots=True)
+class ShortPath:
+    """The longest short path, and the buffers of the kernel on it.
+
+    Attributes:
+        microseconds: the longest round trip: within a machine, a rack or a switched network; at
+            1 GB/s such a path holds 300 KB.
+        send_bytes: more than a wide pipe, so that one splice empties it while the last is still
+            being sent, and little enough to stay near the cache.
+        receive_bytes: more than one splice moves, and little enough to stay near the cache.
+    """
+
+    microseconds: int = 300
+    send_bytes: int = 1536 * 1024
+    receive_bytes: int = 2 * 1024 * 1024
+
+
+USUAL: Final = ShortPath()
+
+
+def fit_to_path(sock: socket.SocketType, *, was_short: bool, short_path: ShortPath = USUAL) -> bool:
     """Fit a TCP socket to its path, and say whether that is short.
 
     Args:
         sock: a connected socket.
         was_short: what this function returned for it before; False at first.
+        short_path: the longest short path, and its buffers.
     """
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
         if len(info) < _INFO_BYTES:
             return False
         round_trip: int = _MIN_RTT.unpack_from(info, _MIN_RTT_OFFSET)[0]
-        is_short = 0 < round_trip <= SHORT_PATH_MICROSECONDS
+        is_short = 0 < round_trip <= short_path.microseconds
         if is_short and not was_short:
             sock.setsockopt(*_CONGESTION_CONTROL, SHORT_PATH_CONGESTION_CONTROL)
-            _bound_buffers(sock)
+            _bound_buffers(sock, short_path)
         elif was_short and not is_short:
             sock.setsockopt(*_CONGESTION_CONTROL, _usual_congestion_control())
             sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
@@ -53,12 +70,12 @@ def fit_to_path(sock: socket.SocketType, *, was_short: bool) -> bool:
     return is_short
 
 
-def _bound_buffers(sock: socket.SocketType) -> None:
+def _bound_buffers(sock: socket.SocketType, short_path: ShortPath) -> None:
     """Fix the sizes of buffers; one for which the system allows less stays with the kernel."""
     locks = 0
     for option, size, lock in (
-        (socket.SO_SNDBUF, SHORT_PATH_SEND_BYTES, _SEND_LOCK),
-        (socket.SO_RCVBUF, SHORT_PATH_RECEIVE_BYTES, _RECEIVE_LOCK),
+        (socket.SO_SNDBUF, short_path.send_bytes, _SEND_LOCK),
+        (socket.SO_RCVBUF, short_path.receive_bytes, _RECEIVE_LOCK),
     ):
         sock.setsockopt(socket.SOL_SOCKET, option, size)
         if sock.getsockopt(socket.SOL_SOCKET, option) >= size:

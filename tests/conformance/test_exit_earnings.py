@@ -8,28 +8,24 @@ import pytest
 from support.base.waiting import until
 from support.clients.socks import Client, request
 from support.clients.story import buy, reached, used
+from support.daemons.bounded import check_bounds
 from support.daemons.service import Bought, Person, Service, running_in, settings_for
 from support.exits.device import EXITS, Device, consented
 from support.targets import targets
 from support.targets.targets import Target
 
 from market.exits.earnings import AdvancePace
-from proxyd import services
 from proxyd.cli import bookkeeping
 
 PRICE = 10_000.0  # USD per GB, so that little traffic is worth something
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the sweeps come round soon."""
-    names = "EXIT_LOOK_SECONDS", "EXIT_PAYOUT_CHECK_SECONDS", "EXIT_ADVANCE_CHECK_SECONDS"
-    for name in names:
-        monkeypatch.setattr(services, name, 0.05)
+# The sweeps come round soon.
+QUICK = check_bounds(exit_look_seconds=0.05, exit_payout_seconds=0.05, exit_advance_seconds=0.05)
 
 
 def exits(**settings: Any) -> dict[str, Any]:
-    return EXITS | {"exits": {**EXITS["exits"], **settings}}
+    return {"bounds": QUICK} | EXITS | {"exits": {**EXITS["exits"], **settings}}
 
 
 async def carried(service: Service, bought: Bought, target: Target, size: int) -> Client:

@@ -15,23 +15,25 @@ from support.base.waiting import until
 from support.clients.datagrams import associated, peer
 from support.clients.socks import Client, plain_tunnel, request
 from support.clients.story import buy, reached, status_is, used
+from support.daemons.bounded import bounded, exit_bounds
 from support.daemons.service import Service
 from support.daemons.two_processes import daemon_of, two_processes, two_with_agent, two_with_exit
 from support.exits.device import answering, consented, ignore, listener_of
 from support.targets import targets
 
 from proxyctl.protocol.frames import Outcome
+from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import Attached
-from proxyd.exits.processes import asking
+from proxyd.exits.processes.asking import AskingTimes
 
 MEGABYTE = 1_000_000
 RESET = struct.pack("ii", 1, 0)
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Service]:
     """A daemon of two processes with an exit, whose clients come to the one without it."""
-    async with two_with_exit(tmp_path) as running:
+    async with two_with_exit(tmp_path, bounds=bounds) as running:
         yield running
         await running.assert_audit()
 
@@ -222,10 +224,8 @@ async def test_the_exit_is_named_to_the_client_and_in_the_record(tmp_path: Path)
     assert (record["exit"], record["exit_address"]) == (exit_.device_id, "127.0.0.1")
 
 
-async def test_the_exit_counts_what_the_other_process_relays(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asking, "TELL_SECONDS", 0.01)
+@bounded(exit_bounds(asking=AskingTimes(tell_seconds=0.01)))
+async def test_the_exit_counts_what_the_other_process_relays(service: Service) -> None:
     _, bought = await buy(service)
     exit_ = exit_of(service)
     async with targets.echo() as target:
@@ -346,9 +346,7 @@ async def test_an_exit_that_is_paused_in_the_account_is_cut_there_too(tmp_path: 
         await device.kill()
 
 
-async def test_a_process_that_dies_takes_its_relays_and_its_dials_with_it(
-    service: Service,
-) -> None:
+async def test_a_process_that_dies_takes_its_relays_and_its_dials_with_it(service: Service) -> None:
     _, bought = await buy(service)
     exit_, daemon = exit_of(service), daemon_of(service)
     async with targets.echo() as target:

@@ -17,6 +17,7 @@ from support.base.descriptors import all_gone, at_rest
 from support.base.waiting import until
 from support.clients.socks import Client, credentials, request, tunnel
 from support.clients.story import buy, reached, used
+from support.daemons.bounded import bounded, exit_bounds
 from support.daemons.service import Bought, Person, Service, running_in
 from support.exits.device import (
     EXITS,
@@ -30,17 +31,19 @@ from support.exits.device import (
 from support.targets import targets
 
 from proxyctl.protocol.frames import Dial, Dialled, Limits, Nodes, Outcome
-from proxyd.exits.attached import notices
+from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import STANDBY
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
-from proxyd.metering import sessions
+from proxyd.exits.attached.listener import PortBounds
+from proxyd.metering.meter import MeterBounds
+from proxyd.metering.sessions import MemoryBounds
 from proxyd.ops.listening import CannotListenError, bound_port
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Service]:
     """A daemon with an exit; its ledger must agree when the test is over."""
-    async with running_with_exit(tmp_path) as running:
+    async with running_with_exit(tmp_path, bounds=bounds) as running:
         yield running
         await running.assert_audit()
 
@@ -346,9 +349,7 @@ async def test_a_killed_exit_breaks_its_connections_and_the_next_go_on(tmp_path:
         await service.assert_audit()
 
 
-async def test_an_exit_that_is_paused_in_the_account_is_cut_within_a_second(
-    tmp_path: Path,
-) -> None:
+async def test_an_exit_that_is_paused_in_the_account_is_cut_within_a_second(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service, targets.echo() as target:
         made = await consented(service)
         device = await made.attach(service)
@@ -393,17 +394,15 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
         assert len(listener) == 0
 
 
-async def test_devices_are_told_the_next_certificate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notices, "NODES_SECONDS", 0.0)
+async def test_devices_are_told_the_next_certificate(tmp_path: Path) -> None:
+    bounds = exit_bounds(port=PortBounds(nodes_seconds=0.0))
     for name in ("first", "next", "other"):
         (tmp_path / name).mkdir()
     paths = [own_certificate(tmp_path / name, 1_700_000_000) for name in ("first", "next", "other")]
     prints = [fingerprint(path) for path in paths]
     files = {"tls_cert": str(paths[0]), "tls_key": str(paths[0])}
     exits = EXITS["exits"] | files | {"next_tls_cert": str(paths[1])}
-    async with running_in(tmp_path, **EXITS | {"exits": exits}) as service:
+    async with running_in(tmp_path, bounds=bounds, **EXITS | {"exits": exits}) as service:
         made = await consented(service)
         device = Device(bound_port(service.daemon.listeners.exits))
         await device.attach(made.first._replace(features=("nodes",)))
@@ -495,10 +494,8 @@ async def test_a_session_that_leaves_directly_minds_no_exit(tmp_path: Path) -> N
 # --- what is kept --------------------------------------------------------------------------------
 
 
-async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "REMEMBER_SECONDS", 0.0)
+@bounded(Bounds(metering=MeterBounds(memory=MemoryBounds(remember_seconds=0.0))))
+async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(service: Service) -> None:
     service.wishes = "-country-xx-session-a"
     person, bought = await buy(service)
     bindings = listener_of(service)._base.services.directory._bindings

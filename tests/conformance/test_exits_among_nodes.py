@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.base.waiting import until
 from support.clients.story import buy, reached, used
+from support.daemons.bounded import check_bounds
 from support.daemons.mesh import all_know, linked, mesh_of, node_settings, nodes
 from support.daemons.service import Bought, Service, running
 from support.database import postgres
@@ -191,10 +192,10 @@ async def test_labels_keep_their_exit_on_every_node(url: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("how", ["pause", "revoke"])
 async def test_a_withdrawn_exit_is_cut_on_every_node_by_a_notice(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    url: str, tmp_path: Path, how: str
 ) -> None:
-    monkeypatch.setattr("proxyd.services.EXIT_LOOK_SECONDS", 1e6)  # no node looks by itself
-    async with nodes(url, tmp_path, 2) as (edge, home), targets.echo() as target:
+    bounds = check_bounds(exit_look_seconds=1e6)  # no node looks by itself
+    async with nodes(url, tmp_path, 2, bounds) as (edge, home), targets.echo() as target:
         device = await consented(home)
         home.wishes = WISHES
         _, bought = await buy(home)

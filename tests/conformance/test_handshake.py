@@ -16,11 +16,12 @@ from support.base.ports import closed_port, silent_port
 from support.base.waiting import until
 from support.clients.socks import GREETING, Client, credentials, request, tunnel
 from support.clients.story import buy
+from support.daemons.bounded import bounded, closing_bounds
 from support.daemons.service import Bought, Service, running_in
 from support.targets import targets
 
 from proxyd.loop import clock
-from proxyd.relay import closing
+from proxyd.relay.closing import USUAL
 
 ACCEPTED = b"\x05\x02\x01\x00"  # the method, then the status of RFC 1929
 WRONG = b"\x05\x02\x01\x01"
@@ -643,15 +644,15 @@ async def test_a_refusal_ends_the_stream_in_order_whatever_is_behind_it(
     assert await answer_to(service, sent, bytes(100_000)) == answer
 
 
+@bounded(closing_bounds(patience_seconds=2.0))
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [(request("10.0.0.1", 80), failure(2)), (request("127.0.0.1", 80, command=2), failure(7))],
     ids=["forbidden", "bind"],
 )
 async def test_a_failure_is_not_followed_by_a_reset_although_more_was_sent(
-    service: Service, monkeypatch: pytest.MonkeyPatch, asked: bytes, answer: bytes
+    service: Service, asked: bytes, answer: bytes
 ) -> None:
-    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 2.0)
     _, bought = await buy(service)
     gateway = service.daemon.gateway
     loop = asyncio.get_running_loop()
@@ -668,10 +669,8 @@ async def test_a_failure_is_not_followed_by_a_reset_although_more_was_sent(
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0, "there was a reset"
 
 
-async def test_a_failed_client_that_stays_is_let_go_of(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.2)
+@bounded(closing_bounds(patience_seconds=0.2))
+async def test_a_failed_client_that_stays_is_let_go_of(service: Service) -> None:
     _, bought = await buy(service)
     assert await status_of(service, bought) == 0
     before = await at_rest(service)
@@ -682,11 +681,9 @@ async def test_a_failed_client_that_stays_is_let_go_of(
     await client.close()
 
 
-async def test_a_failed_client_that_goes_on_sending_is_let_go_of(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert closing.PATIENCE_SECONDS < 10, "RFC 1928, section 6"
-    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.5)
+@bounded(closing_bounds(patience_seconds=0.5))
+async def test_a_failed_client_that_goes_on_sending_is_let_go_of(service: Service) -> None:
+    assert USUAL.patience_seconds < 10, "RFC 1928, section 6"
     _, bought = await buy(service)
     gateway = service.daemon.gateway
     client = await logged_in(service, bought)

@@ -17,10 +17,12 @@ from support.base.ports import silent_port
 from support.base.waiting import until
 from support.clients.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
 from support.clients.story import INSTANT_BYTES, buy, reached, status_is, used
+from support.daemons.bounded import bounded, closing_bounds
 from support.daemons.service import Bought, Person, Service, running, running_in, settings_for
 from support.exits.device import running_with_exit
 from support.targets import targets
 
+from proxyd.bounds import Bounds
 from storage.bandwidth import sessions as bandwidth
 from storage.engines.store import Transaction
 
@@ -32,9 +34,11 @@ LINGER_NOT = struct.pack("ii", 1, 0)
 
 
 @pytest.fixture(params=WAYS)
-async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
+async def service(
+    request: pytest.FixtureRequest, tmp_path: Path, bounds: Bounds
+) -> AsyncIterator[Service]:
     """A daemon whose sessions leave directly, or all through an exit; its ledger must agree."""
-    async with WAYS[request.param](tmp_path) as running:
+    async with WAYS[request.param](tmp_path, bounds=bounds) as running:
         yield running
         await running.assert_audit()
 
@@ -322,10 +326,8 @@ async def test_bytes_that_a_target_refused_are_not_billed(service: Service) -> N
         assert 0 < await used(service, buyer, bought) < before
 
 
-async def test_bytes_thrown_away_when_the_target_breaks_are_not_billed(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.3)
+@bounded(closing_bounds(patience_seconds=0.3))
+async def test_bytes_thrown_away_when_the_target_breaks_are_not_billed(service: Service) -> None:
     buyer, bought = await buy(service)
     async with plain_pair(service, bought, receive_buffer=16_384) as (client, target):
         await asyncio.get_running_loop().sock_sendall(target, bytes(150_000))
@@ -689,10 +691,8 @@ async def test_a_used_up_session_is_settled_when_its_last_byte_has_left(service:
     assert await micro_balance(service, buyer) == 10 * 10**6 - micro_price(quota, 1.0)
 
 
-async def test_a_trickling_reader_cannot_keep_a_used_up_session_open(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.relay.closing.USED_UP_PATIENCE_SECONDS", 0.5)
+@bounded(closing_bounds(used_up_seconds=0.5))
+async def test_a_trickling_reader_cannot_keep_a_used_up_session_open(service: Service) -> None:
     quota, loop = 200_000, asyncio.get_running_loop()
     async with running_out(service, quota) as (sock, buyer, bought):
         received = 0

@@ -10,12 +10,13 @@ import pytest
 from support.base.waiting import until
 from support.clients.socks import Client, request, tunnel
 from support.clients.story import used
+from support.daemons.bounded import bounded, unknown_bounds
 from support.daemons.service import Bought, Person, Service, running_in
 from support.targets import targets
 
 from market.bandwidth.allowlist import canonical
 from market.bandwidth.leases import Grant
-from proxyd.metering import single_flight
+from proxyd.bounds import Bounds
 from proxyd.ops.listening import bound_port
 from storage.engines.errors import UnavailableError
 
@@ -32,9 +33,9 @@ TWO_PORTS = {"passwordless_ports": [0, 0]}
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Service]:
     """A running daemon with two ports without passwords."""
-    async with running_in(tmp_path, proxy=TWO_PORTS) as running:
+    async with running_in(tmp_path, bounds=bounds, proxy=TWO_PORTS) as running:
         yield running
         await running.assert_audit()
 
@@ -182,9 +183,7 @@ async def test_datagrams_are_relayed(service: Service) -> None:
     assert await used(service, buyer, bought) == 10
 
 
-async def test_credentials_that_are_shown_all_the_same_are_not_looked_at(
-    service: Service,
-) -> None:
+async def test_credentials_that_are_shown_all_the_same_are_not_looked_at(service: Service) -> None:
     buyer, bought = await buy(service, HERE)
     async with targets.echo() as target:
         client = await tunnel(bought.passwordless_port, "any", "thing", HERE, target.port)
@@ -438,10 +437,10 @@ async def test_a_session_that_is_known_by_its_password_is_known_by_its_addresses
     assert asked == []
 
 
+@bounded(unknown_bounds(seconds=1000.0))
 async def test_a_stranger_who_knocks_and_knocks_is_looked_up_once(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
     asked = counting(service, monkeypatch)
     port = bound_port(service.daemon.listeners.passwordless[0])
     for _ in range(20):
@@ -454,10 +453,10 @@ async def test_a_stranger_who_knocks_and_knocks_is_looked_up_once(
     assert asked == [(0, HERE), (0, THERE), (0, HERE)]
 
 
+@bounded(unknown_bounds(seconds=0.0))
 async def test_a_stranger_is_looked_up_again_after_a_moment(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 0.0)
     asked = counting(service, monkeypatch)
     port = bound_port(service.daemon.listeners.passwordless[0])
     for _ in range(3):
@@ -465,11 +464,10 @@ async def test_a_stranger_is_looked_up_again_after_a_moment(
     assert asked == [(0, HERE)] * 3
 
 
+@bounded(unknown_bounds(seconds=1000.0, keys_max=2))
 async def test_no_more_strangers_are_remembered_than_there_is_room_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
-    monkeypatch.setattr(single_flight, "NEGATIVE_MAX", 2)
     asked = counting(service, monkeypatch)
     port = bound_port(service.daemon.listeners.passwordless[0])
     for last in (1, 2, 3, 3, 2, 1):  # the third drives the first out, who drives the second out

@@ -17,16 +17,20 @@ from support.base.waiting import until, until_true
 from support.clients.buyer import Buyer, selling
 from support.clients.socks import GREETING, Client, credentials, request, tunnel
 from support.daemons import process
+from support.daemons.bounded import client_bounds
 from support.daemons.service import Bought, Service, running_in
 from support.targets import targets, threads
 from support.targets.targets import pattern
 from support.targets.threads import WebTarget
+
+from proxyd.relay.closing import ClosingBounds
 
 HALF_OPEN = 5_000
 DESCRIPTORS_WANTED = 14_000  # so that the daemon can afford as many connections
 PER_ADDRESS = 1_000
 BYTES = 100_000
 NOBODY_IS_TOO_YOUNG = -1.0
+WAITING_LONG = ClosingBounds(patience_seconds=3600.0)
 NONSENSE = b"GET / HTTP/1.1\r\nHost: nonsense\r\n\r\n"
 PAUSES_MAX = 1_000  # a daemon that spins says so more often
 
@@ -71,12 +75,13 @@ async def alive(client: Client) -> None:
     assert await client.receive(5) == b"alive"
 
 
-async def test_the_oldest_unfinished_handshake_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", NOBODY_IS_TOO_YOUNG)
+async def test_the_oldest_unfinished_handshake_makes_room(tmp_path: Path) -> None:
     limits = {"connections_total": 3}
-    async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
+    bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG)
+    async with (
+        running_in(tmp_path, bounds=bounds, limits=limits) as service,
+        targets.echo() as target,
+    ):
         bought = await service.buy(await service.person(usd="10"))
         oldest = await begun(service)
         relaying = await tunnel(
@@ -94,12 +99,13 @@ async def test_the_oldest_unfinished_handshake_makes_room(
         await service.assert_audit()
 
 
-async def test_a_fresh_handshake_makes_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", 3600.0)
+async def test_a_fresh_handshake_makes_no_room(tmp_path: Path) -> None:
     limits = {"connections_total": 1, "handshake_seconds": 3600.0}
-    async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
+    bounds = client_bounds(room_after_seconds=3600.0)
+    async with (
+        running_in(tmp_path, bounds=bounds, limits=limits) as service,
+        targets.echo() as target,
+    ):
         bought = await service.buy(await service.person(usd="10"))
         fresh = await begun(service)
         with pytest.raises(ConnectionError):
@@ -121,13 +127,13 @@ async def refused(service: Service, source: str = "127.0.0.1") -> Client:
     return client
 
 
-async def test_who_was_refused_and_stays_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 3600.0)
-    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", NOBODY_IS_TOO_YOUNG)
+async def test_who_was_refused_and_stays_makes_room(tmp_path: Path) -> None:
     limits = {"connections_total": 3}
-    async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
+    bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG, closing=WAITING_LONG)
+    async with (
+        running_in(tmp_path, bounds=bounds, limits=limits) as service,
+        targets.echo() as target,
+    ):
         bought = await service.buy(await service.person(usd="10"))
         unfinished = await begun(service)
         nonsense = [await refused(service) for _ in range(2)]
@@ -140,12 +146,10 @@ async def test_who_was_refused_and_stays_makes_room(
         await service.assert_audit()
 
 
-async def test_who_was_refused_counts_until_it_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 3600.0)
+async def test_who_was_refused_counts_until_it_has_left(tmp_path: Path) -> None:
     limits = {"connections_per_address": 2}
-    async with running_in(tmp_path, limits=limits) as service:
+    bounds = client_bounds(closing=WAITING_LONG)
+    async with running_in(tmp_path, bounds=bounds, limits=limits) as service:
         gateway = service.daemon.gateway
         clients = [await refused(service) for _ in range(2)]
         with pytest.raises(ConnectionError):
@@ -159,12 +163,13 @@ async def test_who_was_refused_counts_until_it_has_left(
         await until(lambda: not gateway.closer.per_network, "nobody is counted who is gone")
 
 
-async def test_who_may_not_come_in_anyway_pushes_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", NOBODY_IS_TOO_YOUNG)
+async def test_who_may_not_come_in_anyway_pushes_nobody_out(tmp_path: Path) -> None:
     limits = {"connections_total": 2, "connections_per_address": 2}
-    async with running_in(tmp_path, limits=limits) as service, targets.echo() as target:
+    bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG)
+    async with (
+        running_in(tmp_path, bounds=bounds, limits=limits) as service,
+        targets.echo() as target,
+    ):
         bought = await service.buy(await service.person(usd="10"))
         clients = [await begun(service) for _ in range(2)]
         with pytest.raises(ConnectionError):
@@ -175,12 +180,10 @@ async def test_who_may_not_come_in_anyway_pushes_nobody_out(
         await service.assert_audit()
 
 
-async def test_whoever_has_asked_and_waits_for_a_target_makes_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", NOBODY_IS_TOO_YOUNG)
+async def test_whoever_has_asked_and_waits_for_a_target_makes_no_room(tmp_path: Path) -> None:
     limits = {"connections_total": 1, "dial_seconds": 3600.0}
-    async with running_in(tmp_path, limits=limits) as service:
+    bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG)
+    async with running_in(tmp_path, bounds=bounds, limits=limits) as service:
         bought = await service.buy(await service.person(usd="10"))
         with silent_port() as port:
             client = await Client.open(service.proxy_port)

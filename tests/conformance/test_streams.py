@@ -17,6 +17,7 @@ from support.base.ports import silent_port
 from support.base.waiting import PATIENCE_SECONDS, until
 from support.clients.socks import GREETING, Client, credentials, plain_tunnel, request
 from support.clients.story import buy, reached
+from support.daemons.bounded import closing_bounds
 from support.daemons.service import Service, running_in
 from support.exits.device import EXITS, running_with_agent, running_with_exit
 from support.exits.linked import running_over_nodes
@@ -528,11 +529,9 @@ async def test_a_half_ended_connection_that_is_idle_is_cut(tmp_path: Path) -> No
         await all_gone(service, before)
 
 
-async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 0.2)
-    async with running_in(tmp_path, limits={"dial_seconds": 4.0}) as service:
+async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(tmp_path: Path) -> None:
+    bounds = closing_bounds(patience_seconds=0.2)
+    async with running_in(tmp_path, bounds=bounds, limits={"dial_seconds": 4.0}) as service:
         _, bought = await buy(service)
         asked = GREETING + credentials(bought.username, bought.password)
         with silent_port() as port:
@@ -560,11 +559,9 @@ async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(
         await service.assert_audit()
 
 
-async def test_nobody_waits_for_a_client_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.relay.closing.PATIENCE_SECONDS", 3600.0)
-    async with running_in(tmp_path, limits={"dial_seconds": 2.0}) as service:
+async def test_nobody_waits_for_a_client_that_is_gone(tmp_path: Path) -> None:
+    bounds = closing_bounds(patience_seconds=3600.0)
+    async with running_in(tmp_path, bounds=bounds, limits={"dial_seconds": 2.0}) as service:
         _, bought = await buy(service)
         with silent_port() as port:
             client = await Client.open(service.proxy_port)

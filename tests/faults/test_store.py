@@ -15,6 +15,7 @@ from support.base import mounts
 from support.base.waiting import until
 from support.clients.socks import Client, tunnel
 from support.daemons import process
+from support.daemons.bounded import check_bounds
 from support.daemons.service import Bought, Person, Service, running, running_in, settings_for
 from support.targets import targets
 from support.targets.targets import Target
@@ -328,7 +329,6 @@ async def terminate_all(url: str) -> None:
 async def test_a_store_that_is_away_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("proxyd.services.EXPIRY_CHECK_SECONDS", 0.01)
     tries = 0
 
     async def fail(_: Bandwidth) -> int:
@@ -337,7 +337,7 @@ async def test_a_store_that_is_away_is_told_once(
         raise UnavailableError("database or disk is full")
 
     monkeypatch.setattr(Bandwidth, "expire", fail)
-    async with running_in(tmp_path):
+    async with running_in(tmp_path, bounds=check_bounds(expiry_seconds=0.01)):
         await until(lambda: tries > 5)
     told = [each for each in caplog.messages if each.startswith("expired sessions wait")]
     assert told == ["expired sessions wait for the store to return: database or disk is full"]

@@ -29,12 +29,11 @@ class Server:
 
 
 async def test_every_daemon_sweeps_its_own_streams_whatever_fails(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(app_port, "SWEEP_SECONDS", 0.001)
     server = Server()
     with socket.socket() as sock:
-        port = AppPort(cast(Any, server), sock, None)
+        port = AppPort(cast(Any, server), sock, None, sweep_seconds=0.001)
         tasks = Tasks(lambda: False)  # another daemon has the sweeps of the database
         port.spawn_tasks(tasks)
         await until(lambda: server.sweeps > 3)

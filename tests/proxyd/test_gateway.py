@@ -4,13 +4,12 @@ import asyncio
 import socket
 from types import SimpleNamespace
 
-import pytest
 from support.base.waiting import until
 from support.market.market import Market
 
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.direct import DirectExit
-from proxyd.gateway import Gateway
+from proxyd.gateway import ClientBounds, Gateway
 from proxyd.limits import Limits
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.meter import solo_meter
@@ -29,16 +28,14 @@ ONE = Limits(
 )
 
 
-async def test_a_client_for_whom_the_only_other_one_was_shed_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, market: Market
-) -> None:
-    monkeypatch.setattr("proxyd.gateway.ROOM_AFTER_SECONDS", -1.0)
+async def test_a_client_for_whom_the_only_other_one_was_shed_is_waited_for(market: Market) -> None:
+    bounds = ClientBounds(room_after_seconds=-1.0)
     reactor, policy, unused = Reactor(asyncio.get_running_loop(), 0), Policy(), SimpleNamespace()
     meter = solo_meter(
         market.leases, market.clock.seconds, connections_per_session=1, bytes_per_second=0
     )
     exit_ = DirectExit(reactor, unused, policy, 5)
-    gateway = Gateway(reactor, meter, exit_, unused, policy, ONE)
+    gateway = Gateway(reactor, meter, exit_, unused, policy, ONE, bounds=bounds)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         gateway.start(listener)

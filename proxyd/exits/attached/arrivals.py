@@ -7,6 +7,7 @@ for a target and is relayed later. Until either has said enough, it is an arriva
 
 import logging
 import socket
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, final
 
@@ -24,9 +25,6 @@ from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import HUNG_UP, READS, Watcher
 from proxyd.loop.reactor import Reactor
 
-ARRIVAL_SECONDS = 10.0  # for 33 bytes that are sent at once
-# A flood that keeps all places is answered by closing the oldest; one this old is not slow.
-ROOM_AFTER_SECONDS = 0.5
 # Of one network, for each exit that it may have: twice the connections that one exit has waiting,
 # because each is replaced. Their first bytes come within a round trip.
 ARRIVALS_PER_EXIT: Final = 32
@@ -48,6 +46,23 @@ _MSG_PEEK: Final = socket.MSG_PEEK
 _logger = logging.getLogger("exits")
 
 
+@dataclass(frozen=True, slots=True)
+class ArrivalTimes:
+    """The time that a connection has for its first message.
+
+    Attributes:
+        seconds: for 33 bytes that come in one piece.
+        room_after_seconds: a flood that keeps all slots is answered by closing the oldest; one this
+            old is not slow.
+    """
+
+    seconds: float = 10.0
+    room_after_seconds: float = 0.5
+
+
+USUAL: Final = ArrivalTimes()
+
+
 @final
 class Arrivals:
     """Takes connections in, within bounds, until the kind of each is known.
@@ -62,6 +77,7 @@ class Arrivals:
         controls: take over what speaks TLS.
         arriving: counts arrivals by their networks; `controls` also count there.
         work: runs handshakes.
+        times: that each has for its first message.
     """
 
     def __init__(
@@ -75,7 +91,9 @@ class Arrivals:
         controls: Controls,
         arriving: NetworkCounts,
         work: Work,
+        times: ArrivalTimes = USUAL,
     ) -> None:
+        self._room_after_seconds = times.room_after_seconds
         self._reactor = reactor
         self._limits = limits
         self._counters = counters
@@ -85,7 +103,7 @@ class Arrivals:
         self._controls = controls
         self._arriving = arriving
         self._work = work
-        self._silent: Deadlines[Arrival] = Deadlines(reactor.loop, ARRIVAL_SECONDS)
+        self._silent: Deadlines[Arrival] = Deadlines(reactor.loop, times.seconds)
         self._handshakes: Handshakes[Arrival] = Handshakes(reactor.loop, self._begin_handshake)
 
     def __len__(self) -> int:
@@ -136,9 +154,9 @@ class Arrivals:
         An unfinished handshake makes room as a silent connection does.
         """
         shed = 0
-        while shed < most and self._silent.expire_oldest(ROOM_AFTER_SECONDS):
+        while shed < most and self._silent.expire_oldest(self._room_after_seconds):
             shed += 1
-        old = self._reactor.loop.time() - ROOM_AFTER_SECONDS
+        old = self._reactor.loop.time() - self._room_after_seconds
         while shed < most and (arrival := self._handshakes.oldest(old)) is not None:
             self._cut_handshake(arrival)
             shed += 1

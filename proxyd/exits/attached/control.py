@@ -52,7 +52,6 @@ from proxyd.exits.attached.attached import Attached
 from proxyd.wire.links import is_link
 from storage.engines.errors import StoreError, level_of
 
-HELLO_SECONDS: Final = 10.0  # to say hello, and to be taken: many round trips, and a busy store
 # What an exit may send by itself: a ping and a change of its state now and then. More than that is
 # kept for a burst of them.
 BYTES_PER_SECOND: Final = 2048
@@ -63,8 +62,6 @@ ANSWER_BYTES: Final = 64
 # A change of its state takes it out of the directory or files it anew: with 100,000 exits that is a
 # quarter of a millisecond. A device looks at itself once a second.
 STATE_BYTES: Final = 1024
-# What waits for an exit that does not read: hundreds of orders, which it will never obey in time.
-WAITING_MAX_BYTES: Final = 256 * 1024
 GOODBYE_SECONDS: Final = 5.0  # to take the last words
 OLDEST_PROTOCOL: Final = 1
 AGAIN_SECONDS: Final = 60  # for what passes: it may try again then
@@ -242,13 +239,30 @@ class Holder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ControlBounds:
+    """The bounds on the agent of an exit.
+
+    Attributes:
+        hello_seconds: to say hello, and to be taken: many round trips, and a busy store.
+        waiting_max_bytes: of frames for an exit that does not read: hundreds of orders, which it
+            will never obey in time.
+    """
+
+    hello_seconds: float = 10.0
+    waiting_max_bytes: int = 256 * 1024
+
+
+USUAL: Final = ControlBounds()
+
+
+@dataclass(frozen=True, slots=True)
 class ControlServices:
     """Collaborators of all control connections.
 
     `counters` count refusals. `spawn` runs a task that is ended with the listener. `admit`
     takes over a work connection under TLS, with the bytes behind its preface. `tunnel` takes a
     worker in, or refuses it. `welcome` takes the connection of another node over, with its first
-    bytes, or returns False for another client.
+    bytes, or returns False for another client. `bounds` are those on an agent.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -260,6 +274,7 @@ class ControlServices:
     admit: Callable[["Control", Preface, bytes], None]
     tunnel: Callable[["Control", Tunnel], None]
     welcome: Callable[[asyncio.Transport, bytes], bool]
+    bounds: ControlBounds = USUAL
 
 
 class State(IntEnum):
@@ -357,7 +372,8 @@ class Control(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's inherits from nothing
-        self._timer = self._services.loop.call_later(HELLO_SECONDS, self.cut, "silent")
+        seconds = self._services.bounds.hello_seconds
+        self._timer = self._services.loop.call_later(seconds, self.cut, "silent")
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -441,7 +457,7 @@ class Control(asyncio.Protocol):
             return
         self._allowance += _ANSWERS.get(type(frame), 0)
         transport.write(encode(frame))
-        if transport.get_write_buffer_size() > WAITING_MAX_BYTES:
+        if transport.get_write_buffer_size() > self._services.bounds.waiting_max_bytes:
             # Later: whoever gives an order must not find the exit gone before it was given.
             self._services.loop.call_soon(self.cut, "does not read")
 

@@ -11,8 +11,7 @@ from proxyd.counters import ExitCounters
 from proxyd.exits.attached.control import Control, ControlServices
 
 TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
-# The last words go out first, some records; then the exit has to say that it has read the end.
-TLS_END_SECONDS = 10.0
+TLS_END_SECONDS: Final = 10.0
 
 _logger = logging.getLogger("exits")
 
@@ -29,6 +28,8 @@ class Controls:
         services: collaborators of all control connections.
         counters: count handshakes that fail.
         arriving: counts arrivals by their networks.
+        end_seconds: for the end of TLS. The last words go out first, some records; then the exit
+            has to say that it has read the end.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class Controls:
         services: ControlServices,
         counters: ExitCounters,
         arriving: NetworkCounts,
+        end_seconds: float = TLS_END_SECONDS,
     ) -> None:
+        self._end_seconds = end_seconds
         self._loop = loop
         self._context = context
         self._services = services
@@ -66,7 +69,7 @@ class Controls:
                 sock,  # type: ignore[arg-type]  # that is what the acceptor makes
                 ssl=self._context,
                 ssl_handshake_timeout=TLS_SECONDS,
-                ssl_shutdown_timeout=TLS_END_SECONDS,
+                ssl_shutdown_timeout=self._end_seconds,
             )
         except (OSError, ssl.SSLError) as error:  # or a timeout, or an abort
             self._counters.arrivals_refused["tls"] += 1

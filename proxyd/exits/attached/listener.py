@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Final, final
 from market.base.networks import NetworkCounts
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.admission import Admission
-from proxyd.exits.attached.arrivals import Arrivals
+from proxyd.exits.attached.arrivals import USUAL as ARRIVALS
+from proxyd.exits.attached.arrivals import Arrivals, ArrivalTimes
 from proxyd.exits.attached.attachments import Attachments, Watch
-from proxyd.exits.attached.control import Authority, ControlServices, Loaner
-from proxyd.exits.attached.controls import Controls
+from proxyd.exits.attached.control import USUAL as CONTROL
+from proxyd.exits.attached.control import Authority, ControlBounds, ControlServices, Loaner
+from proxyd.exits.attached.controls import TLS_END_SECONDS, Controls
 from proxyd.exits.attached.detached import Detached
 from proxyd.exits.attached.heartbeats import Heartbeats
 from proxyd.exits.attached.neighbours import Neighbours
-from proxyd.exits.attached.notices import Notices
+from proxyd.exits.attached.notices import NODES_SECONDS, Notices
 from proxyd.exits.attached.offers import Book, Offers, Verdicts
 from proxyd.exits.attached.origins import Origins
 from proxyd.exits.attached.pool import ParkedBudget
@@ -44,6 +46,26 @@ if TYPE_CHECKING:
     from proxyd.exits.choosing.own_ports import OwnPorts
 
 EXPIRY_SECONDS: Final = 5.0  # between looks at what the directory may forget: a millisecond each
+
+
+@dataclass(frozen=True, slots=True)
+class PortBounds:
+    """The bounds on devices at the exits' port.
+
+    Attributes:
+        arrivals: the time for the first message of a connection.
+        control: the bounds on an agent.
+        tls_end_seconds: for the end of a connection under TLS.
+        nodes_seconds: how long a change among the nodes waits for others.
+    """
+
+    arrivals: ArrivalTimes = ARRIVALS
+    control: ControlBounds = CONTROL
+    tls_end_seconds: float = TLS_END_SECONDS
+    nodes_seconds: float = NODES_SECONDS
+
+
+USUAL: Final = PortBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +127,7 @@ class ExitListener:
         loaner: lends exits to other nodes, and borrows theirs.
         watch: checks whether exits are honest; None if all count as honest.
         workers: the devices that are attached as workers; None where there are none.
+        bounds: on devices.
     """
 
     def __init__(
@@ -114,6 +137,7 @@ class ExitListener:
         loaner: Loaner,
         watch: Watch | None = None,
         workers: Workers | None = None,
+        bounds: PortBounds = USUAL,
     ) -> None:
         services, limits, roster, work = base.services, base.limits, base.roster, base.work
         reactor, counters = services.reactor, services.counters
@@ -125,7 +149,14 @@ class ExitListener:
         self._base = base
         self._workers = workers
         self._expiry: TimerHandle | None = None
-        self.notices = Notices(reactor.loop, roster, services.neighbours, services.own_ports, work)
+        self.notices = Notices(
+            reactor.loop,
+            roster,
+            services.neighbours,
+            services.own_ports,
+            work,
+            bounds.nodes_seconds,
+        )
         self.attachments = Attachments(
             roster,
             Admission(
@@ -166,12 +197,23 @@ class ExitListener:
                 self.seals.admit,
                 self.seals.tunnel,
                 services.neighbours.welcome,
+                bounds.control,
             ),
             counters,
             arriving,
+            bounds.tls_end_seconds,
         )
         self.arrivals = Arrivals(
-            reactor, limits, counters, roster, base.origins, loaner, controls, arriving, work
+            reactor,
+            limits,
+            counters,
+            roster,
+            base.origins,
+            loaner,
+            controls,
+            arriving,
+            work,
+            bounds.arrivals,
         )
 
     def __len__(self) -> int:

@@ -29,6 +29,7 @@ class Notices:
         neighbours: the other nodes.
         own_ports: addresses and ports that are closed to buyers; None where all are open.
         work: runs notices to many agents.
+        nodes_seconds: how long a change among the nodes waits for others.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class Notices:
         neighbours: Neighbours,
         own_ports: "OwnPorts | None",
         work: Work,
+        nodes_seconds: float = NODES_SECONDS,
     ) -> None:
+        self._nodes_seconds = nodes_seconds
         self._loop = loop
         self._roster = roster
         self._neighbours = neighbours
@@ -64,7 +67,7 @@ class Notices:
         Later and together, because a node that ends or starts changes more than once.
         """
         if self._timer is None and not self._work.is_stopping:
-            self._timer = self._loop.call_later(NODES_SECONDS, self._spawn_nodes)
+            self._timer = self._loop.call_later(self._nodes_seconds, self._spawn_nodes)
 
     def deny_changed(self) -> None:
         """Send agents the addresses that are closed by now."""

@@ -57,6 +57,7 @@ checked (`doubts`) while that is new, after a contradiction, and now and then.
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
@@ -71,9 +72,6 @@ from proxyd.wire.wants import Wants
 
 ANY_PORT: Final = 0
 DRAWS: Final = 32  # if 10 % of the exits will do, one of these does in all but one of 30 cases
-# 0.1 ms: the most that one connection may cost the others. It begins anywhere: who wants what is
-# rarer than that finds it at another try.
-SEARCHED_MAX = 512
 # Of so many neighbours on the ring a label has one: gaps between hashes are uneven, and an exit
 # after a wide one would have many times the labels of another.
 NEIGHBOURS: Final = 8
@@ -96,17 +94,8 @@ MINUTE_SECONDS: Final = 60
 # there is no other exit, it is not minded.
 PER_SITE_AND_MINUTE: Final = 30
 
-# About 300 bytes each. What a test replaces is not Final, which would be compiled in.
-LABELS_PER_SESSION = 4096
-LABELS_TOTAL = 131_072
-ROTATING_TOTAL = 65_536  # sessions whose last exit is remembered
-SITES_TOTAL = 65_536  # pairs of an exit and a site, of one minute
 SITES_CACHED: Final = 4096
-GRUDGES_TOTAL = 65_536  # pairs of a buyer and an exit that has failed for them
-SUSPECTS_TOTAL = 16_384  # sites at which an exit has failed
-GONE_TOTAL = 16_384  # exits that are remembered after they have gone
 GONE_SECONDS: Final = COOLING_MOST_SECONDS
-LABELS_PER_SWEEP = 8192  # a millisecond
 # After its lifetime: whoever uses the label again until then gets another exit than before.
 LABEL_KEPT_SECONDS: Final = 3600.0
 
@@ -151,6 +140,37 @@ _CONNECTED: Final = Outcome.CONNECTED
 _FAULTS: Final = (Outcome.PAUSED, Outcome.FAILED)
 
 NO_FEATURES: Final[frozenset[str]] = frozenset()  # that a choice asks for
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryBounds:
+    """How much a directory remembers and searches; labels and the rest have about 300 bytes each.
+
+    Attributes:
+        searched_max: 0.1 ms: the most that one connection may cost the others. A search begins
+            anywhere, so another try may find an exit that is rarer than that.
+        labels_per_session: of one session, here and in the store.
+        labels_total: of all sessions.
+        labels_per_sweep: that are looked at in one turn of the loop; a millisecond.
+        rotating_total: sessions whose last exit is remembered.
+        sites_total: pairs of an exit and a site, of one minute.
+        grudges_total: pairs of a buyer and an exit that has failed for them.
+        suspects_total: sites at which an exit has failed.
+        gone_total: exits that are remembered after they have gone.
+    """
+
+    searched_max: int = 512
+    labels_per_session: int = 4096
+    labels_total: int = 131_072
+    labels_per_sweep: int = 8192
+    rotating_total: int = 65_536
+    sites_total: int = 65_536
+    grudges_total: int = 65_536
+    suspects_total: int = 16_384
+    gone_total: int = 16_384
+
+
+USUAL: Final = DirectoryBounds()
 
 
 class Place(NamedTuple):
@@ -570,11 +590,13 @@ class Directory(Generic[Exit]):
 
     Args:
         chance: returns numbers from 0 to below 1; tests hand in a seeded one.
+        bounds: how much it remembers and searches.
     """
 
     __slots__ = (
         "_bindings",
         "_blamed",
+        "_bounds",
         "_buckets",
         "_chance",
         "_gone",
@@ -595,7 +617,10 @@ class Directory(Generic[Exit]):
         "_watchers",
     )
 
-    def __init__(self, chance: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, chance: Callable[[], float] | None = None, bounds: DirectoryBounds = USUAL
+    ) -> None:
+        self._bounds = bounds
         self._chance = chance or Random().random  # noqa: S311 - it spreads load, and hides nothing
         self._watchers: list[Callable[[Exit], None]] = []
         self._members: dict[str, _Member[Exit]] = {}
@@ -769,9 +794,9 @@ class Directory(Generic[Exit]):
     def suspect(self, entry: Exit, now: float, *, buyer: str, target: str) -> None:
         """An exit has sent a TLS client something else: a fault for its buyer alone."""
         device_id = entry.device_id
-        _make_room(self._grudges, GRUDGES_TOTAL)
+        _make_room(self._grudges, self._bounds.grudges_total)
         self._grudges.setdefault((buyer, device_id), _Grudge()).fail(now)
-        _make_room(self._unproven, SUSPECTS_TOTAL)
+        _make_room(self._unproven, self._bounds.suspects_total)
         self._unproven[target] = device_id, buyer, now + SUSPECT_SECONDS
 
     def prove(self, entry: Exit, now: float, *, target: str) -> None:
@@ -811,11 +836,11 @@ class Directory(Generic[Exit]):
             first = its_buyer = ""
         else:
             first, its_buyer = device_id, buyer
-            _make_room(self._grudges, GRUDGES_TOTAL)
+            _make_room(self._grudges, self._bounds.grudges_total)
             self._grudges.setdefault((buyer, device_id), _Grudge()).fail(now)
             self._count_for_all(device_id, standing, buyer, site, now)
         if site:
-            _make_room(self._suspects, SUSPECTS_TOTAL)
+            _make_room(self._suspects, self._bounds.suspects_total)
             self._suspects[site] = first, its_buyer, now + SUSPECT_SECONDS
 
     def _count_for_all(
@@ -826,7 +851,7 @@ class Directory(Generic[Exit]):
             blamed, until = self._blamed.get(site, ("", 0.0))
             if blamed != device_id and now < until:
                 return
-            _make_room(self._blamed, SUSPECTS_TOTAL)
+            _make_room(self._blamed, self._bounds.suspects_total)
             self._blamed[site] = device_id, now + SUSPECT_SECONDS
         standing.fail(site, buyer, now)
 
@@ -882,7 +907,7 @@ class Directory(Generic[Exit]):
         if not self._unswept:
             self._unswept = list(self._bindings)
         seen = 0
-        while self._unswept and seen < LABELS_PER_SWEEP:
+        while self._unswept and seen < self._bounds.labels_per_sweep:
             session_id = self._unswept.pop()
             labels = self._bindings.get(session_id)
             if labels is not None:
@@ -922,7 +947,24 @@ class Directory(Generic[Exit]):
                 if sites.get((member.entry.device_id, site), 0) < PER_SITE_AND_MINUTE:
                     return member
                 worn = member
-        return worn or next(filter(takes, _walk(buckets, total, int(chance() * total))), None)
+        return worn or next(filter(takes, self._walk(buckets, total, int(chance() * total))), None)
+
+    def _walk(
+        self, buckets: Sequence[_Bucket[Exit]], total: int, start: int
+    ) -> Iterator[_Member[Exit]]:
+        """Yield one exit after the other, as if the buckets were one ring; of many not all.
+
+        Args:
+            buckets: the buckets.
+            total: how many exits there are in them.
+            start: the position to begin at.
+        """
+        left = min(total, self._bounds.searched_max)
+        for bucket in (*buckets, *buckets):
+            part = bucket.members[start : start + left]
+            start -= min(start, len(bucket.members))
+            left -= len(part)
+            yield from part
 
     def _none(self, wish: _Wish[Exit]) -> Missing:
         """Return why no exit will do: the port alone, or more than that."""
@@ -930,7 +972,7 @@ class Directory(Generic[Exit]):
             wish.port = ANY_PORT
             buckets = self._buckets_of(wish)
             total = sum([len(bucket.members) for bucket in buckets])
-            if any(wish.takes(member) for member in _walk(buckets, total, 0)):
+            if any(wish.takes(member) for member in self._walk(buckets, total, 0)):
                 return Missing.NOT_ALLOWED
         return Missing.NO_EXIT
 
@@ -940,14 +982,14 @@ class Directory(Generic[Exit]):
         chosen = self._drawn(wish)
         if isinstance(chosen, Missing):
             return chosen
-        if len(self._last) >= ROTATING_TOTAL // 2:
+        if len(self._last) >= self._bounds.rotating_total // 2:
             self._last, self._last_before = {}, self._last
         self._last[session_id] = chosen.entry.device_id
         return chosen
 
     def _count_site(self, device_id: str, site: str) -> None:
         sites = self._sites
-        if len(sites) >= SITES_TOTAL:
+        if len(sites) >= self._bounds.sites_total:
             sites.clear()
         if site:
             key = device_id, site
@@ -1008,9 +1050,15 @@ class Directory(Generic[Exit]):
     def _on_ring(self, wish: _Wish[Exit], ring: int) -> _Member[Exit] | None:
         """Return the exit at a hash: always the same one, as long as the same ones are there."""
         around = merge(*[bucket.around(ring) for bucket in self._buckets_of(wish)])
-        near = (member for _, _, member in islice(around, SEARCHED_MAX) if wish.takes(member))
+        near: list[_Member[Exit]] = []
+        # A loop, because the compiler makes a list of a generator expression: all would be judged.
+        for _, _, member in islice(around, self._bounds.searched_max):
+            if wish.takes(member):
+                near.append(member)
+                if len(near) == NEIGHBOURS:
+                    break
         return max(
-            islice(near, NEIGHBOURS),
+            near,
             key=lambda member: ((member.ring ^ ring) * _MIXING) & _HASH_MASK,
             default=None,
         )
@@ -1025,15 +1073,15 @@ class Directory(Generic[Exit]):
         holder = self._holders.setdefault(session_id, holder)
         before = len(labels)
         labels.pop(label, None)
-        _make_room(labels, LABELS_PER_SESSION)
+        _make_room(labels, self._bounds.labels_per_session)
         labels[label] = binding
         self._count_labels(holder, len(labels) - before)
-        if self._labels > LABELS_TOTAL:
+        if self._labels > self._bounds.labels_total:
             self._evict_labels()
 
     def _evict_labels(self) -> None:
         """Drop a quarter of all labels: the oldest of each holder beyond one bound for all."""
-        most = LABELS_TOTAL - LABELS_TOTAL // 4
+        most = self._bounds.labels_total - self._bounds.labels_total // 4
         low, high = 0, max(self._held.values())
         while low < high:  # the most that all may keep
             middle = (low + high + 1) // 2
@@ -1106,7 +1154,7 @@ class Directory(Generic[Exit]):
     def _remember(self, device_id: str, standing: _Standing) -> None:
         """Keep what an exit did, in case it comes back."""
         if standing.dials:
-            _make_room(self._gone, GONE_TOTAL)
+            _make_room(self._gone, self._bounds.gone_total)
             self._gone[device_id] = standing, standing.noted_at + GONE_SECONDS
 
     def _file(self, member: _Member[Exit]) -> None:
@@ -1198,22 +1246,6 @@ def _bucket_at(buckets: Sequence[_Bucket[Exit]], position: int) -> _Bucket[Exit]
             return bucket
         position -= len(bucket.members)
     raise IndexError(position)
-
-
-def _walk(buckets: Sequence[_Bucket[Exit]], total: int, start: int) -> Iterator[_Member[Exit]]:
-    """Yield one exit after the other, as if the buckets were one ring; of many not all.
-
-    Args:
-        buckets: the buckets.
-        total: how many exits there are in them.
-        start: the position to begin at.
-    """
-    left = min(total, SEARCHED_MAX)
-    for bucket in (*buckets, *buckets):
-        part = bucket.members[start : start + left]
-        start -= min(start, len(bucket.members))
-        left -= len(part)
-        yield from part
 
 
 def _label(wants: Wants) -> _Label:

@@ -22,10 +22,12 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from proxyd.exits.choosing.directory import LABELS_PER_SESSION, Binding
+from proxyd.exits.choosing.directory import USUAL as DIRECTORY
+from proxyd.exits.choosing.directory import Binding
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.wire.wants import Wants
 from storage.engines.errors import StoreError
@@ -33,13 +35,28 @@ from storage.engines.store import Store
 from storage.exits import mesh as queries
 from storage.exits.mesh import BindingRow
 
-ANSWER_SECONDS = 3.0  # of a dial's ten; a store that works answers in milliseconds
 AWAY_SECONDS = 5.0  # a store that did not answer is not asked again for so long
 AT_ONCE: Final = 4  # a burst of new labels leaves connections of the pool to the API
 LABEL_BYTES: Final = 16
 NO_AGREEMENT: Final = -1
 
 _logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelBounds:
+    """How long nodes wait for an agreement, and how many they keep.
+
+    Attributes:
+        answer_seconds: of a dial's ten; a store that works answers in milliseconds.
+        per_session: as many as a node remembers.
+    """
+
+    answer_seconds: float = 3.0
+    per_session: int = DIRECTORY.labels_per_session
+
+
+USUAL: Final = LabelBounds()
 
 
 class Bindings(Protocol):
@@ -85,6 +102,7 @@ class Labels:
         is_alone: says whether there is no other node, so that nobody is to be asked.
         tell_moved: tells the other nodes that a label has moved.
         seconds: the wall clock, in UTC.
+        bounds: how long an answer may take, and how many labels a session keeps.
     """
 
     def __init__(
@@ -96,7 +114,9 @@ class Labels:
         is_alone: Callable[[], bool],
         tell_moved: Callable[[str, str], None],
         seconds: Callable[[], int],
+        bounds: LabelBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self._loop = loop
         self._store = store
         self._bindings = bindings
@@ -168,7 +188,8 @@ class Labels:
         swept = 0
         while True:
             now = self._seconds()
-            removed = await self._store.write(queries.sweep_bindings, now, LABELS_PER_SESSION)
+            kept = self._bounds.per_session
+            removed = await self._store.write(queries.sweep_bindings, now, kept)
             swept += removed
             if removed < queries.SWEPT_MAX_BINDINGS:
                 return swept
@@ -182,7 +203,7 @@ class Labels:
         try:
             async with self._slots:
                 if self._loop.time() >= self._away_until:
-                    async with asyncio.timeout(ANSWER_SECONDS):
+                    async with asyncio.timeout(self._bounds.answer_seconds):
                         await self._agree(wants, session_id, label, holder)
         except (StoreError, TimeoutError) as error:
             if self._loop.time() >= self._away_until:

@@ -72,11 +72,6 @@ if TYPE_CHECKING:
     import asyncio
 
 EXITS_MAX: Final = 3  # for one dial: more would take longer than a buyer waits
-# A connection of an exit is there within two round trips, unless its network drops new ones.
-PARKED_WAIT_SECONDS = 2.0
-# An exit that is there and says nothing of its order waits for a silent target, or does not obey.
-# Targets that answer do so to the first or second attempt, which are one and three seconds old.
-UNANSWERED_SECONDS = 4.0
 # An answer takes a round trip to the exit, and one from there to the target. Four, and never less
 # than what a busy device may need.
 PATIENCE_ROUND_TRIPS: Final = 4
@@ -118,6 +113,25 @@ _CHANGED: Final = ("X-Exit-Changed: 1",)
 _AT_LIMIT: Final = Outcome.AT_LIMIT
 _CONNECTED: Final = Outcome.CONNECTED
 _logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class DialTimes:
+    """How long an exit has before another one is tried.
+
+    Attributes:
+        parked_wait_seconds: a connection of an exit is there within two round trips, unless its
+            network drops new ones.
+        unanswered_seconds: an exit that is there and says nothing of its order waits for a silent
+            target, or does not obey. Targets that answer do so to the first or second attempt,
+            which are one and three seconds old.
+    """
+
+    parked_wait_seconds: float = 2.0
+    unanswered_seconds: float = 4.0
+
+
+USUAL: Final = DialTimes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +297,7 @@ class Exits(Ways):
         encrypts_all: whether every connection of an exit is to be under TLS.
         borrower: borrows exits of other nodes; None where there are none.
         labels: agree with other nodes on the exits of labels; None where there are none.
+        times: how long an exit has before another one is tried.
     """
 
     __slots__ = (
@@ -295,6 +310,7 @@ class Exits(Ways):
         "policy",
         "reactor",
         "resolver",
+        "times",
     )
 
     def __init__(
@@ -309,7 +325,9 @@ class Exits(Ways):
         encrypts_all: bool = False,
         borrower: Borrower | None = None,
         labels: Labels | None = None,
+        times: DialTimes = USUAL,
     ) -> None:
+        self.times = times
         self.encrypts_all = encrypts_all
         self.reactor = reactor
         self.directory = directory
@@ -715,10 +733,10 @@ class ExitDial(Cancellable, Expiring):
         if attached.pulse.heard_at < self._asked_at:
             self._silent(attached)
             return
-        first = next(iter(self._attempts))
+        first, times = next(iter(self._attempts)), self._exits.times
         self._wait(ASK_AGAIN_SECONDS, self._ask)
         if first.is_waiting:
-            if attached.load.now() >= first.began + PARKED_WAIT_SECONDS:
+            if attached.load.now() >= first.began + times.parked_wait_seconds:
                 self._no_connection(first)
         elif not self._has_hedged:
             self._has_hedged = True
@@ -728,7 +746,9 @@ class ExitDial(Cancellable, Expiring):
             hedge = _Attempt(self, attached, self._pool_of(attached))
             self._attempts[hedge] = None
             hedge.start()
-        elif attached.load.now() >= first.began + UNANSWERED_SECONDS and self._failure is None:
+        elif (
+            attached.load.now() >= first.began + times.unanswered_seconds and self._failure is None
+        ):
             self._unanswered(attached)
 
     def _silent(self, attached: Attached) -> None:

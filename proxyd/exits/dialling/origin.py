@@ -27,7 +27,7 @@ from proxyctl.protocol.policy import is_global
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.dialling.errand import Unknown, Ways
 
-CALL_SECONDS = 10.0  # a connection through the exit, and a few bytes
+CALL_SECONDS: Final = 10.0  # a connection through the exit, and a few bytes
 VERSIONS: Final = (4, 6)
 
 _logger = logging.getLogger("exits")
@@ -56,9 +56,17 @@ class OriginCheck:
         ways: how connections are made.
         calls: hears them arrive.
         door: returns the host and port that exits attach to.
+        seconds: how long a call may take.
     """
 
-    def __init__(self, ways: Ways, calls: Calls, door: Callable[[], tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        ways: Ways,
+        calls: Calls,
+        door: Callable[[], tuple[str, int]],
+        seconds: float = CALL_SECONDS,
+    ) -> None:
+        self._seconds = seconds
         self.permits: Callable[[Address], bool] = is_global
         self._ways = ways
         self._calls = calls
@@ -96,7 +104,7 @@ class OriginCheck:
 
         self._calls.expect(number, called)
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 if CALLS in attached.features:
                     attached.say(Call(number, target, port))
                     address = await arrived

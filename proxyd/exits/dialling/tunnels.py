@@ -19,6 +19,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hmac import compare_digest
 from secrets import randbits, token_bytes
 from typing import Final, Protocol, final
@@ -51,9 +52,9 @@ from proxyd.exits.attached.control import (
     GOODBYE_SECONDS,
     OLDEST_PROTOCOL,
     SOON_SECONDS,
-    WAITING_MAX_BYTES,
     Control,
 )
+from proxyd.exits.attached.control import USUAL as CONTROL
 from proxyd.exits.attached.secure import Seal, make_pair
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.loop.reactor import Reactor
@@ -66,14 +67,10 @@ TIMEOUT: Final = "timeout"  # the device did not answer in time
 BUSY: Final = "busy"  # as many streams are open as may be
 PAUSED: Final = "paused"  # as much has gone through as the device's owner allows in a day
 
-# Of one device, open and on their way: what its agent holds at most is less.
-STREAMS_PER_DEVICE: Final = 512
 BUYERS_SHARE: Final = 4  # of all streams, one buyer's are a quarter at most
 OWNERS_SHARE: Final = 2  # of all devices that may be attached, one owner's are half at most
 IDLE_SECONDS = 3600.0  # without a byte either way; a notebook whose reader is at lunch is not over
 SWEEP_SECONDS: Final = 60.0  # between looks for idle streams
-# Between looks at whether tokens were revoked elsewhere; of those that were revoked here it hears.
-RECHECK_SECONDS: Final = 5.0
 
 NO_PORTS: Final = "This device runs no job that listens on ports."
 _REASONS: Final = {
@@ -83,6 +80,23 @@ _REASONS: Final = {
     Outcome.AT_LIMIT: BUSY,
 }
 _logger = logging.getLogger("tunnels")
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelBounds:
+    """How many streams a device has, and how often tokens are looked at.
+
+    Attributes:
+        streams_per_device: open and on their way; its agent holds fewer.
+        recheck_seconds: between looks for tokens that another node has revoked. A token that this
+            node has revoked comes as a call.
+    """
+
+    streams_per_device: int = 512
+    recheck_seconds: float = 5.0
+
+
+USUAL: Final = TunnelBounds()
 
 
 class TunnelError(Exception):
@@ -169,6 +183,7 @@ class DeviceTunnels(Tunnels):
         authority: knows worker tokens.
         most: how many streams may be open in all, and how many devices may be attached.
         heartbeat_seconds: how often a device is asked whether it is there.
+        bounds: how many streams a device has, and how often tokens are looked at.
     """
 
     def __init__(
@@ -177,7 +192,9 @@ class DeviceTunnels(Tunnels):
         authority: WorkerAuthority,
         most: int,
         heartbeat_seconds: float,
+        bounds: TunnelBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self.most = most
         self.heartbeat_seconds = heartbeat_seconds
         self.attached = 0
@@ -243,7 +260,8 @@ class DeviceTunnels(Tunnels):
         if worker is None:
             raise TunnelError(AWAY)
         own = len(worker.orders) + self._per_device[device_id]
-        if own >= STREAMS_PER_DEVICE or self._waiting + len(self._streams) >= self.most:
+        is_full = self._waiting + len(self._streams) >= self.most
+        if is_full or own >= self._bounds.streams_per_device:
             raise TunnelError(BUSY)
         order = _Order(self._reactor.loop.create_future(), buyer_id)
         number = worker.add(order)
@@ -404,7 +422,7 @@ class DeviceTunnels(Tunnels):
         loop = self._reactor.loop
         swept_at = loop.time()
         while True:
-            await asyncio.sleep(RECHECK_SECONDS)
+            await asyncio.sleep(self._bounds.recheck_seconds)
             devices = set(self._per_device) | set(self._by_device)
             await self._recheck(list(devices))
             if loop.time() - swept_at >= SWEEP_SECONDS:
@@ -613,7 +631,7 @@ class _Worker(asyncio.Protocol):
         if isinstance(frame, (Open, Ping)):
             self._allowance += ANSWER_BYTES
         transport.write(encode(frame))
-        if transport.get_write_buffer_size() > WAITING_MAX_BYTES:
+        if transport.get_write_buffer_size() > CONTROL.waiting_max_bytes:
             self._loop.call_soon(self.cut, "does not read")
 
     def refuse(self, code: str, words: str, retry_seconds: int) -> None:

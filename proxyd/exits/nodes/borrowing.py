@@ -15,6 +15,7 @@ those go on, and the listener looks after them like after those of an exit of it
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import islice
 from secrets import randbits
@@ -31,12 +32,26 @@ from proxyd.loop.deadlines import Deadlines
 from proxyd.loop.reactor import Reactor
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Frame, LoanNumbers, Passed, Return
 
-# Nobody has left through it for so long: a loan costs heartbeats, and the next one a round trip.
-IDLE_SECONDS = 300.0
-LOANS_MAX = 8192  # 10 KB each: more exits than one node's buyers use in five minutes
 EVICTED_AMONG: Final = 32  # of the oldest loans one that is idle makes room, if there is one
 
 _logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowingBounds:
+    """How many exits are borrowed, and how long one that is not used.
+
+    Attributes:
+        idle_seconds: without a connection through the exit: a loan costs heartbeats, and the next
+            loan a round trip.
+        loans_max: 10 KB each: more exits than one node's buyers use in five minutes.
+    """
+
+    idle_seconds: float = 300.0
+    loans_max: int = 8192
+
+
+USUAL: Final = BorrowingBounds()
 
 
 class NodeLink(Protocol):
@@ -167,10 +182,12 @@ class Borrowing:
         door: returns where work connections come in: a host, and a port.
         detached: takes an exit that is gone while connections through it go on.
         heartbeat_seconds: how often each is asked whether it is there.
+        bounds: how many are borrowed, and how long one that is not used.
     """
 
     __slots__ = (
         "_beats",
+        "_bounds",
         "_budget",
         "_by_attachment",
         "_by_device",
@@ -189,7 +206,9 @@ class Borrowing:
         door: Callable[[], tuple[str, int]],
         detached: Callable[[Attached], None],
         heartbeat_seconds: float,
+        bounds: BorrowingBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self._reactor = reactor
         self._budget = budget
         self._counters = counters
@@ -315,8 +334,8 @@ class Borrowing:
                 return number
 
     def _has_room(self) -> bool:
-        """Say whether one more may be borrowed; one that nobody uses is given back for it."""
-        if len(self._by_device) < LOANS_MAX:
+        """Say whether one more may be borrowed; an unused one is given back for it."""
+        if len(self._by_device) < self._bounds.loans_max:
             return True
         for loan in tuple(islice(self._by_device.values(), EVICTED_AMONG)):
             if loan.is_idle(0.0):
@@ -329,7 +348,7 @@ class Borrowing:
         loan = self._by_attachment.get(attached.attachment)
         if loan is None:
             return
-        if loan.is_idle(IDLE_SECONDS):
+        if loan.is_idle(self._bounds.idle_seconds):
             self._return(loan, "idle")
             return
         silence = attached.load.now() - attached.pulse.heard_at

@@ -15,6 +15,7 @@ What goes through an exit from other nodes counts towards its limits as far as t
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, final
 
 from proxyctl.protocol.frames import (
@@ -39,13 +40,27 @@ from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed
 
 FEATURE: Final = "lend"  # of an agent that can carry for other daemons than its own
 UNREACHABLE: Final = "unreachable"  # why an exit is not lent to a node
-LOANS_PER_EXIT: Final = 64  # an agent takes no more, and a service has no more nodes
-LOANS_MAX: Final = 32_768  # 1 KB each
 UNREACHED_MAX: Final = 4096  # pairs of an exit and a node that it cannot reach
 UNREACHED_SECONDS: Final = 60.0  # each is remembered; a lost packet alone is enough for a pair
 
 _Key = TypeVar("_Key")
 _logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class LendingBounds:
+    """How many loans are given.
+
+    Attributes:
+        per_exit: an agent takes no more, and a service has no more nodes.
+        loans_max: of all exits; 1 KB each.
+    """
+
+    per_exit: int = 64
+    loans_max: int = 32_768
+
+
+USUAL: Final = LendingBounds()
 
 
 class Lenders(Protocol):
@@ -100,9 +115,11 @@ class Lending:
 
     Args:
         lenders: knows who is attached.
+        bounds: how many loans are given.
     """
 
     __slots__ = (
+        "_bounds",
         "_by_device",
         "_by_link",
         "_by_number",
@@ -111,7 +128,8 @@ class Lending:
         "_unreached",
     )
 
-    def __init__(self, lenders: Lenders) -> None:
+    def __init__(self, lenders: Lenders, bounds: LendingBounds = USUAL) -> None:
+        self._bounds = bounds
         self._lenders = lenders
         self._next = 1
         self._by_number: dict[int, _Loan] = {}
@@ -147,8 +165,8 @@ class Lending:
         elif FEATURE not in attached.features or self._is_unreached(attached, frame):
             code = UNREACHABLE
         elif (
-            len(self._by_number) >= LOANS_MAX
-            or len(self._by_device.get(frame.device_id, ())) >= LOANS_PER_EXIT
+            len(self._by_number) >= self._bounds.loans_max
+            or len(self._by_device.get(frame.device_id, ())) >= self._bounds.per_exit
         ):
             code = "too_many"
         if attached is None or code:

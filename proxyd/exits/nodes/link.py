@@ -11,6 +11,7 @@ import hashlib
 import logging
 import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hmac import compare_digest
 from secrets import token_bytes
 from time import monotonic
@@ -39,16 +40,29 @@ from proxyd.wire.links import (
     proof,
 )
 
-# A node that is gone without a word is noticed after three heartbeats and the next look: 6 s.
-BEAT_SECONDS = 1.5
 SILENT_BEATS: Final = 3
 # What waits for a node that does not read: more than all exits of a node, announced twice.
 WAITING_MAX_BYTES: Final = 128 * 1024 * 1024
-# For what has come over a link, in one turn of the loop: clients and the API wait meanwhile. A new
-# link brings all exits of a node, which are filed for seconds.
-TURN_SECONDS = 0.005
 
 _logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """How often a link is looked at, and for how long.
+
+    Attributes:
+        beat_seconds: between two heartbeats. A node that is gone without a word is noticed after
+            three of them and the next look: 6 s.
+        turn_seconds: for the frames of a link, in one turn of the loop: clients and the API wait
+            meanwhile. A new link brings all exits of a node, and filing them takes seconds.
+    """
+
+    beat_seconds: float = 1.5
+    turn_seconds: float = 0.005
+
+
+USUAL: Final = LinkTimes()
 
 
 class LinkHandler(Protocol):
@@ -85,6 +99,7 @@ class Link(asyncio.Protocol):
         fingerprint: of the dialled node's certificate (SHA-256, hexadecimal).
         is_dialler: whether this node has dialled.
         reader: has read what came before.
+        times: how often it is looked at, and for how long.
     """
 
     __slots__ = (
@@ -98,6 +113,7 @@ class Link(asyncio.Protocol):
         "_loop",
         "_own_id",
         "_reader",
+        "_times",
         "_transport",
         "began",
         "can_borrow",
@@ -124,7 +140,9 @@ class Link(asyncio.Protocol):
         fingerprint: str,
         is_dialler: bool,
         reader: LinkReader | None = None,
+        times: LinkTimes = USUAL,
     ) -> None:
+        self._times = times
         self._loop = loop
         self._handler = handler
         self._key = key
@@ -229,9 +247,11 @@ class Link(asyncio.Protocol):
     # --- inside --------------------------------------------------------------------------------
 
     def _act_on(self, frames: Iterator[Frame]) -> None:
-        """Act on what has come, as long as a turn may take; the rest is for the next ones."""
+        """Act on frames that have come, within the time of a turn; the next turns take the rest."""
         self.heard_at = self._loop.time()
-        until = monotonic() + TURN_SECONDS  # the loop's own clock may stand still meanwhile
+        until = (
+            monotonic() + self._times.turn_seconds
+        )  # the loop's own clock may stand still meanwhile
         try:
             for frame in frames:
                 self._act(frame)
@@ -286,17 +306,17 @@ class Link(asyncio.Protocol):
     def _open(self) -> None:
         self.is_open = self.was_open = True
         self.settled.set()
-        self._beat_timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+        self._beat_timer = self._loop.call_later(self._times.beat_seconds, self._beat)
         _logger.info("node %s: linked", self.node_id)
         self._handler.joined(self)
 
     def _beat(self) -> None:
         """Ask whether the other node is there; one that has been silent for long is not."""
-        if self._loop.time() - self.heard_at >= SILENT_BEATS * BEAT_SECONDS:
+        if self._loop.time() - self.heard_at >= SILENT_BEATS * self._times.beat_seconds:
             self.close("it is silent")
             return
         self._send(Ping(token_bytes(PING_BYTES)))
-        self._beat_timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+        self._beat_timer = self._loop.call_later(self._times.beat_seconds, self._beat)
 
     def _send(self, frame: Frame) -> None:
         if self.is_over or self._transport is None:

@@ -19,13 +19,15 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from market.exits.consents import Door
 from proxyd.exits.attached.attached import STANDBY, Attached
 from proxyd.exits.choosing.directory import Directory, Place
 from proxyd.exits.nodes.hub import NodeHub
-from proxyd.exits.nodes.link import Link, client_context, greeted
+from proxyd.exits.nodes.link import USUAL as LINK
+from proxyd.exits.nodes.link import Link, LinkTimes, client_context, greeted
 from proxyd.exits.nodes.remote import AnyExit, RemoteExit, announcement
 from proxyd.loop.owned_tasks import OwnedTasks
 from proxyd.wire.links import (
@@ -52,17 +54,35 @@ if TYPE_CHECKING:
     from proxyctl.protocol.frames import Limits
 
 LOOK_SECONDS = 1.0  # between looks at the nodes: one query of as many rows as there are nodes
-LINK_SECONDS = 5.0  # to connect, shake hands and be accepted: some round trips
 RETRY_LEAST_SECONDS: Final = 0.2
 RETRY_MOST_SECONDS: Final = 5.0  # a node that is back is linked soon; one that is dead is reaped
-EXITS_PER_NODE_MAX: Final = 200_000  # twice of what the directory is measured with
-# Entries that are announced or taken out in one turn of the loop: of 100,000 each takes 250 us.
-ENTRIES_PER_TURN: Final = 20
-# Different places, limits and lists of features that are kept once for all exits: 10 MB of each.
-SHARED_MAX = 50_000
 
 _Equal = TypeVar("_Equal")
 _logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class MeshBounds:
+    """The bounds on the other nodes.
+
+    Attributes:
+        link_seconds: to connect, shake hands and be accepted: some round trips.
+        exits_per_node_max: twice the number that the directory is measured with.
+        entries_per_turn: that are announced or taken out in one turn of the loop: of 100,000 each
+            takes 250 us.
+        shared_max: different places, limits and lists of features that are kept once for all exits:
+            10 MB of each.
+        link: how often a link is looked at.
+    """
+
+    link_seconds: float = 5.0
+    exits_per_node_max: int = 200_000
+    entries_per_turn: int = 20
+    shared_max: int = 50_000
+    link: LinkTimes = LINK
+
+
+USUAL: Final = MeshBounds()
 
 
 class Cluster(NamedTuple):
@@ -89,6 +109,7 @@ class Mesh:
         directory: is told of their exits.
         milliseconds: the wall clock, in UTC.
         hub: notified of what other nodes say.
+        bounds: on them.
     """
 
     def __init__(
@@ -98,7 +119,9 @@ class Mesh:
         directory: Directory[AnyExit],
         milliseconds: Callable[[], int],
         hub: NodeHub,
+        bounds: MeshBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self.links: dict[str, Link] = {}
         self.hub = hub
         self._loop = loop
@@ -326,7 +349,7 @@ class Mesh:
         """Dial a node and wait until the link is over; return why it never was, "" if it was."""
         link = self._link(row.node_id, row.certificate, is_dialler=True)
         try:
-            async with asyncio.timeout(LINK_SECONDS) as limit:
+            async with asyncio.timeout(self._bounds.link_seconds) as limit:
                 await self._loop.create_connection(
                     lambda: link, row.link_host, row.link_port, ssl=self._context
                 )
@@ -352,6 +375,7 @@ class Mesh:
             fingerprint=fingerprint,
             is_dialler=is_dialler,
             reader=reader,
+            times=self._bounds.link,
         )
 
     def _drop(self, reason: str) -> None:
@@ -407,10 +431,11 @@ class Mesh:
             del self.links[link.node_id]
         self.hub.lost(link)
         remotes = [*self._remote.pop(link).values()]
-        for each in remotes[:ENTRIES_PER_TURN]:
+        first = self._bounds.entries_per_turn
+        for each in remotes[:first]:
             self._forget(each)
-        if len(remotes) > ENTRIES_PER_TURN:  # none of them is chosen meanwhile: the link is over
-            self._tasks.spawn(self._forget_all(remotes[ENTRIES_PER_TURN:]))
+        if len(remotes) > first:  # none of them is chosen meanwhile: the link is over
+            self._tasks.spawn(self._forget_all(remotes[first:]))
         self._tell_nodes()
 
     def _tell_nodes(self) -> None:
@@ -418,10 +443,10 @@ class Mesh:
             self.hub.nodes_changed()
 
     async def _announce(self, link: Link) -> None:
-        """Announce all exits that are attached here; what changes meanwhile is told at once."""
-        device_ids = [*self._local]
-        for begin in range(0, len(device_ids), ENTRIES_PER_TURN):
-            some = device_ids[begin : begin + ENTRIES_PER_TURN]
+        """Announce all exits that are attached here; changes meanwhile are announced at once."""
+        device_ids, most = [*self._local], self._bounds.entries_per_turn
+        for begin in range(0, len(device_ids), most):
+            some = device_ids[begin : begin + most]
             present = [each for device_id in some if (each := self._local.get(device_id))]
             for data in encode_exits(map(announcement, present)):
                 link.send_encoded(data)
@@ -434,16 +459,17 @@ class Mesh:
         place = Place(
             announced.country, announced.state, announced.city, announced.asn, announced.kind
         )
-        place = _shared(self._places, place)
-        limits = _shared(self._limits, announced.limits)
-        features = _shared(self._features, announced.features)
+        most = self._bounds.shared_max
+        place = _shared(self._places, place, most)
+        limits = _shared(self._limits, announced.limits, most)
+        features = _shared(self._features, announced.features, most)
         announced = announced._replace(features=features)
         remote = remotes.get(announced.device_id)
         known = None if remote is None else (remote.since, remote.place, remote.network)
         if remote is not None and known == (announced.since, place, announced.network):
             remote.change(announced, limits)
             self.hub.changed(remote)
-        elif remote is None and len(remotes) >= EXITS_PER_NODE_MAX:
+        elif remote is None and len(remotes) >= self._bounds.exits_per_node_max:
             return
         else:
             remotes[announced.device_id] = RemoteExit(link, announced, place, limits)
@@ -459,9 +485,9 @@ class Mesh:
         self.hub.gone(remote)
 
     async def _forget_all(self, remotes: Iterable[RemoteExit]) -> None:
-        for number, each in enumerate(remotes):
+        for number, each in enumerate(remotes, 1):
             self._forget(each)
-            if number % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1:
+            if number % self._bounds.entries_per_turn == 0:
                 await asyncio.sleep(0)
 
     def _remotes(self, device_id: str) -> Iterable[RemoteExit]:
@@ -486,9 +512,9 @@ class Mesh:
             self._directory.add(remote)
 
 
-def _shared(known: dict[_Equal, _Equal], value: _Equal) -> _Equal:
-    """Return the one of equal values that is kept."""
-    if len(known) >= SHARED_MAX:  # mostly of exits that are gone
+def _shared(known: dict[_Equal, _Equal], value: _Equal, most: int) -> _Equal:
+    """Return the one of equal values that is kept, of `most`."""
+    if len(known) >= most:  # mostly of exits that are gone
         known.clear()
     return known.setdefault(value, value)
 

@@ -19,6 +19,7 @@ import logging
 import os
 import socket
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, final
@@ -61,13 +62,27 @@ if TYPE_CHECKING:
 # Longer than the process with the exits takes to notice that a dial takes too long, so that it is
 # the one that says why.
 SLACK_SECONDS: Final = 2.0
-RECONNECT_SECONDS = 0.2  # between two lines: nobody spins when a process cannot live
-# A third of a usual heartbeat, at each of which it is compared what an exit has carried in a day.
-TELL_SECONDS = 5.0
 
 _AF_UNIX: Final = socket.AF_UNIX
 _KIND: Final = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class AskingTimes:
+    """How often the process with the exits is spoken to.
+
+    Attributes:
+        reconnect_seconds: between two lines, so that no process spins while the other one is away.
+        tell_seconds: between two reports of the bytes of relays: a third of a usual heartbeat. At
+            each heartbeat the bytes of an exit are compared with its limit of the day.
+    """
+
+    reconnect_seconds: float = 0.2
+    tell_seconds: float = 5.0
+
+
+USUAL: Final = AskingTimes()
 
 
 # More than 12 fields: what is asked, what has become of it, and the line to whom it is told.
@@ -79,6 +94,7 @@ class AskedExits(Ways, LineEnd):
         reactor: what the sockets of the loop share; sockets that are handed over are not watched.
         address: of the Unix socket where that process answers.
         seconds: how long a dial may take in all.
+        times: how often that process is spoken to.
     """
 
     __slots__ = (
@@ -94,10 +110,14 @@ class AskedExits(Ways, LineEnd):
         "_reconnect",
         "_relays",
         "_tell",
+        "_times",
         "_tried_at",
     )
 
-    def __init__(self, reactor: Reactor, address: bytes, seconds: float) -> None:
+    def __init__(
+        self, reactor: Reactor, address: bytes, seconds: float, times: AskingTimes = USUAL
+    ) -> None:
+        self._times = times
         self._reactor = reactor
         self._address = address
         self._deadlines: Deadlines[AskedDial] = Deadlines(reactor.loop, seconds + SLACK_SECONDS)
@@ -197,7 +217,9 @@ class AskedExits(Ways, LineEnd):
 
     def _connect_later(self) -> None:
         loop = self._reactor.loop
-        self._reconnect = loop.call_at(self._tried_at + RECONNECT_SECONDS, self._connect)
+        self._reconnect = loop.call_at(
+            self._tried_at + self._times.reconnect_seconds, self._connect
+        )
 
     def lose(self) -> None:
         """Make another line if somebody waits, or relays go on: see `LineEnd.lose`."""
@@ -315,7 +337,10 @@ class AskedExits(Ways, LineEnd):
         self._relays[relay.number] = relay
         self._numbers[relay.device_id] += 1
         if self._tell is None:
-            self._tell = self._reactor.loop.call_later(TELL_SECONDS, self._tell_all)
+            self._tell_later()
+
+    def _tell_later(self) -> None:
+        self._tell = self._reactor.loop.call_later(self._times.tell_seconds, self._tell_all)
 
     def end(self, relay: "AskedExit", size: int) -> None:
         """Tell that a relay is over."""
@@ -330,7 +355,7 @@ class AskedExits(Ways, LineEnd):
         self._tell = None
         if not self._relays or self._is_closed:
             return
-        self._tell = self._reactor.loop.call_later(TELL_SECONDS, self._tell_all)
+        self._tell_later()
         if self._line is None or self._line.waiting:  # totals: the next ones say as much
             return
         moved = [each.tell() for each in self._relays.values() if each.has_moved]

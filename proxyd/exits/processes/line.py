@@ -24,7 +24,7 @@ from proxyd.loop.reactor import Reactor
 MESSAGES_PER_TURN: Final = 64
 # What may wait for the other process: 20,000 messages, twice what all dials that a process may
 # have waiting cause, and what it then says of their ends.
-WAITING_MAX_BYTES = 4 * 1024 * 1024
+WAITING_MAX_BYTES: Final = 4 * 1024 * 1024
 
 _INT_BYTES: Final = 4
 _ANCILLARY_BYTES: Final = socket.CMSG_LEN(_INT_BYTES)
@@ -67,11 +67,28 @@ class Line(Watcher):
         reactor: what the sockets of the loop share.
         sock: connected, does not block, and is owned from here on.
         end: who speaks here.
+        waiting_max_bytes: of messages that the other side does not take.
     """
 
-    __slots__ = ("_end", "_fd", "_is_watching_writes", "_reactor", "_size", "_sock", "_waiting")
+    __slots__ = (
+        "_end",
+        "_fd",
+        "_is_watching_writes",
+        "_reactor",
+        "_size",
+        "_sock",
+        "_waiting",
+        "_waiting_max_bytes",
+    )
 
-    def __init__(self, reactor: Reactor, sock: socket.SocketType, end: LineEnd) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.SocketType,
+        end: LineEnd,
+        waiting_max_bytes: int = WAITING_MAX_BYTES,
+    ) -> None:
+        self._waiting_max_bytes = waiting_max_bytes
         self._reactor = reactor
         self._sock: socket.SocketType | None = sock
         self._fd = sock.fileno()
@@ -151,7 +168,7 @@ class Line(Watcher):
         return True
 
     def _keep(self, message: bytes, sock: socket.SocketType | None) -> bool:
-        if self._size + len(message) > WAITING_MAX_BYTES:
+        if self._size + len(message) > self._waiting_max_bytes:
             _logger.warning("a process does not take what it is told; its line is cut")
             if sock is not None:
                 sock.close()

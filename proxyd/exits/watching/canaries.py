@@ -72,24 +72,18 @@ from storage.engines.errors import StoreError
 
 PAGES_PER_ROUND: Final = 3
 SPLIT_LEAST: Final = 2 * PAGES_PER_ROUND  # with fewer pages each round takes any of them
-SECURE_SHARE = 0.25  # of fetches: few buyers want TLS as far as the exit
 ROUND_SECONDS: Final = 86_400.0  # between two rounds of an exit, on average
-AGAIN_SECONDS = 60.0  # after a round that proved nothing; doubled each time
 AGAIN_MOST_SECONDS: Final = 3_600.0
 # Of all exits together. A round is three handshakes here: this is a tenth of a core at most.
 ROUNDS_AT_ONCE: Final = 16
 ROUND_PAUSE_SECONDS: Final = 0.05
-FETCH_SECONDS = 10.0  # a page of a few KB, over the slowest line that is worth its name
-DIAL_SECONDS: Final = 10.0
+TRUTH_FETCH_SECONDS: Final = 10.0  # of a page, from here
 # Between two looks at where the connections of an exit leave, on average. Both families are looked
 # at once in `ROUND_SECONDS`, as often as an honest exit may be found elsewhere.
 ORIGIN_SECONDS: Final = 1_800.0
 TRUTH_SECONDS: Final = 3_600.0
 TRUTH_AGAIN_SECONDS = 30.0  # while a page has none
-TWICE_SECONDS = 1.0  # between the two fetches of a page: what has the time in it differs
-ALIVE_SECONDS: Final = 3.0  # to answer a ping: several round trips
 ALIVE_LOOK_SECONDS: Final = 0.1
-WRITE_AGAIN_SECONDS: Final = 5.0
 SWEEP_LEAST: Final = 1_000  # exits that wait for a round, before those that are gone are dropped
 PROVEN_KEPT: Final = 100_000  # devices that passed: 100 bytes each
 SHOWN_BYTES: Final = 48  # of what differs
@@ -98,6 +92,31 @@ TURNED_AWAY: Final = frozenset((403, 408, 425, 429, 451, 500, 502, 503, 504))
 
 _TURNED_AWAY: Final = "turned away"  # a finding that is no verdict
 _logger = logging.getLogger("exits")
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryBounds:
+    """How exits are looked at, and for how long each step may take.
+
+    Attributes:
+        secure_share: of fetches: few buyers want TLS as far as the exit.
+        again_seconds: after a round that proved nothing; doubled each time.
+        fetch_seconds: for a page of a few KB, over the slowest line that is worth its name.
+        alive_seconds: to answer a ping: several round trips.
+        twice_seconds: between the two fetches of a page from here: a page with the time in it
+            differs.
+        write_again_seconds: between two attempts to write a verdict down.
+    """
+
+    secure_share: float = 0.25
+    again_seconds: float = 60.0
+    fetch_seconds: float = 10.0
+    alive_seconds: float = 3.0
+    twice_seconds: float = 1.0
+    write_again_seconds: float = 5.0
+
+
+USUAL: Final = CanaryBounds()
 
 
 # Looks at an exit; the number counts the looks in vain before this one.
@@ -157,6 +176,7 @@ class Canaries:
         gate: lets go of exits.
         counters: count rounds and verdicts.
         chance: says when, what, and where names are looked up.
+        bounds: how it looks, and for how long.
     """
 
     def __init__(
@@ -168,7 +188,9 @@ class Canaries:
         gate: Gate,
         counters: ExitCounters,
         chance: Random | None = None,
+        bounds: CanaryBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self._ways = ways
         self._loop = ways.reactor.loop
         self._pages = tuple(pages)
@@ -275,8 +297,8 @@ class Canaries:
         """
         assert self._origins is not None  # noqa: S101 - nothing is scheduled without it
         now = self._loop.time
-        if not (attached.is_open and attached.has_place):  # nothing can be asked of it
-            self._schedule(attached, now() + AGAIN_SECONDS, failures, look)
+        if not (attached.is_open and attached.has_place):  # it takes no order now
+            self._schedule(attached, now() + self._bounds.again_seconds, failures, look)
             return
         is_seen = False
         try:
@@ -285,7 +307,7 @@ class Canaries:
             # A mistake of ours must not end the looks.
             _logger.exception("exit %s: looking where it leaves failed", attached.device_id)
         if not is_seen:
-            self._schedule(attached, now() + _pause(failures), failures + 1, look)
+            self._schedule(attached, now() + self._pause(failures), failures + 1, look)
             return
         is_both = self._chance.random() < ORIGIN_SECONDS / ROUND_SECONDS
         due = now() + self._chance.expovariate(1 / ORIGIN_SECONDS)
@@ -293,8 +315,8 @@ class Canaries:
 
     async def _look(self, attached: Attached, failures: int) -> None:
         """Run a round, and draw the conclusion."""
-        if not (attached.is_open and attached.has_place):  # nothing can be asked of it
-            self._schedule(attached, self._loop.time() + AGAIN_SECONDS, failures)
+        if not (attached.is_open and attached.has_place):  # it takes no order now
+            self._schedule(attached, self._loop.time() + self._bounds.again_seconds, failures)
             return
         try:
             finding = await self._round(attached)
@@ -320,10 +342,14 @@ class Canaries:
         else:
             self._pass(attached)
 
+    def _pause(self, failures: int) -> float:
+        """Return the seconds to wait after some looks without a result."""
+        return min(self._bounds.again_seconds * 2.0 ** min(failures, 10), AGAIN_MOST_SECONDS)
+
     def _look_again(self, attached: Attached, failures: int) -> None:
         """Run another round soon, after one that proved nothing."""
         self._counters.canaries["unknown"] += 1
-        self._schedule(attached, self._loop.time() + _pause(failures), failures + 1)
+        self._schedule(attached, self._loop.time() + self._pause(failures), failures + 1)
 
     def _pass(self, attached: Attached) -> None:
         """Take an exit to be honest until its next round."""
@@ -407,20 +433,20 @@ class Canaries:
         if truth is None:
             raise Unknown(f"{page.url} is no canary any more")
         # An exit must not know buyers by this, and be honest to others alone.
-        secure = attached.secure is not None and self._chance.random() < SECURE_SHARE
+        secure = attached.secure is not None and self._chance.random() < self._bounds.secure_share
         sock = await self._ways.dial(
             attached, _host(page), page.port, dns_at_exit=at_exit, secure=secure
         )
-        heard = asyncio.Event()
+        heard, seconds = asyncio.Event(), self._bounds.fetch_seconds
         fetching = self._loop.create_task(fetch(sock, page, heard.set))
         errand = Errand(fetching)
         attached.begin(errand)
         try:
-            done, _ = await asyncio.wait({fetching}, timeout=FETCH_SECONDS)
+            done, _ = await asyncio.wait({fetching}, timeout=seconds)
             if not done and heard.is_set():
-                raise Unknown(f"{page.url}: not all of it within {FETCH_SECONDS:g} s")
+                raise Unknown(f"{page.url}: not all of it within {seconds:g} s")
             if not done:
-                words = f"{page.url}: no answer within {FETCH_SECONDS:g} s"
+                words = f"{page.url}: no answer within {seconds:g} s"
                 return Finding("silence", words, is_certain=False)
             if fetching.cancelled():
                 raise Unknown("it was cut")
@@ -446,7 +472,7 @@ class Canaries:
         loop = self._loop
         asked = loop.time()
         attached.pulse.ping()
-        while loop.time() < asked + ALIVE_SECONDS:
+        while loop.time() < asked + self._bounds.alive_seconds:
             if attached.is_gone:
                 break
             if attached.pulse.heard_at >= asked:  # the loop's clock has milliseconds
@@ -468,7 +494,7 @@ class Canaries:
                 await self._judge.bar(device_id, kind, finding.evidence)
             except StoreError as error:
                 _logger.warning("exit %s: cannot be barred now: %s", device_id, error)
-                await asyncio.sleep(WRITE_AGAIN_SECONDS)
+                await asyncio.sleep(self._bounds.write_again_seconds)
             else:
                 break
         self._condemned.discard(device_id)
@@ -487,7 +513,7 @@ class Canaries:
 
     async def _learn_page(self, page: Page) -> None:
         first = await self._directly(page)
-        await asyncio.sleep(TWICE_SECONDS)
+        await asyncio.sleep(self._bounds.twice_seconds)
         second = await self._directly(page)
         if first is not None and first == second:
             if self._truths.get(page) != first:
@@ -505,7 +531,7 @@ class Canaries:
     async def _directly(self, page: Page) -> Answer | None:
         """Fetch a page from here; None when it does not come."""
         try:
-            async with asyncio.timeout(FETCH_SECONDS):
+            async with asyncio.timeout(TRUTH_FETCH_SECONDS):
                 return await fetch(await self._connect(page), page)
         except (OSError, JunkError, CutError) as error:  # a timeout is such, too
             _logger.debug("canary %s: %s", page.url, error)
@@ -549,11 +575,6 @@ def _halves(pages: tuple[Page, ...]) -> tuple[tuple[Page, ...], tuple[Page, ...]
     plain = tuple(page for page in pages if not page.is_tls)
     secure = tuple(page for page in pages if page.is_tls)
     return plain[::2] + secure[::2], plain[1::2] + secure[1::2]
-
-
-def _pause(failures: int) -> float:
-    """Return the seconds to wait after some looks without a result."""
-    return min(AGAIN_SECONDS * 2.0 ** min(failures, 10), AGAIN_MOST_SECONDS)
 
 
 def _host(page: Page) -> Address | str:

@@ -9,6 +9,7 @@ import pytest
 from support.base.cases import cases
 from support.base.waiting import until
 from support.clients.story import credits_of, refused
+from support.daemons.bounded import check_bounds
 from support.daemons.service import Answer, Person, Service, running_in
 
 from storage.accounts.users import set_email_verified
@@ -208,13 +209,13 @@ async def test_registering_with_a_code_of_another_type_is_refused(service: Servi
 
 
 async def test_where_mail_goes_out_a_bonus_waits_for_the_address_to_be_confirmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("proxyd.services.REFERRAL_CHECK_SECONDS", 0.01)
+    bounds = check_bounds(referral_seconds=0.01)
     with socket.socket() as nobody:  # takes no mail, which is not what this is about
         nobody.bind(("127.0.0.1", 0))
         mail = {"host": "127.0.0.1", "port": nobody.getsockname()[1], "tls": "none"}
-        async with running_in(tmp_path, mail=mail) as service:
+        async with running_in(tmp_path, bounds=bounds, mail=mail) as service:
             referrer, user = await service.person(), await service.person()
             answer = await apply(service, user, await code_of(service, referrer))
             assert (answer.status, answer.body["bonus"]) == (200, 25)

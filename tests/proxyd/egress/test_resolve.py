@@ -123,22 +123,20 @@ async def test_a_name_without_addresses_is_not_found(asking: Asking) -> None:
         await asking.resolver.resolve("mail.example")
 
 
-async def test_what_the_library_keeps_is_forgotten_soon(
-    asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resolve, "FORGET_SECONDS", 0.05)
-    asking.server.has("late.example")  # no address yet: the library alone would keep it an hour
+async def test_what_the_library_keeps_is_forgotten_soon() -> None:
+    async with asking_with(forget_seconds=0.05) as asking:
+        asking.server.has("late.example")  # no address yet: the library alone would keep it an hour
 
-    async def appears() -> bool:
-        asking.at += NEGATIVE_SECONDS
-        try:
-            return await asking.resolver.resolve("late.example") == [ONE]
-        except NameNotFoundError:
-            return False
+        async def appears() -> bool:
+            asking.at += NEGATIVE_SECONDS
+            try:
+                return await asking.resolver.resolve("late.example") == [ONE]
+            except NameNotFoundError:
+                return False
 
-    assert not await appears()
-    asking.server.has("late.example", "192.0.2.1")
-    await until(appears, "the address is seen")
+        assert not await appears()
+        asking.server.has("late.example", "192.0.2.1")
+        await until(appears, "the address is seen")
 
 
 async def test_only_so_many_names_are_remembered() -> None:
@@ -244,9 +242,8 @@ async def test_a_late_answer_serves_whoever_asks_next() -> None:
         assert asking.resolver.cached("slow.example") == [ONE]
 
 
-async def test_the_library_gives_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "TRY_SECONDS", 0.05)
-    async with asking_with() as asking:
+async def test_the_library_gives_up_by_itself() -> None:
+    async with asking_with(try_seconds=0.05) as asking:
         asking.server.has("mute.example", mute=True)
         with pytest.raises(LookupTimedOutError):
             await asking.resolver.resolve("mute.example")

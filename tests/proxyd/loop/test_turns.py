@@ -2,9 +2,6 @@
 
 import asyncio
 
-import pytest
-
-from proxyd.loop import turns
 from proxyd.loop.turns import Turns
 
 
@@ -30,9 +27,8 @@ async def test_each_has_its_turn_before_any_has_another() -> None:
     assert "".join(log) == "abcabc"
 
 
-async def test_the_loop_goes_on_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "SLICE_SECONDS", -1.0)
-    queue, log = Turns(asyncio.get_running_loop()), []
+async def test_the_loop_goes_on_between_slices() -> None:
+    queue, log = Turns(asyncio.get_running_loop(), slice_seconds=-1.0), []
     for name in "abc":
         queue.add(Moving(name, queue, log, 2))
     seen = []

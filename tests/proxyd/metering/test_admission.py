@@ -1,5 +1,7 @@
 """Clients are admitted from memory where it can be, and the store is asked once and in turn."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 from support.base.cases import cases
@@ -12,11 +14,16 @@ from market.bandwidth.credentials import new_credentials
 from market.bandwidth.leases import Grant
 from market.exits.wants import Wants
 from market.money.money import GB
-from proxyd.metering import single_flight
-from proxyd.metering.meter import Meter
+from proxyd.metering.meter import Meter, MeterBounds
 from proxyd.metering.session import LiveSession
-from proxyd.metering.single_flight import LOOKUPS_MAX, RUNNING_MAX
+from proxyd.metering.single_flight import LOOKUPS_MAX, RUNNING_MAX, NegativeBounds
 from proxyd.wire.events import Refusal
+
+
+def remembering(**bounds: Any) -> pytest.MarkDecorator:
+    """Have the meter remember what opens nothing within these bounds (`NegativeBounds`)."""
+    unknown = NegativeBounds(**bounds)
+    return pytest.mark.parametrize("bounds", [MeterBounds(unknown=unknown)], ids=["remembering"])
 
 
 @pytest.fixture
@@ -36,10 +43,10 @@ async def test_a_user_name_that_was_never_made_is_wrong_without_a_question_to_th
     assert reads == []
 
 
+@remembering(seconds=1000.0)
 async def test_credentials_that_open_nothing_are_asked_about_once_in_a_while(
-    meter: Meter, market: Market, reads: list[int], monkeypatch: pytest.MonkeyPatch
+    meter: Meter, market: Market, reads: list[int]
 ) -> None:
-    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
     bought = await market.bandwidth.buy(
         await market.person("10"), quota_bytes=GB, price_per_gb=None
     )
@@ -52,22 +59,26 @@ async def test_credentials_that_open_nothing_are_asked_about_once_in_a_while(
     assert isinstance(await admitted(meter, bought), LiveSession)
 
 
-async def test_what_is_remembered_of_wrong_credentials_is_bounded_and_forgotten(
-    meter: Meter, reads: list[int], monkeypatch: pytest.MonkeyPatch
+@remembering(seconds=1000.0, keys_max=2)
+async def test_what_is_remembered_of_wrong_credentials_is_bounded(
+    meter: Meter, reads: list[int]
 ) -> None:
-    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 1000.0)
-    monkeypatch.setattr(single_flight, "NEGATIVE_MAX", 2)
     one, two, three = (new_credentials() for _ in range(3))
     for each in (one, two, three, three, two, one):  # the third drives the first out
         assert await shown(meter, each.username, "secret", HERE) is Refusal.WRONG
     assert len(reads) == 4
-    monkeypatch.setattr(single_flight, "NEGATIVE_SECONDS", 0.0)
+
+
+@remembering(seconds=0.0, keys_max=2)
+async def test_what_is_remembered_of_wrong_credentials_is_forgotten(
+    meter: Meter, reads: list[int]
+) -> None:
     for _ in range(2):
         assert await shown(meter, new_credentials().username, "secret", HERE) is Refusal.WRONG
     other = new_credentials()
     for _ in range(2):
         assert await shown(meter, other.username, "secret", HERE) is Refusal.WRONG
-    assert len(reads) == 8
+    assert len(reads) == 4
 
 
 async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_alone(

@@ -25,11 +25,19 @@ from market.bandwidth.leases import RECALL_SECONDS, Grant, Leases, Usage
 from market.bandwidth.notices import Notice, Topic
 from market.base.states import SessionStatus
 from market.money.money import GB
-from proxyd.metering.cluster_writer import CUT_SECONDS
+from proxyd.metering.cluster_writer import USUAL, ClusterTimes
+from proxyd.metering.meter import MeterBounds
 from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
 from storage.bandwidth.sessions import find, leased_elsewhere
 from storage.engines.store import Transaction
+
+
+def timed(**times: float) -> pytest.MarkDecorator:
+    """Have the node report and let go at these times (`ClusterTimes`)."""
+    return pytest.mark.parametrize(
+        "bounds", [MeterBounds(cluster=ClusterTimes(**times))], ids=["timed"]
+    )
 
 
 async def test_a_session_that_ended_elsewhere_leaves_nothing_behind(
@@ -81,10 +89,10 @@ async def test_a_session_that_is_ended_elsewhere_while_it_is_leased_is_let_go_at
     assert (await market.store.read(find, bought.session_id)).bytes_leased == 0
 
 
+@timed(cut_seconds=0.0)
 async def test_a_session_that_is_not_ended_after_all_is_refused_for_a_moment_only(
     market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.metering.cluster_writer.CUT_SECONDS", 0.0)
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     cut = Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, "there").text
@@ -188,11 +196,11 @@ async def test_an_end_that_fails_after_the_last_report_takes_nothing_back(
     assert node.meter.sessions.get(bought.session_id) is None
 
 
+@timed(cut_seconds=3.0)
 async def test_a_client_that_keeps_trying_is_refused_no_longer_than_others(
-    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+    market: Market, node: Node
 ) -> None:
     """Each try leases the session and lets it go; that once began the refusal anew."""
-    monkeypatch.setattr("proxyd.metering.cluster_writer.CUT_SECONDS", 3.0)
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     assert isinstance(await admitted(node.meter, bought), LiveSession)
@@ -228,11 +236,10 @@ async def leased(market: Market, session: LiveSession) -> int:
     return int((await market.store.read(find, session.id)).bytes_leased)
 
 
+@timed(flush_seconds=0.0, idle_seconds=0.0)
 async def test_what_nobody_uses_is_returned_and_a_session_at_rest_is_looked_at_no_more(
-    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+    market: Market, node: Node
 ) -> None:
-    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr("proxyd.metering.cluster_writer.IDLE_SECONDS", 0.0)
     [session] = await bought_and_used(market, node.meter, 1)
 
     async def at_rest() -> bool:
@@ -249,11 +256,10 @@ async def test_what_nobody_uses_is_returned_and_a_session_at_rest_is_looked_at_n
     assert await written(market, session) == 1
 
 
+@timed(flush_seconds=0.0, idle_seconds=0.0)
 async def test_a_session_whose_cut_is_taken_back_returns_what_nobody_uses(
-    market: Market, node: Node, monkeypatch: pytest.MonkeyPatch
+    market: Market, node: Node
 ) -> None:
-    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr("proxyd.metering.cluster_writer.IDLE_SECONDS", 0.0)
     [session] = await bought_and_used(market, node.meter, 1)
     node.meter.cut(session.id, SessionStatus.ENDED)
     await node.meter.flush()
@@ -291,7 +297,7 @@ async def test_a_lease_that_another_program_reduced_cuts_its_session_alone(
 
 def test_a_cut_session_is_refused_for_longer_than_whoever_ends_it_waits() -> None:
     """Or a client that is let in again pays for bytes that it got after the end."""
-    assert CUT_SECONDS > RECALL_SECONDS
+    assert USUAL.cut_seconds > RECALL_SECONDS
 
 
 def test_a_request_that_ends_a_session_has_the_time_to_do_so_while_the_api_stops() -> None:

@@ -2,16 +2,17 @@
 
 import asyncio
 
-import pytest
 from support.market.market import Market
 from support.market.metering import admitted, session_of, use
 
 from market.base.states import SessionStatus
 from market.money.money import GB
-from proxyd.metering.meter import solo_meter
+from proxyd.metering.meter import MeterBounds, solo_meter
 from proxyd.metering.session import LiveSession
-from proxyd.metering.sessions import Sessions
+from proxyd.metering.sessions import MemoryBounds, Sessions
 from proxyd.wire.events import Refusal
+
+FORGETFUL = MemoryBounds(remember_seconds=0.0)
 
 
 async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_leased(
@@ -32,13 +33,15 @@ async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_l
 
 
 async def test_a_session_that_could_not_be_ended_before_it_was_known_is_never_forgotten_in_use(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
     """No report counted its bytes then, and an end cut no connection."""
-    monkeypatch.setattr("proxyd.metering.sessions.REMEMBER_SECONDS", 0.0)
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
-    meter = solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
+    bounds = MeterBounds(memory=FORGETFUL)
+    meter = solo_meter(
+        market.leases, market.clock.seconds, connections_per_session=10, bounds=bounds
+    )
     meter.cut(bought.session_id, SessionStatus.ENDED)
     meter.restore(bought.session_id)
     session = await admitted(meter, bought)
@@ -51,22 +54,16 @@ async def test_a_session_that_could_not_be_ended_before_it_was_known_is_never_fo
     await meter.stop()
 
 
-async def test_a_session_that_is_leased_is_not_forgotten_whatever_was_noted_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("proxyd.metering.sessions.REMEMBER_SECONDS", 0.0)
-    sessions = Sessions()
+async def test_a_session_that_is_leased_is_not_forgotten_whatever_was_noted_of_it() -> None:
+    sessions = Sessions(bounds=FORGETFUL)
     session = known(sessions)
     sessions.forget_later(session.id)
     sessions.forget_old(())
     assert sessions.get(session.id) is session
 
 
-async def test_refusals_of_sessions_that_nobody_comes_for_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("proxyd.metering.sessions.UNSEEN_MOST", 2)
-    sessions = Sessions()
+async def test_refusals_of_sessions_that_nobody_comes_for_are_bounded() -> None:
+    sessions = Sessions(bounds=MemoryBounds(unseen_most=2))
     until = asyncio.get_running_loop().time() + 100
     for session_id in ("first", "second", "third"):
         sessions.refuse(session_id, SessionStatus.ENDED, until)
@@ -119,12 +116,9 @@ async def test_an_exhausted_session_is_not_made_usable_by_a_cut_that_is_taken_ba
     assert session.status is SessionStatus.EXHAUSTED
 
 
-async def test_what_is_over_is_forgotten_after_a_while_unless_it_is_to_be_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("proxyd.metering.sessions.REMEMBER_SECONDS", 0.0)
+async def test_what_is_over_is_forgotten_after_a_while_unless_it_is_to_be_kept() -> None:
     forgotten: list[str] = []
-    sessions = Sessions(forgotten.append)
+    sessions = Sessions(forgotten.append, FORGETFUL)
     session = known(sessions)
     sessions.end(session.id, SessionStatus.ENDED)
     sessions.forget_old(kept=[session.id])

@@ -10,21 +10,20 @@ from market.bandwidth.lease_book import Tally
 from market.bandwidth.usage import Sum
 from market.bandwidth.usage_range import UTC, Step, range_of
 from proxyd.access import ENDING_OF_REFUSAL
-from proxyd.metering import tallies as module
-from proxyd.metering.meter import Meter, solo_meter
-from proxyd.metering.tallies import Tallies
+from proxyd.metering.cluster_writer import ClusterTimes
+from proxyd.metering.meter import Meter, MeterBounds, solo_meter
+from proxyd.metering.tallies import Tallies, TallyBounds
 from proxyd.wire.events import Refusal
 from storage.engines.errors import UnavailableError
 
+AT_ONCE = MeterBounds(cluster=ClusterTimes(flush_seconds=0.0))
+
 
 @pytest.fixture(params=["alone", "among others"])
-async def meter(
-    request: pytest.FixtureRequest, market: Market, monkeypatch: pytest.MonkeyPatch
-) -> Meter:
-    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
+async def meter(request: pytest.FixtureRequest, market: Market) -> Meter:
     if request.param == "alone":
         return solo_meter(market.leases, market.clock.seconds, connections_per_session=10)
-    node: Node = await node_of(market)
+    node: Node = await node_of(market, bounds=AT_ONCE)
     return node.meter
 
 
@@ -74,10 +73,8 @@ async def test_counts_wait_for_a_store_that_is_away(
     assert await written(market) == Sum(1, 1_000_000, 1, {"timed_out": 3})
 
 
-def test_what_is_not_written_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SESSIONS_MAX", 3)
-    monkeypatch.setattr(module, "REPORTED_MAX_SESSIONS", 2)
-    tallies = Tallies()
+def test_what_is_not_written_is_bounded() -> None:
+    tallies = Tallies(TallyBounds(sessions_max=3, reported_max_sessions=2))
     for number in range(5):
         tallies.begin(str(number))
         tallies.refuse(str(number), "over", 2)

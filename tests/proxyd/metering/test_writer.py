@@ -8,18 +8,20 @@ from support.market.metering import Stalled, bought_and_used, node_of, use, writ
 from market.bandwidth.leases import Ask, LeaseReply, Leases, Tally, Usage
 from market.bandwidth.notices import Notice, Topic
 from market.base.states import SessionStatus
-from proxyd.metering.meter import Meter
+from proxyd.metering.cluster_writer import ClusterTimes
+from proxyd.metering.meter import Meter, MeterBounds
 from proxyd.metering.session import LiveSession
 from storage.engines.errors import UnavailableError
 from storage.engines.store import Transaction
+
+AT_ONCE = MeterBounds(cluster=ClusterTimes(flush_seconds=0.0))
 
 
 @pytest.mark.parametrize("among_nodes", [False, True])
 async def test_a_flush_looks_at_the_sessions_that_moved_and_at_no_other(
     market: Market, meter: Meter, monkeypatch: pytest.MonkeyPatch, among_nodes: bool
 ) -> None:
-    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
-    meter = (await node_of(market)).meter if among_nodes else meter
+    meter = (await node_of(market, bounds=AT_ONCE)).meter if among_nodes else meter
     sessions = await bought_and_used(market, meter, 20)
     for _ in range(2):  # to write them down, and to see that they are
         await meter.flush()
@@ -103,7 +105,6 @@ class Reports:
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
-    monkeypatch.setattr("proxyd.metering.cluster_writer.FLUSH_SECONDS", 0.0)
     return Reports(monkeypatch)
 
 
@@ -143,7 +144,7 @@ async def carried(market: Market, session: LiveSession) -> dict[str, int]:
 async def test_exits_are_reported_with_the_session_when_theirs_is_certain(
     market: Market, meter: Meter, reports: Reports, among_nodes: bool, one: str, two: str
 ) -> None:
-    meter = (await node_of(market)).meter if among_nodes else meter
+    meter = (await node_of(market, bounds=AT_ONCE)).meter if among_nodes else meter
     [session] = await bought_and_used(market, meter, 1)
     sink = Stalled()
     through(session, one, 100)
@@ -171,7 +172,7 @@ async def test_what_was_not_written_down_is_reported_again(
     among_nodes: bool,
     one: str,
 ) -> None:
-    meter = (await node_of(market)).meter if among_nodes else meter
+    meter = (await node_of(market, bounds=AT_ONCE)).meter if among_nodes else meter
     [session] = await bought_and_used(market, meter, 1)
     through(session, one, 100)
 
@@ -207,7 +208,7 @@ async def test_a_session_that_is_used_up_is_settled_with_its_exits(
 async def test_a_cut_tells_of_the_exits_what_it_tells_of_the_session(
     market: Market, meter: Meter, among_nodes: bool, one: str
 ) -> None:
-    meter = (await node_of(market)).meter if among_nodes else meter
+    meter = (await node_of(market, bounds=AT_ONCE)).meter if among_nodes else meter
     [session] = await bought_and_used(market, meter, 1)
     through(session, one, 100)
     usage = meter.cut(session.id, SessionStatus.ENDED)

@@ -17,7 +17,6 @@ from support.clients.socks import Client, tunnel
 from support.daemons.service import running_in
 from support.targets import targets
 
-from proxyd.ops import access_log
 from proxyd.ops.access_log import Access, AccessLog, CannotRecordError
 
 ONE = Access(7, "session", "198.51.100.7", "example.com", 443, 10, 20, 1.25, "ended")
@@ -145,10 +144,9 @@ def test_a_day_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
     assert log.written == 4
 
 
-def test_old_files_go_when_nobody_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_log, "IDLE_SECONDS", 0.01)
+def test_old_files_go_when_nobody_comes(tmp_path: Path) -> None:
     now = [NOON]
-    log = opened(tmp_path, now)
+    log = opened(tmp_path, now, idle_seconds=0.01)
     log.put(ONE)
     until_true(lambda: log.written == 1, "it is written")
     now[0] += 4 * DAY
@@ -167,12 +165,9 @@ def test_a_name_has_one_hash_however_it_is_written(tmp_path: Path) -> None:
     assert first["host_hash"] == second["host_hash"]
 
 
-def test_a_disk_that_does_not_follow_costs_records_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(access_log, "WAITING_MAX", 3)
+def test_a_disk_that_does_not_follow_costs_records_and_nothing_else(tmp_path: Path) -> None:
     now = [NOON]
-    log = opened(tmp_path, now)
+    log = opened(tmp_path, now, waiting_max=3)
     os.mkfifo(tmp_path / "access-2026-02-01.jsonl")  # opening it waits, as a disk that hangs
     now[0] += DAY
     log.put(ONE)

@@ -11,7 +11,7 @@ from support.targets.upstream import Upstream, completion
 
 from market.assistant.model import ModelError, ModelText, Question, Schema, Turn
 from proxyd.outbound import chat_model as module
-from proxyd.outbound.chat_model import OpenAiModel
+from proxyd.outbound.chat_model import STREAM_MAX_BYTES, OpenAiModel
 
 QUESTION = Question(
     "small", "Be kind.", (Turn("user", "hi"), Turn("assistant", "hello"), Turn("user", "bye"))
@@ -26,8 +26,19 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 @pytest.fixture
-async def model(upstream: Upstream) -> AsyncIterator[OpenAiModel]:
-    made = OpenAiModel(upstream.url, "sk-secret", max_tokens=77, connections=4)
+def stream_max_bytes() -> int:
+    return STREAM_MAX_BYTES
+
+
+@pytest.fixture
+async def model(upstream: Upstream, stream_max_bytes: int) -> AsyncIterator[OpenAiModel]:
+    made = OpenAiModel(
+        upstream.url,
+        "sk-secret",
+        max_tokens=77,
+        connections=4,
+        stream_max_bytes=stream_max_bytes,
+    )
     yield made
     await made.close()
 
@@ -208,10 +219,8 @@ async def test_a_server_that_refuses_schemas_is_told_from_one_that_refuses_all(
     assert not refused.is_final
 
 
-async def test_an_answer_that_is_too_large_is_none(
-    upstream: Upstream, model: OpenAiModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "STREAM_MAX_BYTES", 100_000)
+@pytest.mark.parametrize("stream_max_bytes", [100_000])
+async def test_an_answer_that_is_too_large_is_none(upstream: Upstream, model: OpenAiModel) -> None:
     upstream.will(stand_in.never_ends)
     assert "too large" in str(await failure(model))
     with pytest.raises(ModelError, match="too large"):

@@ -18,7 +18,6 @@ from market.base.ids import Identifiers
 from market.base.sealing import Sealing
 from market.events.context import Context
 from proxyd.loop import cancellation
-from proxyd.outbound import smtp as smtp_client
 from proxyd.outbound.mailer import (
     AGAIN_MAX,
     SENDERS,
@@ -297,19 +296,19 @@ async def test_what_is_tried_again_leaves_room_for_what_was_not_tried_yet(post: 
 
 
 async def test_a_server_that_stalls_costs_one_email_its_attempt(
-    post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
     mailbox = Mailbox(slow=["slow.example"])
-    async with smtp(mailbox) as port, post.sending(port):
-        with monkeypatch.context() as hasty:
-            hasty.setattr(smtp_client, "SEND_SECONDS", 0.2)
+    async with smtp(mailbox) as port:
+        async with post.sending(by=SmtpTransport(server(port), send_seconds=0.2)):
             await post.write_to("ada@slow.example")
             await post.until_put_off()
             reason = "attempt 1 failed, next in 5 s: no answer in 0 s"
             await until(lambda: reason in caplog.text)
         mailbox.released.set()
         post.pass_time()
-        await post.until_sent()
+        async with post.sending(port):
+            await post.until_sent()
 
 
 async def test_a_mistake_in_a_library_costs_one_email_its_attempt(
@@ -398,16 +397,16 @@ async def test_a_wrong_password_of_ours_loses_no_email(
 
 
 async def test_a_server_that_falls_silent_is_left(
-    post: Post, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(smtp_client, "CONNECT_SECONDS", 0.2)
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
 
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-    async with silent, post.sending(silent.sockets[0].getsockname()[1]):
+    transport = SmtpTransport(server(silent.sockets[0].getsockname()[1]), connect_seconds=0.2)
+    async with silent, post.sending(by=transport):
         await post.put(EMAIL)
         await until(lambda: "mail server unavailable, 1 e-mails waiting" in caplog.text)
     assert "a-secret" not in caplog.text

@@ -26,11 +26,9 @@ from market.notify.webhooks import Attempt, Outcome, QueueBounds, Secret
 from proxyctl.protocol.policy import Policy
 from proxyd.egress.own import OwnAddresses
 from proxyd.egress.resolve import DnsResolver, LookupTimedOutError, NameNotFoundError
-from proxyd.outbound import posting
-from proxyd.outbound import webhooks as outbound
 from proxyd.outbound.host_pace import HostPace
 from proxyd.outbound.posting import retry_after
-from proxyd.outbound.webhooks import ATTEMPTS_PER_ENDPOINT, WebhookSender
+from proxyd.outbound.webhooks import ATTEMPTS_PER_ENDPOINT, USUAL, SendingBounds, WebhookSender
 from storage.engines.store import Transaction
 from storage.notify.webhooks import DeliveryRow, DueRow
 
@@ -108,11 +106,16 @@ class Names:
         return answer
 
 
+# A look goes on as long as attempts end, however long each takes on a busy machine.
+PATIENT = SendingBounds(look_max_seconds=PATIENCE_SECONDS, room_seconds=PATIENCE_SECONDS)
+
+
 def sender_of(
     market: Market | None = None,
     names: Names | DnsResolver | None = None,
     policy: Policy | None = None,
     tls: ssl.SSLContext | None = None,
+    bounds: SendingBounds = USUAL,
 ) -> WebhookSender:
     return WebhookSender(
         None if market is None else market.webhooks,  # type: ignore[arg-type]
@@ -120,6 +123,7 @@ def sender_of(
         policy or Policy(allow=LOOPBACK),
         agent="proxyd/test",
         tls=tls,
+        bounds=bounds,
     )
 
 
@@ -197,12 +201,10 @@ async def test_tls_with_a_certificate_that_is_trusted(tmp_path: Path) -> None:
     assert len(receiver.requests) == 1
 
 
-async def test_an_answer_that_does_not_come_is_waited_for_within_a_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(posting, "TOTAL_SECONDS", 0.2)
+async def test_an_answer_that_does_not_come_is_waited_for_within_a_bound() -> None:
+    bounds = SendingBounds(attempt_seconds=0.2)
     async with receiving(is_held=True) as receiver:
-        assert (await post(receiver.url)).error == "timed out"
+        assert (await post(receiver.url, bounds=bounds)).error == "timed out"
 
     class Silent(Names):
         async def resolve(self, name: str, asker: object = None) -> list[Address]:
@@ -438,11 +440,10 @@ async def test_an_endpoint_has_a_bound_and_others_are_told_meanwhile(market: Mar
 
 
 async def test_what_waits_for_an_attempt_to_end_does_not_wait_for_the_next_look(
-    market: Market, monkeypatch: pytest.MonkeyPatch
+    market: Market,
 ) -> None:
-    patient(monkeypatch)
     me = await market.person()
-    sender = sender_of(market)
+    sender = sender_of(market, bounds=PATIENT)
     async with receiving() as receiver:
         mine = await endpoint(market, me, receiver.url)
         for _ in range(5 * ATTEMPTS_PER_ENDPOINT):
@@ -455,9 +456,8 @@ async def test_what_waits_for_an_attempt_to_end_does_not_wait_for_the_next_look(
 async def test_an_attempt_that_ends_during_a_question_to_the_store_keeps_no_delivery_waiting(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient(monkeypatch)
     me = await market.person()
-    sender = sender_of(market)
+    sender = sender_of(market, bounds=PATIENT)
     ask = market.webhooks.due
 
     async def answer_late(*, but: Collection[str], **others: Any) -> list[DueRow]:
@@ -474,12 +474,6 @@ async def test_an_attempt_that_ends_during_a_question_to_the_store_keeps_no_deli
         await sender.look()
         await sender.settled()
     assert len(receiver.requests) == 2 * ATTEMPTS_PER_ENDPOINT
-
-
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a look go on as long as attempts end, however long each takes on a busy machine."""
-    monkeypatch.setattr(outbound, "LOOK_MAX_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(outbound, "ROOM_SECONDS", PATIENCE_SECONDS)
 
 
 async def test_one_user_s_events_reach_a_host_at_a_pace(market: Market) -> None:
@@ -531,13 +525,10 @@ async def test_an_endpoint_that_is_disabled_while_an_attempt_waits_is_told_nothi
         assert await market.webhooks.due(but=(), limit=9) == []
 
 
-async def test_who_fills_the_window_of_what_is_due_hides_nobody(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_fills_the_window_of_what_is_due_hides_nobody(market: Market) -> None:
     market.webhooks.bounds = QueueBounds(turns=10)
-    monkeypatch.setattr(outbound, "ATTEMPTS_MAX", 8)
     me, other = await market.person(), await market.person()
-    sender = sender_of(market)
+    sender = sender_of(market, bounds=SendingBounds(attempts_max=8))
     async with receiving(is_held=True) as slow, receiving() as quick:
         for number in range(3):
             mine = await endpoint(market, me, f"{slow.url}/{number}")
@@ -588,15 +579,12 @@ async def reached(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_is_cut_off_at_the_end_is_sent_again(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outbound, "GRACE_SECONDS", 0.05)
+async def test_what_is_cut_off_at_the_end_is_sent_again(market: Market) -> None:
     me = await market.person()
     async with receiving(is_held=True) as receiver:
         made = await endpoint(market, me, receiver.url)
         await market.webhooks.test(me, made.endpoint.id)
-        first = sender_of(market)
+        first = sender_of(market, bounds=SendingBounds(grace_seconds=0.05))
         await first.look()
         await reached(lambda: len(receiver.requests) == 1)
         await first.close()

@@ -3,13 +3,14 @@
 import socket
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from proxyd.relay import path
-from proxyd.relay.path import fit_to_path
+from proxyd.relay.path import ShortPath, fit_to_path
 
 SO_BUF_LOCK = 72
+A_MINUTE = 60_000_000  # microseconds: longer than any round trip within this machine
 SEND_LOCK, RECEIVE_LOCK = 1, 2
 
 
@@ -34,34 +35,30 @@ def locks(sock: socket.socket) -> int:
 
 
 def test_what_is_short_is_fitted_and_what_is_long_is_given_back(
-    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[socket.socket, socket.socket],
 ) -> None:
     sock = pair[0]
     before = congestion_control(sock)
-    monkeypatch.setattr(path, "SHORT_PATH_SEND_BYTES", 50_000)
-    monkeypatch.setattr(path, "SHORT_PATH_RECEIVE_BYTES", 60_000)
-    monkeypatch.setattr(path, "SHORT_PATH_MICROSECONDS", 60_000_000)
-    assert fit_to_path(sock, was_short=False)
-    assert fit_to_path(sock, was_short=True)
+    short = ShortPath(A_MINUTE, send_bytes=50_000, receive_bytes=60_000)
+    assert fit_to_path(sock, was_short=False, short_path=short)
+    assert fit_to_path(sock, was_short=True, short_path=short)
     assert locks(sock) == SEND_LOCK | RECEIVE_LOCK
     assert congestion_control(sock) == b"reno"
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000  # doubled by the kernel
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
 
-    monkeypatch.setattr(path, "SHORT_PATH_MICROSECONDS", 0)
-    assert not fit_to_path(sock, was_short=True)
-    assert not fit_to_path(sock, was_short=False)
+    none = replace(short, microseconds=0)
+    assert not fit_to_path(sock, was_short=True, short_path=none)
+    assert not fit_to_path(sock, was_short=False, short_path=none)
     assert locks(sock) == 0
     assert congestion_control(sock) == before
 
 
 def test_a_buffer_for_which_less_is_allowed_stays_with_the_kernel(
-    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    monkeypatch.setattr(path, "SHORT_PATH_SEND_BYTES", 50_000)
-    monkeypatch.setattr(path, "SHORT_PATH_RECEIVE_BYTES", 2**30)
-    monkeypatch.setattr(path, "SHORT_PATH_MICROSECONDS", 60_000_000)
-    assert fit_to_path(pair[0], was_short=False)
+    short = ShortPath(A_MINUTE, send_bytes=50_000, receive_bytes=2**30)
+    assert fit_to_path(pair[0], was_short=False, short_path=short)
     assert locks(pair[0]) == SEND_LOCK
 
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from proxyd.bounds import USUAL, Bounds
 from proxyd.exits.attached.certificate import own_certificate
 from proxyd.exits.nodes.mesh import Mesh
 from support.base.waiting import until
@@ -25,12 +26,14 @@ def node_settings(url: str, folder: Path, number: int, **sections: dict[str, Any
 
 @asynccontextmanager
 async def nodes(
-    url: str, folder: Path, count: int = 3, **sections: dict[str, Any]
+    url: str, folder: Path, count: int = 3, bounds: Bounds = USUAL, **sections: dict[str, Any]
 ) -> AsyncIterator[list[Service]]:
     """Run daemons until the test is over; each is linked with each."""
     async with AsyncExitStack() as stack:
         services = [
-            await stack.enter_async_context(running(node_settings(url, folder, number, **sections)))
+            await stack.enter_async_context(
+                running(node_settings(url, folder, number, **sections), bounds)
+            )
             for number in range(count)
         ]
         await linked(services)

@@ -20,6 +20,7 @@ from config.settings import Settings
 from market.accounts import accounts
 from market.money.audit import audit_ledger
 from market.money.money import Currency, micro
+from proxyd.bounds import USUAL, Bounds
 from proxyd.build import build
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
@@ -262,15 +263,16 @@ def change_times(http: HttpServer, times: ConnectionTimes) -> None:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, *, times: ConnectionTimes | None = None
+    settings: Settings, bounds: Bounds = USUAL, *, times: ConnectionTimes | None = None
 ) -> AsyncIterator[Service]:
     """Run a daemon. At the end it is drained.
 
     Args:
         settings: the operator's.
+        bounds: of its parts, where they are other than the usual ones.
         times: of the API's connections, where they are other than the usual ones.
     """
-    built = await build(settings)
+    built = await build(settings, bounds=bounds)
     try:
         if times is not None:
             change_times(built.http, times)
@@ -289,8 +291,13 @@ async def running(
 
 @asynccontextmanager
 async def running_in(
-    folder: Path, times: ConnectionTimes | None = None, **sections: dict[str, Any]
+    folder: Path,
+    times: ConnectionTimes | None = None,
+    *,
+    bounds: Bounds = USUAL,
+    **sections: dict[str, Any],
 ) -> AsyncIterator[Service]:
     """Run a daemon on an SQLite database in a folder."""
-    async with running(settings_for(sqlite.database(folder), **sections), times=times) as service:
+    settings = settings_for(sqlite.database(folder), **sections)
+    async with running(settings, bounds, times=times) as service:
         yield service

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from proxyd.bounds import USUAL, Bounds
 from proxyd.build import build
 from proxyd.daemon import Daemon
 from proxyd.exits.processes.answering import ExitDesk
@@ -64,7 +65,9 @@ def daemon_of(service: Service) -> TwoProcesses:
 
 
 @asynccontextmanager
-async def two_processes(url: str, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+async def two_processes(
+    url: str, *, bounds: Bounds = USUAL, **sections: dict[str, Any]
+) -> AsyncIterator[Service]:
     """Run a daemon of two processes where devices may attach."""
     settings = settings_for(url, **{**EXITS, **sections, "proxy": {"port": 0, "processes": 2}})
     records = [SharedRecord(METRICS_MAX_BYTES) for _ in range(2)]
@@ -85,7 +88,7 @@ async def two_processes(url: str, **sections: dict[str, Any]) -> AsyncIterator[S
             beside = Listeners(None, port, (), None, frozenset())
             built = []
             for role, sockets in ((first, listeners), (second, beside)):
-                daemon = await build(settings, sockets, role)
+                daemon = await build(settings, sockets, role, bounds)
                 closing.push_async_callback(daemon.close)
                 await daemon.start()
                 built.append(daemon)
@@ -97,9 +100,12 @@ async def two_processes(url: str, **sections: dict[str, Any]) -> AsyncIterator[S
 
 
 @asynccontextmanager
-async def two_with_exit(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Service]:
+async def two_with_exit(
+    folder: Path, *, bounds: Bounds = USUAL, **sections: dict[str, Any]
+) -> AsyncIterator[Service]:
     """Run a daemon of two processes with an exit; every session leaves through it."""
-    async with two_processes(f"sqlite:///{folder}/proxyd.db", **sections) as service:
+    url = f"sqlite:///{folder}/proxyd.db"
+    async with two_processes(url, bounds=bounds, **sections) as service:
         device = await (await consented(service)).attach(service)
         service.wishes = "-country-xx"
         try:

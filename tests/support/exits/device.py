@@ -54,6 +54,8 @@ from proxyctl.protocol.frames import (
 )
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
+from proxyd.bounds import EXITS as EXIT_BOUNDS
+from proxyd.bounds import USUAL, Bounds, ExitBounds
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.attached.attachments import Watch
@@ -64,7 +66,7 @@ from proxyd.exits.attached.pool import ParkedBudget
 from proxyd.exits.attached.seals import Workers
 from proxyd.exits.choosing.directory import Directory, Missing, Place, Region
 from proxyd.exits.dialling.dial import Exits
-from proxyd.exits.nodes.borrowing import Borrowing
+from proxyd.exits.nodes.borrowing import Borrowing, BorrowingBounds
 from proxyd.exits.nodes.lending import FEATURE, Lending
 from proxyd.exits.nodes.loans import Loans
 from proxyd.limits import ExitLimits
@@ -474,7 +476,11 @@ class InOrder:
     def expire(self, now: float) -> None: ...
 
 
-def borrowing_of(base: ExitBase, reached_at: Callable[[], tuple[str, int]]) -> Borrowing:
+def borrowing_of(
+    base: ExitBase,
+    reached_at: Callable[[], tuple[str, int]],
+    bounds: BorrowingBounds = EXIT_BOUNDS.borrowing,
+) -> Borrowing:
     """Return what borrows exits of other nodes for a port."""
     services = base.services
     return Borrowing(
@@ -484,6 +490,7 @@ def borrowing_of(base: ExitBase, reached_at: Callable[[], tuple[str, int]]) -> B
         reached_at,
         base.detached.keep,
         base.limits.heartbeat_seconds,
+        bounds,
     )
 
 
@@ -502,6 +509,7 @@ class Port:
         directory: Directory[Attached] | None = None,
         watch: Watch | None = None,
         make_workers: Callable[[Reactor], Workers] = lambda _: None,
+        bounds: ExitBounds = EXIT_BOUNDS,
         **limits: Any,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -510,14 +518,14 @@ class Port:
         self.directory = InOrder()
         book = directory if directory is not None else self.directory
         self.counters = ExitCounters()
-        bounds = {
+        usual = {
             "exits_total": 100,
             "exits_per_network": 50,
             "parked": 100,
             "arrivals": 100,
             "heartbeat_seconds": 15.0,
         }
-        exit_limits = ExitLimits(**{**bounds, **limits})
+        exit_limits = ExitLimits(**{**usual, **limits})
         services = PortServices(
             self.reactor,
             self.devices,
@@ -529,8 +537,8 @@ class Port:
             ParkedBudget(exit_limits.parked),
         )
         base = ExitBase(services, exit_limits)
-        self.borrowing = borrowing_of(base, self.reached_at)
-        self.lending = Lending(base.roster)
+        self.borrowing = borrowing_of(base, self.reached_at, bounds.borrowing)
+        self.lending = Lending(base.roster, bounds.lending)
         self.loans = Loans(self.borrowing, self.lending)
         self.workers = make_workers(self.reactor)
         self.base = base
@@ -540,6 +548,7 @@ class Port:
             self.loans,
             watch,
             self.workers,
+            bounds.port,
         )
         self.policy = Policy(allow=["127.0.0.0/8"], blocked_ports=[25])
         self.resolver = Localhost("127.0.0.1")
@@ -551,6 +560,7 @@ class Port:
             seconds,
             self.counters,
             borrower=self.loans,
+            times=bounds.dials,
         )
         sock = socket.create_server(("127.0.0.1", 0), backlog=1000)
         self.port: int = sock.getsockname()[1]
@@ -684,10 +694,10 @@ async def all_is_shared(service: Service) -> None:
 
 @asynccontextmanager
 async def running_with_exit(
-    folder: Path, *, all_leave: bool = True, **sections: dict[str, Any]
+    folder: Path, *, all_leave: bool = True, bounds: Bounds = USUAL, **sections: dict[str, Any]
 ) -> AsyncIterator[Service]:
     """Run a daemon with an exit; every session that is bought leaves through it, if `all_leave`."""
-    async with running_in(folder, **EXITS, **sections) as service:
+    async with running_in(folder, bounds=bounds, **EXITS, **sections) as service:
         device = await (await consented(service)).attach(service)
         service.wishes = "-country-xx" if all_leave else ""
         try:
@@ -701,11 +711,15 @@ async def running_with_exit(
 
 @asynccontextmanager
 async def running_with_agent(
-    folder: Path, relays: MakeRelays = EpollRelays, **sections: dict[str, Any]
+    folder: Path,
+    relays: MakeRelays = EpollRelays,
+    *,
+    bounds: Bounds = USUAL,
+    **sections: dict[str, Any],
 ) -> AsyncIterator[Service]:
     """Run a daemon with the agent of devices as its exit; every session leaves through it."""
     async with (
-        running_in(folder, **{**EXITS, **sections}) as service,
+        running_in(folder, bounds=bounds, **{**EXITS, **sections}) as service,
         agent_at(service, folder, relays),
     ):
         service.wishes = "-country-xx"

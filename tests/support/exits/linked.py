@@ -11,9 +11,10 @@ from typing import Any
 
 from proxyctl.attach.network.lan import NEVER_PORTS, Guard
 from proxyctl.attach.network.surroundings import Surroundings
-from proxyctl.exit.agent.agent import Agent
+from proxyctl.exit.agent.agent import Agent, AgentBounds
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
+from proxyctl.exit.base.retries import RetryTimes
 from proxyctl.protocol.frames import FrameError, Limits
 from proxyctl.protocol.policy import Policy
 from proxyd.exits.attached.attached import Attached
@@ -36,6 +37,7 @@ from support.exits.device import (
 )
 
 PLACE = Place(country="xx")
+QUICK = AgentBounds(retries=RetryTimes(least_seconds=0.01, most_seconds=0.05))
 
 
 class Link:
@@ -163,6 +165,7 @@ class Node(Port):
             guard=guard,
             now=lambda: datetime.now(UTC),
             read_power=lambda: "",
+            bounds=QUICK,
         )
         self._agents.append((agent, asyncio.get_running_loop().create_task(agent.run())))
         await until(lambda: self.listener.roster.attached_here(token) is not None, "it is attached")

@@ -8,7 +8,7 @@ from market.bandwidth.sessions import Purchase
 from market.base.states import SessionStatus
 from proxyd.metering.cluster_writer import ClusterWriter
 from proxyd.metering.lease_slices import Fence
-from proxyd.metering.meter import Meter, cluster_meter
+from proxyd.metering.meter import USUAL, Meter, MeterBounds, cluster_meter
 from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal
 from storage.bandwidth.sessions import find
@@ -75,13 +75,26 @@ class Node(NamedTuple):
     writer: ClusterWriter
 
 
-async def node_of(market: Market, name: str = "here", leases: Leases | None = None) -> Node:
+async def node_of(
+    market: Market,
+    name: str = "here",
+    leases: Leases | None = None,
+    bounds: MeterBounds = USUAL,
+) -> Node:
     """Return a node that others know; with leases of its own, or with the market's."""
     leases = leases or market.leases
     leases.node_id = name
     await market.store.write(nodes.register, name, market.clock.seconds())
     fence = Fence(lambda: 0.0)
-    return Node(*cluster_meter(leases, market.clock.seconds, fence, connections_per_session=10))
+    return Node(
+        *cluster_meter(
+            leases,
+            market.clock.seconds,
+            fence,
+            connections_per_session=10,
+            bounds=bounds,
+        )
+    )
 
 
 async def bought_and_used(market: Market, meter: Meter, count: int) -> list[LiveSession]:

@@ -36,6 +36,7 @@ class Borrower:
         home: where the exit's own daemon was reached; None if it was not reached yet.
         guard: judges every address before it is dialled.
         loop: the event loop.
+        seconds: how long a buyer waits for a connection.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class Borrower:
         home: Address | None,
         guard: Guard,
         loop: asyncio.AbstractEventLoop,
+        seconds: float = CONNECT_SECONDS,
     ) -> None:
+        self._seconds = seconds
         self._host = host
         self._port = port
         self._home = None if home is None else plain(home)
@@ -61,7 +64,7 @@ class Borrower:
         Raises:
             OSError: there is none, or none is permitted.
         """
-        until = self._loop.time() + (CONNECT_SECONDS if seconds is None else seconds)
+        until = self._loop.time() + (self._seconds if seconds is None else seconds)
         for address in await self._addresses():
             if self._permits(address):
                 return await connect(address, self._port, max(0.0, until - self._loop.time()))

@@ -74,9 +74,17 @@ class Dialer:
         guard: judges every address before it is dialled, and every socket after it has connected.
         connect: returns a socket that is connected to an address, as `connect` does here.
         loop: the event loop.
+        seconds: for a dial, its look-up included.
     """
 
-    def __init__(self, guard: Guard, connect: Connect, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        connect: Connect,
+        loop: asyncio.AbstractEventLoop,
+        seconds: float = DIAL_SECONDS,
+    ) -> None:
+        self._seconds = seconds
         self._guard = guard
         self._connect_socket = connect
         self._loop = loop
@@ -102,7 +110,7 @@ class Dialer:
         Raises:
             DialError: why there is none.
         """
-        deadline = self._loop.time() + DIAL_SECONDS
+        deadline = self._loop.time() + self._seconds
         if port in NEVER_PORTS or not permits_port(None):
             raise DialError(Outcome.NOT_ALLOWED)
         named = await self.look_up(host, port) if isinstance(host, str) else host
@@ -141,7 +149,7 @@ class Dialer:
             self._loop.getaddrinfo(absolute, port, type=socket.SOCK_STREAM)
         )
         lookup.add_done_callback(self._looked_up)
-        done, _ = await asyncio.wait({lookup}, timeout=DIAL_SECONDS)
+        done, _ = await asyncio.wait({lookup}, timeout=self._seconds)
         if not done:
             raise DialError(Outcome.TIMED_OUT)
         try:

@@ -27,13 +27,18 @@ _SO_BUF_LOCK: Final = 72
 _SEND_LOCK, _RECEIVE_LOCK = 1, 2
 
 
-def bound_if_short(sock: socket.socket) -> None:
-    """Bound the buffers of a TCP socket if its other end is near, and the system lets them be."""
+def bound_if_short(sock: socket.socket, microseconds: int = SHORT_MICROSECONDS) -> None:
+    """Bound the buffers of a TCP socket if its other end is near, and the system lets them be.
+
+    Args:
+        sock: a connected socket.
+        microseconds: the round trip of the longest path that is short.
+    """
     with suppress(OSError):  # it is over, or the kernel is older than an option
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
         if len(info) == _INFO_BYTES:
             (round_trip,) = _MIN_RTT.unpack_from(info, _MIN_RTT_OFFSET)
-            if 0 < round_trip <= SHORT_MICROSECONDS:
+            if 0 < round_trip <= microseconds:
                 _bound(sock)
 
 

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import os
 import platform
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,12 +37,14 @@ from proxyctl.attach.daemon.control import (
 from proxyctl.attach.relay.relays import make_relays
 from proxyctl.exit.agent.doors import Doors
 from proxyctl.exit.agent.restraints import Rest, Restraints
-from proxyctl.exit.agent.watcher import Watcher
+from proxyctl.exit.agent.watcher import WATCH_SECONDS, Watcher
 from proxyctl.exit.base import names
 from proxyctl.exit.base.journal import Journal
 from proxyctl.exit.base.record import AGREE
-from proxyctl.exit.base.retries import Retries, short_delay
-from proxyctl.exit.carrying.carrier import Carrier
+from proxyctl.exit.base.retries import USUAL as RETRIES
+from proxyctl.exit.base.retries import Retries, RetryTimes
+from proxyctl.exit.carrying.carrier import USUAL as CARRYING
+from proxyctl.exit.carrying.carrier import Carrier, CarryingBounds
 from proxyctl.protocol.frames import (
     CALLS,
     DENY,
@@ -70,10 +73,7 @@ if TYPE_CHECKING:
     from proxyctl.exit.base.record import Consent
     from proxyctl.protocol.addresses import Address
 
-GRACE_SECONDS: Final = 10.0  # for what is under way when the battery runs low, or the hour is over
-
 OBEYED_MAX_SECONDS: Final = 86_400  # a daemon that says "in a year" is asked again tomorrow
-DRAIN_GRACE_SECONDS: Final = 5.0
 # Another node may let in what this one does not, now.
 _ELSEWHERE: Final = ("stopping", "too_many_exits", "too_many_on_network", "unavailable")
 
@@ -85,6 +85,28 @@ _HINTS: Final = {
 }
 
 _logger = logging.getLogger("exit")
+
+
+@dataclass(frozen=True)
+class AgentBounds:
+    """The waits of an agent, and the bounds on its connections.
+
+    Attributes:
+        grace_seconds: for connections under way when the battery runs low, or the hour is over.
+        drain_grace_seconds: for a daemon that stops, beside the time that it has said.
+        watch_seconds: between two looks at the device and its owner's wishes.
+        retries: between attempts to attach.
+        carrying: the bounds on connections.
+    """
+
+    grace_seconds: float = 10.0
+    drain_grace_seconds: float = 5.0
+    watch_seconds: float = WATCH_SECONDS
+    retries: RetryTimes = RETRIES
+    carrying: CarryingBounds = CARRYING
+
+
+USUAL: Final = AgentBounds()
 
 
 class Stop(NamedTuple):
@@ -104,6 +126,7 @@ class Agent:
         now: the device's own time.
         read_power: returns why the device should rest, in words; may block.
         relays: makes what carries connections here.
+        bounds: its waits, and the bounds on its connections.
     """
 
     def __init__(
@@ -115,7 +138,9 @@ class Agent:
         now: Callable[[], datetime],
         read_power: Callable[[], str],
         relays: Callable[[asyncio.AbstractEventLoop], Relays] = make_relays,
+        bounds: AgentBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self._loop = asyncio.get_running_loop()
         self._consent = consent
         self._guard = guard
@@ -129,6 +154,7 @@ class Agent:
             counted=self._judge,
             relays=self._relays,
             loop=self._loop,
+            bounds=bounds.carrying,
         )
         self._restraints = Restraints(consent.limits, now, self._carrier.used_up)
         self._watcher = Watcher(
@@ -140,6 +166,7 @@ class Agent:
             changed=self._look,
             revoked=lambda: self.stop("the consent of this device was withdrawn"),
             describe=self.describe,
+            seconds=bounds.watch_seconds,
         )
         self._control: ControlConnection | None = None
         self._welcomed: asyncio.Future[Welcome] | None = None
@@ -147,7 +174,7 @@ class Agent:
         self._words = "starting"
         home = Node(consent.host, consent.port, consent.pin)
         self._doors = Doors(home, folder / names.NODES)
-        self._retries = Retries(self._loop.time)
+        self._retries = Retries(self._loop.time, bounds.retries)
         self._home_address: Address | None = None  # where that was reached
         self._leaving: asyncio.TimerHandle | None = None  # a daemon that stops
         self._moves_at: float | None = None  # from it to another one, by the loop's clock
@@ -207,7 +234,7 @@ class Agent:
             if seconds or not self._doors.is_untried:
                 seconds += self._retries.delay(is_exhausted=self._doors.is_exhausted)
             elif self._moves_at is None:
-                seconds = short_delay()
+                seconds = self._retries.short_delay()
             else:
                 seconds = max(self._moves_at - self._loop.time(), 0)
             self._moves_at = None
@@ -295,12 +322,12 @@ class Agent:
         if self._doors.has_others:
             _logger.info("the daemon stops within %d s; attaching to another node", seconds)
             # It may stop before that, and is left for another node all the same.
-            self._moves_at = self._loop.time() + short_delay()
+            self._moves_at = self._loop.time() + self._retries.short_delay()
             words = "the daemon is stopping"
             self._leaving = self._loop.call_at(self._moves_at, control.close, words)
             return
         _logger.info("the daemon stops within %d s; attaching anew after that", seconds)
-        delay = seconds + DRAIN_GRACE_SECONDS
+        delay = seconds + self._bounds.drain_grace_seconds
         self._leaving = self._loop.call_later(delay, control.close, "the daemon is stopping")
 
     def _welcome(self, control: ControlConnection, welcome: Welcome) -> None:
@@ -355,7 +382,7 @@ class Agent:
         if rest.at_once:
             self._carrier.cut()
         elif rest.reason:
-            self._loop.call_later(GRACE_SECONDS, self._cut_after, rest)
+            self._loop.call_later(self._bounds.grace_seconds, self._cut_after, rest)
         _logger.info(*(("resting: %s", rest.reason) if rest.reason else ("working again",)))
 
     def _cut_after(self, rest: Rest) -> None:

@@ -42,6 +42,7 @@ class Watcher:
         changed: called when the restraints may have changed.
         revoked: called when the owner has withdrawn the consent.
         describe: returns what the state file says beside its time.
+        seconds: between two looks.
     """
 
     def __init__(
@@ -55,7 +56,9 @@ class Watcher:
         changed: Callable[[], None],
         revoked: Callable[[], None],
         describe: Callable[[], dict[str, Any]],
+        seconds: float = WATCH_SECONDS,
     ) -> None:
+        self._seconds = seconds
         self._control = folder / names.CONTROL
         self._state = folder / names.STATE
         self._journal = journal
@@ -80,7 +83,7 @@ class Watcher:
         """Look around until this task is cancelled."""
         ticks = 0
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.sleep(self._seconds)
             ticks += 1
             self._journal.turn()
             self.obey()

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RETRY_LEAST_SECONDS: Final = 1.0
-RETRY_MOST_SECONDS: Final = 60.0
 STEADY_SECONDS: Final = 60.0  # attached for so long, what was before counts no more
-# The exits that lose a node come to the next one over so long: thousands are no single blow, and
-# buyers hardly notice.
-MOVE_MOST_SECONDS: Final = 0.3
 # A node that is replaced takes one, and so does each that is replaced after it; more of them within
 # `STEADY_SECONDS` are daemons that let the exit in and cut it off again.
 LOSSES_MAX: Final = 5
+
+
+@dataclass(frozen=True)
+class RetryTimes:
+    """How long attempts to attach wait.
+
+    Attributes:
+        least_seconds: after the first attempt in vain.
+        most_seconds: it is doubled with each further one, up to this.
+        move_most_seconds: the exits that lose a node come to the next one within this time. So
+            thousands do not come in one moment, and buyers hardly notice.
+    """
+
+    least_seconds: float = 1.0
+    most_seconds: float = 60.0
+    move_most_seconds: float = 0.3
+
+
+USUAL: Final = RetryTimes()
 
 
 class Retries:
@@ -24,9 +39,11 @@ class Retries:
 
     Args:
         now: seconds of a clock that never goes back.
+        times: how long attempts wait.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], times: RetryTimes = USUAL) -> None:
+        self._times = times
         self._now = now
         self._failures = 0  # rounds over all nodes in vain
         self._losses: list[float] = []  # when, lately
@@ -63,10 +80,10 @@ class Retries:
         """
         self._failures += is_exhausted
         # Full jitter: a thousand exits that lost the same daemon do not come back together.
-        most = min(RETRY_MOST_SECONDS, RETRY_LEAST_SECONDS * 2 ** min(self._failures, 10))
-        return random.uniform(RETRY_LEAST_SECONDS, most)  # noqa: S311 - no secret
+        least = self._times.least_seconds
+        most = min(self._times.most_seconds, least * 2 ** min(self._failures, 10))
+        return random.uniform(least, most)  # noqa: S311 - no secret
 
-
-def short_delay() -> float:
-    """Return for how many seconds to wait before another node is tried at once."""
-    return random.uniform(0, MOVE_MOST_SECONDS)  # noqa: S311 - no secret
+    def short_delay(self) -> float:
+        """Return the seconds to wait before the exit tries another node."""
+        return random.uniform(0, self._times.move_most_seconds)  # noqa: S311 - no secret

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from proxyctl.attach.daemon.borrower import CONNECT_SECONDS as BORROWER_SECONDS
 from proxyctl.attach.daemon.borrower import Borrower
 from proxyctl.attach.network.pace import Pace
 from proxyctl.attach.network.sniff import name_in
 from proxyctl.attach.relay.dial import Dialer, DialError, outcome_of
 from proxyctl.exit.base.denied import Denied
 from proxyctl.exit.base.limits import lesser
-from proxyctl.exit.carrying.datagrams import DatagramRelay
-from proxyctl.exit.carrying.pool import Pool, Room
+from proxyctl.exit.carrying.datagrams import USUAL as DATAGRAMS
+from proxyctl.exit.carrying.datagrams import DatagramRelay, DatagramTimes
+from proxyctl.exit.carrying.pool import PARKED_MAX, Pool, Room
 from proxyctl.protocol.addresses import plain
 from proxyctl.protocol.frames import (
     CALL,
@@ -57,14 +60,9 @@ if TYPE_CHECKING:
     from proxyctl.exit.base.limits import DeviceLimits
     from proxyctl.protocol.addresses import Address
 
-# Nobody needs a connection that has been silent for so long. The daemon's own bound is 300 s by
-# default, and an operator may raise it; so this one only frees what the daemon has forgotten.
-IDLE_SECONDS: Final = 1_800.0
 # After a dial that failed the daemon closes the work connection, once it has read why.
 FAILED_DIAL_SECONDS: Final = 10.0
 CLOSED_SECONDS: Final = 2.0  # a reset takes one turn of the loop; a bound on what cannot be
-# A buyer's datagrams take two sockets, and memory for what waits: together a few megabytes.
-ASSOCIATIONS_MAX: Final = 8
 # The daemon closes a relay and gives the next order in one moment, by two connections: the order
 # may come first. It waits for the relay's place; the relay's end takes a round trip at most.
 PLACE_SECONDS: Final = 1.0
@@ -75,11 +73,37 @@ READ_MAX_BYTES: Final = 1024 * 1024  # as much as a pipe takes
 READ_LEAST_BYTES: Final = 4096  # a limit may be overshot by so little; less is not worth a call
 CONNECT_SECONDS: Final = 10.0  # to the daemon
 CALLS_MAX: Final = 4  # under way: one for each family, and those of an attachment before
-BORROWERS_MAX: Final = 64  # daemons that one exit is lent to at once: more than a service has
 
 _HOME: Final = 0  # the number of the attachment that is nobody's loan
 
 _NO_LIMITS: Final = Limits(0, 0, 0, ())
+
+
+@dataclass(frozen=True)
+class CarryingBounds:
+    """The bounds on the connections of an exit.
+
+    Attributes:
+        idle_seconds: a relay without bytes for this time is reset. The daemon's own bound is 300 s
+            by default, and an operator may raise it; so this one only frees relays that the daemon
+            has forgotten.
+        associations_max: the datagrams of a buyer take two sockets and memory, together a few
+            megabytes.
+        borrowers_max: daemons that one exit is lent to at once: more than a service has.
+        borrower_seconds: how long a connection to one of them may take.
+        parked_max: work connections that are open and wait.
+        datagrams: how long datagrams and names are kept.
+    """
+
+    idle_seconds: float = 1_800.0
+    associations_max: int = 8
+    borrowers_max: int = 64
+    borrower_seconds: float = BORROWER_SECONDS
+    parked_max: int = PARKED_MAX
+    datagrams: DatagramTimes = DATAGRAMS
+
+
+USUAL: Final = CarryingBounds()
 
 
 # More than 12 fields: what it was given, and what is under way.
@@ -93,6 +117,7 @@ class Carrier:
         counted: called after bytes were counted, when a limit of bytes is reached.
         relays: how connections are carried here.
         loop: the event loop.
+        bounds: on its connections.
     """
 
     def __init__(
@@ -104,7 +129,9 @@ class Carrier:
         counted: Callable[[], None],
         relays: Relays,
         loop: asyncio.AbstractEventLoop,
+        bounds: CarryingBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self.paused = ""
         self._guard = guard
         self._own = limits
@@ -115,7 +142,7 @@ class Carrier:
         self._sockets = relays
         self._dialer = Dialer(guard, relays.connect, loop)
         self._pace = Pace(limits.bytes_per_second, PACE_BURST_SECONDS, loop.time)
-        self._room = Room(limits.dials_per_second, loop.time)
+        self._room = Room(limits.dials_per_second, loop.time, bounds.parked_max)
         self._attachment: _Attachment | None = None
         self._door: tuple[Address, int] | None = None
         self._denied = Denied()
@@ -141,7 +168,7 @@ class Carrier:
         is_any_port = self._guard.has_opened or len(own.ports) > PORTS_SAID_MAX
         return Capacity(
             own.connections,
-            ASSOCIATIONS_MAX,
+            self._bounds.associations_max,
             () if is_any_port else own.ports,
             own.dials_per_second,
         )
@@ -241,7 +268,7 @@ class Carrier:
 
     def tend(self) -> None:
         """Reset relays that are broken, or through which nothing has gone for long."""
-        before = self._loop.time() - IDLE_SECONDS
+        before = self._loop.time() - self._bounds.idle_seconds
         for relay in tuple(self._relays):
             if relay.moved_at < before:
                 relay.abort()
@@ -317,9 +344,10 @@ class Carrier:
         number = frame.number
         if number == _HOME or number in self._borrowers:
             raise FrameError("a loan with a number that it cannot have")
-        if len(self._borrowers) >= BORROWERS_MAX:
+        if len(self._borrowers) >= self._bounds.borrowers_max:
             return "too_many"
-        borrower = Borrower(frame.host, frame.port, home.address, self._guard, self._loop)
+        seconds = self._bounds.borrower_seconds
+        borrower = Borrower(frame.host, frame.port, home.address, self._guard, self._loop, seconds)
         pool = Pool(
             frame.attachment,
             borrower.connect,
@@ -435,7 +463,7 @@ class Carrier:
             return Outcome.NOT_ALLOWED
         if most and self.connections >= most:
             return Outcome.AT_LIMIT
-        if isinstance(frame, Associate) and len(self._associations) >= ASSOCIATIONS_MAX:
+        if isinstance(frame, Associate) and self._has_all_associations:
             return Outcome.AT_LIMIT
         return None
 
@@ -513,8 +541,9 @@ class Carrier:
             noted=self._note_target,
             over=self._association_is_over,
             loop=self._loop,
+            times=self._bounds.datagrams,
         )
-        if len(self._associations) >= ASSOCIATIONS_MAX:  # orders of one moment
+        if self._has_all_associations:  # orders of one moment
             attachment.refuse(frame.number, work, Outcome.AT_LIMIT)
             return
         self._associations.add(relay)
@@ -531,6 +560,10 @@ class Carrier:
         if relay in self._associations:  # it may have ended already
             self._relays[relay] = attachment, frame.number
             attachment.send(Dialled(frame.number, Outcome.CONNECTED, 0, None, 0))
+
+    @property
+    def _has_all_associations(self) -> bool:
+        return len(self._associations) >= self._bounds.associations_max
 
     def _association_is_over(self, relay: DatagramRelay) -> None:
         self._associations.discard(relay)

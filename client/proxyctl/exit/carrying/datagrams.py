@@ -13,6 +13,7 @@ import asyncio
 import socket
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -26,14 +27,12 @@ if TYPE_CHECKING:
 
     from proxyctl.attach.relay.relays import Meter
 
-IDLE_SECONDS: Final = 330.0  # the daemon's own bound is 300 s by default, and comes first
 TARGETS_MAX: Final = 512  # of one buyer at once; who was not sent to for longest is forgotten
 JUDGED_SECONDS: Final = 5.0  # a device may have moved to another network since
 WAITING_MAX_BYTES: Final = 128 * 1024  # towards the daemon, beside what the kernel keeps
 FULL_BYTES: Final = 32 * 1024  # of these the loop keeps so many
 NAMES_MAX: Final = 64
 NAME_SECONDS: Final = 60.0  # an address of a name is used so long
-FAILED_NAME_SECONDS = 1.0  # a name without one is looked up again: what failed may have passed
 LOOKUPS_MAX: Final = 8  # names that one buyer has looked up at once
 LOOKUP_WAITING_MAX_BYTES: Final = 64 * 1024
 OVERHEAD_BYTES: Final = 128  # what a datagram that waits costs beside its bytes
@@ -46,6 +45,23 @@ _HEAD: Final = 4  # before the address: two reserved bytes, the fragment, the ad
 _LENGTH: Final = 2
 _PORT: Final = 2
 _ANYWHERE: Final = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - every way out
+
+
+@dataclass(frozen=True)
+class DatagramTimes:
+    """How long datagrams and names are kept.
+
+    Attributes:
+        idle_seconds: the daemon's own bound is 300 s by default, and comes first.
+        failed_name_seconds: a name without an address is looked up again after it, because the
+            failure may have passed.
+    """
+
+    idle_seconds: float = 330.0
+    failed_name_seconds: float = 1.0
+
+
+USUAL: Final = DatagramTimes()
 
 
 class DatagramError(Exception):
@@ -111,6 +127,7 @@ class DatagramRelay:
         noted: called with the host and the port of each new target.
         over: called once, when all its sockets are gone.
         loop: the event loop.
+        times: how long it and its names are kept.
     """
 
     def __init__(
@@ -122,7 +139,9 @@ class DatagramRelay:
         noted: Callable[[str, int], None],
         over: Callable[[DatagramRelay], None],
         loop: asyncio.AbstractEventLoop,
+        times: DatagramTimes = USUAL,
     ) -> None:
+        self._times = times
         self.moved_at = loop.time()
         self._permits = permits
         self._look_up = look_up
@@ -169,7 +188,7 @@ class DatagramRelay:
 
     def tend(self) -> None:
         """End it if nothing has gone through for long."""
-        if self.moved_at < self._loop.time() - IDLE_SECONDS:
+        if self.moved_at < self._loop.time() - self._times.idle_seconds:
             self.abort()
 
     def abort(self) -> None:
@@ -274,7 +293,7 @@ class DatagramRelay:
     async def _resolve(self, name: str, port: int) -> None:
         """Look a name up, and send what waits for it, in the order in which it came."""
         addresses: list[Address] = []
-        seconds = FAILED_NAME_SECONDS
+        seconds = self._times.failed_name_seconds
         try:
             with suppress(DialError):
                 addresses = [plain(each) for each in await self._look_up(name, port)]

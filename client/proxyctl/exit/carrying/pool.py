@@ -41,16 +41,18 @@ class Room:
     Args:
         per_second: how many may be opened in a second.
         now: a clock that never goes back, in seconds.
+        most: how many may be open and waiting.
     """
 
-    def __init__(self, per_second: int, now: Callable[[], float]) -> None:
+    def __init__(self, per_second: int, now: Callable[[], float], most: int = PARKED_MAX) -> None:
+        self.most = most
         self._pace = Pace(per_second, 1.0, now)
         self._taken = 0
         self._waiting: dict[Pool, None] = {}  # those that would open more, the first come first
 
     def take(self, pool: Pool) -> bool:
-        """Take a place for one; where there is none, the pool is called when there is one again."""
-        if self._taken >= PARKED_MAX:
+        """Take a place for one; a pool that gets none is called when a place is free."""
+        if self._taken >= self.most:
             self._waiting[pool] = None
             return False
         self._taken += 1
@@ -59,7 +61,7 @@ class Room:
     def give(self) -> None:
         """Give a place back."""
         self._taken -= 1
-        while self._waiting and self._taken < PARKED_MAX:  # the first may want no more by now
+        while self._waiting and self._taken < self.most:  # the first may want no more by now
             pool = next(iter(self._waiting))
             del self._waiting[pool]
             pool.fill()
@@ -122,8 +124,8 @@ class Pool:
         self.fill()
 
     def park(self, connections: int) -> None:
-        """Have so many wait from now on."""
-        self._wanted = min(connections, PARKED_MAX)
+        """Have this number of connections wait from now on."""
+        self._wanted = min(connections, self._room.most)
         for number in tuple(self._parked)[: max(0, len(self) - self._wanted - SURPLUS_MAX)]:
             self._unpark(number).close()
         self.fill()

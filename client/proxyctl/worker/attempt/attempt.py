@@ -53,8 +53,6 @@ _logger = logging.getLogger("worker")
 
 # Of one stream, on disk: four times what the daemon keeps of its beginning and its end together.
 LOG_MAX_BYTES: Final = 64 << 20
-# Of a log that is on its way when the job has ended: a slot is not held for all that it printed.
-LOG_SECONDS: Final = 30.0
 # For sending outputs, without the waits between tries. The marketplace takes an attempt back unpaid
 # six hours after its time (`market.jobs.overdue`), so no buyer has more outputs than a line can
 # send.
@@ -65,11 +63,29 @@ _DELIVERY_SECONDS: Final = 4 * 3_600.0
 CANCELLED_GRACE_SECONDS: Final = 60.0
 CANCELLED_GRACE_PARTS: Final = 10
 CANCELLED_GRACE_LEAST_SECONDS: Final = 2.0
-_LOOK_SECONDS: Final = 1.0  # between two looks at what the bell may not have told
 _START_SECONDS: Final = 30.0  # for a supervisor to say that it has begun
-_END_SECONDS: Final = 10.0  # for a supervisor to say that its job has ended, once that was killed
-_JOURNAL_SECONDS: Final = 5.0  # until something is written again for which the disk had no room
 _MISTAKES_MAX: Final = 3  # of one step, before the attempt is given up
+
+
+@dataclass(frozen=True)
+class AttemptTimes:
+    """How long the steps of an attempt wait.
+
+    Attributes:
+        log_seconds: of a log that is on its way when the job has ended: a slot is not held for all
+            that it printed.
+        look_seconds: between two looks at what the bell may not have told.
+        end_seconds: for a supervisor to say that its job has ended, once that was killed.
+        journal_seconds: between two attempts to write to a full disk.
+    """
+
+    log_seconds: float = 30.0
+    look_seconds: float = 1.0
+    end_seconds: float = 10.0
+    journal_seconds: float = 5.0
+
+
+USUAL: Final = AttemptTimes()
 
 
 class Closable(Protocol):
@@ -113,6 +129,7 @@ class Tools:
         ports: of jobs that listen on some.
         ended: is called at the very end of an attempt, with its identifier.
         revoked: is called when the daemon does not know this device any more.
+        times: how long the steps of an attempt wait.
     """
 
     consent: Consent
@@ -125,6 +142,7 @@ class Tools:
     ports: Ports
     ended: Callable[[str], None]
     revoked: Callable[[], None]
+    times: AttemptTimes = USUAL
 
 
 @dataclass(frozen=True)
@@ -141,7 +159,7 @@ class _Sending:
         self.log.close()
 
 
-class Attempt:  # one field more than 12 for what goes on beside it, and the table of its steps
+class Attempt:  # more than 12 fields: its threads, and the table of its steps
     """One attempt.
 
     Args:
@@ -153,6 +171,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
     def __init__(self, entry: Entry, tools: Tools, *, is_adopted: bool = False) -> None:
         self.entry = entry
         self._tools = tools
+        self._times = tools.times
         self._folder = tools.journal.folder_of(entry)
         self._is_adopted = is_adopted
         self._rung = threading.Event()
@@ -232,13 +251,13 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             except (files.FileError, TaskError, OSError) as error:
                 # A full disk, or an engine that does not answer: nobody knows what runs there.
                 _logger.warning("job %s: %s; tried again", self.attempt_id, error)
-                self._rest(_JOURNAL_SECONDS)
+                self._rest(self._times.journal_seconds)
                 continue
             except Exception:
                 # Whatever it was, no job may run on unseen, and its buyer must hear of its end.
                 _logger.exception("job %s: %s did not succeed", self.attempt_id, state.value)
                 mistakes += 1
-                self._rest(mistakes * _LOOK_SECONDS)
+                self._rest(mistakes * self._times.look_seconds)
                 if mistakes >= _MISTAKES_MAX and self._give_up():
                     mistakes = 0
                 continue
@@ -330,7 +349,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             # No supervisor has it, and none will.
             self._move(State.STOPPING, stop=self._stop or Stop("the agent was killed", "host"))
             return
-        for _ in range(int(_START_SECONDS / _LOOK_SECONDS)):
+        for _ in range(int(_START_SECONDS / self._times.look_seconds)):
             running, ended = self._read(names.RUNNING), self._read(names.ENDED)
             if running is not None and ended is None:
                 self._move(State.RUNNING)  # before it can reach anybody
@@ -377,10 +396,10 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
         supervisor = self._supervisor()
         waited = 0.0
         while supervisor is not None and self._is_unended() and not self._is_leaving:
-            if waited >= _END_SECONDS:
+            if waited >= self._times.end_seconds:
                 supervisor.send(signal.SIGTERM)  # the second one has it kill all it knows of
             self._wait()
-            waited += _LOOK_SECONDS
+            waited += self._times.look_seconds
         if not self._is_leaving:
             self._move(State.ENDED)
 
@@ -442,7 +461,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
     def _send_log(self, report: Report) -> Report:
         """Send the rest of the log, for a bounded time; return a report of as much as was sent."""
         sender = self._tools.log_sender(self.entry, self._folder)
-        deadline = time.monotonic() + LOG_SECONDS
+        deadline = time.monotonic() + self._times.log_seconds
         while sender.send() and not self._is_leaving:
             if time.monotonic() > deadline:
                 _logger.info("job %s: the rest of its log is not sent", self.attempt_id)
@@ -597,7 +616,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
     def _move_back(self, report: Report) -> None:
         """Send what the daemon misses of the logs, and report again."""
         self.entry = replace(self.entry, state=State.UPLOADING, report=report)
-        self._rest(_LOOK_SECONDS)
+        self._rest(self._times.look_seconds)
 
     def _give_up(self) -> bool:
         """Report a failure instead; say whether that is written down. What is over stays over."""
@@ -627,7 +646,7 @@ class Attempt:  # one field more than 12 for what goes on beside it, and the tab
             self._sending = None
 
     def _wait(self) -> None:
-        self._rest(_LOOK_SECONDS)
+        self._rest(self._times.look_seconds)
 
     def _rest(self, seconds: float) -> None:
         if self._rung.wait(seconds):

@@ -94,12 +94,16 @@ class Outage:
 
     Args:
         now: seconds that only grow.
+        seconds: an outage that is shorter calls nobody back.
 
     Attributes:
         callback: is called in the thread that was answered first, and must not block.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, seconds: float = _OUTAGE_SECONDS
+    ) -> None:
+        self._seconds = seconds
         self.callback: Callable[[], None] = _nobody
         self._now = now
         self._lock = threading.Lock()
@@ -115,7 +119,7 @@ class Outage:
         """Note an answer. One among others that fail is no return, whatever is the matter there."""
         with self._lock:
             since, self._since = self._since, None
-        if since is not None and self._now() - since >= _OUTAGE_SECONDS:
+        if since is not None and self._now() - since >= self._seconds:
             self.callback()
 
 
@@ -125,10 +129,20 @@ class Link:
     Args:
         api: its address, as `api_address` returns it.
         token: the worker token of this device.
+        seconds: to wait for each part of a reply.
+        outage_seconds: an outage that is shorter calls nobody back.
     """
 
-    def __init__(self, api: str, token: str) -> None:
-        self._outage = Outage()
+    def __init__(
+        self,
+        api: str,
+        token: str,
+        *,
+        seconds: float = _SECONDS,
+        outage_seconds: float = _OUTAGE_SECONDS,
+    ) -> None:
+        self._seconds = seconds
+        self._outage = Outage(seconds=outage_seconds)
         self.api = api_address(api)
         self._address = _address_of(self.api)
         self._headers = {
@@ -152,24 +166,26 @@ class Link:
 
     def get(self, path: str) -> dict[str, Any]:
         """Return what the API says; raises as `post` does."""
-        return self._ask("GET", path, None, {}, _SECONDS)
+        return self._ask("GET", path, None, {}, self._seconds)
 
     def post(
-        self, path: str, fields: Mapping[str, Any], *, seconds: float = _SECONDS
+        self, path: str, fields: Mapping[str, Any], *, seconds: float | None = None
     ) -> dict[str, Any]:
         """Send a request with a JSON body, and return the reply's.
 
         Args:
             path: of the resource, like `/api/worker/sync`.
             fields: of the body.
-            seconds: to wait for each part of the reply.
+            seconds: to wait for each part of the reply; None for as long as for others.
 
         Raises:
             LinkError: it may be tried again.
             RefusedError: it is in vain.
         """
         data = json.dumps(fields).encode()
-        return self._ask("POST", path, data, {"Content-Type": "application/json"}, seconds)
+        headers = {"Content-Type": "application/json"}
+        most = self._seconds if seconds is None else seconds
+        return self._ask("POST", path, data, headers, most)
 
     def post_raw(
         self, path: str, query: Mapping[str, str | int], data: bytes | memoryview
@@ -177,7 +193,7 @@ class Link:
         """Send bytes as they are, and return the reply; raises as `post` does."""
         target = f"{path}?{urlencode(query)}"
         headers = {"Content-Type": "application/octet-stream"}
-        return self._ask("POST", target, data, headers, _SECONDS)
+        return self._ask("POST", target, data, headers, self._seconds)
 
     def poll(
         self, path: str, fields: Mapping[str, Any], wait_s: float, is_stale: Callable[[], bool]
@@ -198,7 +214,7 @@ class Link:
         headers = {"Content-Type": "application/json"}
         data = json.dumps(fields).encode()
         silence = min(wait_s, _SPACES_SECONDS)
-        return self._ask("POST", path, data, headers, _SECONDS + silence, is_stale)
+        return self._ask("POST", path, data, headers, self._seconds + silence, is_stale)
 
     def interrupt(self) -> None:
         """End the request of `poll` that is under way, in another thread."""

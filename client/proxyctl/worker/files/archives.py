@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.base.beneath import Folder
 
-MEMBERS_MAX: Final = 100_000  # files, links, and folders, also those that only a path names
+MEMBERS_MAX: Final = 100_000
 DEPTH_MAX: Final = 100  # components of a path; a program that walks a tree may do so recursively
 # One header of a tar archive, for example of a long name. The library reads it whole, and old
 # versions of it take time by the square of its size.
@@ -98,12 +98,14 @@ class UnpackOptions:
         writable: whether the owner of the files may change them.
         within: the path of the only file or folder that is accepted; "" for every path.
         links: whether links are accepted; else an archive that has one is refused.
+        members_max: files, links, and folders, also those that only a path names.
     """
 
     max_bytes: int
     writable: bool = False
     within: str = ""
     links: bool = True
+    members_max: int = MEMBERS_MAX
 
 
 class Unpacking:
@@ -222,8 +224,8 @@ class Unpacking:
 
     def _count_members(self, number: int) -> None:
         self._members += number
-        if self._members > MEMBERS_MAX:
-            raise ArchiveError(f"it has more than {MEMBERS_MAX} files")
+        if self._members > self.options.members_max:
+            raise ArchiveError(f"it has more than {self.options.members_max} files")
 
     def _make_folder(self, parts: Sequence[str]) -> Folder:
         """Return a folder, made if need be. Folders count as members."""
@@ -325,7 +327,7 @@ def _unpack_tar(source: IO[bytes], unpacking: Unpacking) -> None:
 
 
 def _unpack_zip(file: IO[bytes], unpacking: Unpacking) -> None:
-    _require_short_list(file)
+    _require_short_list(file, unpacking.options.members_max)
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             mode = member.external_attr >> 16
@@ -366,7 +368,7 @@ def require_name(name: str) -> None:
         raise ArchiveError(f"{short_line(name)} is not a name for every system") from None
 
 
-def _require_short_list(file: IO[bytes]) -> None:
+def _require_short_list(file: IO[bytes], members_max: int) -> None:
     """Check that the list at the end of a .zip file fits into memory.
 
     Raises:
@@ -384,10 +386,10 @@ def _require_short_list(file: IO[bytes]) -> None:
         size = max(size if size != _IN_ZIP64 else 0, struct.unpack_from("<Q", tail, at64 + 40)[0])
     elif size == _IN_ZIP64:
         raise ArchiveError("it is no archive, or a broken one: it has no list")
-    entries = _entries_at(file, end, size) if size <= ZIP_LIST_MAX_BYTES else MEMBERS_MAX + 1
+    entries = _entries_at(file, end, size) if size <= ZIP_LIST_MAX_BYTES else members_max + 1
     file.seek(0)
-    if entries > MEMBERS_MAX:
-        raise ArchiveError(f"it has more than {MEMBERS_MAX} files")
+    if entries > members_max:
+        raise ArchiveError(f"it has more than {members_max} files")
 
 
 def _entries_at(file: IO[bytes], end: int, size: int) -> int:
@@ -467,7 +469,7 @@ class _Forwards(io.RawIOBase):
         self._source = source
         self._at = 0
         # Headers and padding are bounded by the number of members, long names by their own limit.
-        headers = MEMBERS_MAX * 4 * tarfile.BLOCKSIZE + HEADER_MAX_BYTES
+        headers = unpacking.options.members_max * 4 * tarfile.BLOCKSIZE + HEADER_MAX_BYTES
         self._most = unpacking.options.max_bytes + headers
         self._read_max_bytes = HEADER_MAX_BYTES
 

@@ -150,10 +150,15 @@ class JobFolder:
             raise
         return descriptor
 
-    def collect(self, outputs: Sequence[Output]) -> Collection:
-        """Find what a job has left of its outputs; raises nothing for what the job did."""
+    def collect(self, outputs: Sequence[Output], names_max: int = NAMES_MAX) -> Collection:
+        """Find the outputs that a job has left; no act of the job raises an error.
+
+        Args:
+            outputs: that it has declared.
+            names_max: how many names are looked at.
+        """
         collection = Collection()
-        budget = _Names(NAMES_MAX)
+        budget = _Names(names_max)
         taken: dict[str, Leaving] = {}
         for output in outputs:
             before = len(collection.left_out) + collection.more_left_out
@@ -177,7 +182,7 @@ class JobFolder:
             taken.update((each.name, each) for each in found)
         if budget.is_spent:
             collection.is_complete = False
-            collection.leave_out("*", f"only the first {NAMES_MAX} names were looked at")
+            collection.leave_out("*", f"only the first {names_max} names were looked at")
         collection.files = [taken[name] for name in sorted(taken)]
         return collection
 

@@ -39,7 +39,7 @@ class Room:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
-        self._total = disk.Total(max_bytes, _DEPTH_MAX, with_holes=True)
+        self._total = disk.Total(max_bytes, disk.SumBounds(depth_max=_DEPTH_MAX), with_holes=True)
 
     @property
     def left(self) -> int:

@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -25,6 +26,7 @@ from proxyctl.worker.files.archives import OF_THE_BYTES, ArchiveError, UnpackOpt
 from proxyctl.worker.files.inputs import Inputs, WrongFileError, fetch_file
 from proxyctl.worker.files.notes import Notes
 from proxyctl.worker.files.outputs import (
+    NAMES_MAX,
     Collection,
     JobFolder,
     Leaving,
@@ -53,10 +55,26 @@ _logger = logging.getLogger("worker")
 CHECKPOINT: Final = "checkpoint.tar"
 # Beside the folder of the job, which cannot write there.
 RESTORED: Final = "restored.tar"
-CHECKPOINT_MAX_BYTES: Final = 5 << 30
-# On average: 20 Mbit/s, what many homes can send. It also bounds reading and hashing.
-BYTES_PER_SECOND: Final = 2_500_000
 _BEYOND_DISK: Final = "the outputs have more bytes than this job may have on the disk"
+
+
+@dataclass(frozen=True)
+class TransferBounds:
+    """How much of files and checkpoints is moved.
+
+    Attributes:
+        checkpoint_max_bytes: of one checkpoint.
+        bytes_per_second: of checkpoints, on average: 20 Mbit/s, what many homes can send. It also
+            bounds reading and hashing.
+        names_max: that are looked at for a checkpoint.
+    """
+
+    checkpoint_max_bytes: int = 5 << 30
+    bytes_per_second: int = 2_500_000
+    names_max: int = NAMES_MAX
+
+
+USUAL: Final = TransferBounds()
 
 
 class FileTransfers:
@@ -66,9 +84,11 @@ class FileTransfers:
         link: asks the API.
         web: sends and fetches files.
         lend: what the owner lends; each attempt has its share of the disk.
+        bounds: how much is moved.
     """
 
-    def __init__(self, link: Link, web: Web, lend: Lend) -> None:
+    def __init__(self, link: Link, web: Web, lend: Lend, bounds: TransferBounds = USUAL) -> None:
+        self._bounds = bounds
         self._link = link
         self._web = web
         self._lend = lend
@@ -136,7 +156,8 @@ class FileTransfers:
         if checkpoint is None:
             return None
         send = partial(self._send_checkpoint, entry, folder, checkpoint.path)
-        return Checkpoints(entry.attempt_id, checkpoint.every_s, send, Notes(folder).write)
+        note, speed = Notes(folder).write, self._bounds.bytes_per_second
+        return Checkpoints(entry.attempt_id, checkpoint.every_s, send, note, speed)
 
     def _restore(
         self,
@@ -186,12 +207,13 @@ class FileTransfers:
     ) -> None:
         """Fetch a checkpoint, unpack it beside the folder of the job, and move it there whole."""
         archive, unfinished = folder / RESTORED, folder / f"{RESTORED}.d"
+        most = self._bounds.checkpoint_max_bytes
         fetch_file(
             self._web,
             f"/api/worker/artifacts/{checkpoint['artifact_id']}",
             archive,
             str(checkpoint["sha256"]),
-            max_bytes=min(int(checkpoint["size_bytes"]), CHECKPOINT_MAX_BYTES, room.left),
+            max_bytes=min(int(checkpoint["size_bytes"]), most, room.left),
             patience=patience,
             check=room.check,
         )
@@ -200,7 +222,7 @@ class FileTransfers:
         remove_tree(unfinished)
         # It was made on the machine of a stranger, who may not put files elsewhere. No agent
         # packs a link.
-        most = min(CHECKPOINT_MAX_BYTES, room.left - archive.stat().st_size)
+        most = min(most, room.left - archive.stat().st_size)
         options = UnpackOptions(most, writable=True, within=path, links=False)
         unpack_confined(
             archive,
@@ -222,10 +244,12 @@ class FileTransfers:
         A file that is being written just now makes this one worthless; the next one may be whole.
         It is read twice, for its hash and to be sent, and is at no time on the disk.
         """
-        most = min(CHECKPOINT_MAX_BYTES, disk_bytes_of(entry.work, self._lend))
+        most = min(self._bounds.checkpoint_max_bytes, disk_bytes_of(entry.work, self._lend))
         try:
             with _opened(folder / WORK) as work:
-                collection = work.collect([Output("checkpoint", path, most)])
+                collection = work.collect(
+                    [Output("checkpoint", path, most)], self._bounds.names_max
+                )
                 left_out = collection.sentences()
                 if not collection.files or not collection.is_complete:  # a part is no checkpoint
                     return ["no checkpoint this time", *left_out]
@@ -255,6 +279,7 @@ class Checkpoints:
         send: sends one, if this is not closed meanwhile; returns sentences about what it has not
             sent.
         note: shows sentences to the buyer.
+        bytes_per_second: that they have of the owner's line, on average.
     """
 
     def __init__(
@@ -263,7 +288,9 @@ class Checkpoints:
         every_s: float,
         send: Callable[[Checkpoints], list[str]],
         note: Callable[[list[str]], None],
+        bytes_per_second: int,
     ) -> None:
+        self._bytes_per_second = bytes_per_second
         self._attempt_id = attempt_id
         self._every_s = every_s
         self._send = send
@@ -286,7 +313,7 @@ class Checkpoints:
 
     def spend(self, size: int) -> None:
         """Put the next one off, by the time that this one takes of the owner's line."""
-        self._pause_seconds = max(self._every_s, size / BYTES_PER_SECOND)
+        self._pause_seconds = max(self._every_s, size / self._bytes_per_second)
 
     def _run(self) -> None:
         while not self._closed.wait(self._pause_seconds):

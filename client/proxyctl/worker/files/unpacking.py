@@ -19,7 +19,7 @@ import tarfile
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -41,17 +41,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# Between two looks whether the archive is still wanted, and the disk has room. An archive that has
-# taken the process over writes less than the reserve of the disk meanwhile.
-_LOOK_SECONDS: Final = 0.1
 _OUTPUT_MAX_BYTES: Final = 64 << 10  # of each of its two streams
 _LOGGED_CHARACTERS: Final = 2_000
-# Processor time: five minutes, and a second for each megabyte of the archive. The slowest format
-# (.bz2) takes a fifth of that on a small computer.
-_CPU_SECONDS: Final = 300
-_BYTES_PER_CPU_SECOND: Final = 1 << 20
-# From start to end. The marketplace gives a device 30 minutes to begin with a job.
-_SECONDS_MAX: Final = 1_500.0
 # Signals that come from outside, such as those at the end of a session. The archive is at fault at
 # every other signal, because a stranger could otherwise have the device blamed.
 _FROM_OUTSIDE: Final = frozenset((signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT))
@@ -67,11 +58,36 @@ _TRIES: Final = 2  # of a process that a signal from outside has ended
 _CAPABILITIES: Final = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7
 
 
+@dataclass(frozen=True)
+class UnpackTimes:
+    """How long the process of an archive may take.
+
+    Attributes:
+        look_seconds: between two looks whether the archive is still wanted, and the disk has room.
+            An archive that has taken the process over writes less than the reserve of the disk
+            meanwhile.
+        cpu_seconds: of the processor, and a second for each megabyte (`bytes_per_cpu_second`) of
+            the archive. The slowest format (.bz2) takes a fifth of that on a small computer.
+        bytes_per_cpu_second: see there.
+        most_seconds: from start to end. The marketplace gives a device 30 minutes to begin with a
+            job.
+    """
+
+    look_seconds: float = 0.1
+    cpu_seconds: int = 300
+    bytes_per_cpu_second: int = 1 << 20
+    most_seconds: float = 1_500.0
+
+
+USUAL: Final = UnpackTimes()
+
+
 class _Watch(NamedTuple):
-    """Two reasons to end the process early; see `unpack_confined`."""
+    """Reasons to end the process early; see `unpack_confined`."""
 
     is_stopped: Callable[[], bool]
     check: Callable[[], None]
+    times: UnpackTimes = USUAL
 
 
 _UNWATCHED: Final = _Watch(lambda: False, lambda: None)  # for an archive of the agent's own
@@ -89,6 +105,7 @@ def unpack_confined(
     user: int,
     is_stopped: Callable[[], bool],
     check: Callable[[], None],
+    times: UnpackTimes = USUAL,
 ) -> int:
     """Unpack an archive into a new folder; remove the folder after a failure.
 
@@ -99,6 +116,7 @@ def unpack_confined(
         user: that the process is, where root runs the agent.
         is_stopped: says whether to give up.
         check: raises `NoRoomError` if the disk has too little room; called while it goes on.
+        times: how long it may take.
 
     Returns:
         The bytes of all files together.
@@ -112,7 +130,7 @@ def unpack_confined(
     for tries_left in reversed(range(_TRIES)):
         folder.mkdir(mode=0o700)
         try:
-            return _unpack(archive, folder, options, user, _Watch(is_stopped, check))[0]
+            return _unpack(archive, folder, options, user, _Watch(is_stopped, check, times))[0]
         except _SignalError as error:
             _remove(folder)
             if not tries_left:
@@ -194,14 +212,14 @@ def _run(
         ArchiveError: the archive has crashed it, takes too long, or is not wanted any more.
         _SignalError: a signal from outside has ended it.
     """
-    size = os.fstat(archive.fileno()).st_size
+    size, times = os.fstat(archive.fileno()).st_size, watch.times
     request = {
         "folder": folder.descriptor,
         "parent": os.getpid(),
         "user": user,
         "bounds": {
             "file_bytes": options.max_bytes,
-            "cpu_seconds": _CPU_SECONDS + size // _BYTES_PER_CPU_SECOND,
+            "cpu_seconds": times.cpu_seconds + size // times.bytes_per_cpu_second,
         },
         "options": asdict(options),
     }
@@ -278,9 +296,9 @@ def _read(process: subprocess.Popen[bytes], watch: _Watch) -> tuple[bytes, bytes
     poll = select.poll()  # select() takes no descriptor above 1,023
     for descriptor in streams:
         poll.register(descriptor, select.POLLIN)
-    deadline = time.monotonic() + _SECONDS_MAX
+    deadline = time.monotonic() + watch.times.most_seconds
     while True:
-        for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000):
+        for descriptor, _ in poll.poll(watch.times.look_seconds * 1000):
             data = os.read(descriptor, _OUTPUT_MAX_BYTES)
             streams[descriptor] += data
             if not data or len(streams[descriptor]) > _OUTPUT_MAX_BYTES:
@@ -291,7 +309,7 @@ def _read(process: subprocess.Popen[bytes], watch: _Watch) -> tuple[bytes, bytes
         if watch.is_stopped():
             raise ArchiveError("it is not wanted any more")
         if time.monotonic() > deadline:
-            raise ArchiveError(f"it takes more than {_SECONDS_MAX:.0f} seconds")
+            raise ArchiveError(f"it takes more than {watch.times.most_seconds:.0f} seconds")
 
 
 def _answers_of(output: bytes) -> dict[str, Any]:

@@ -107,12 +107,21 @@ class Images:
         limits: the owner's.
         dial: connects to places of strangers, which are all but the registries that the owner has
             named.
+        fresh_seconds: an attempt that has its image has its container after this time.
 
     Raises:
         FileError: what an agent that was killed has left of an image cannot be removed.
     """
 
-    def __init__(self, engine: Engine, folder: Path, limits: Limits, dial: Dial) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        limits: Limits,
+        dial: Dial,
+        fresh_seconds: float = _FRESH_SECONDS,
+    ) -> None:
+        self._fresh_seconds = fresh_seconds
         self._engine = engine
         self._folder = folder
         self._state = folder / f"images-{engine.name}.json"
@@ -267,7 +276,7 @@ class Images:
         for digest in sorted(images, key=lambda each: float(images[each]["used_at"])):
             if total <= self._limits.cache_bytes:
                 return
-            is_fresh = float(images[digest]["used_at"]) > now - _FRESH_SECONDS
+            is_fresh = float(images[digest]["used_at"]) > now - self._fresh_seconds
             if digest == wanted or is_fresh:
                 continue
             with suppress(EngineError):  # a container is made of it; another time

@@ -18,9 +18,9 @@ from proxyctl.worker.base.retries import Retries
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-DOORS_MAX: Final = 16  # at once; a service has as many daemons, and one that lies has no more
-LOOK_SECONDS: Final = 30.0  # until a daemon that is new is known
-REFUSED_SECONDS: Final = 300.0  # until a service that has no port for it is asked again
+DOORS_MAX: Final = 16  # at once: the most daemons of a service; a service that lies gets no more
+LOOK_SECONDS: Final = 30.0
+REFUSED_SECONDS: Final = 300.0
 _NO_NUMBER: Final = 65_535
 _logger = logging.getLogger("worker")
 
@@ -62,6 +62,8 @@ class Doors:
         hold: stays attached to one as long as that lasts, and returns for how many seconds not to
             come again; raises AttachError.
         say: shows the owner a line, once.
+        look_seconds: until a daemon that is new is known.
+        refused_seconds: until the next request to a service that has no port for this device.
     """
 
     def __init__(
@@ -69,7 +71,12 @@ class Doors:
         ask: Callable[[], Awaitable[list[Door]]],
         hold: Callable[[Door, Retries], Awaitable[float]],
         say: Callable[[str], None],
+        *,
+        look_seconds: float = LOOK_SECONDS,
+        refused_seconds: float = REFUSED_SECONDS,
     ) -> None:
+        self._look_seconds = look_seconds
+        self._refused_seconds = refused_seconds
         self._loop = asyncio.get_running_loop()
         self._ask = ask
         self._hold = hold
@@ -116,15 +123,15 @@ class Doors:
             doors = await self._ask()
         except RefusedError as error:
             self._say(f"ports of jobs cannot be reached: {error}")
-            return REFUSED_SECONDS
+            return self._refused_seconds
         except LinkError as error:
             self._say(f"ports of jobs cannot be reached now: {error}")
             return self._retries.failed()
         except Exception:
             _logger.exception("ports of jobs cannot be reached")
-            return self._retries.failed(REFUSED_SECONDS)
+            return self._retries.failed(self._refused_seconds)
         self._retries.succeeded()
-        now, seconds = self._loop.time(), LOOK_SECONDS
+        now, seconds = self._loop.time(), self._look_seconds
         self._known = {door: self._known.get(door, (Retries(), 0.0)) for door in doors}
         for door, (retries, again) in self._known.items():
             # One that is not named any more is left when it stops, and not before.
@@ -144,4 +151,4 @@ class Doors:
             return retries.failed()
         except Exception:
             _logger.exception("ports of jobs cannot be reached through %s", door.host)
-            return retries.failed(REFUSED_SECONDS)
+            return retries.failed(self._refused_seconds)

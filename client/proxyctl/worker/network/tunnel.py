@@ -19,6 +19,7 @@ import asyncio
 import errno
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, cast
@@ -70,18 +71,36 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# At once; each has two descriptors, of which most systems give a program 1,024, and two buffers.
-STREAMS_PER_ATTEMPT: Final = 256
-STREAMS_MAX: Final = 384
 # Handshakes with the daemon at once, which takes so many from one network.
 DIALS_AT_ONCE: Final = 16
 CONNECT_SECONDS: Final = 10.0  # into the sandbox, and as long again to the daemon
-IDLE_SECONDS: Final = 3600.0  # without a byte either way
-_TEND_SECONDS: Final = 30.0  # between looks at streams that are idle, or broke without a word
 _DRAIN_GRACE_SECONDS: Final = 5.0  # behind the time that a daemon takes to stop
 _DRAIN_MOST_SECONDS: Final = 3600.0
 _CLOSE_SECONDS: Final = 2.0  # for streams that are cut to let go of their sockets
 _MISMATCH: Final = "the port for devices shows another certificate than the marketplace has named"
+
+
+@dataclass(frozen=True)
+class TunnelBounds:
+    """How many streams into jobs there are, and for how long.
+
+    Attributes:
+        streams_per_attempt: at once; each has two buffers and two descriptors. Most systems give a
+            program 1,024 descriptors.
+        streams_max: of all attempts together.
+        idle_seconds: without a byte either way.
+        tend_seconds: between looks at streams that are idle, or broke without a word.
+        refused_seconds: until the next request to a service that has no port for this device.
+    """
+
+    streams_per_attempt: int = 256
+    streams_max: int = 384
+    idle_seconds: float = 3600.0
+    tend_seconds: float = 30.0
+    refused_seconds: float = REFUSED_SECONDS
+
+
+USUAL: Final = TunnelBounds()
 
 
 class JobTunnel:
@@ -94,6 +113,7 @@ class JobTunnel:
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
         allowance: of what may go through; closed with the tunnel.
         pool: of threads that may block.
+        bounds: how many streams there are, and for how long.
     """
 
     def __init__(
@@ -104,7 +124,9 @@ class JobTunnel:
         guard: Guard | None,
         allowance: Allowance,
         pool: ThreadPoolExecutor,
+        bounds: TunnelBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self._loop = asyncio.get_running_loop()
         self._api_host = urlsplit(api).hostname or ""
         self._token = token
@@ -157,7 +179,8 @@ class JobTunnel:
     async def _run(self) -> None:
         tending = self._loop.create_task(self._tend_forever())
         try:
-            await Doors(self._doors, self._hold, self._say).keep()
+            seconds = self._bounds.refused_seconds
+            await Doors(self._doors, self._hold, self._say, refused_seconds=seconds).keep()
         finally:
             tending.cancel()
             with suppress(asyncio.CancelledError):
@@ -192,10 +215,14 @@ class JobTunnel:
 
     async def _tend_forever(self) -> None:
         while True:
-            await asyncio.sleep(_TEND_SECONDS)
-            before = self._loop.time() - IDLE_SECONDS
+            await asyncio.sleep(self._bounds.tend_seconds)
+            before = self._loop.time() - self._bounds.idle_seconds
             for attempt in self._attempts.values():
                 attempt.tend(before)
+
+    def _is_full(self, attempt: _Attempt) -> bool:
+        bounds = self._bounds
+        return attempt.streams >= bounds.streams_per_attempt or self.streams >= bounds.streams_max
 
     def _say(self, words: str) -> None:
         if words != self._says:
@@ -221,7 +248,7 @@ class JobTunnel:
             outcome = Outcome.REFUSED
         elif not self._allowance.left():
             outcome = Outcome.PAUSED
-        elif attempt.streams >= STREAMS_PER_ATTEMPT or self.streams >= STREAMS_MAX:
+        elif self._is_full(attempt):
             outcome = Outcome.AT_LIMIT
         else:
             task = self._loop.create_task(self._carry(attachment, order, attempt))

@@ -45,11 +45,20 @@ class Patience:
     Args:
         seconds: that are left.
         is_stopped: says that the attempt is not wanted any more.
+        grace_seconds: for all servers of one kind together.
+        bytes_per_second_min: as many bytes of theirs buy a second more.
     """
 
     def __init__(
-        self, seconds: float = float("inf"), is_stopped: Callable[[], bool] = lambda: False
+        self,
+        seconds: float = float("inf"),
+        is_stopped: Callable[[], bool] = lambda: False,
+        *,
+        grace_seconds: float = GRACE_SECONDS,
+        bytes_per_second_min: int = BYTES_PER_SECOND_MIN,
     ) -> None:
+        self._grace_seconds = grace_seconds
+        self._bytes_per_second_min = bytes_per_second_min
         self._began = time.monotonic()
         self._seconds = seconds
         self._is_stopped = is_stopped
@@ -102,7 +111,8 @@ class Patience:
 
     def _reason(self) -> TaskError | None:
         for kind, words in _SERVERS.items():
-            if self._waited_for(kind) > GRACE_SECONDS + self._bytes[kind] / BYTES_PER_SECOND_MIN:
+            bought = self._bytes[kind] / self._bytes_per_second_min
+            if self._waited_for(kind) > self._grace_seconds + bought:
                 return TaskError(kind, f"{words} keep the device waiting for too long")
         if self.left > 0:
             return None

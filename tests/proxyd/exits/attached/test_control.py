@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from support.base.waiting import until
+from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Port, hello, paused
 
 from proxyctl.protocol.frames import (
@@ -19,6 +20,8 @@ from proxyctl.protocol.frames import (
     encode,
 )
 from proxyd.exits.attached import control as module
+from proxyd.exits.attached.control import ControlBounds
+from proxyd.exits.attached.listener import PortBounds
 
 
 async def over(device: Device, port: Port, reason: str) -> None:
@@ -144,15 +147,15 @@ class Nobody:
     def lose(self) -> None: ...
 
 
-async def test_who_does_not_say_hello_is_cut(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HELLO_SECONDS", 0.05)
+@bounded(exit_bounds(port=PortBounds(control=ControlBounds(hello_seconds=0.05))))
+async def test_who_does_not_say_hello_is_cut(port: Port) -> None:
     device = port.unattached()
     await device.connect()
     await over(device, port, "silent")
 
 
-async def test_who_does_not_read_is_cut(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING_MAX_BYTES", 1000)
+@bounded(exit_bounds(port=PortBounds(control=ControlBounds(waiting_max_bytes=1000))))
+async def test_who_does_not_read_is_cut(port: Port) -> None:
     device = await port.parked()
     assert device._writer is not None
     device._writer.transport.pause_reading()

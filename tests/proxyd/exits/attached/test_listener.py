@@ -15,9 +15,17 @@ from support.targets.tls import client_hello
 from config.check import EXIT_PORTS_MAX
 from market.base.errors import Code, MarketError
 from proxyctl.protocol.frames import PREFACE, Limits, Preface
+from proxyd.bounds import ExitBounds
 from proxyd.exits.attached import arrivals as module
+from proxyd.exits.attached.arrivals import ArrivalTimes
 from proxyd.exits.attached.handshakes import HANDSHAKES_AT_ONCE, HANDSHAKES_PER_EXIT
+from proxyd.exits.attached.listener import PortBounds
 from storage.engines.errors import UnavailableError
+
+
+def arriving(**times: float) -> ExitBounds:
+    """Return usual bounds but for the time that arrivals have (`ArrivalTimes`)."""
+    return ExitBounds(port=PortBounds(arrivals=ArrivalTimes(**times)))
 
 
 async def test_a_device_attaches_and_its_connections_wait(port: Port) -> None:
@@ -127,11 +135,8 @@ async def test_a_connection_that_says_something_before_its_order_is_closed(port:
 
 
 @pytest.mark.parametrize("data", [b"", b"W" * 10])
-async def test_who_says_nothing_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
-) -> None:
-    monkeypatch.setattr(module, "ARRIVAL_SECONDS", 0.05)
-    port = Port(tmp_path)
+async def test_who_says_nothing_is_closed(tmp_path: Path, data: bytes) -> None:
+    port = Port(tmp_path, bounds=arriving(seconds=0.05))
     with await raw(port.port, data) as sock:
         assert await is_closed(sock)
     assert port.counters.arrivals_refused == {"slow": 1}
@@ -140,10 +145,9 @@ async def test_who_says_nothing_is_closed(
 
 @pytest.mark.parametrize("size", [0, 1, 100, None])
 async def test_a_flood_of_silent_connections_and_half_handshakes_keeps_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
+    tmp_path: Path, size: int | None
 ) -> None:
-    monkeypatch.setattr(module, "ROOM_AFTER_SECONDS", 0.0)
-    port = Port(tmp_path, arrivals=5)
+    port = Port(tmp_path, bounds=arriving(room_after_seconds=0.0), arrivals=5)
     silent = []
     for _ in range(20):
         with suppress(ConnectionError):  # it may be closed while it connects
@@ -157,10 +161,9 @@ async def test_a_flood_of_silent_connections_and_half_handshakes_keeps_nobody_ou
 
 
 async def test_a_flood_of_those_who_speak_tls_and_say_no_more_keeps_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "ROOM_AFTER_SECONDS", 0.0)
-    port = Port(tmp_path, arrivals=5)
+    port = Port(tmp_path, bounds=arriving(room_after_seconds=0.0), arrivals=5)
     for _ in range(20):
         device = port.unattached()
         await device.connect()
@@ -209,9 +212,7 @@ async def test_one_network_may_not_have_all_handshakes(tmp_path: Path) -> None:
     await port.close()
 
 
-async def test_strangers_leave_places_for_the_connections_of_attached_exits(
-    tmp_path: Path,
-) -> None:
+async def test_strangers_leave_places_for_the_connections_of_attached_exits(tmp_path: Path) -> None:
     port = Port(tmp_path, arrivals=8)
     device = port.unattached()
     device.address, device.parks = "127.0.0.2", False

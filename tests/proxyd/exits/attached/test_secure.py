@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from support.base.waiting import until
+from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Port, ignore
 
 from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outcome, Preface
-from proxyd.exits.attached import controls
+from proxyd.exits.attached.listener import PortBounds
 from proxyd.relay.closing import reset
 from proxyd.wire.wants import Wants
 
@@ -131,19 +132,14 @@ async def reached(port: Port, device: Device) -> socket.socket:
     return sock
 
 
+@bounded(exit_bounds(port=PortBounds(tls_end_seconds=0.1)))
 @pytest.mark.parametrize(
     ("is_full", "is_ended", "is_reset"),
     [(False, False, False), (False, True, True), (False, False, True), (True, False, True)],
 )
 async def test_an_exit_keeps_nothing_open_that_the_relay_has_let_go_of(
-    port: Port,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_full: bool,
-    is_ended: bool,
-    is_reset: bool,
+    port: Port, *, is_full: bool, is_ended: bool, is_reset: bool
 ) -> None:
-    monkeypatch.setattr(controls, "TLS_END_SECONDS", 0.1)
     device = await port.device(features=(SECURE,))
     theirs = await parked_under_tls(port, device)
     sock = await reached(port, device)

@@ -11,7 +11,7 @@ from support.base.cases import cases
 
 from proxyctl.protocol.frames import Outcome
 from proxyd.exits.choosing import directory as module
-from proxyd.exits.choosing.directory import Directory, Missing, Place, Region
+from proxyd.exits.choosing.directory import Directory, DirectoryBounds, Missing, Place, Region
 from proxyd.wire.wants import Wants, parse
 
 BERLIN = Place("de", "berlin", "berlin", 3320, "residential")
@@ -95,6 +95,11 @@ class Book:
                 buyer=buyer or f"buyer-{self.dialled}",
                 target=target or f"site-{self.dialled}.com",
             )
+
+
+def bounded(**bounds):
+    """Return a book whose directory remembers and searches less (`DirectoryBounds`)."""
+    return Book(Directory(random.Random(1).random, DirectoryBounds(**bounds)))
 
 
 @pytest.fixture
@@ -366,7 +371,7 @@ def test_the_one_that_will_do_is_found_among_many(book):
 
 @pytest.mark.parametrize("wants", ["", "country-de", "kind-residential", "city-berlin", "rotate"])
 def test_who_carries_datagrams_is_found_among_many_who_do_not(book, wants):
-    book.fill(3 * module.SEARCHED_MAX)
+    book.fill(3 * module.USUAL.searched_max)
     carries = [book.add(Device(f"udp-{number}", features=("udp",))) for number in range(2)]
     for _ in range(20):
         assert book.pick(wants, features=frozenset(("udp",))) in carries
@@ -384,18 +389,18 @@ def test_a_label_keeps_its_exit_although_that_carries_no_datagrams(book):
     assert book.pick("session-b", features=frozenset(("udp",))) is carries
 
 
-def test_a_search_sees_each_exit_once_and_of_many_not_all(book, monkeypatch):
+def test_a_search_sees_each_exit_once_and_of_many_not_all(book):
     for place in (BERLIN, PARIS):
         book.fill(20, place, place.city)
     for wants in ("kind-any", "country-de_fr"):
         wish = module._Wish(parse(wants), "", 0, "", (), 0.0, frozenset(), 0, {})
         buckets = book.directory._buckets_of(wish)
         for start in range(40):
-            walk = [each.entry for each in module._walk(buckets, 40, start)]
+            walk = [each.entry for each in book.directory._walk(buckets, 40, start)]
             assert len(walk) == len(set(walk)) == 40
 
-    monkeypatch.setattr(module, "SEARCHED_MAX", 25)
-    assert len(list(module._walk(buckets, 40, 39))) == 25
+    hasty = bounded(searched_max=25).directory
+    assert len(list(hasty._walk(buckets, 40, 39))) == 25
 
 
 def test_rotation_never_chooses_an_exit_twice_in_a_row(book):
@@ -831,9 +836,8 @@ def test_an_exit_that_fails_is_replaced_for_a_soft_label_at_once(book):
 # --- bounds --------------------------------------------------------------------------------------
 
 
-def test_labels_are_bounded_by_session_and_in_all(book, monkeypatch):
-    monkeypatch.setattr(module, "LABELS_PER_SESSION", 8)
-    monkeypatch.setattr(module, "LABELS_TOTAL", 20)
+def test_labels_are_bounded_by_session_and_in_all():
+    book = bounded(labels_per_session=8, labels_total=20)
     book.fill(5)
     for session in range(10):
         for number in range(30):
@@ -844,8 +848,8 @@ def test_labels_are_bounded_by_session_and_in_all(book, monkeypatch):
     assert "session 9" in book.directory._bindings
 
 
-def test_one_account_with_many_labels_costs_no_other_its_own(book, monkeypatch):
-    monkeypatch.setattr(module, "LABELS_TOTAL", 64)
+def test_one_account_with_many_labels_costs_no_other_its_own():
+    book = bounded(labels_total=64)
     book.fill(20)
     first = book.pick("session-a-strict", owner="alice", session="alice's")
     for session in range(10):  # many sessions of one account, each within its own bound
@@ -860,9 +864,9 @@ def test_one_account_with_many_labels_costs_no_other_its_own(book, monkeypatch):
     assert (book.directory._labels, book.directory._held, book.directory._holders) == (0, {}, {})
 
 
-def test_labels_that_other_nodes_have_bound_count_at_their_account(book, monkeypatch):
+def test_labels_that_other_nodes_have_bound_count_at_their_account():
     """An account with many sessions is one holder, so its labels are dropped first."""
-    monkeypatch.setattr(module, "LABELS_TOTAL", 64)
+    book = bounded(labels_total=64)
     book.fill(20)
     first = [book.pick(f"session-{n}-strict", owner="alice", session="alice's") for n in range(20)]
     for session in range(50):
@@ -875,11 +879,8 @@ def test_labels_that_other_nodes_have_bound_count_at_their_account(book, monkeyp
         assert book.pick(f"session-{number}-strict", owner="alice", session="alice's") is device
 
 
-def test_the_rest_is_bounded_too(book, monkeypatch):
-    monkeypatch.setattr(module, "ROTATING_TOTAL", 10)
-    monkeypatch.setattr(module, "SITES_TOTAL", 10)
-    monkeypatch.setattr(module, "GONE_TOTAL", 10)
-    monkeypatch.setattr(module, "SUSPECTS_TOTAL", 10)
+def test_the_rest_is_bounded_too():
+    book = bounded(rotating_total=10, sites_total=10, gone_total=10, suspects_total=10)
     devices = book.fill(50)
     for number, device in enumerate(devices):
         book.pick("rotate", session=f"session {number}", target=f"{number}.example")
@@ -892,8 +893,8 @@ def test_the_rest_is_bounded_too(book, monkeypatch):
         assert len(book.directory._gone) <= 10
 
 
-def test_what_is_over_is_forgotten_a_part_at_a_time(book, monkeypatch):
-    monkeypatch.setattr(module, "LABELS_PER_SWEEP", 3)
+def test_what_is_over_is_forgotten_a_part_at_a_time():
+    book = bounded(labels_per_sweep=3)
     book.fill(5)
     for session in range(10):
         book.pick("session-a", session=f"session {session}")

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from support.base.waiting import until
+from support.daemons.bounded import bounded, exit_bounds
 from support.daemons.mesh import all_know, linked, mesh_of, nodes
 from support.daemons.service import Service
 from support.database import postgres
@@ -26,8 +27,8 @@ from support.exits.device import Device, consented
 from support.targets import targets
 
 from market.exits.wants import parse
-from proxyd.exits.choosing import labels as module
-from proxyd.exits.choosing.labels import Labels, hash_of
+from proxyd.bounds import USUAL, Bounds
+from proxyd.exits.choosing.labels import LabelBounds, Labels, hash_of
 from proxyd.exits.dialling.dial import Via
 from proxyd.loop import clock
 from proxyd.wire.events import Failure
@@ -114,10 +115,12 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(url: str, folder: Path) -> AsyncIterator[Cluster]:
+async def cluster(url: str, folder: Path, bounds: Bounds = USUAL) -> AsyncIterator[Cluster]:
     async with (
         targets.echo() as target,
-        nodes(url, folder, exits={"ports": [target.port], "bytes_per_day": 0}) as services,
+        nodes(
+            url, folder, bounds=bounds, exits={"ports": [target.port], "bytes_per_day": 0}
+        ) as services,
     ):
         buyer = await services[0].person(usd="10")
         bought = await services[0].buy(buyer)
@@ -134,13 +137,13 @@ async def cluster(url: str, folder: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def three(
-    postgres_server: str, postgres_template: str, tmp_path: Path
+    postgres_server: str, postgres_template: str, tmp_path: Path, bounds: Bounds
 ) -> AsyncIterator[Cluster]:
     """Three daemons with exits."""
     name = f"test_{uuid.uuid4().hex}"
     async with (
         postgres.database(postgres_server, name, template=postgres_template) as url,
-        cluster(url, tmp_path) as made,
+        cluster(url, tmp_path, bounds=bounds) as made,
     ):
         yield made
 
@@ -249,10 +252,10 @@ async def test_a_store_that_is_away_refuses_no_buyer(
     assert {len(each) for each in seen.values()} == {1}  # all look for it in the same way
 
 
+@bounded(exit_bounds(labels=LabelBounds(answer_seconds=0.05)))
 async def test_a_store_that_hangs_is_waited_for_once(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.05)
     asked = []
 
     async def hang(unit: object, *_: object, **__: object) -> None:
@@ -298,10 +301,10 @@ async def test_what_is_over_is_swept(three: Cluster) -> None:
 
 
 @pytest.mark.long
+@bounded(exit_bounds(labels=LabelBounds(per_session=5)))
 async def test_a_session_keeps_no_more_labels_than_a_node_remembers(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LABELS_PER_SESSION", 5)
     monkeypatch.setattr(queries, "SWEPT_MAX_BINDINGS", 3)
     store, session, now = three.services[0].daemon.store, three.session.id, clock.seconds()
     for number in range(30):

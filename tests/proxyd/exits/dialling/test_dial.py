@@ -12,13 +12,15 @@ import pytest
 from support.base.names import Slow
 from support.base.ports import silent_port
 from support.base.waiting import until
+from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Granted, Port, answering, carry, ignore, paused
 from support.targets import targets
 
 from proxyctl.protocol.frames import CALLS, DENY, Dial, Dialled, Limits, Outcome, Pong
+from proxyd.bounds import ExitBounds
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exits.dialling import dial as module
-from proxyd.exits.dialling.dial import Via
+from proxyd.exits.dialling.dial import DialTimes, Via
 from proxyd.wire.events import Address, Failure
 from proxyd.wire.wants import Wants
 
@@ -519,11 +521,9 @@ async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_ans
     await until(lambda: not port.directory.exits, "it was heard")
 
 
+@bounded(exit_bounds(dials=DialTimes(unanswered_seconds=0.0)))
 @pytest.mark.parametrize("reaches", [True, False])
-async def test_an_exit_that_is_there_and_does_not_obey_is_left(
-    port: Port, monkeypatch: pytest.MonkeyPatch, reaches: bool
-) -> None:
-    monkeypatch.setattr(module, "UNANSWERED_SECONDS", 0.0)
+async def test_an_exit_that_is_there_and_does_not_obey_is_left(port: Port, reaches: bool) -> None:
     first, second = await port.parked("first"), await port.parked("second")
     first.obey = ignore
     outcome = Outcome.CONNECTED if reaches else Outcome.TIMED_OUT
@@ -538,10 +538,8 @@ async def test_an_exit_that_is_there_and_does_not_obey_is_left(
     assert port.directory.exits["first"].dials == {}
 
 
-async def test_a_label_stays_with_an_exit_whose_target_is_silent(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "UNANSWERED_SECONDS", 0.0)
+@bounded(exit_bounds(dials=DialTimes(unanswered_seconds=0.0)))
+async def test_a_label_stays_with_an_exit_whose_target_is_silent(port: Port) -> None:
     first, second = await port.parked("first"), await port.parked("second")
     first.obey = ignore
     call = Call(port, LOOPBACK, 80, Wants(session="label"))
@@ -566,10 +564,8 @@ async def test_a_dial_that_finds_nothing_waiting_takes_the_next_connection(port:
         assert (await each.end()).failure is Failure.REFUSED
 
 
-async def test_an_exit_without_connections_is_passed_over(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.05)
+@bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.05)))
+async def test_an_exit_without_connections_is_passed_over(port: Port) -> None:
     first = port.unattached()
     first.parks = False
     await first.attach()
@@ -580,10 +576,10 @@ async def test_an_exit_without_connections_is_passed_over(
 
 
 async def test_an_exit_that_never_had_a_connection_is_no_target_that_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.05)
-    port = Port(tmp_path, seconds=0.3)
+    bounds = ExitBounds(dials=DialTimes(parked_wait_seconds=0.05))
+    port = Port(tmp_path, seconds=0.3, bounds=bounds)
     device = port.unattached()
     device.parks = False
     await device.attach()
@@ -600,10 +596,8 @@ async def test_a_dial_ends_with_its_time(tmp_path: Path) -> None:
     await port.close()
 
 
-async def test_a_dial_waits_on_where_there_is_no_other_exit(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.0)
+@bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.0)))
+async def test_a_dial_waits_on_where_there_is_no_other_exit(port: Port) -> None:
     device = port.unattached()
     device.parks, device.obey = False, answering(Outcome.REFUSED)
     await device.attach()

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from support.base.waiting import until
+from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Port, answering, ignore
 
 from proxyctl.protocol.frames import Dial, Outcome
+from proxyd.bounds import Bounds
 from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.dialling import dial as module
-from proxyd.exits.dialling.dial import Via
+from proxyd.exits.dialling.dial import DialTimes, Via
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
@@ -47,9 +49,9 @@ async def outcome_of(port: Port, wants: Wants) -> Failure:
 
 
 @pytest.fixture
-async def port(tmp_path: Path) -> AsyncIterator[Port]:
+async def port(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Port]:
     """Devices are chosen as by a daemon."""
-    opened = Port(tmp_path, directory=Directory(), seconds=DIAL_SECONDS)
+    opened = Port(tmp_path, directory=Directory(), seconds=DIAL_SECONDS, bounds=bounds.exits)
     yield opened
     await opened.close()
     assert opened.counters.parked == 0
@@ -111,11 +113,11 @@ async def ended(port: Port, first: Device, end: Callable[[Device], Awaitable[Non
     await until(lambda: port.counters.parked == waiting, "what it has closed waits no more")
 
 
+@bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.5)))
 @ENDS
 async def test_a_soft_label_goes_on_elsewhere_and_stays_there(
-    port: Port, monkeypatch: pytest.MonkeyPatch, end: Callable[[Device], Awaitable[None]]
+    port: Port, end: Callable[[Device], Awaitable[None]]
 ) -> None:
-    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.5)
     first, second = await two(port, SOFT)
     await ended(port, first, end)
     assert await outcome_of(port, SOFT) is Failure.REFUSED
@@ -125,11 +127,11 @@ async def test_a_soft_label_goes_on_elsewhere_and_stays_there(
     assert (len(first.dials), len(second.dials)) == (asked, 2)
 
 
+@bounded(exit_bounds(dials=DialTimes(parked_wait_seconds=0.5)))
 @ENDS
 async def test_a_strict_label_is_told_that_its_exit_is_lost(
-    port: Port, monkeypatch: pytest.MonkeyPatch, end: Callable[[Device], Awaitable[None]]
+    port: Port, end: Callable[[Device], Awaitable[None]]
 ) -> None:
-    monkeypatch.setattr(module, "PARKED_WAIT_SECONDS", 0.5)
     first, second = await two(port, STRICT)
     await ended(port, first, end)
     assert await outcome_of(port, STRICT) is Failure.EXIT_LOST

@@ -8,6 +8,7 @@ import pytest
 from support.base.waiting import until
 from support.clients.socks import Client
 from support.clients.story import buy
+from support.daemons.bounded import bounded, exit_bounds
 from support.daemons.service import Service, running_in
 from support.exits.canaries import swallow
 from support.exits.device import (
@@ -25,6 +26,7 @@ from support.exits.device import (
 from support.targets.targets import echo
 
 from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, CALLS, Outcome, Seen
+from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import CROWDED, WANDERING
 from proxyd.exits.attached.origins import MOVES_MAX
 from proxyd.exits.dialling import origin
@@ -34,10 +36,11 @@ ELSEWHERE = "127.0.0.9"
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Service]:
     """A daemon that may be called at loopback; what leaves from there is in another country."""
     known = {"127.0.0.0/8": "xx", f"{ELSEWHERE}/32": "xy"}
-    async with running_in(tmp_path, exits=EXITS["exits"], geo={"known": known}) as running:
+    sections = {"exits": EXITS["exits"], "geo": {"known": known}}
+    async with running_in(tmp_path, bounds=bounds, **sections) as running:
         running.daemon.exit_port.canaries._origins.permits = lambda _: True
         yield running
 
@@ -224,11 +227,9 @@ async def test_who_always_leaves_from_the_same_other_line_does_not_wander(servic
         await until(lambda: len(listener) == 0, "it is gone")
 
 
+@bounded(exit_bounds(call_seconds=0.3))
 @pytest.mark.parametrize("obey", [answering(Outcome.NOT_ALLOWED), swallow])
-async def test_a_call_that_does_not_arrive_proves_nothing(
-    service: Service, obey: Obey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(origin, "CALL_SECONDS", 0.3)
+async def test_a_call_that_does_not_arrive_proves_nothing(service: Service, obey: Obey) -> None:
     made = await consented(service)
     device = await attached(service, made, obey=obey)
     await looked(service, device)

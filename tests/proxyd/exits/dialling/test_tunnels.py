@@ -29,7 +29,7 @@ from proxyctl.protocol.frames import (
 )
 from proxyctl.protocol.secure import END, ChunkReader, chunked
 from proxyd.exits.dialling import tunnels as module
-from proxyd.exits.dialling.tunnels import DeviceTunnels, TunnelError
+from proxyd.exits.dialling.tunnels import USUAL, DeviceTunnels, TunnelBounds, TunnelError
 from proxyd.loop.reactor import Reactor
 from storage.engines.errors import UnavailableError
 
@@ -72,11 +72,17 @@ class Authority:
 class Place:
     """The port, the devices that are attached to it, and who wants streams."""
 
-    def __init__(self, folder: Path, most: int = 100, heartbeat_seconds: float = 15.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        most: int = 100,
+        heartbeat_seconds: float = 15.0,
+        bounds: TunnelBounds = USUAL,
+    ) -> None:
         self.authority = Authority()
 
         def make(reactor: Reactor) -> DeviceTunnels:
-            return DeviceTunnels(reactor, self.authority, most, heartbeat_seconds)
+            return DeviceTunnels(reactor, self.authority, most, heartbeat_seconds, bounds)
 
         self.port = Port(folder, make_workers=make, arrivals=300)
         self.tunnels = self.port.workers
@@ -294,11 +300,8 @@ async def test_streams_outlive_a_control_connection_and_not_a_token(place: Place
     assert not place.tunnels.is_attached("device")
 
 
-async def test_a_token_that_was_revoked_elsewhere_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RECHECK_SECONDS", 0.01)
-    place = Place(tmp_path)
+async def test_a_token_that_was_revoked_elsewhere_is_noticed(tmp_path: Path) -> None:
+    place = Place(tmp_path, bounds=TunnelBounds(recheck_seconds=0.01))
     device = await place.worker()
     place.authority.is_away = True
     place.authority.revoked.add("device")
@@ -340,9 +343,8 @@ async def test_a_service_without_tunnels_refuses_workers(tmp_path: Path) -> None
     await port.close()
 
 
-async def test_a_flood_of_opens_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STREAMS_PER_DEVICE", 3)
-    place = Place(tmp_path, most=5)
+async def test_a_flood_of_opens_is_bounded(tmp_path: Path) -> None:
+    place = Place(tmp_path, most=5, bounds=TunnelBounds(streams_per_device=3))
     await place.worker()
     await place.worker("other")
     openings = [place.opening() for _ in range(4)] + [place.opening("other") for _ in range(3)]

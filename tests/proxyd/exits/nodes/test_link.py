@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 from support.base.brief import brief
 from support.base.waiting import until
+from support.daemons.bounded import bounded, exit_bounds
 from support.daemons.mesh import Choosing, active, all_know, mesh_of, node_settings
 from support.daemons.service import Service, running
 from support.database import postgres
 from support.exits.device import consented, context_of, listener_of
 
 from proxyctl.protocol.frames import Limits
+from proxyd.bounds import Bounds
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
-from proxyd.exits.nodes import link as module
-from proxyd.exits.nodes.link import client_context
+from proxyd.exits.nodes.link import LinkTimes, client_context
+from proxyd.exits.nodes.mesh import MeshBounds
 from proxyd.ops.listening import bound_port
 from proxyd.wire.links import (
     DIALLED,
@@ -109,13 +111,13 @@ class Node:
 
 @pytest.fixture
 async def service(
-    postgres_server: str, postgres_template: str, tmp_path: Path
+    postgres_server: str, postgres_template: str, tmp_path: Path, bounds: Bounds
 ) -> AsyncIterator[Service]:
     """A daemon on PostgreSQL that takes exits, without others."""
     name = f"test_{uuid.uuid4().hex}"
     async with (
         postgres.database(postgres_server, name, template=postgres_template) as url,
-        running(node_settings(url, tmp_path, 0)) as made,
+        running(node_settings(url, tmp_path, 0), bounds) as made,
     ):
         await until(lambda: bool(mesh_of(made)._node_id), "it has looked at the nodes")
         yield made
@@ -271,10 +273,8 @@ async def test_a_node_that_talks_garbage_loses_its_link_alone(
     await device.kill()
 
 
-async def test_a_node_announces_no_more_than_it_may(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.exits.nodes.mesh.EXITS_PER_NODE_MAX", 5)
+@bounded(exit_bounds(mesh=MeshBounds(exits_per_node_max=5)))
+async def test_a_node_announces_no_more_than_it_may(service: Service) -> None:
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
         node.send(Exits(tuple(announced(f"theirs {number}") for number in range(9))))
@@ -283,10 +283,8 @@ async def test_a_node_announces_no_more_than_it_may(
         assert len(active(service)) == 5
 
 
-async def test_what_is_kept_once_for_all_exits_is_bounded(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxyd.exits.nodes.mesh.SHARED_MAX", 10)
+@bounded(exit_bounds(mesh=MeshBounds(shared_max=10)))
+async def test_what_is_kept_once_for_all_exits_is_bounded(service: Service) -> None:
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
         for number in range(100):
@@ -298,10 +296,10 @@ async def test_what_is_kept_once_for_all_exits_is_bounded(
         assert max(map(len, (mesh._places, mesh._limits, mesh._features))) <= 10
 
 
+@bounded(exit_bounds(mesh=MeshBounds(link=LinkTimes(turn_seconds=0.0))))
 async def test_what_a_node_has_sent_is_taken_in_turns_and_in_order(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
     await register(service, FIRST)
     mesh, turn = mesh_of(service), 0
     heard: list[tuple[int, Frame]] = []
@@ -353,12 +351,9 @@ async def test_a_link_of_a_node_that_is_not_in_the_database_ends(service: Servic
         await until(lambda: node.is_over, "it is cut at the next look")
 
 
-async def test_a_node_that_is_silent_loses_its_link(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        module, "BEAT_SECONDS", 0.2
-    )  # a loaded machine stands still for less than three of them
+# A loaded machine stands still for less than three of them.
+@bounded(exit_bounds(mesh=MeshBounds(link=LinkTimes(beat_seconds=0.2))))
+async def test_a_node_that_is_silent_loses_its_link(service: Service) -> None:
     await register(service, FIRST)
     async with dialling(service, greeting(service)) as node:
         node.send(Exits((announced("theirs"),)))
@@ -463,10 +458,10 @@ async def test_a_node_that_does_not_prove_itself_is_no_node(
         assert [type(each) for each in told] == [Greeting] * len(told)
 
 
+@bounded(exit_bounds(mesh=MeshBounds(link_seconds=0.2)))
 async def test_a_node_that_does_not_answer_is_dialled_again(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: Service, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("proxyd.exits.nodes.mesh.LINK_SECONDS", 0.2)
     async with serving(tmp_path, answers=False) as (port, shown, told):
         await register(service, OTHER, port, shown)
         await until(lambda: len(told) >= 3, "it tries again")

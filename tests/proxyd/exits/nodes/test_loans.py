@@ -11,12 +11,12 @@ from socket import SocketType
 import pytest
 from support.base.waiting import until
 from support.clients.datagrams import peer, unwrapped, wrapped
+from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import BEAT_SECONDS, Granted, answering
 from support.exits.linked import Entry, Link, Node
 from support.targets import targets
 
 from proxyctl.attach.daemon import borrower as borrower_module
-from proxyctl.exit.base import retries
 from proxyctl.protocol.frames import (
     Associate,
     Dial,
@@ -34,8 +34,10 @@ from proxyctl.protocol.frames import (
     encode,
 )
 from proxyctl.protocol.frames import Return as ReturnToHome
+from proxyd.bounds import Bounds, ExitBounds
 from proxyd.exits.dialling.dial import Via
-from proxyd.exits.nodes import borrowing, lending
+from proxyd.exits.nodes.borrowing import BorrowingBounds
+from proxyd.exits.nodes.lending import LendingBounds
 from proxyd.wire.events import Failure
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed, Return
 from proxyd.wire.wants import Wants
@@ -104,12 +106,6 @@ class Call:
         self.sock.close()
 
 
-@pytest.fixture(autouse=True)
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
-
-
 @dataclass
 class Two:
     """A node where buyers are and one with exits, and the link of the first."""
@@ -120,8 +116,8 @@ class Two:
 
 
 @pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[Two]:
-    edge, home = Node(tmp_path / "edge"), Node(tmp_path / "home")
+async def two(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Two]:
+    edge, home = (Node(tmp_path / name, bounds=bounds.exits) for name in ("edge", "home"))
     yield Two(edge, home, edge.link(home))
     await edge.close()
     await home.close()
@@ -269,10 +265,8 @@ async def test_an_exit_whose_agent_cannot_carry_for_others_is_passed_over(two: T
     assert two.link.other.sent == [Borrowed(1, "unreachable")]
 
 
-async def test_an_exit_that_nobody_can_borrow_is_passed_over(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(borrowing, "LOANS_MAX", 1)
+@bounded(exit_bounds(borrowing=BorrowingBounds(loans_max=1)))
+async def test_an_exit_that_nobody_can_borrow_is_passed_over(two: Two) -> None:
     await two.home.agent()
     used = two.edge.loans.exit_of(two.edge.hear_of("device", two.link))
     assert used is not None
@@ -291,17 +285,22 @@ async def test_an_exit_that_nobody_can_borrow_is_passed_over(
     assert two.edge.loans.exit_of(other) is None
 
 
-async def test_idle_exits_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edge, home = Node(tmp_path / "edge", BEAT_SECONDS), Node(tmp_path / "home")
+async def test_idle_exits_are_given_back(tmp_path: Path) -> None:
+    bounds = ExitBounds(borrowing=BorrowingBounds(idle_seconds=0.0))
+    edge = Node(tmp_path / "edge", BEAT_SECONDS, bounds=bounds)
+    home = Node(tmp_path / "home")
     link = edge.link(home)
     agent = await home.agent()
     attached = edge.loans.exit_of(edge.hear_of("device", link))
     assert attached is not None
+    relay = Relayed()
+    attached.begin(relay)
     attached.pool.open()
     await until(lambda: len(attached.pool) == 1, "a connection waits")
     beats = attached.pulse.heard_at
     await until(lambda: attached.pulse.heard_at > beats, "it is asked whether it is there")
-    monkeypatch.setattr(borrowing, "IDLE_SECONDS", 0.0)
+    assert len(edge.borrowing), "one that is used is kept"
+    attached.end(relay)
     await until(lambda: not len(edge.borrowing))
     await until(lambda: not len(home.lending))
     await until(lambda: not agent._carrier._borrowers, "the agent knows")
@@ -527,10 +526,8 @@ async def test_another_exit_cannot_speak_for_a_loan(two: Two) -> None:
     assert not any(isinstance(each, Passed) for each in two.link.other.sent)
 
 
-async def test_one_exit_is_lent_so_often_and_all_so_often(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lending, "LOANS_PER_EXIT", 1)
+@bounded(exit_bounds(lending=LendingBounds(per_exit=1)))
+async def test_one_exit_is_lent_so_often(two: Two) -> None:
     device = await two.home.device(features=("lend",))
     two.link.send(Borrow(1, "device", "127.0.0.1", 1, 1))
     two.link.send(Borrow(3, "device", "127.0.0.1", 1, 1))
@@ -543,7 +540,16 @@ async def test_one_exit_is_lent_so_often_and_all_so_often(
     await until(lambda: not two.home.exit_of("device").is_open)
     two.link.send(Borrow(5, "device", "127.0.0.1", 1, 1))
     await until(lambda: Borrowed(5, "paused") in answers)
-    monkeypatch.setattr(lending, "LOANS_MAX", 0)
+
+
+@bounded(exit_bounds(lending=LendingBounds(loans_max=1)))
+async def test_all_exits_are_lent_so_often(two: Two) -> None:
+    for name in ("device", "other"):
+        await two.home.device(name, features=("lend",))
+    two.link.send(Borrow(1, "device", "127.0.0.1", 1, 1))
+    two.link.send(Borrow(3, "other", "127.0.0.1", 1, 1))
+    await until(lambda: Borrowed(3, "too_many") in two.link.other.sent)
+    assert len(two.home.lending) == 1
 
 
 async def test_datagrams_are_ordered_of_an_exit_of_another_node(two: Two) -> None:

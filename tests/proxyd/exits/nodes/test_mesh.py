@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.base.waiting import until
+from support.daemons.bounded import bounded, check_bounds, exit_bounds
 from support.daemons.mesh import active, all_know, linked, mesh_of, node_settings, nodes
 from support.daemons.service import Service, running
 from support.database import postgres
@@ -21,8 +22,9 @@ from proxyctl.exit.agent.agent import Agent
 from proxyctl.exit.base import names
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
+from proxyd.bounds import Bounds
 from proxyd.exits.attached.certificate import own_certificate
-from proxyd.exits.nodes import mesh as module
+from proxyd.exits.nodes.mesh import MeshBounds
 from proxyd.exits.nodes.remote import AnyExit
 
 
@@ -35,9 +37,9 @@ async def url(postgres_server: str, postgres_template: str) -> AsyncIterator[str
 
 
 @pytest.fixture
-async def three(url: str, tmp_path: Path) -> AsyncIterator[list[Service]]:
+async def three(url: str, tmp_path: Path, bounds: Bounds) -> AsyncIterator[list[Service]]:
     """Three daemons that are linked."""
-    async with nodes(url, tmp_path) as services:
+    async with nodes(url, tmp_path, bounds=bounds) as services:
         yield services
 
 
@@ -97,14 +99,12 @@ async def test_a_node_that_comes_later_learns_all_and_one_that_ends_takes_its_ow
         await end(devices)
 
 
-async def test_many_exits_are_announced_whole(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "ENTRIES_PER_TURN", 3)
-    async with nodes(url, tmp_path, 1) as services:
+async def test_many_exits_are_announced_whole(url: str, tmp_path: Path) -> None:
+    bounds = exit_bounds(mesh=MeshBounds(entries_per_turn=3))
+    async with nodes(url, tmp_path, 1, bounds) as services:
         devices = await attached(services, 20)
         ids = {each.device_id for each, _ in devices}
-        async with running(node_settings(url, tmp_path, 1)) as second:
+        async with running(node_settings(url, tmp_path, 1), bounds) as second:
             await all_know([second], ids)
             mesh = mesh_of(second)
             for link in [*mesh.links.values()]:
@@ -169,10 +169,10 @@ async def test_every_node_says_the_same_of_exits(three: list[Service]) -> None:
     await end(devices)
 
 
+@bounded(check_bounds(exit_look_seconds=1e6))
 async def test_a_consent_that_is_revoked_at_one_node_ends_it_at_another(
-    three: list[Service], monkeypatch: pytest.MonkeyPatch
+    three: list[Service],
 ) -> None:
-    monkeypatch.setattr("proxyd.services.EXIT_LOOK_SECONDS", 1e6)
     [(made, device)] = await attached(three, 1)
     await all_know(three, {made.device_id})
     answer = await three[2].call(

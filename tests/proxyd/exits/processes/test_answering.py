@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 from support.base.waiting import PATIENCE_SECONDS, until
+from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Granted, Port, ignore
 from support.targets import targets
 
 from proxyctl.protocol.frames import Limits
+from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.choosing.directory import Place
 from proxyd.exits.dialling.dial import Via
 from proxyd.exits.processes import asking
 from proxyd.exits.processes.answering import EXHAUSTED_PAUSE_SECONDS, LINES_MAX, ExitDesk
-from proxyd.exits.processes.asking import AskedExits
+from proxyd.exits.processes.asking import USUAL, AskedExits, AskingTimes
 from proxyd.loop.reactor import BUFFER_BYTES
 from proxyd.ops.listening import listen_for_processes
 from proxyd.wire.asks import RELAYS_PER_MESSAGE, Ended, Moved, Relaying, Resume, encode
@@ -62,12 +64,14 @@ class Relay:
 class Two:
     """The process with the exits, and one that asks it, in one loop."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, times: AskingTimes = USUAL) -> None:
         self.port = port
         self.supervisors = listen_for_processes()
         self.desk = self.another_desk()
         # A dial is not given up while a test waits for it, however long the machine stands still.
-        self.asked = AskedExits(port.reactor, self.supervisors.getsockname(), PATIENCE_SECONDS)
+        self.asked = AskedExits(
+            port.reactor, self.supervisors.getsockname(), PATIENCE_SECONDS, times
+        )
         self.outcomes: list[socket.SocketType | Failure] = []
         self.relays: list[Relay] = []
 
@@ -101,9 +105,9 @@ class Two:
 
 
 @pytest.fixture
-async def two(port: Port) -> AsyncIterator[Two]:
+async def two(port: Port, bounds: Bounds) -> AsyncIterator[Two]:
     """Two processes; no descriptor is left when the test is over."""
-    made = Two(port)
+    made = Two(port, bounds.exits.asking)
     yield made
     made.close()
     for relay in made.relays:
@@ -137,8 +141,8 @@ async def test_what_is_handed_over_belongs_to_the_one_that_has_asked(two: Two) -
         await until(lambda: target.ended + target.resets == 1, "nobody else holds it open")
 
 
-async def test_traffic_and_the_end_are_told(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "TELL_SECONDS", 0.01)
+@bounded(exit_bounds(asking=AskingTimes(tell_seconds=0.01)))
+async def test_traffic_and_the_end_are_told(two: Two) -> None:
     await two.port.parked()
     exit_ = exit_of(two.port)
     async with targets.echo() as target:
@@ -307,13 +311,11 @@ async def test_what_is_asked_meanwhile_waits_for_the_successor(two: Two) -> None
     assert len(two.outcomes) == 1
 
 
-async def test_without_a_successor_there_is_no_exit(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asking, "RECONNECT_SECONDS", 0.01)
+async def test_without_a_successor_there_is_no_exit(port: Port) -> None:
+    times = AskingTimes(reconnect_seconds=0.01)
     with listen_for_processes() as nobody:
         address = nobody.getsockname()
-    asked = AskedExits(port.reactor, address, 0.05 - asking.SLACK_SECONDS)
+    asked = AskedExits(port.reactor, address, 0.05 - asking.SLACK_SECONDS, times)
     outcomes: list[Any] = []
     asked.dial(Wants(), Somebody(), LOOPBACK, 80, lambda *outcome: outcomes.append(outcome))
     await until(lambda: outcomes == [(Failure.NO_EXIT, False, None)])

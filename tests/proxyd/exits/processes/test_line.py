@@ -10,8 +10,7 @@ import pytest
 from msgspec import DecodeError
 from support.base.waiting import until
 
-from proxyd.exits.processes import line as module
-from proxyd.exits.processes.line import Line, is_ours
+from proxyd.exits.processes.line import WAITING_MAX_BYTES, Line, is_ours
 from proxyd.loop.reactor import Reactor
 
 
@@ -37,13 +36,14 @@ class End:
 class Pair:
     """Two ends, and the line between them."""
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: Reactor, waiting_max_bytes: int) -> None:
         socks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ends = End(), End()
         for sock in socks:
             sock.setblocking(False)
         self.ours, self.theirs = (
-            Line(reactor, sock, end) for sock, end in zip(socks, self.ends, strict=True)
+            Line(reactor, sock, end, waiting_max_bytes)
+            for sock, end in zip(socks, self.ends, strict=True)
         )
 
 
@@ -54,9 +54,14 @@ async def reactor() -> Reactor:
 
 
 @pytest.fixture
-async def pair(reactor: Reactor) -> Iterator[Pair]:
+def waiting_max_bytes() -> int:
+    return WAITING_MAX_BYTES
+
+
+@pytest.fixture
+async def pair(reactor: Reactor, waiting_max_bytes: int) -> Iterator[Pair]:
     """A line; nothing of it is left when the test is over."""
-    made = Pair(reactor)
+    made = Pair(reactor, waiting_max_bytes)
     yield made
     made.ours.close()
     made.theirs.close()
@@ -86,10 +91,10 @@ async def test_a_descriptor_comes_with_its_message(pair: Pair) -> None:
         assert came.recv(5) == b"words"
 
 
+@pytest.mark.parametrize("waiting_max_bytes", [10_000])
 async def test_a_side_that_does_not_read_loses_its_line_and_what_waits_is_closed(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair,
 ) -> None:
-    monkeypatch.setattr(module, "WAITING_MAX_BYTES", 10_000)
     with ExitStack() as stack:
         kept, refused = [], None
         while refused is None:

@@ -12,6 +12,7 @@ from support.base.names import Localhost
 from support.base.waiting import until
 from support.clients.socks import Client, request
 from support.clients.story import buy, used
+from support.daemons.bounded import exit_bounds
 from support.daemons.service import Bought, Service, running_in
 from support.exits.canaries import (
     EVIL,
@@ -45,14 +46,10 @@ from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, Outc
 from proxyd.exits.attached.attached import UNPROVEN
 from proxyd.exits.nodes.remote import announcement
 from proxyd.exits.watching import canaries
+from proxyd.exits.watching.canaries import CanaryBounds
 from proxyd.exits.watching.fetch import page_of
 from proxyd.ops.listening import bound_port
 from storage.engines.errors import UnavailableError
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canaries, "TWICE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -64,12 +61,13 @@ async def pages(tmp_path: Path) -> AsyncIterator[Pages]:
 
 @asynccontextmanager
 async def looking(
-    folder: Path, pages: Pages, urls: list[str] | None = None, **exits: Any
+    folder: Path, pages: Pages, urls: list[str] | None = None, **bounds: float
 ) -> AsyncIterator[Service]:
-    """Run a daemon that looks whether exits are honest."""
+    """Run a daemon that looks whether exits are honest, within these bounds (`CanaryBounds`)."""
     wanted = {"canaries": pages.urls if urls is None else urls, "ports": pages.ports}
-    section = {**EXITS["exits"], **wanted, **exits}
-    async with running_in(folder, exits=section, geo=EXITS["geo"]) as service:
+    section = {**EXITS["exits"], **wanted}
+    looks = exit_bounds(canaries=CanaryBounds(**{"twice_seconds": 0.0, **bounds}))
+    async with running_in(folder, bounds=looks, exits=section, geo=EXITS["geo"]) as service:
         yield service
         await service.assert_audit()
 
@@ -132,12 +130,12 @@ async def test_an_honest_exit_passes_and_nobody_pays_for_it(tmp_path: Path, page
 
 @pytest.mark.parametrize(("encrypt", "share"), [("all", 0.0), ("orders", 1.0), ("orders", 0.0)])
 async def test_who_is_asked_under_tls_is_looked_at_under_tls(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, encrypt: str, share: float
+    tmp_path: Path, pages: Pages, encrypt: str, share: float
 ) -> None:
     """Or a device could tell buyers from canaries, and be honest to these alone."""
-    monkeypatch.setattr(canaries, "SECURE_SHARE", share)
+    bounds = exit_bounds(canaries=CanaryBounds(secure_share=share, twice_seconds=0.0))
     section = {**EXITS["exits"], "canaries": pages.urls, "ports": pages.ports, "encrypt": encrypt}
-    async with running_with_agent(tmp_path, exits=section) as service:
+    async with running_with_agent(tmp_path, bounds=bounds, exits=section) as service:
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
         [entry] = listener_of(service).roster.by_device.values()
         assert (entry.pool.tickets._next > 1) == (encrypt == "orders")
@@ -156,13 +154,10 @@ def lies(pages: Pages) -> dict[str, Obey]:
 
 @pytest.mark.parametrize("kind", ["content", "junk", "silence"])
 async def test_a_lie_is_found_in_one_round_cut_and_unpaid(
-    tmp_path: Path, pages: Pages, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    tmp_path: Path, pages: Pages, kind: str, caplog: Any
 ) -> None:
-    async with looking(tmp_path, pages) as service:
-        if kind == "silence":
-            looks = service.daemon.exit_port.canaries
-            await until(lambda: len(looks._truths) == 3, "the truth is known")
-            monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)
+    patience = {"fetch_seconds": 1.5} if kind == "silence" else {}
+    async with looking(tmp_path, pages, **patience) as service:
         made = await consented(service)
         device = await attached(service, made, lies(pages)[kind])
         await until(lambda: device.is_over, "it is cut")
@@ -277,10 +272,8 @@ async def closed_with_it(work: Device) -> None:
 
 @pytest.mark.parametrize("is_secure", [False, True])
 async def test_an_answer_that_comes_late_is_no_lie(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, is_secure: bool
+    tmp_path: Path, pages: Pages, is_secure: bool
 ) -> None:
-    # This device opens nothing under TLS until it is told to below: a canary would wait in vain.
-    monkeypatch.setattr(canaries, "SECURE_SHARE", 0.0)
     late: list[Dial] = []
 
     async def too_late(device: Device, dial: Dial) -> None:
@@ -288,7 +281,8 @@ async def test_an_answer_that_comes_late_is_no_lie(
         if not is_secure:
             device.take(dial.number).close()
 
-    async with looking(tmp_path, pages) as service:
+    # This device opens nothing under TLS before `park_securely`: a canary would wait in vain.
+    async with looking(tmp_path, pages, secure_share=0.0) as service:
         made = await consented(service)
         if is_secure:
             made = replace(made, first=made.first._replace(features=(SECURE,)))
@@ -381,15 +375,12 @@ async def test_one_silence_is_a_hiccup(tmp_path: Path, pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("is_tls", [False, True])
-async def test_a_slow_line_is_no_black_hole(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, is_tls: bool
-) -> None:
+async def test_a_slow_line_is_no_black_hole(tmp_path: Path, pages: Pages, is_tls: bool) -> None:
     """Its owner allows few bytes a second, or a buyer has filled the line."""
     urls = pages.urls[2:] if is_tls else pages.urls[:2]
-    async with looking(tmp_path, pages, urls) as service:
+    async with looking(tmp_path, pages, urls, fetch_seconds=1.5) as service:
         looks = service.daemon.exit_port.canaries
         await until(lambda: len(looks._truths) == len(urls), "the truth is known")
-        monkeypatch.setattr(canaries, "FETCH_SECONDS", 1.5)
         pages.stalls = asyncio.Event()
         made = await consented(service)
         device = await attached(service, made, carry, OTHER)
@@ -412,11 +403,10 @@ async def test_what_a_site_says_itself_over_tls_is_no_lie(tmp_path: Path, pages:
 
 
 async def test_who_is_turned_away_by_a_page_carries_443_until_it_passes(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pages: Pages
 ) -> None:
     """A buyer may have asked for the page through it until it was turned away."""
-    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
-    async with looking(tmp_path, pages) as service:
+    async with looking(tmp_path, pages, again_seconds=0.05) as service:
         made = await consented(service)
         device = await attached(service, made, carry)
         await until(lambda: counted(service).canaries["passed"] == 1, "it has passed")
@@ -440,8 +430,7 @@ async def test_who_is_turned_away_by_a_page_carries_443_until_it_passes(
 async def test_a_mistake_of_ours_ends_no_looking(
     tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
-    async with looking(tmp_path, pages) as service:
+    async with looking(tmp_path, pages, again_seconds=0.05) as service:
         looks = service.daemon.exit_port.canaries
         await until(lambda: len(looks._truths) == 3, "the truth is known")
         mistakes, fetch = [ValueError("a mistake")], canaries.fetch
@@ -489,18 +478,12 @@ async def test_one_silence_of_a_name_that_the_exit_looks_up_is_a_hiccup(
         await device.kill()
 
 
-async def test_an_exit_whose_line_dies_is_not_barred(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_exit_whose_line_dies_is_not_barred(tmp_path: Path, pages: Pages) -> None:
     async def dying(device: Device, dial: Dial) -> None:
         device.answers_pings = False
         await swallow(device, dial)
 
-    async with looking(tmp_path, pages) as service:
-        looks = service.daemon.exit_port.canaries
-        await until(lambda: len(looks._truths) == 3, "the truth is known")
-        monkeypatch.setattr(canaries, "FETCH_SECONDS", 0.3)
-        monkeypatch.setattr(canaries, "ALIVE_SECONDS", 0.3)
+    async with looking(tmp_path, pages, fetch_seconds=0.3, alive_seconds=0.3) as service:
         made = await consented(service)
         device = await attached(service, made, dying)
         await until(lambda: counted(service).canaries["unknown"] == 1, "nothing is proven")
@@ -596,11 +579,8 @@ async def test_who_does_not_connect_has_not_lied(
         await device.kill()
 
 
-async def test_who_rests_is_looked_at_when_it_carries_again(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
-    async with looking(tmp_path, pages) as service:
+async def test_who_rests_is_looked_at_when_it_carries_again(tmp_path: Path, pages: Pages) -> None:
+    async with looking(tmp_path, pages, again_seconds=0.05) as service:
         looks = service.daemon.exit_port.canaries
         await until(lambda: len(looks._truths) == 3, "the truth is known")
         made = await consented(service)
@@ -614,11 +594,8 @@ async def test_who_rests_is_looked_at_when_it_carries_again(
         await device.kill()
 
 
-async def test_who_is_paused_in_a_round_is_looked_at_again(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(canaries, "AGAIN_SECONDS", 0.05)
-    async with looking(tmp_path, pages) as service:
+async def test_who_is_paused_in_a_round_is_looked_at_again(tmp_path: Path, pages: Pages) -> None:
+    async with looking(tmp_path, pages, again_seconds=0.05) as service:
         made = await consented(service)
         device = await attached(service, made, swallow)
         await until(lambda: bool(device.dials), "it is looked at")
@@ -709,10 +686,9 @@ async def test_what_it_carried_before_is_unpaid(tmp_path: Path, pages: Pages) ->
 
 
 async def test_a_verdict_is_written_down_when_the_store_is_back(
-    tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pages: Pages
 ) -> None:
-    monkeypatch.setattr(canaries, "WRITE_AGAIN_SECONDS", 0.05)
-    async with looking(tmp_path, pages) as service:
+    async with looking(tmp_path, pages, write_again_seconds=0.05) as service:
         looks = service.daemon.exit_port.canaries
         judge, failures = looks._judge, [UnavailableError("away"), UnavailableError("away")]
 

@@ -12,6 +12,7 @@ import os
 import stat
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from proxyctl.worker.base.beneath import FOLDER_FLAGS, make_accessible
@@ -23,15 +24,31 @@ if TYPE_CHECKING:
 EVERY_SECONDS: Final = 1.0
 # Adding up takes a tenth of the time at most, however many files there are.
 SHARE: Final = 0.1
-# What a job cannot have on a disk that is nearly full, so that the machine goes on working.
+# The part of a disk that no job can have, so that the machine goes on working.
 RESERVE_BYTES: Final = 512 << 20
-ENTRIES_MAX: Final = 200_000  # files and folders; each takes an inode, and time to add up
-DEPTH_MAX: Final = 100  # folders within folders; each open while those below it are added up
+DEPTH_MAX: Final = 100
 _BLOCK_BYTES: Final = 512  # st_blocks, whatever the file system has
-# Descriptors and mappings of one job: adding them up takes a second or two. Jobs that work have a
-# tenth of it: 512 processes with 100 descriptors and a library of each kind.
-HANDLES_MAX: Final = 1_000_000
 _DELETED: Final = b" (deleted)"  # behind the path of a mapping, proc(5)
+
+
+@dataclass(frozen=True)
+class SumBounds:
+    """The bounds on the sums of files, descriptors and mappings.
+
+    Attributes:
+        depth_max: folders within folders; each is open while those below it are added up.
+        entries_max: files and folders; each takes an inode, and time to add up.
+        handles_max: descriptors and mappings of one job: adding them up takes a second or two. Jobs
+            that work have a tenth of it: 512 processes with 100 descriptors and a library of each
+            kind.
+    """
+
+    depth_max: int = DEPTH_MAX
+    entries_max: int = 200_000
+    handles_max: int = 1_000_000
+
+
+USUAL: Final = SumBounds()
 
 
 class TooMuchError(Exception):
@@ -64,7 +81,7 @@ def measure(path: Path, max_bytes: int, depth_max: int = DEPTH_MAX) -> int:
         TooMuchError: more than `max_bytes`, or too many or too deep folders.
         FileNotFoundError: the path is gone.
     """
-    total = Total(max_bytes, depth_max, with_holes=True)
+    total = Total(max_bytes, SumBounds(depth_max=depth_max), with_holes=True)
     total.add_path(path)
     return total.bytes
 
@@ -81,6 +98,7 @@ class DiskWatch:
         max_bytes: it may hold.
         reserve_bytes: that must stay free where the folder is.
         processes: returns those of the job; what they have removed and not closed takes room, too.
+        bounds: on the sums.
     """
 
     def __init__(
@@ -90,7 +108,9 @@ class DiskWatch:
         *,
         reserve_bytes: int | None = None,
         processes: Callable[[], Iterable[int]] = tuple,
+        bounds: SumBounds = USUAL,
     ) -> None:
+        self._bounds = bounds
         self._folder = folder
         self._max_bytes = max_bytes
         self._reserve_bytes = RESERVE_BYTES if reserve_bytes is None else reserve_bytes
@@ -104,9 +124,10 @@ class DiskWatch:
         started_at = time.monotonic()
         try:
             # First the job's own files: a full disk is no excuse for the job that has filled it.
-            total = Total(self._max_bytes)
+            total = Total(self._max_bytes, self._bounds)
             total.add(self._folder)
-            Removed(total, os.stat(self._folder).st_dev).add(self._processes())  # noqa: PTH116 - text or path
+            device = os.stat(self._folder).st_dev  # noqa: PTH116 - text or path
+            Removed(total, device, self._bounds.handles_max).add(self._processes())
             self._require_reserve()
         except TooMuchError as error:
             return str(error)
@@ -135,7 +156,7 @@ class DiskWatch:
         To be called when all of its processes are gone. Bytes that came back by their end were the
         job's, in files that no look could see: removed ones in flight in a socket, for example.
         """
-        named = Total(self._max_bytes)
+        named = Total(self._max_bytes, self._bounds)
         try:
             named.add(self._folder)
             back = max(0, free_bytes(self._folder) - self._free_when_short)
@@ -159,11 +180,11 @@ class Total:
     """
 
     def __init__(
-        self, max_bytes: int, depth_max: int | None = None, *, with_holes: bool = False
+        self, max_bytes: int, bounds: SumBounds = USUAL, *, with_holes: bool = False
     ) -> None:
         self.bytes = 0
         self._max_bytes = max_bytes
-        self._depth_max = DEPTH_MAX if depth_max is None else depth_max
+        self._bounds = bounds
         self._with_holes = with_holes  # as if a sparse file had all of its blocks
         self._entries = 0
 
@@ -198,16 +219,16 @@ class Total:
             raise TooMuchError(f"more than the {self._max_bytes} bytes that the job may write")
 
     def _add_below(self, folder: int, depth: int) -> None:
-        if depth > self._depth_max:
-            raise TooMuchError(f"folders within folders, more than {self._depth_max} deep")
+        if depth > self._bounds.depth_max:
+            raise TooMuchError(f"folders within folders, more than {self._bounds.depth_max} deep")
         with os.scandir(folder) as entries:
             for entry in entries:
                 self._count(entry, folder, depth)
 
     def _count(self, entry: os.DirEntry[str], folder: int, depth: int) -> None:
         self._entries += 1
-        if self._entries > ENTRIES_MAX:
-            raise TooMuchError(f"more than {ENTRIES_MAX} files and folders")
+        if self._entries > self._bounds.entries_max:
+            raise TooMuchError(f"more than {self._bounds.entries_max} files and folders")
         try:
             status = _status(entry.name, folder)
         except FileNotFoundError:  # the job has removed it meanwhile
@@ -228,9 +249,11 @@ class Removed:
     Args:
         total: the sum that grows.
         device: number of the file system that counts.
+        handles_max: how many descriptors and mappings are looked at.
     """
 
-    def __init__(self, total: Total, device: int) -> None:
+    def __init__(self, total: Total, device: int, handles_max: int) -> None:
+        self._handles_max = handles_max
         self._total = total
         self._device = device
         self._in_maps = f" {os.major(device):02x}:{os.minor(device):02x} ".encode()
@@ -289,8 +312,8 @@ class Removed:
 
     def _count_handle(self) -> None:
         self._handles += 1
-        if self._handles > HANDLES_MAX:
-            raise TooMuchError(f"more than {HANDLES_MAX} open files and mappings")
+        if self._handles > self._handles_max:
+            raise TooMuchError(f"more than {self._handles_max} open files and mappings")
 
 
 def _open_folder(name: str, parent: int | None) -> int | None:

@@ -5,6 +5,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -19,12 +20,11 @@ from proxyctl.attach.daemon import borrower as module
 from proxyctl.attach.daemon.borrower import Borrower
 from proxyctl.attach.network.lan import NEVER_PORTS, Guard
 from proxyctl.attach.network.surroundings import Surroundings
-from proxyctl.exit.agent.agent import Agent
-from proxyctl.exit.base import retries
+from proxyctl.exit.agent.agent import Agent, AgentBounds
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
-from proxyctl.exit.carrying import carrier as carrier_module
-from proxyctl.exit.carrying import pool as pool_module
+from proxyctl.exit.base.retries import RetryTimes
+from proxyctl.exit.carrying.carrier import CarryingBounds
 from proxyctl.protocol.frames import For, Lend, Limits, Outcome, Park, Ping, Return, encode
 from proxyctl.protocol.policy import Policy
 
@@ -42,6 +42,9 @@ def guard(*allowed: str) -> Guard:
     )
 
 
+QUICK = AgentBounds(retries=RetryTimes(least_seconds=0.01, most_seconds=0.05))
+
+
 @asynccontextmanager
 async def running(
     home: ExitDaemon,
@@ -49,6 +52,7 @@ async def running(
     *,
     limits: DeviceLimits | None = None,
     allow: tuple[str, ...] = ("127.0.0.0/8",),
+    bounds: AgentBounds = QUICK,
 ) -> AsyncIterator[Agent]:
     """Run an agent that is attached to its home."""
     consent = Consent(
@@ -67,6 +71,7 @@ async def running(
         guard=guard(*allow),
         now=lambda: datetime.now(UTC),
         read_power=lambda: "",
+        bounds=bounds,
     )
     task = asyncio.create_task(agent.run())
     try:
@@ -92,12 +97,6 @@ async def daemons(tmp_path: Path) -> AsyncIterator[list[ExitDaemon]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "exit"
-
-
-@pytest.fixture(autouse=True)
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
 
 
 async def test_a_borrower_leaves_through_an_exit_that_is_attached_elsewhere(
@@ -136,12 +135,12 @@ async def test_the_limits_of_the_device_are_over_all(
 
 
 async def test_the_bound_on_connections_that_wait_is_over_all(
-    daemons: list[ExitDaemon], folder: Path, monkeypatch: pytest.MonkeyPatch
+    daemons: list[ExitDaemon], folder: Path
 ) -> None:
-    monkeypatch.setattr(pool_module, "PARKED_MAX", 5)
+    bounds = replace(QUICK, carrying=CarryingBounds(parked_max=5))
     home, first, second = daemons
     limits = DeviceLimits(dials_per_second=1000)
-    async with running(home, folder, limits=limits) as agent:
+    async with running(home, folder, limits=limits, bounds=bounds) as agent:
         await home.lend(1, first)
         await home.lend(2, second)
         await home.park(5)
@@ -221,11 +220,11 @@ async def test_a_pause_and_the_loss_of_the_home_are_over_all(
 
 @pytest.mark.parametrize("where", ["silent", "nobody"])
 async def test_a_borrower_that_is_not_reached_is_told_of_at_once(
-    daemons: list[ExitDaemon], folder: Path, where: str, monkeypatch: pytest.MonkeyPatch
+    daemons: list[ExitDaemon], folder: Path, where: str
 ) -> None:
-    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.2)
+    bounds = replace(QUICK, carrying=CarryingBounds(borrower_seconds=0.2))
     home, first, _ = daemons
-    async with running(home, folder) as agent:
+    async with running(home, folder, bounds=bounds) as agent:
         with silent_port() as port:
             host = "127.0.0.1" if where == "silent" else "127.0.0.9"
             assert await home.lend(1, first, host, port) == ""
@@ -290,11 +289,11 @@ async def test_names_are_judged_by_what_they_mean(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_more_borrowers_than_a_service_has_are_refused(
-    daemons: list[ExitDaemon], folder: Path, monkeypatch: pytest.MonkeyPatch
+    daemons: list[ExitDaemon], folder: Path
 ) -> None:
-    monkeypatch.setattr(carrier_module, "BORROWERS_MAX", 1)
+    bounds = replace(QUICK, carrying=CarryingBounds(borrowers_max=1))
     home, first, second = daemons
-    async with running(home, folder):
+    async with running(home, folder, bounds=bounds):
         assert await home.lend(1, first) == ""
         assert await home.lend(2, second) == "too_many"
         home.control.send(Return(1))

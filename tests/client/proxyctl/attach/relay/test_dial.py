@@ -14,8 +14,7 @@ from support.targets import targets
 
 from proxyctl.attach.network.lan import Guard
 from proxyctl.attach.network.surroundings import Surroundings
-from proxyctl.attach.relay import dial as dial_module
-from proxyctl.attach.relay.dial import LOOKUPS_MAX, Dialer, DialError, outcome_of
+from proxyctl.attach.relay.dial import DIAL_SECONDS, LOOKUPS_MAX, Dialer, DialError, outcome_of
 from proxyctl.attach.relay.relay import AsyncioRelays
 from proxyctl.attach.relay.relay_linux import EpollRelays
 from proxyctl.protocol.frames import Outcome
@@ -32,7 +31,7 @@ async def dialer(request: pytest.FixtureRequest) -> AsyncIterator[MakeDialer]:
     """Make dialers that permit some networks."""
     relays = request.param(asyncio.get_running_loop())
 
-    def make(*allowed: str, public: str = "") -> Dialer:
+    def make(*allowed: str, public: str = "", seconds: float = DIAL_SECONDS) -> Dialer:
         surroundings = Surroundings(set, list)
         surroundings.learn_public(public)
         guard = Guard(
@@ -42,7 +41,7 @@ async def dialer(request: pytest.FixtureRequest) -> AsyncIterator[MakeDialer]:
             must_know=True,
             allow=[ip_network(each) for each in allowed],
         )
-        return Dialer(guard, relays.connect, asyncio.get_running_loop())
+        return Dialer(guard, relays.connect, asyncio.get_running_loop(), seconds)
 
     yield make
     relays.close()
@@ -82,12 +81,9 @@ async def test_an_address_that_is_silent_does_not_hold_up_the_next(dialer: MakeD
             server.close()
 
 
-async def test_silence_everywhere_ends_in_time(
-    dialer: MakeDialer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dial_module, "DIAL_SECONDS", 0.1)
+async def test_silence_everywhere_ends_in_time(dialer: MakeDialer) -> None:
     with silent_port() as port, pytest.raises(DialError) as raised:
-        await dialer("127.0.0.0/8").dial((HERE,), port, every_port)
+        await dialer("127.0.0.0/8", seconds=0.1).dial((HERE,), port, every_port)
     assert raised.value.outcome is Outcome.TIMED_OUT
 
 

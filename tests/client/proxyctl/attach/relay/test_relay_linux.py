@@ -206,18 +206,14 @@ async def test_bulk_is_spliced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-async def test_buffers_are_bounded_where_the_other_end_is_near(
-    monkeypatch: pytest.MonkeyPatch, is_short: bool
-) -> None:
+async def test_buffers_are_bounded_where_the_other_end_is_near(is_short: bool) -> None:
     allowed = int(Path("/proc/sys/net/core/rmem_max").read_text())
     if allowed < path.RECEIVE_BYTES:
         pytest.skip("this system lets nobody have such buffers")
-    if not is_short:
-        monkeypatch.setattr(path, "SHORT_MICROSECONDS", 0)
     first, second = pair()
     with closing(first), closing(second):
         await say(first, b"so that there is a round trip")
-        path.bound_if_short(first)
+        path.bound_if_short(first, path.SHORT_MICROSECONDS if is_short else 0)
         locks = first.getsockopt(socket.SOL_SOCKET, path._SO_BUF_LOCK)
         assert bool(locks & path._RECEIVE_LOCK) == is_short
 

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -20,14 +21,12 @@ from proxyctl.attach.network.lan import NEVER_PORTS, Guard
 from proxyctl.attach.network.surroundings import Surroundings
 from proxyctl.attach.relay import relays as relays_module
 from proxyctl.attach.relay.relay import reset
-from proxyctl.exit.agent import agent as agent_module
-from proxyctl.exit.agent import watcher as watcher_module
-from proxyctl.exit.agent.agent import Agent, Stop
-from proxyctl.exit.base import names, retries
+from proxyctl.exit.agent.agent import Agent, AgentBounds, Stop
+from proxyctl.exit.base import names
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
-from proxyctl.exit.carrying import carrier as carrier_module
-from proxyctl.exit.carrying import pool as pool_module
+from proxyctl.exit.base.retries import RetryTimes
+from proxyctl.exit.carrying.carrier import CarryingBounds
 from proxyctl.protocol.frames import Call, Deny, Dial, Drain, Limits, Outcome, Park, Ping, Sorry
 from proxyctl.protocol.policy import Policy
 
@@ -63,6 +62,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+QUICK = AgentBounds(retries=RetryTimes(least_seconds=0.01, most_seconds=0.05))
+ATTENTIVE = replace(QUICK, watch_seconds=0.01)
+
+
 @asynccontextmanager
 async def running(
     daemon: ExitDaemon,
@@ -72,6 +75,7 @@ async def running(
     limits: DeviceLimits | None = None,
     allow: tuple[str, ...] = ("127.0.0.0/8",),
     power: Callable[[], str] = lambda: "",
+    bounds: AgentBounds = QUICK,
 ) -> AsyncIterator[tuple[Agent, asyncio.Task[Stop]]]:
     agent = Agent(
         consent or consent_for(daemon, limits),
@@ -79,6 +83,7 @@ async def running(
         guard=guard(*allow),
         now=lambda: datetime.now(UTC),
         read_power=power,
+        bounds=bounds,
     )
     task = asyncio.create_task(agent.run())
     try:
@@ -98,12 +103,6 @@ async def daemon(tmp_path: Path) -> AsyncIterator[ExitDaemon]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "exit"
-
-
-@pytest.fixture(autouse=True)
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
 
 
 async def test_an_exit_says_who_it_is_and_is_let_in(daemon: ExitDaemon, folder: Path) -> None:
@@ -206,9 +205,8 @@ async def test_a_reset_is_passed_on_as_a_reset(daemon: ExitDaemon, folder: Path,
 
 @pytest.mark.parametrize("side", ["work", "target"])
 async def test_a_reset_behind_the_end_of_a_stream_is_passed_on(
-    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch, side: str
+    daemon: ExitDaemon, folder: Path, side: str
 ) -> None:
-    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
     writers: list[asyncio.StreamWriter] = []
     ended = asyncio.Event()
     over = asyncio.Event()
@@ -220,7 +218,10 @@ async def test_a_reset_behind_the_end_of_a_stream_is_passed_on(
             ended.set()
         await over.wait()
 
-    async with running(daemon, folder) as (agent, _), targets.serving(hold) as target:
+    async with (
+        running(daemon, folder, bounds=ATTENTIVE) as (agent, _),
+        targets.serving(hold) as target,
+    ):
         await daemon.attached()
         await daemon.park(1)
         _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
@@ -489,11 +490,11 @@ async def test_a_daemon_that_sends_junk_is_left(
 
 
 async def test_a_daemon_that_asks_for_much_gets_what_is_bounded(
-    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: ExitDaemon, folder: Path
 ) -> None:
-    monkeypatch.setattr(pool_module, "PARKED_MAX", 6)
     limits = DeviceLimits(dials_per_second=1_000)
-    async with running(daemon, folder, limits=limits) as (agent, _):
+    bounds = replace(QUICK, carrying=CarryingBounds(parked_max=6))
+    async with running(daemon, folder, limits=limits, bounds=bounds) as (agent, _):
         await daemon.attached()
         for number in range(50):
             daemon.control.send(Dial(number, LOOPBACK, 80))
@@ -628,12 +629,13 @@ async def test_a_device_on_battery_rests(daemon: ExitDaemon, folder: Path) -> No
 
 
 async def test_a_battery_that_runs_low_lets_connections_end_for_a_while(
-    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: ExitDaemon, folder: Path
 ) -> None:
-    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(agent_module, "GRACE_SECONDS", 2.0)
-    reasons = [""]
-    async with running(daemon, folder, power=lambda: reasons[0]), targets.echo() as target:
+    reasons, bounds = [""], replace(ATTENTIVE, grace_seconds=2.0)
+    async with (
+        running(daemon, folder, power=lambda: reasons[0], bounds=bounds),
+        targets.echo() as target,
+    ):
         await daemon.attached()
         await daemon.park(2)
         _, (reader, writer) = await daemon.dial(LOOPBACK, target.port)
@@ -650,22 +652,18 @@ async def test_a_battery_that_runs_low_lets_connections_end_for_a_while(
 
 
 async def test_a_daemon_that_stops_is_left_and_asked_again(
-    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: ExitDaemon, folder: Path
 ) -> None:
-    monkeypatch.setattr(agent_module, "DRAIN_GRACE_SECONDS", 0.01)
-    async with running(daemon, folder):
+    async with running(daemon, folder, bounds=replace(QUICK, drain_grace_seconds=0.01)):
         await daemon.attached()
         daemon.control.send(Drain(0))
         await daemon.attached(2)
         assert daemon.controls[0].is_lost
 
 
-async def test_a_relay_that_is_silent_for_long_is_cut(
-    daemon: ExitDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(carrier_module, "IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
-    async with running(daemon, folder), targets.echo() as target:
+async def test_a_relay_that_is_silent_for_long_is_cut(daemon: ExitDaemon, folder: Path) -> None:
+    bounds = replace(ATTENTIVE, carrying=CarryingBounds(idle_seconds=0.1))
+    async with running(daemon, folder, bounds=bounds), targets.echo() as target:
         await daemon.attached()
         await daemon.park(1)
         _, (reader, _) = await daemon.dial(LOOPBACK, target.port)
@@ -683,8 +681,7 @@ async def test_an_exit_goes_on_where_nothing_can_be_written(
     def full(*_: object, **__: object) -> None:
         raise files.FileError("exit-state.json cannot be written: No space left on device")
 
-    monkeypatch.setattr(watcher_module, "WATCH_SECONDS", 0.01)
-    async with running(daemon, folder), targets.echo() as target:
+    async with running(daemon, folder, bounds=ATTENTIVE), targets.echo() as target:
         await daemon.attached()
         await daemon.park(1)
         with monkeypatch.context() as patched:

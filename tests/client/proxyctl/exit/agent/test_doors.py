@@ -17,12 +17,12 @@ from support.targets import targets
 from proxyctl import files
 from proxyctl.attach.network.lan import NEVER_PORTS, Guard
 from proxyctl.attach.network.surroundings import Surroundings
-from proxyctl.exit.agent.agent import Agent
+from proxyctl.exit.agent.agent import Agent, AgentBounds
 from proxyctl.exit.agent.doors import Doors
 from proxyctl.exit.base import names, retries
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
-from proxyctl.exit.base.retries import Retries
+from proxyctl.exit.base.retries import Retries, RetryTimes
 from proxyctl.protocol.frames import Drain, Node, Nodes, Sorry
 from proxyctl.protocol.policy import Policy
 
@@ -31,15 +31,15 @@ HOME = Node("exits.example.com", 1090, "")
 FIRST, SECOND = Node("192.0.2.1", 1090, "ab" * 32), Node("192.0.2.2", 1090, "cd" * 32)
 
 
-@pytest.fixture(autouse=True)
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 0.05)
+QUICK = AgentBounds(retries=RetryTimes(least_seconds=0.01, most_seconds=0.05))
 
 
 @asynccontextmanager
 async def running(
-    daemon: ExitDaemon, folder: Path, allow: tuple[str, ...] = ("127.0.0.0/8",)
+    daemon: ExitDaemon,
+    folder: Path,
+    allow: tuple[str, ...] = ("127.0.0.0/8",),
+    bounds: AgentBounds = QUICK,
 ) -> AsyncIterator[Agent]:
     """Run an agent whose owner has agreed with this daemon."""
     consent = Consent(
@@ -59,7 +59,12 @@ async def running(
         allow=[ip_network(text) for text in allow],
     )
     agent = Agent(
-        consent, folder, guard=guard, now=lambda: datetime.now(UTC), read_power=lambda: ""
+        consent,
+        folder,
+        guard=guard,
+        now=lambda: datetime.now(UTC),
+        read_power=lambda: "",
+        bounds=bounds,
     )
     task = asyncio.create_task(agent.run())
     try:
@@ -115,9 +120,7 @@ async def test_when_its_daemon_dies_it_attaches_to_another_one(tmp_path: Path) -
         await agents.__aexit__(None, None, None)
 
 
-async def test_when_its_daemon_drains_it_leaves_and_what_it_carries_goes_on(
-    tmp_path: Path,
-) -> None:
+async def test_when_its_daemon_drains_it_leaves_and_what_it_carries_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "exit"
     async with (
         daemon(tmp_path, "first") as first,
@@ -141,16 +144,15 @@ async def test_when_its_daemon_drains_it_leaves_and_what_it_carries_goes_on(
 
 @pytest.mark.parametrize("says_so", [True, False], ids=["it drains", "it dies"])
 async def test_when_its_daemon_ends_at_once_it_goes_straight_to_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says_so: bool
+    tmp_path: Path, says_so: bool
 ) -> None:
     """Without the delay of a failure, and without trying the one that has ended."""
-    monkeypatch.setattr(retries, "RETRY_LEAST_SECONDS", 600.0)
-    monkeypatch.setattr(retries, "RETRY_MOST_SECONDS", 600.0)
+    bounds = AgentBounds(retries=RetryTimes(least_seconds=600.0, most_seconds=600.0))
     folder = tmp_path / "exit"
     async with (
         daemon(tmp_path, "first") as first,
         daemon(tmp_path, "second") as second,
-        running(first, folder),
+        running(first, folder, bounds=bounds),
     ):
         await first.attached()
         first.control.send(Nodes((node(second),)))
@@ -165,7 +167,7 @@ async def test_when_its_daemon_ends_at_once_it_goes_straight_to_another_one(
 async def test_daemons_that_let_it_in_and_cut_it_off_are_not_tried_at_once_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "MOVE_MOST_SECONDS", 0.0)
+    bounds = AgentBounds(retries=RetryTimes(move_most_seconds=0.0))
     delays: list[bool] = []
     later = asyncio.Event()
 
@@ -178,7 +180,7 @@ async def test_daemons_that_let_it_in_and_cut_it_off_are_not_tried_at_once_for_e
     folder = tmp_path / "exit"
     async with daemon(tmp_path, "first") as first, daemon(tmp_path, "second") as second:
         files.write(folder / names.NODES, {"nodes": [list(node(second))]})
-        async with running(first, folder):
+        async with running(first, folder, bounds=bounds):
             for number in range(retries.LOSSES_MAX + 1):
                 here = (first, second)[number % 2]
                 await here.attached(number // 2 + 1)
@@ -219,9 +221,7 @@ async def test_a_daemon_that_lets_nobody_in_is_left_for_another_one(tmp_path: Pa
             await second.attached()
 
 
-async def test_a_node_with_another_certificate_than_was_told_hears_nothing(
-    tmp_path: Path,
-) -> None:
+async def test_a_node_with_another_certificate_than_was_told_hears_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "exit"
     async with daemon(tmp_path, "second") as second:
         async with daemon(tmp_path, "first") as first:

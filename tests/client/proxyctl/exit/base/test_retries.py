@@ -3,7 +3,7 @@
 import pytest
 
 from proxyctl.exit.base import retries
-from proxyctl.exit.base.retries import LOSSES_MAX, RETRY_MOST_SECONDS, STEADY_SECONDS, Retries
+from proxyctl.exit.base.retries import LOSSES_MAX, STEADY_SECONDS, USUAL, Retries
 
 
 class Clock:
@@ -43,18 +43,16 @@ def test_what_failed_before_an_attachment_does_not_count_after_it(clock: Clock) 
         assert waits.delay(is_exhausted=True) == 2
 
 
-def test_losses_one_after_the_other_are_backed_off_from_until_one_has_lasted(
-    clock: Clock,
-) -> None:
+def test_losses_one_after_the_other_are_backed_off_from_until_one_has_lasted(clock: Clock) -> None:
     waits = Retries(clock)
     assert all(waits.lose(0.01) for _ in range(LOSSES_MAX))
     for _ in range(20):
         assert not waits.lose(0.01)
         clock.now += waits.delay(is_exhausted=True)
-    assert waits.delay(is_exhausted=True) == RETRY_MOST_SECONDS
+    assert waits.delay(is_exhausted=True) == USUAL.most_seconds
     assert waits.lose(STEADY_SECONDS + 1)
     assert waits.delay(is_exhausted=True) == 2
 
 
 def test_a_move_is_short(clock: Clock) -> None:
-    assert retries.short_delay() == 0.3
+    assert Retries(clock).short_delay() == 0.3

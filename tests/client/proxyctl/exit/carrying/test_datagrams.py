@@ -20,13 +20,19 @@ from proxyctl.attach.network.lan import NEVER_PORTS, Guard
 from proxyctl.attach.network.surroundings import Surroundings
 from proxyctl.attach.relay import relays as relays_module
 from proxyctl.attach.relay.dial import DialError
-from proxyctl.exit.agent.agent import Agent
+from proxyctl.exit.agent.agent import Agent, AgentBounds
 from proxyctl.exit.base import names
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
-from proxyctl.exit.carrying import carrier as carrier_module
 from proxyctl.exit.carrying import datagrams
-from proxyctl.exit.carrying.datagrams import DatagramError, DatagramRelay, unwrapped, wrapped
+from proxyctl.exit.carrying.carrier import CarryingBounds
+from proxyctl.exit.carrying.datagrams import (
+    DatagramError,
+    DatagramRelay,
+    DatagramTimes,
+    unwrapped,
+    wrapped,
+)
 from proxyctl.protocol.addresses import Address
 from proxyctl.protocol.frames import Outcome
 from proxyctl.protocol.policy import Policy
@@ -40,7 +46,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 @asynccontextmanager
 async def attached(
-    folder: Path, *, allow: str = "127.0.0.0/8", **limits: object
+    folder: Path,
+    *,
+    allow: str = "127.0.0.0/8",
+    bounds: CarryingBounds = CarryingBounds(),  # noqa: B008 - it is frozen
+    **limits: object,
 ) -> AsyncIterator[tuple[ExitDaemon, Agent]]:
     """Give a daemon with an agent that carries datagrams."""
     daemon = ExitDaemon(folder)
@@ -67,6 +77,7 @@ async def attached(
             guard=guard,
             now=lambda: datetime.now(UTC),
             read_power=lambda: "",
+            bounds=AgentBounds(carrying=bounds),
         )
         task = asyncio.create_task(agent.run())
         try:
@@ -171,11 +182,8 @@ async def test_answers_come_only_from_where_something_was_sent_to(tmp_path: Path
         streams[1].close()
 
 
-async def test_a_device_carries_so_many_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(carrier_module, "ASSOCIATIONS_MAX", 1)
-    async with attached(tmp_path) as (daemon, agent):
+async def test_a_device_carries_so_many_at_once(tmp_path: Path) -> None:
+    async with attached(tmp_path, bounds=CarryingBounds(associations_max=1)) as (daemon, agent):
         dialled, streams = await daemon.associate()
         assert dialled.outcome is Outcome.CONNECTED
         dialled, _ = await daemon.associate()
@@ -224,9 +232,9 @@ async def test_a_daemon_that_does_not_read_gets_the_latest(tmp_path: Path) -> No
         streams[1].close()
 
 
-async def test_one_that_is_idle_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datagrams, "IDLE_SECONDS", 0.0)
-    async with attached(tmp_path) as (daemon, _):
+async def test_one_that_is_idle_ends(tmp_path: Path) -> None:
+    bounds = CarryingBounds(datagrams=DatagramTimes(idle_seconds=0.0))
+    async with attached(tmp_path, bounds=bounds) as (daemon, _):
         _, streams = await daemon.associate()
         await ends(streams)
 
@@ -265,10 +273,7 @@ def test_what_is_too_large_is_not_wrapped() -> None:
     assert wrapped(IPv6Address("::1"), 9, bytes(65_535 - 21)) == b""
 
 
-async def test_a_name_that_could_not_be_looked_up_is_looked_up_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(datagrams, "FAILED_NAME_SECONDS", 0.0)
+async def test_a_name_that_could_not_be_looked_up_is_looked_up_again() -> None:
     refusals = [Outcome.AT_LIMIT, Outcome.TIMED_OUT]
 
     async def look_up(_name: str, _port: int) -> list[Address]:
@@ -283,6 +288,7 @@ async def test_a_name_that_could_not_be_looked_up_is_looked_up_again(
         noted=lambda *_: None,
         over=lambda _: None,
         loop=asyncio.get_running_loop(),
+        times=DatagramTimes(failed_name_seconds=0.0),
     )
     await relay.open()
     with peer() as target:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +13,7 @@ from support.base.waiting import until_true
 
 from proxyctl.files import FileError
 from proxyctl.worker.attempt import attempt as attempts
-from proxyctl.worker.attempt.attempt import Attempt, Tools
+from proxyctl.worker.attempt.attempt import Attempt, AttemptTimes, Tools
 from proxyctl.worker.attempt.supervisor import write
 from proxyctl.worker.base import names
 from proxyctl.worker.base.link import LinkError, RefusedError
@@ -90,6 +91,7 @@ class Device:
         self.is_over = threading.Event()
         self.fetch: Callable[[Attempt], None] = lambda _: None
         self.patience = Patience()
+        self.times = AttemptTimes(look_seconds=0.01, end_seconds=0.05, journal_seconds=0.01)
         self.clean: Callable[[], None] = lambda: None
         self.prepared: list[Task] = []
         self.ending = Ending()
@@ -163,14 +165,12 @@ class Device:
             ports=self.ports,  # type: ignore[arg-type]
             ended=lambda _: self.is_over.set(),
             revoked=lambda: None,
+            times=self.times,
         )
 
 
 @pytest.fixture
-def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
-    monkeypatch.setattr(attempts, "_JOURNAL_SECONDS", 0.01)
-    monkeypatch.setattr(attempts, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(attempts, "_END_SECONDS", 0.05)
+def device(tmp_path: Path) -> Device:
     return Device(tmp_path)
 
 
@@ -291,11 +291,9 @@ def test_a_mistake_with_a_full_disk_is_not_the_end_of_a_thread(device: Device) -
     assert len(device.posted) == 1
 
 
-def test_a_long_log_holds_a_slot_for_a_bounded_time(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_log_holds_a_slot_for_a_bounded_time(device: Device) -> None:
     """The report announces as much of the log as was sent, so that the daemon takes it."""
-    monkeypatch.setattr(attempts, "LOG_SECONDS", 0.01)
+    device.times = replace(device.times, log_seconds=0.01)
     device.has_more_log = True
     said = Report("complete", {"result": "", "log_bytes": {"out": 9_000_000, "err": 0}})
     attempt = device.attempt(State.UPLOADING, report=said)

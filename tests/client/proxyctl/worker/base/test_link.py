@@ -10,7 +10,6 @@ from support.base.waiting import until_true
 from support.targets.tls import make_certificate
 from support.workers.market import TOKEN, WorkerMarket, worker_market
 
-from proxyctl.worker.base import link as links
 from proxyctl.worker.base.link import Link, LinkError, Outage, RefusedError
 
 QUESTION = {"capacity": {"slots": 1}, "attempts": [], "wait_s": 20}
@@ -52,12 +51,9 @@ def test_a_refusal_is_told_from_an_outage(market: WorkerMarket, link: Link) -> N
         link.post("/api/worker/sync", {})
 
 
-def test_silence_is_told_from_a_marketplace_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(links, "_SECONDS", 0.05)
+def test_silence_is_told_from_a_marketplace_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        link = Link(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN)
+        link = Link(f"http://127.0.0.1:{silent.getsockname()[1]}", TOKEN, seconds=0.05)
         with pytest.raises(LinkError) as caught:
             link.poll("/api/worker/next", QUESTION, 0, lambda: False)
         assert caught.value.is_silence
@@ -147,10 +143,8 @@ def test_the_first_answer_after_an_outage_is_told_once() -> None:
     assert returns == [30.0]
 
 
-def test_who_waits_for_the_marketplace_is_told_when_it_is_back(
-    market: WorkerMarket, link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(links, "_OUTAGE_SECONDS", 0.0)
+def test_who_waits_for_the_marketplace_is_told_when_it_is_back(market: WorkerMarket) -> None:
+    link = Link(market.url, TOKEN, outage_seconds=0.0)
     returned = threading.Event()
     link.on_return(returned.set)
     market.stop()
@@ -161,3 +155,4 @@ def test_who_waits_for_the_marketplace_is_told_when_it_is_back(
     market.start()
     link.post("/api/worker/sync", {})
     assert returned.is_set()
+    link.close()

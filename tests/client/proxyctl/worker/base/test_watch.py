@@ -23,7 +23,6 @@ from proxyctl.worker.files.web import FetchError, Web
 from proxyctl.worker.images import registry as registry_module
 from proxyctl.worker.images.registry import Registry
 from proxyctl.worker.network.outward import anywhere
-from proxyctl.worker.task import patience as patience_module
 from proxyctl.worker.task.patience import Patience
 
 DRIP_SECONDS = 0.05
@@ -131,13 +130,10 @@ def test_an_answer_that_drips_is_not_waited_for(
         ends(lambda: read(port, which, lambda: False))
 
 
-def test_inputs_that_drip_end_with_the_patience_of_the_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_that_drip_end_with_the_patience_of_the_attempt(tmp_path: Path) -> None:
     """Each of them has less time than a body may take, and all of them together too much."""
-    monkeypatch.setattr(patience_module, "GRACE_SECONDS", 0.5)
     (tmp_path / INPUTS).mkdir()
-    patience = Patience()
+    patience = Patience(grace_seconds=0.5)
     device = Web("http://127.0.0.1:9", "token", to_loopback())
     inputs = Inputs(device, tmp_path, room=Room(tmp_path, 1 << 20), patience=patience)
     with dripping(FIRST["body"]) as port:

@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 
 from proxyctl.protocol.jobspec import Output
 from proxyctl.worker.base import beneath
-from proxyctl.worker.files import outputs
-from proxyctl.worker.files.outputs import Collection, JobFolder, Leaving, NotTakenError, matches
+from proxyctl.worker.files.outputs import (
+    NAMES_MAX,
+    Collection,
+    JobFolder,
+    Leaving,
+    NotTakenError,
+    matches,
+)
 
 ALL = Output("all", "**")
 
@@ -38,9 +44,9 @@ def work(tmp_path: Path, way: str) -> Path:
     return folder
 
 
-def left(folder: Path, *wanted: Output) -> Collection:
+def left(folder: Path, *wanted: Output, names_max: int = NAMES_MAX) -> Collection:
     with closing(JobFolder(folder)) as opened:
-        return opened.collect(wanted or (ALL,))
+        return opened.collect(wanted or (ALL,), names_max)
 
 
 def names(collection: Collection) -> list[str]:
@@ -220,17 +226,13 @@ def test_a_job_that_swaps_folders_for_links_meanwhile_gains_nothing(
     assert taken
 
 
-def test_too_many_names_and_too_deep_folders_end_the_search(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outputs, "NAMES_MAX", 50)
+def test_too_many_names_and_too_deep_folders_end_the_search(work: Path) -> None:
     for number in range(60):
         make(work, f"{number:02}")
-    collection = left(work)
+    collection = left(work, names_max=50)
     assert len(collection.files) == 50
     assert not collection.is_complete
     assert collection.sentences() == ["*: only the first 50 names were looked at"]
-    monkeypatch.undo()
     for path in work.iterdir():
         path.unlink()
     deep = "/".join("d" * 70)

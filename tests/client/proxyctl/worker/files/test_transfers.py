@@ -31,10 +31,10 @@ from proxyctl.worker.base.record import Lend
 from proxyctl.worker.base.states import State
 from proxyctl.worker.executors.base.base import INPUTS, WORK, TaskError
 from proxyctl.worker.executors.limits import disk
-from proxyctl.worker.files import inputs, outputs, transfers, web
+from proxyctl.worker.files import inputs, transfers, web
 from proxyctl.worker.files.inputs import Inputs
 from proxyctl.worker.files.room import Room, failure_of
-from proxyctl.worker.files.transfers import Checkpoints, FileTransfers, _opened
+from proxyctl.worker.files.transfers import Checkpoints, FileTransfers, TransferBounds, _opened
 from proxyctl.worker.files.web import Web
 from proxyctl.worker.task.journal import Entry
 from proxyctl.worker.task.patience import Patience
@@ -62,8 +62,8 @@ class Device:
         self.lend(Lend(disk_gb=1, max_jobs=1))
         self.renew()
 
-    def lend(self, lend: Lend) -> None:
-        self.transfers = FileTransfers(self.link, self.web, lend)
+    def lend(self, lend: Lend, **bounds: int) -> None:
+        self.transfers = FileTransfers(self.link, self.web, lend, TransferBounds(**bounds))
 
     def renew(self) -> None:
         """Begin with a new folder, as each attempt does."""
@@ -820,15 +820,14 @@ async def test_the_next_attempt_goes_on_from_the_newest_checkpoint(
 begin = Checkpoints.__init__
 
 
-def _often(self: Any, attempt_id: str, every_s: float, send: Any, note: Any) -> None:
-    """Begin as `Checkpoints` does, with a small part of the pause."""
-    begin(self, attempt_id, every_s / 200, send, note)
+def _often(self: Any, attempt_id: str, every_s: float, send: Any, note: Any, _: int) -> None:
+    """Begin as `Checkpoints` does, with a small part of the pause, over a fast line."""
+    begin(self, attempt_id, every_s / 200, send, note, 1 << 40)
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers.Checkpoints, "__init__", _often)
-    monkeypatch.setattr(transfers, "BYTES_PER_SECOND", 1 << 40)
 
 
 async def test_a_link_among_checkpoints_is_left_out_and_the_buyer_reads_why(
@@ -853,10 +852,10 @@ async def test_a_link_among_checkpoints_is_left_out_and_the_buyer_reads_why(
 
 
 async def test_a_part_of_a_checkpoint_is_not_sent_however_much_is_left_out(
-    device: Device, often: None, monkeypatch: pytest.MonkeyPatch
+    device: Device, often: None
 ) -> None:
     """There are more links than `left_out` has room for, and more names than the search takes."""
-    monkeypatch.setattr(outputs, "NAMES_MAX", 250)
+    device.lend(Lend(disk_gb=1, max_jobs=1), names_max=250)
     log = device.folder / names.LOGS["err"]
     log.touch()
     for number in range(30):
@@ -921,7 +920,7 @@ async def test_checkpoints_leave_the_owners_line_to_the_owner(
             raise LinkError("it broke off")
         return []
 
-    Checkpoints("one", 10, send, lambda _: None).close()
+    Checkpoints("one", 10, send, lambda _: None, 2_500_000).close()
     assert waits == [10, 200, 200, 200]
 
 
@@ -953,10 +952,10 @@ def begun_anew(device: Device) -> str:
 
 
 async def test_a_checkpoint_of_other_bytes_or_too_many_does_not_fail_the_job(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+    device: Device,
 ) -> None:
     """Three devices that fail by it would end the job of somebody else."""
-    monkeypatch.setattr(transfers, "CHECKPOINT_MAX_BYTES", 100_000)
+    device.lend(Lend(disk_gb=1, max_jobs=1), checkpoint_max_bytes=100_000)
     hostile = {
         "it is no archive": b"rubbish",
         "its files have more than": archive(**{"ckpt/x": bytes(2_000_000)}),

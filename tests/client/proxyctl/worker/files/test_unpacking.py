@@ -29,7 +29,7 @@ from proxyctl.worker.executors.limits import disk
 from proxyctl.worker.files import unpacking
 from proxyctl.worker.files.archives import ArchiveError, UnpackOptions
 from proxyctl.worker.files.room import NoRoomError, Room
-from proxyctl.worker.files.unpacking import check, unpack_confined
+from proxyctl.worker.files.unpacking import USUAL, UnpackTimes, check, unpack_confined
 
 UID = 1_900_000_007
 OPTIONS = UnpackOptions(max_bytes=1 << 20)
@@ -48,11 +48,12 @@ def unpacked(
     options: UnpackOptions = OPTIONS,
     is_stopped: Callable[[], bool] = never,
     check_room: Callable[[], None] = lambda: None,
+    times: UnpackTimes = USUAL,
 ) -> int:
     archive, into = folder / "archive", folder / "into"
     archive.write_bytes(content)
     return unpack_confined(
-        archive, into, options, user=UID, is_stopped=is_stopped, check=check_room
+        archive, into, options, user=UID, is_stopped=is_stopped, check=check_room, times=times
     )
 
 
@@ -151,12 +152,12 @@ def test_a_process_that_an_archive_has_taken_over_does_not_fill_the_disk(
 ) -> None:
     """It keeps to no bound of its own. The archive is at fault for more than it may have."""
     says(monkeypatch, FLOOD)
-    monkeypatch.setattr(unpacking, "_LOOK_SECONDS", 0.005)
+    times = UnpackTimes(look_seconds=0.005)
     with small_disk(tmp_path / "disk", 512) as folder:
         monkeypatch.setattr(disk, "RESERVE_BYTES", 448 << 20)
         room = Room(folder, max_bytes)
         with pytest.raises(error, match=words):
-            unpacked(folder, ORDINARY, UnpackOptions(max_bytes), check_room=room.check)
+            unpacked(folder, ORDINARY, UnpackOptions(max_bytes), never, room.check, times)
         assert [each.name for each in folder.iterdir()] == ["archive"]
         assert disk.free_bytes(folder) > 448 << 20
 
@@ -232,20 +233,17 @@ def test_a_claim_that_all_is_done_counts_for_nothing(
     assert not (tmp_path / "into").exists()
 
 
-def test_an_archive_has_so_much_processor_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unpacking, "_CPU_SECONDS", 1)
-    monkeypatch.setattr(unpacking, "_BYTES_PER_CPU_SECOND", 1 << 40)
+def test_an_archive_has_so_much_processor_time(tmp_path: Path) -> None:
+    times = UnpackTimes(cpu_seconds=1, bytes_per_cpu_second=1 << 40)
+    content, options = gzip.compress(b"") * 3_000_000, UnpackOptions(max_bytes=1 << 40)
     with pytest.raises(ArchiveError, match="signal 24 at the end"):
-        unpacked(tmp_path, gzip.compress(b"") * 3_000_000, UnpackOptions(max_bytes=1 << 40))
+        unpacked(tmp_path, content, options, times=times)
 
 
 def test_an_archive_has_so_much_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "_SECONDS_MAX", 0.5)
     says(monkeypatch, f"{WALLS} import time; time.sleep(60)")
     with pytest.raises(ArchiveError, match=r"takes more than"):
-        unpacked(tmp_path, ORDINARY)
+        unpacked(tmp_path, ORDINARY, times=UnpackTimes(most_seconds=0.5))
 
 
 def test_an_agent_with_many_descriptors_unpacks(tmp_path: Path) -> None:

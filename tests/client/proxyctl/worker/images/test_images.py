@@ -20,7 +20,6 @@ from support.workers.registry import ImageParts, Liar, layer_of, push
 from proxyctl.worker.executors.base.base import Bounds, Task, TaskError
 from proxyctl.worker.executors.containers.containers import Containers
 from proxyctl.worker.executors.containers.engine import call
-from proxyctl.worker.images import images as images_module
 from proxyctl.worker.images import registry as registry_module
 from proxyctl.worker.images.images import NAME, Images, Limits
 from proxyctl.worker.network.outward import anywhere
@@ -79,8 +78,10 @@ def kept(containers: Containers) -> list[str]:
     return [each for each in text.split() if each.startswith(NAME)]
 
 
-def images_of(containers: Containers, folder: Path, limits: Limits = UNLIMITED) -> Images:
-    return Images(containers.engine, folder, limits, dial=anywhere)
+def images_of(
+    containers: Containers, folder: Path, limits: Limits = UNLIMITED, **times: float
+) -> Images:
+    return Images(containers.engine, folder, limits, dial=anywhere, **times)
 
 
 def shell_image(text: str = "own") -> ImageParts:
@@ -425,14 +426,13 @@ def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar)
 
 @pytest.mark.long
 def test_the_image_that_was_used_longest_ago_makes_room(
-    podman: Containers, folder: Path, liar: Liar, monkeypatch: pytest.MonkeyPatch
+    podman: Containers, folder: Path, liar: Liar
 ) -> None:
-    monkeypatch.setattr(images_module, "_FRESH_SECONDS", 0.0)
     made = [shell_image(f"number {number}") for number in range(3)]
     for number, image in enumerate(made):
         liar.serve(f"own{number}", image)
     size = 2 * len(Path("/bin/busybox").resolve().read_bytes())
-    images = images_of(podman, folder, Limits(cache_bytes=int(size * 1.3)))
+    images = images_of(podman, folder, Limits(cache_bytes=int(size * 1.3)), fresh_seconds=0.0)
     first = images.ensure(f"{liar.host}/own0", Patience())
     second = images.ensure(f"{liar.host}/own1", Patience())
     images.ensure(f"{liar.host}/own0", Patience())

@@ -43,7 +43,9 @@ class Service:
         self.attached: dict[Door, asyncio.Future[float]] = {}
         self.attaches: Counter[Door] = Counter()
         self.broken: set[Door] = set()
-        self.task = asyncio.create_task(Doors(self._ask, self._hold, lambda _: None).keep())
+        self.task = asyncio.create_task(
+            Doors(self._ask, self._hold, lambda _: None, look_seconds=0.01).keep()
+        )
 
     async def _ask(self) -> list[Door]:
         self.asked += 1
@@ -67,7 +69,6 @@ class Service:
 
 @pytest.fixture
 async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(module.Retries, "failed", lambda *_: 0.01)
     made = Service()
     yield made

@@ -23,9 +23,8 @@ from proxyctl.protocol.frames import Dialled, Open, Outcome
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.network import doors
-from proxyctl.worker.network import tunnel as module
 from proxyctl.worker.network.ports import Served
-from proxyctl.worker.network.tunnel import JobTunnel
+from proxyctl.worker.network.tunnel import USUAL, JobTunnel, TunnelBounds
 from proxyctl.worker.task.allowance import Allowance
 from proxyd.exits.attached.certificate import FILE_NAME, fingerprint
 from proxyd.exits.dialling.tunnels import DeviceTunnels, TunnelError, _Worker
@@ -59,7 +58,7 @@ class Authority:
 class Place:
     """A daemon's port, and a device with a job in the same loop."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bounds: TunnelBounds) -> None:
         self.port = Port(
             folder, make_workers=lambda reactor: DeviceTunnels(reactor, Authority(), 100, 15.0)
         )
@@ -78,7 +77,7 @@ class Place:
         self.folder = folder
         self.allowance = self.allowing(bytes_per_day=1 << 40)
         self.device = JobTunnel(
-            "http://127.0.0.1:1", TOKEN, self._ask, None, self.allowance, self.pool
+            "http://127.0.0.1:1", TOKEN, self._ask, None, self.allowance, self.pool, bounds
         )
 
     def allowing(self, *, bytes_per_day: int) -> Allowance:
@@ -140,9 +139,21 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
+def bounds() -> TunnelBounds:
+    return USUAL
+
+
+def bounded(**bounds: Any) -> pytest.MarkDecorator:
+    """Give the device's tunnel these bounds (`TunnelBounds`)."""
+    return pytest.mark.parametrize("bounds", [TunnelBounds(**bounds)], ids=["bounded"])
+
+
+@pytest.fixture
+async def place(
+    tmp_path: Path, bounds: TunnelBounds, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Place]:
     monkeypatch.setattr(doors.Retries, "failed", lambda *_: 0.01)
-    made = Place(tmp_path)
+    made = Place(tmp_path, bounds)
     yield made
     await made.close()
 
@@ -173,8 +184,8 @@ async def test_a_daemon_reaches_declared_ports_of_what_runs_and_nothing_else(pla
     assert place.connects == []
 
 
-async def test_a_flood_of_orders_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STREAMS_PER_ATTEMPT", 2)
+@bounded(streams_per_attempt=2)
+async def test_a_flood_of_orders_for_one_attempt_is_bounded(place: Place) -> None:
     async with targets.echo() as target:
         place.target = target.port
         await place.attach(8888)
@@ -185,9 +196,13 @@ async def test_a_flood_of_orders_is_bounded(place: Place, monkeypatch: pytest.Mo
             each.close()
         await until(lambda: place.device.streams == 0, "there is room again")
         (await place.open()).close()
-        monkeypatch.setattr(module, "STREAMS_MAX", 0)
-        with pytest.raises(TunnelError, match="busy"):
-            await place.open()
+
+
+@bounded(streams_max=0)
+async def test_streams_of_all_attempts_are_bounded(place: Place) -> None:
+    await place.attach(8888)
+    with pytest.raises(TunnelError, match="busy"):
+        await place.open()
 
 
 async def test_nothing_waits_for_an_acknowledgement_that_is_delayed(place: Place) -> None:
@@ -353,10 +368,8 @@ async def test_an_api_that_talks_nonsense_is_asked_again(
     await until(lambda: place.tunnels.is_attached(TOKEN), "it attaches")
 
 
-async def test_an_api_that_is_away_is_asked_again_and_one_that_refuses_later(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doors, "REFUSED_SECONDS", 0.01)
+@bounded(refused_seconds=0.01)
+async def test_an_api_that_is_away_is_asked_again_and_one_that_refuses_later(place: Place) -> None:
     place.failures = [
         LinkError("away"),
         RefusedError("There is none.", "tunnels_not_offered", 400),
@@ -390,14 +403,13 @@ async def test_it_is_attached_only_while_something_has_ports(place: Place) -> No
     await place.attach(8888)
 
 
-async def test_an_idle_stream_is_cut(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TEND_SECONDS", 0.01)
+@bounded(tend_seconds=0.01, idle_seconds=3.0)
+async def test_an_idle_stream_is_cut(place: Place) -> None:
     async with targets.echo() as target:
         place.target = target.port
         await place.attach(8888)
         with await place.open() as sock:
             await asyncio.get_running_loop().sock_sendall(sock, b"x")
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b"x"
-            monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
             with pytest.raises(ConnectionResetError):
                 await asyncio.get_running_loop().sock_recv(sock, 1)

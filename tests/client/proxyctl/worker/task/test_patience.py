@@ -8,7 +8,6 @@ import pytest
 from support.base.cases import cases
 from support.base.waiting import until_true
 
-from proxyctl.worker.task import patience as patience_module
 from proxyctl.worker.task.patience import DEFAULT_SECONDS, IMAGE, INPUT, Patience, seconds_of
 
 
@@ -60,23 +59,16 @@ def test_the_reason_stays_the_same() -> None:
     assert over(patience) == "refused"
 
 
-def test_a_server_has_one_grace_for_all_its_answers_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(patience_module, "GRACE_SECONDS", 0.3)
-    patience = Patience()
+def test_a_server_has_one_grace_for_all_its_answers_together() -> None:
+    patience = Patience(grace_seconds=0.3)
     for _ in range(10):
         with patience.waiting(INPUT):
             time.sleep(0.05)
     assert over(patience) == INPUT
 
 
-def test_bytes_buy_time_at_the_least_speed_and_only_of_their_own_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(patience_module, "GRACE_SECONDS", 0.05)
-    monkeypatch.setattr(patience_module, "BYTES_PER_SECOND_MIN", 1_000)
-    fast, slow = Patience(), Patience()
+def test_bytes_buy_time_at_the_least_speed_and_only_of_their_own_server() -> None:
+    fast, slow = (Patience(grace_seconds=0.05, bytes_per_second_min=1_000) for _ in range(2))
     slow.came(1 << 30)  # of the marketplace
     with fast.waiting(INPUT), slow.waiting(INPUT):
         fast.came(3_600_000)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxyctl.worker.executors.limits import disk
-from proxyctl.worker.executors.limits.disk import DiskWatch
+from proxyctl.worker.executors.limits.disk import USUAL, DiskWatch, SumBounds
 
 UID = 61_001  # an ordinary user without a name
 
@@ -22,9 +22,9 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def look(work: Path, max_bytes: int = 1 << 20) -> str:
-    """Look once, whatever is free on this disk."""
-    return DiskWatch(work, max_bytes, reserve_bytes=0).look()
+def look(work: Path, max_bytes: int = 1 << 20, bounds: SumBounds = USUAL) -> str:
+    """Look once, without a reserve on this disk."""
+    return DiskWatch(work, max_bytes, reserve_bytes=0, bounds=bounds).look()
 
 
 def test_bytes_are_those_on_the_disk(work: Path) -> None:
@@ -116,9 +116,14 @@ def test_a_thread_with_a_table_of_files_of_its_own_hides_none(work: Path) -> Non
         thread.join()
 
 
-def test_what_holds_up_a_look_is_too_much(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "HANDLES_MAX", 5)
-    watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(),))
+def test_what_holds_up_a_look_is_too_much(work: Path) -> None:
+    watch = DiskWatch(
+        work,
+        1 << 20,
+        reserve_bytes=0,
+        processes=lambda: (os.getpid(),),
+        bounds=SumBounds(handles_max=5),
+    )
     assert "open files and mappings" in watch.look()
 
 
@@ -151,18 +156,17 @@ def test_links_are_not_followed(work: Path, tmp_path: Path) -> None:
     assert look(work) == ""
 
 
-def test_what_is_deep_or_many_is_too_much(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders within folders and mere names have bounds, too."""
-    monkeypatch.setattr(disk, "DEPTH_MAX", 5)
-    monkeypatch.setattr(disk, "ENTRIES_MAX", 50)
+def test_what_is_deep_or_many_is_too_much(work: Path) -> None:
+    """Folders within folders and mere names have bounds."""
+    few = SumBounds(depth_max=5, entries_max=50)
     (work / "1/2/3/4").mkdir(parents=True)
-    assert look(work) == ""
+    assert look(work, bounds=few) == ""
     (work / "1/2/3/4/5").mkdir()
-    assert "deep" in look(work)
+    assert "deep" in look(work, bounds=few)
     (work / "1/2/3/4/5").rmdir()
     for number in range(50):
         (work / str(number + 10)).touch()
-    assert "files and folders" in look(work)
+    assert "files and folders" in look(work, bounds=few)
 
 
 def test_a_disk_that_is_nearly_full_ends_the_job(work: Path) -> None:

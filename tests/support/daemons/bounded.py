@@ -1,0 +1,42 @@
+"""Daemons of fixtures with other bounds than usual."""
+
+from typing import Any
+
+import pytest
+
+from proxyd.bounds import Bounds, ExitBounds
+from proxyd.gateway import ClientBounds
+from proxyd.metering.meter import MeterBounds
+from proxyd.metering.single_flight import NegativeBounds
+from proxyd.relay.closing import ClosingBounds
+from proxyd.services import CheckTimes
+
+
+def bounded(bounds: Bounds) -> pytest.MarkDecorator:
+    """Give the daemon of the `service` fixture, or a port, these bounds."""
+    return pytest.mark.parametrize("bounds", [bounds], ids=["bounded"])
+
+
+def closing_bounds(**bounds: float) -> Bounds:
+    """Return usual bounds but for those of sockets that are being closed (`ClosingBounds`)."""
+    return client_bounds(closing=ClosingBounds(**bounds))
+
+
+def unknown_bounds(**bounds: Any) -> Bounds:
+    """Return usual bounds but for those on what opens nothing (`NegativeBounds`)."""
+    return Bounds(metering=MeterBounds(unknown=NegativeBounds(**bounds)))
+
+
+def exit_bounds(**bounds: Any) -> Bounds:
+    """Return usual bounds but for those of exits (`ExitBounds`)."""
+    return Bounds(exits=ExitBounds(**bounds))
+
+
+def check_bounds(**times: float) -> Bounds:
+    """Return usual bounds but for how often sessions, bonuses and exits are checked."""
+    return Bounds(checks=CheckTimes(**times))
+
+
+def client_bounds(**bounds: Any) -> Bounds:
+    """Return usual bounds but for those of the proxy's clients (`ClientBounds`)."""
+    return Bounds(clients=ClientBounds(**bounds))
