@@ -66,7 +66,7 @@ def install(checkout: Path, prefix: Path, variables: dict[str, str]) -> str:
         env=variables,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

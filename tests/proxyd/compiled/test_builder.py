@@ -303,6 +303,8 @@ def test_an_edit_meanwhile_is_found_out(checkout: Checkout) -> None:
 def make_test(checkout: Checkout, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `make test`, with programs in the place of the tests and checks that always succeed."""
     shutil.copy2(ROOT / "Makefile", checkout.root)
+    (checkout.root / "clusters").mkdir(exist_ok=True)
+    shutil.copy2(ROOT / "clusters" / "pyproject.toml", checkout.root / "clusters")
     programs = checkout.root / ".venv" / "bin"
     programs.mkdir(parents=True)
     for name in ("ruff", "mypy", "lint-imports", "oxlint"):
