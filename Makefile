@@ -129,6 +129,7 @@ test: setup
 test-both: setup
 	@$(IS_COMPILED) || { $(VENV)/bin/proxyd --version; echo "make test-both: nothing is compiled here" >&2; exit 1; }
 	$(TESTS) --engines checked $(DATA_PATH) tests/market tests/storage
+	$(TESTS) tests/integration tests/faults -k postgres
 	PROXYD_INTERPRETED=1 $(TESTS) $(DATA_PATH)
 	$(TESTS) -m long --ignore tests/conformance
 

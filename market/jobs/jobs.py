@@ -140,9 +140,6 @@ class JobSweeps(Struct, frozen=True):
     expire: int = 100
 
 
-USUAL_SWEEPS = JobSweeps()
-
-
 class Jobs:
     """The marketplace of jobs.
 
@@ -153,6 +150,8 @@ class Jobs:
         bounds: returns how much one user or device may have open at once.
         specs: stores what jobs run.
         logs: keep the logs of attempts.
+
+    Attributes:
         sweeps: the number of jobs that one look finds.
     """
 
@@ -164,9 +163,8 @@ class Jobs:
         bounds: Callable[[], Bounds],
         specs: Specs,
         logs: AttemptLogs,
-        sweeps: JobSweeps = USUAL_SWEEPS,
     ) -> None:
-        self.sweeps = sweeps
+        self.sweeps = JobSweeps()
         # How many attempts ended here, by outcome.
         self.ends = dict.fromkeys(("completed", "failed", "lost", "cancelled"), 0)
         self.bounds = bounds

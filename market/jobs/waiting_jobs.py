@@ -91,9 +91,6 @@ class BookBounds(Struct, frozen=True):
     page_jobs: int = 2_000
 
 
-USUAL_BOUNDS = BookBounds()
-
-
 class Finds(Struct, frozen=True):
     """The calls of a reader of jobs that wait.
 
@@ -118,6 +115,8 @@ class WaitingJobs:
         credit: what a credit is worth, in micro-USD.
         finds: takes the jobs that were read.
         now: returns the time in UTC seconds.
+
+    Attributes:
         bounds: the number of jobs in memory, and of one read.
     """
 
@@ -129,9 +128,8 @@ class WaitingJobs:
         credit: int,
         finds: Finds,
         now: Callable[[], int],
-        bounds: BookBounds = USUAL_BOUNDS,
     ) -> None:
-        self._bounds = bounds
+        self.bounds = BookBounds()
         self._unreadable = finds.unreadable
         self._store = store
         self._book = book
@@ -151,7 +149,7 @@ class WaitingJobs:
 
     def read_soon(self, job_id: str) -> None:
         """Have a job read that may wait."""
-        if len(self._unread) < self._bounds.jobs:
+        if len(self._unread) < self.bounds.jobs:
             self._unread[job_id] = None
         else:
             self._must_compare = True
@@ -219,7 +217,7 @@ class WaitingJobs:
                 self._must_compare = True
                 raise
         while self._unread:
-            batch = list(islice(self._unread, self._bounds.read_jobs))
+            batch = list(islice(self._unread, self.bounds.read_jobs))
             for job_id in batch:
                 del self._unread[job_id]
             try:
@@ -254,14 +252,14 @@ class WaitingJobs:
         owners: dict[str, set[str]] = {}
         for job_id, user_id, again_at in found.excluded:
             owners.setdefault(job_id, set()).add(user_id)
-            if again_at is not None and len(self._again_at) < self._bounds.jobs:
+            if again_at is not None and len(self._again_at) < self.bounds.jobs:
                 self._again_at[job_id] = min(again_at, self._again_at.get(job_id, again_at))
         groups = {member.job_id: member.group_id for member in found.members}
         for number, row in enumerate(found.rows, 1):
             if number % TAKEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
             self._book.remove(row.job_id)  # a copy that was read along with another one
-            if self._is_claimed(row.job_id) or len(self._book) >= self._bounds.jobs:
+            if self._is_claimed(row.job_id) or len(self._book) >= self.bounds.jobs:
                 continue
             others, networks = found.exclusions.get(row.job_id, NOBODY)
             excluded = Excluded(
@@ -300,8 +298,8 @@ class WaitingJobs:
     async def _compare(self) -> None:
         """Find what is not in the book and should be, and drop what is and should not."""
         known = set(self._book)
-        after, size = "", self._bounds.page_jobs
-        while len(self._book) + len(self._unread) < self._bounds.jobs:
+        after, size = "", self.bounds.page_jobs
+        while len(self._book) + len(self._unread) < self.bounds.jobs:
             page = await self._store.read(queries.waiting_page, after=after, limit=size)
             for job_id, attempts in page:
                 known.discard(job_id)

@@ -230,6 +230,7 @@ def test_a_module_is_read_by_the_oldest_python_and_imports_its_library_alone(sou
     assert is_empty or "from __future__ import annotations" in lines or source.stem == "__init__"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("package", "folder"), PACKAGES.items(), ids=PACKAGES)
 def test_its_wheel_has_one_package_and_needs_none(
     package: str, folder: Path, tmp_path: Path

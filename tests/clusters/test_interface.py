@@ -10,6 +10,7 @@ import sysconfig
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 from support.daemons.process import ROOT
 
 import proxyctl
@@ -65,6 +66,7 @@ def test_each_executor_that_needs_a_plug_in_has_one_in_the_environment_of_the_te
     assert {plugins.problem(each) for each in found} == {""}
 
 
+@pytest.mark.long
 def test_both_documented_ways_to_install_it_lead_to_its_options(tmp_path: Path) -> None:
     """Without an index: pip finds nothing but what builds a distribution."""
     text = (ROOT / "docs" / "workers.md").read_text()

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.base.ports import silent_port
 from support.base.waiting import until
 from support.clients.socks import GREETING, Client, credentials, plain_tunnel, request, tunnel
@@ -33,7 +34,7 @@ WAYS = {"directly": running_in, "through an exit": running_with_exit}
 LINGER_NOT = struct.pack("ii", 1, 0)
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=brief(WAYS))
 async def service(
     request: pytest.FixtureRequest, tmp_path: Path, bounds: Bounds
 ) -> AsyncIterator[Service]:

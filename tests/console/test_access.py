@@ -74,6 +74,7 @@ def test_the_pages_offer_all_that_there_is(
     assert {f"access.{stem}.{each}" for each in all_there_is} <= set(sentences)
 
 
+@pytest.mark.long
 async def test_a_key_is_made_used_changed_replaced_and_revoked(
     service: Service, visit: Visit
 ) -> None:

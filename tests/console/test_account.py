@@ -61,6 +61,7 @@ async def test_an_answer_is_shown_with_the_model_and_the_talk_goes_on(
     assert "good day" in json.dumps(upstream.asked[-1])
 
 
+@pytest.mark.long
 async def test_a_photo_is_looked_at_and_its_reward_listed(
     modelled: Service, upstream: Upstream, visit: Visit, tmp_path: Path
 ) -> None:

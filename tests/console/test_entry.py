@@ -169,6 +169,7 @@ async def test_a_link_that_was_used_says_what_to_do(service: Service, visit: Vis
     await tab.until_text("log in first")
 
 
+@pytest.mark.long
 async def test_a_forgotten_password_is_replaced(
     service: Service, visit: Visit, log: pytest.LogCaptureFixture
 ) -> None:

@@ -107,6 +107,7 @@ async def test_what_was_shown_stays_while_the_server_is_away(
     assert await tab.run("document.querySelector('.overview .failed') === null")
 
 
+@pytest.mark.long
 async def test_steps_are_ticked_and_warnings_come(service: Service, visit: Visit) -> None:
     person = await service.person()
     tab = await opened(visit, service, person, "/console")

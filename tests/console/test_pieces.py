@@ -291,6 +291,7 @@ async def test_tabs_are_gone_through_by_arrows(service: Service, visit: Visit) -
     ]
 
 
+@pytest.mark.long
 async def test_what_is_done_once_keeps_its_key_until_it_was_answered(
     service: Service, visit: Visit
 ) -> None:

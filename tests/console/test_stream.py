@@ -128,6 +128,7 @@ async def test_two_tabs_share_one_connection(visit: Visit, server: Server) -> No
     assert await second.run("window.events") == ["a", "c"]
 
 
+@pytest.mark.long
 async def test_who_stops_following_leaves_the_stream(visit: Visit, server: Server) -> None:
     tab = await followed(visit, server)
     await tab.run("window.page.abort()")
@@ -157,6 +158,7 @@ async def test_it_comes_back_and_says_how_old_things_are(
     assert await tab.run("document.documentElement.dataset.live") == "live"
 
 
+@pytest.mark.long
 async def test_without_locks_each_tab_reads_itself(visit: Visit, server: Server) -> None:
     await followed(visit, server, "?plain")
     await followed(visit, server, "?plain")

@@ -66,6 +66,7 @@ async def test_a_machine_is_registered_a_job_posted_and_its_earnings_seen(
     await tab.until_text("say it")
 
 
+@pytest.mark.long
 async def test_a_job_is_cancelled_after_its_cost_was_said(service: Service, visit: Visit) -> None:
     person = await service.person(credit="10")
     tab = await opened(visit, service, person, "/console/jobs")
@@ -226,6 +227,7 @@ async def test_figures_that_cannot_be_had_any_more_say_how_old_they_are(
         await tab.until("!document.querySelector('main').classList.contains('stale')")
 
 
+@pytest.mark.long
 async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         person = await service.person()

@@ -78,6 +78,7 @@ def knows_exit(daemon: Process) -> bool:
     return bool(answer["countries"])
 
 
+@pytest.mark.long
 async def test_an_exit_goes_straight_to_another_node_when_its_own_stops_at_once(
     url: str, tmp_path: Path
 ) -> None:

@@ -398,6 +398,7 @@ async def test_daemon_or_exits_killed_at_random_moments_under_load(
     await assert_earned(store_url, owner, password)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600 + 20 * MORE_KILLS)
 async def test_processes_with_exits_killed_at_random_moments_under_load(
     store_url: str, tmp_path: Path

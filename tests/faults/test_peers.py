@@ -8,6 +8,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 from support.base.ports import silent_port
 from support.base.waiting import until, until_true
 from support.clients.buyer import Buyer, selling
@@ -90,6 +91,7 @@ def dialing(buyer: Buyer, port: int) -> socket.socket:
     return sock
 
 
+@pytest.mark.long
 def test_a_target_that_says_nothing_costs_the_time_of_the_idle(tmp_path: Path) -> None:
     settings = {"PROXYD_LIMITS__IDLE_SECONDS": "3"}
     with selling(tmp_path, **settings) as sell, threads.web() as web:

@@ -120,6 +120,7 @@ async def opens(service: Service, agent: WorkerAgent) -> None:
             assert answer.status == 401
 
 
+@pytest.mark.long
 async def test_a_browser_may_come_to_any_daemon(
     postgres_server: str, postgres_template: str, tmp_path: Path
 ) -> None:

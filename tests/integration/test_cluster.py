@@ -269,6 +269,7 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(server
     process.assert_audit(url)
 
 
+@pytest.mark.long
 async def test_a_node_alone_waits_for_the_store_and_goes_on(server_url: str) -> None:
     url = server_url
     email, password = process.funded(url)
@@ -343,6 +344,7 @@ async def test_a_session_nobody_uses_goes_back_to_the_others(url: str) -> None:
     process.assert_audit(url)
 
 
+@pytest.mark.long
 async def test_devices_are_seen_by_every_node(server_url: str) -> None:
     # On SQLite one process has the API, however many have the proxy: it remembers devices itself.
     email, password = process.funded(server_url)

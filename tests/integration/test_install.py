@@ -20,8 +20,8 @@ from support.daemons.process import READY, ROOT, environment
 
 from proxyd.compiled import finder, manifest
 
-# Two environments are made before the first test, each with a pip of its own.
-pytestmark = pytest.mark.timeout(300)
+# An environment is made before the first test, with a pip of its own.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.early]
 
 # Compiling takes longer than all of this.
 NO_COMPILER = {"CC": "/bin/false"}

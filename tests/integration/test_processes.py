@@ -181,6 +181,7 @@ def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_us
     process.assert_audit(url)
 
 
+@pytest.mark.long
 def test_without_the_supervisor_the_processes_write_their_counts_and_leave(url: str) -> None:
     with loaded(url, 12) as (daemon, _, token, bought, made):
         children = daemon.children()
@@ -493,6 +494,7 @@ def test_more_processes_than_cores_are_warned_of_and_serve(url: str) -> None:
         assert f"{number} of {number} processes are ready" in daemon.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", brief([0, 2]))
 def test_a_process_that_cannot_start_again_costs_no_client_and_the_rest_serves(
     url: str, index: int
@@ -535,6 +537,7 @@ def test_without_a_descriptor_the_supervisor_tries_to_start_a_process_again(url:
         assert daemon.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", brief([0, 1]))
 def test_clients_go_to_the_others_while_one_process_drains(url: str, index: int) -> None:
     email, password = process.funded(url)
@@ -661,6 +664,7 @@ def test_none_is_taken_for_hanging_after_all_of_them_stood_still(tmp_path: Path)
         assert manager.wait() == 0
 
 
+@pytest.mark.long
 def test_the_service_managers_sockets_and_notifications_work_as_with_one(tmp_path: Path) -> None:
     with supervising(tmp_path) as manager:
         manager.watchdog_seconds = 30.0

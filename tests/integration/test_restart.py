@@ -84,6 +84,7 @@ def buy(supervisor: Supervisor, email: str, password: str) -> dict[str, str]:
     return dict(asking.buy(asking.log_in(email, password))["proxy"])
 
 
+@pytest.mark.long
 def test_a_restart_under_load_loses_no_new_connection(tmp_path: Path) -> None:
     with supervising(tmp_path) as supervisor, threads.web() as target:
         email, password = process.funded(supervisor.url)

@@ -175,6 +175,7 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
 }
 
 
+@pytest.mark.long
 async def test_what_is_about_everything_scans_nothing_within_a_scan(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

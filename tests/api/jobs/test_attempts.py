@@ -7,6 +7,7 @@ import pytest
 from support.clients.story import refused, worker_token
 from support.daemons.service import Answer, Person, Service
 
+from market.base.bus import ATTEMPTS
 from storage.engines.store import Transaction
 
 JOBS, WORK = "/api/jobs", "/api/worker/jobs"
@@ -225,24 +226,20 @@ async def test_a_report_waits_for_its_log(service: Service) -> None:
     class Sizes:
         out = 4
 
-        def __init__(self) -> None:
-            self.told: list[str] = []
-
         async def stored(self, job_id: str, attempt: int) -> dict[str, int]:
             return {"out": self.out}
 
-        def changed(self, job_id: str) -> None:
-            self.told.append(job_id)
-
     service.daemon.market.jobs._logs = sizes = Sizes()
+    changed: list[str] = []
+    service.daemon.market.context.bus.subscribe(ATTEMPTS, changed.extend)
     body: dict[str, Any] = {"attempt": 1, "log_bytes": {"out": 5}}
     refused(await report(service, device, job_id, "complete", body), "log_incomplete", "log_bytes")
     answer = await report(service, device, job_id, "complete", {"log_bytes": {"out": 5}})
     refused(answer, "invalid_field", "attempt")
-    assert sizes.told == []
+    assert changed == []
     sizes.out = 5
     assert (await report(service, device, job_id, "complete", body)).body == {"ok": True}
-    assert sizes.told == [job_id]
+    assert changed == [job_id]
     sizes.out = 0  # it is not asked for twice: the log may be gone by then
     assert (await report(service, device, job_id, "complete", body)).body == {"ok": True}
 

@@ -14,7 +14,7 @@ from support.market.work import posted
 
 from market.jobs import waiting_jobs
 from market.jobs.matching import JobBook, WaitingJob
-from market.jobs.waiting_jobs import USUAL_BOUNDS, BookBounds, Finds, WaitingJobs
+from market.jobs.waiting_jobs import BookBounds, Finds, WaitingJobs
 from storage.engines.store import Transaction
 
 
@@ -33,7 +33,7 @@ class Reader:
 async def reading(
     market: Market,
     claimed: frozenset[str] = frozenset(),
-    bounds: BookBounds = USUAL_BOUNDS,
+    bounds: BookBounds | None = None,
 ) -> AsyncIterator[Reader]:
     book = JobBook()
     reader = WaitingJobs(
@@ -43,8 +43,8 @@ async def reading(
         10_000,
         Finds(book.add, claimed.__contains__),
         market.context.now,
-        bounds,
     )
+    reader.bounds = bounds or reader.bounds
     task = asyncio.create_task(reader.run())
     try:
         yield Reader(reader, book)

@@ -252,6 +252,7 @@ async def test_an_endpoint_that_is_gone_is_disabled_at_once(market: Market) -> N
     }
 
 
+@pytest.mark.long
 @pytest.mark.both_engines
 async def test_five_days_of_failures_disable_with_a_letter(market: Market) -> None:
     me = await market.person()

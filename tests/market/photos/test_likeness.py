@@ -173,6 +173,7 @@ def test_a_frame_of_one_colour_changes_nothing_whichever_came_first(make: Make, 
     assert known >= 0.95 * 2 * BOTH_WAYS
 
 
+@pytest.mark.long
 def test_different_photos_in_like_frames_are_told_apart() -> None:
     several = [
         seen(framed(photo(seed, make), 0.2, "white"))

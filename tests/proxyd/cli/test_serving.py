@@ -408,6 +408,7 @@ def test_a_daemon_serves_until_it_is_told_to_stop(
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ports", brief([2, 0, 1]))
 def test_the_ports_without_passwords_are_told(
     serve: Serve, err: Callable[[], str], ports: int
@@ -559,6 +560,7 @@ def test_a_device_carries_what_the_demonstration_says(
     stopped(daemon, err)
 
 
+@pytest.mark.long
 def test_a_device_works_as_the_demonstration_says(
     serve: Serve,
     out: Callable[[], str],

@@ -45,6 +45,7 @@ def test_what_is_compiled_is_not_compiled_again(checkout: Checkout) -> None:
     assert checkout.library.stat() == before
 
 
+@pytest.mark.long
 def test_what_is_compiled_stays_when_the_compiler_has_gone(checkout: Checkout) -> None:
     assert checkout.build(PATH=str(checkout.root)) == ""
     assert checkout.look() == "21 compiled"

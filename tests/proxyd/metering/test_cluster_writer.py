@@ -196,6 +196,7 @@ async def test_an_end_that_fails_after_the_last_report_takes_nothing_back(
     assert node.meter.sessions.get(bought.session_id) is None
 
 
+@pytest.mark.long
 @timed(cut_seconds=3.0)
 async def test_a_client_that_keeps_trying_is_refused_no_longer_than_others(
     market: Market, node: Node

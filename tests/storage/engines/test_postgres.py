@@ -38,6 +38,7 @@ async def test_a_server_out_of_reach_is_named_without_its_password() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.long
 async def test_a_migration_takes_longer_than_any_other_statement_may(
     postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

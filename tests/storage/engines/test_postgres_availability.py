@@ -156,6 +156,7 @@ async def test_a_short_outage_is_waited_for_and_refuses_nothing(
     assert await balance(server.url) == 2
 
 
+@pytest.mark.long
 async def test_a_long_outage_refuses_at_once_and_is_logged_in_two_lines(
     server: KillableServer,
     store: PostgresStore,
@@ -187,6 +188,7 @@ async def test_a_long_outage_refuses_at_once_and_is_logged_in_two_lines(
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.long
 async def test_a_database_that_went_back_in_the_middle_of_an_outage_is_logged(
     server: KillableServer, store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,6 +269,7 @@ async def test_a_commit_goes_on_when_its_task_is_cancelled(
     assert await balance(server.url) == 2
 
 
+@pytest.mark.long
 async def test_a_statement_that_waits_for_a_lock_leaves_the_other_connections_alone(
     server: KillableServer, caplog: pytest.LogCaptureFixture
 ) -> None:

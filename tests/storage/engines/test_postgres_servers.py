@@ -123,6 +123,7 @@ def count_of(servers: Servers) -> Iterator[list[str]]:
     yield seen
 
 
+@pytest.mark.long
 async def test_every_server_is_named_when_none_accepts_writes() -> None:
     refusing = closed_port()
     with killable_server() as server, silent_server() as silent:

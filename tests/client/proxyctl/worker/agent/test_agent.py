@@ -204,6 +204,7 @@ def test_a_cancelled_job_is_ended_and_nothing_is_reported(
     until(lambda: second.outcome == "complete", agent)
 
 
+@pytest.mark.long
 def test_a_cancelled_job_has_the_time_of_grace_that_its_buyer_wants(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -316,6 +317,7 @@ def test_a_job_runs_on_while_the_marketplace_is_away_and_its_result_waits(
     assert job.logs[1, "out"] == WHOLE
 
 
+@pytest.mark.long
 def test_an_attempt_that_was_given_to_somebody_else_is_dropped(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -404,6 +406,7 @@ def test_a_drain_waits_for_what_runs(agent: WorkerAgent, market: WorkerMarket) -
     assert agent.command("status").stdout == "not running\n"
 
 
+@pytest.mark.long
 def test_a_drain_at_once_stops_what_runs(agent: WorkerAgent, market: WorkerMarket) -> None:
     agent.start()
     job = market.post(FOR_EVER)

@@ -99,6 +99,7 @@ def test_a_job_with_an_image_of_ones_own_runs_and_survives_its_agent(
     assert job.id not in left
 
 
+@pytest.mark.long
 def test_a_container_that_writes_more_than_it_may_is_ended(
     agent: WorkerAgent, market: WorkerMarket, liar: Liar, containers: Containers
 ) -> None:

@@ -215,6 +215,7 @@ def test_check_names_what_is_missing_and_what_to_do(agent: WorkerAgent) -> None:
     assert "do: make a new token in your account" in done.stdout
 
 
+@pytest.mark.long
 def test_a_device_where_nothing_can_be_walled_in_takes_nothing(agent: WorkerAgent) -> None:
     setup(agent, "--executor", "bwrap")
     path = agent.folder / names.CONSENT
@@ -227,6 +228,7 @@ def test_a_device_where_nothing_can_be_walled_in_takes_nothing(agent: WorkerAgen
     assert "proxyctl worker check" in done.stderr
 
 
+@pytest.mark.long
 def test_nothing_runs_in_a_folder_that_others_write_to(agent: WorkerAgent) -> None:
     setup(agent)
     agent.folder.chmod(0o777)

@@ -298,6 +298,7 @@ def leads_by_token(registry: Liar, image: ImageParts, place: str) -> None:
     registry.answers["/v2/own/manifests/latest"] = (401, challenge, b"")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lead", [leads_by_manifest, leads_by_layer, leads_by_token])
 def test_a_registry_that_the_owner_has_named_leads_to_no_other_place_at_home(
     podman: Containers,
@@ -389,6 +390,7 @@ def test_a_pull_that_waits_for_another_ones_slow_registry_is_the_devices_affair(
     assert failure.kind == "refused"
 
 
+@pytest.mark.long
 def test_a_pull_that_nobody_wants_any_more_ends(
     podman: Containers, folder: Path, liar: Liar
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
     containers.clean(task.attempt_id)
 
 
+@pytest.mark.long
 def test_a_guard_is_given_the_time_that_it_takes(containers: Containers, task: Task) -> None:
     # The supervisor kills what is left of a program, and the guard is left on purpose.
     assert containers.prepare(task).sweep_seconds > guarded.GIVE_UP_SECONDS
@@ -154,6 +155,7 @@ def test_a_job_is_asked_to_end_and_then_ended(containers: Containers, task: Task
     assert child.returncode == 137
 
 
+@pytest.mark.long
 def test_a_container_whose_supervisor_was_killed_is_ended(
     containers: Containers, task: Task
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_container_whose_client_was_killed_is_ended_and_that_is_the_devices_fa
     assert containers.ended(task.attempt_id).lost
 
 
+@pytest.mark.long
 def test_an_agent_finds_its_containers_again_and_no_other_agents(
     containers: Containers,
     task: Task,
@@ -211,6 +214,7 @@ def test_a_program_that_is_not_in_the_image_is_the_jobs_fault(
     assert containers.ended(task.attempt_id).lost == ""
 
 
+@pytest.mark.long
 def test_what_cannot_be_run_is_refused_in_words(containers: Containers, task: Task) -> None:
     def refusal(**changes: object) -> TaskError:
         with pytest.raises(TaskError) as caught:
@@ -239,6 +243,7 @@ def test_a_bound_that_an_engine_takes_for_none_is_refused(
     assert refused.value.kind == "refused"
 
 
+@pytest.mark.long
 def test_a_program_that_is_not_in_the_image_is_the_jobs_failure(
     containers: Containers, task: Task
 ) -> None:
