@@ -59,7 +59,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests marked `early`: one of them alone, at the end, would keep a core idle."""
+    """Begin with the tests marked `early`: alone at the end, one of them would keep a core idle."""
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
 

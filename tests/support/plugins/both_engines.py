@@ -25,8 +25,8 @@ class Statements:
     """The SQL statements that tests run on PostgreSQL, gathered from all processes of the tests."""
 
     def __init__(self) -> None:
-        self.needed: set[str] = set()  # which a marked test runs, or one outside `ROOMS`
-        self.others: dict[str, str] = {}  # which another test runs, with its node id
+        self.needed: set[str] = set()  # run by a marked test, or by a test outside `ROOMS`
+        self.others: dict[str, str] = {}  # run by another test, with the node id of the test
 
     def missing(self) -> dict[str, str]:
         """Return the statements that would not run without the unmarked tests."""

@@ -314,8 +314,8 @@ def _asked(
     The connection does not close an answer that ends with it.
 
     Raises:
-        LinkError: there is none.
-        FetchError: no such file can be asked for.
+        LinkError: no answer came in time.
+        FetchError: the address has characters beyond ASCII.
     """
     headers = {"Accept-Encoding": "identity", **own}
     if offset:
