@@ -45,7 +45,7 @@ class Way(NamedTuple):
 
 
 class Kept:
-    """The connections that nobody uses now; belongs to one event loop.
+    """Idle connections to workers, for one event loop.
 
     Args:
         bounds: their number, and the time.

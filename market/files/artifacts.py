@@ -348,7 +348,7 @@ class Artifacts:
                 self._uploads.slot(*callers, deadline=deadline),
                 self._blobs.receive(_upload(artifact), offset) as receiver,
             ):
-                # Now that there is a file: who deletes the artifact after this deletes the file.
+                # The file exists now: a later deletion of the artifact deletes the file.
                 await self._store.read(_require_unfinished, artifact.id)
                 yield _Bounded(receiver, artifact, self.traffic, self._uploads, self.pace)
         except BusyError as error:

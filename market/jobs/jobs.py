@@ -611,7 +611,7 @@ class Jobs:
         return await self._expiring.run(find, cancel, most=self.sweeps.expire, now=now)
 
     async def take_back_from(self, device_id: str) -> None:
-        """Take every job back from a device whose token was revoked, and answer it at once."""
+        """Take every job back from a device with a revoked token, and end its request."""
         self._bus.publish(DEVICES, [device_id])
         while True:
             jobs = await self._store.read(queries.held_by, device_id, limit=self.sweeps.take_back)

@@ -296,7 +296,7 @@ class WaitingJobs:
         )
 
     async def _compare(self) -> None:
-        """Find what is not in the book and should be, and drop what is and should not."""
+        """Compare the book with the store: add missing jobs, and drop jobs that do not wait."""
         known = set(self._book)
         after, size = "", self.bounds.page_jobs
         while len(self._book) + len(self._unread) < self.bounds.jobs:

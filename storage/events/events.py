@@ -53,7 +53,7 @@ async def page_back(
     limit: int,
     looked_at: int = LOOKED_AT_MAX,
 ) -> tuple[list[EventRow], str]:
-    """Return a user's events, newest first, and the `before` of those that follow.
+    """Return a page of a user's events, newest first, and the `before` of the next page.
 
     That is "" when there are none. Of `looked_at` events those that are wanted are returned,
     so that a type that is rare costs no more than one that is frequent.

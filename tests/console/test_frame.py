@@ -1,4 +1,4 @@
-"""What stands around the pages: the menu on every screen, the address, the focus."""
+"""The frame of the pages: the menu on every screen, the address, the focus."""
 
 import pytest
 from support.base.waiting import until

@@ -22,8 +22,8 @@ from proxyd.loop.reactor import Reactor
 
 # Some milliseconds of work; then it is others' turn.
 MESSAGES_PER_TURN: Final = 64
-# What may wait for the other process: 20,000 messages, twice what all dials that a process may
-# have waiting cause, and what it then says of their ends.
+# Unsent messages to the other process, about 20,000: twice the number for all waiting dials of a
+# process and for the ends of these dials.
 WAITING_MAX_BYTES: Final = 4 * 1024 * 1024
 
 _INT_BYTES: Final = 4

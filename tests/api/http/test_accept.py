@@ -1,4 +1,4 @@
-"""Which form of an answer a client prefers."""
+"""The form of an answer, a page, JSON or text, by the Accept header of a client."""
 
 from support.base.cases import cases
 

@@ -148,7 +148,7 @@ async def test_a_run_has_an_end_and_there_are_few_an_hour(
     with pytest.raises(MarketError) as caught:
         tried.begin(device.id, cores=1, memory_bytes=0)
     assert caught.value.code is Code.TOO_MANY_ATTEMPTS
-    # Those that were begun longest ago are forgotten.
+    # The oldest runs are forgotten.
     tried.sizes = replace(SMALL, runs=1)
     devices = [await device_of(market, await market.person()) for _ in range(2)]
     first, second = (tried.begin(each.id, cores=1, memory_bytes=0) for each in devices)

@@ -95,7 +95,7 @@ async def test_a_device_is_asked_to_show_what_it_has_between_jobs_and_seldom(
     assert await is_asked()
     assert not await is_asked()
     device_now = market.dispatch.devices.find(device.id)
-    # What has shown it, here or on another daemon, is not asked for so long.
+    # A device with a recent benchmark, here or on another daemon, gets no request for one.
     device_now.benchmark_at = devices_module.NEVER
     row = BenchmarkRow(device.id, 1, 1, 0, market.clock.now, 1, 1)
     await market.store.write(benchmark_queries.write, row)

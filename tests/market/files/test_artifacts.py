@@ -428,7 +428,7 @@ async def test_what_was_deleted_before_it_could_be_sent_leaves_no_bytes(
 async def test_one_network_does_not_send_in_the_place_of_all_users(
     market: Market,
 ) -> None:
-    """Who sends a byte now and then keeps a slot for hours, and may have several accounts."""
+    """A slow sender keeps a slot for hours, and may have several accounts."""
     market.artifacts.pace = UploadPace(waiting_seconds=0.0)
     receiving = market.artifacts.receiving
     async with AsyncExitStack() as slow:

@@ -69,7 +69,7 @@ def test_a_process_that_hangs_is_passed_once_and_waited_for_no_more(
         gate.patience_seconds = 0.01
         with gate.entered():
             pass
-    # They have one gate again, at which they wait for each other, and not for what hangs.
+    # They share one gate again, and wait for each other there, not for the hanging unit.
     for gate in gates:
         gate.patience_seconds = 1_000.0
     with gates[0].entered():

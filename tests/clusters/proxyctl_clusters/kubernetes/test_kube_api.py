@@ -1,5 +1,5 @@
-"""proxyctl_clusters.kubernetes.kube_api: kubeconfigs, and a server that is not what it
-should be."""
+"""proxyctl_clusters.kubernetes.kube_api: kubeconfigs, and a server with wrong
+answers."""
 
 import base64
 import json

@@ -70,7 +70,7 @@ class Authority:
 
 
 class Place:
-    """The port, the devices that are attached to it, and who wants streams."""
+    """The port, its attached devices, and the clients of their streams."""
 
     def __init__(
         self,

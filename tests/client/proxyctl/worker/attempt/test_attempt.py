@@ -292,7 +292,7 @@ def test_a_mistake_with_a_full_disk_is_not_the_end_of_a_thread(device: Device) -
 
 
 def test_a_long_log_holds_a_slot_for_a_bounded_time(device: Device) -> None:
-    """The report announces as much of the log as was sent, so that the daemon takes it."""
+    """The report announces the sent part of the log, so that the daemon accepts it."""
     device.times = replace(device.times, log_seconds=0.01)
     device.has_more_log = True
     said = Report("complete", {"result": "", "log_bytes": {"out": 9_000_000, "err": 0}})

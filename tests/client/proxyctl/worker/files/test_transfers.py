@@ -954,7 +954,7 @@ def begun_anew(device: Device) -> str:
 async def test_a_checkpoint_of_other_bytes_or_too_many_does_not_fail_the_job(
     device: Device,
 ) -> None:
-    """Three devices that fail by it would end the job of somebody else."""
+    """Three failures by such devices would end another buyer's job."""
     device.lend(Lend(disk_gb=1, max_jobs=1), checkpoint_max_bytes=100_000)
     hostile = {
         "it is no archive": b"rubbish",
