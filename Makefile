@@ -98,10 +98,10 @@ REWRITE = PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m pytest
 	-p support.plugins.rewriting >/dev/null 2>&1
 
 TESTS = $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
-# These tests run most of the data path in fifteen seconds of processor time. The tests above cover the engines of the
-# database, and the ways through an exit.
-BRIEFLY := tests/proxyd/relay tests/proxyd/loop tests/proxyd/metering/test_session.py \
-	$(addprefix tests/conformance/,test_handshake.py test_metering.py) -k 'not postgres and not through' -m 'not long'
+# These tests run most of the data path in ten seconds of processor time. The tests above cover the engines of the
+# database, and the ways through an exit; `make test-both` runs all of them interpreted.
+BRIEFLY := tests/proxyd/relay/test_tcp.py tests/proxyd/metering/test_session.py tests/conformance/test_metering.py \
+	-k 'not postgres and not through' -m 'not long'
 # Everything that is about it.
 DATA_PATH := tests/conformance $(addprefix tests/proxyd/,metering wire relay loop egress) $(wildcard tests/proxyd/test_*.py)
 IS_COMPILED = $(VENV)/bin/proxyd --version | grep -q '(compiled)'

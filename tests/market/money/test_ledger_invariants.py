@@ -600,7 +600,8 @@ async def together(coroutines: list[Awaitable[Any]]) -> list[Any]:
     return await asyncio.gather(*coroutines, return_exceptions=True)
 
 
-TestMarketplace = pytest.mark.timeout(400)(Marketplace.TestCase)  # shrinking takes its time
+# Shrinking takes its time.
+TestMarketplace = pytest.mark.early(pytest.mark.timeout(400)(Marketplace.TestCase))
 TestMarketplace.settings = settings(
     max_examples=40,
     stateful_step_count=40,
