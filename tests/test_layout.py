@@ -182,7 +182,7 @@ TESTED_IN = {
     "market/jobs/kinds/copied.py": "tests/market/jobs/test_copies.py",
     "market/jobs/kinds/plain.py": "tests/market/jobs/test_jobs.py",
     "market/jobs/kinds/plain_replica.py": "tests/market/deploys/test_deploys.py",
-    "market/jobs/kinds/replica.py": "tests/market/jobs/test_replica_pay.py",
+    "market/jobs/kinds/replica.py": "tests/market/jobs/test_draws.py",
     "market/jobs/kinds/sample.py": "tests/market/dispatch/test_samples.py",
     "market/jobs/kinds/scripted.py": "tests/market/jobs/test_failed_attempts.py",
     "market/jobs/outcomes.py": "tests/market/jobs/test_jobs.py",
@@ -285,10 +285,10 @@ TESTED_IN = {
     "storage/files/artifacts.py": "tests/market/files/test_artifacts.py",
     "storage/files/logs.py": "tests/market/files/test_logs.py",
     "storage/jobs/copies.py": "tests/market/jobs/test_copies.py",
+    "storage/jobs/draws.py": "tests/market/jobs/test_draws.py",
     "storage/jobs/job_specs.py": "tests/market/jobs/test_specs.py",
     "storage/jobs/jobs.py": "tests/market/jobs/test_jobs.py",
     "storage/jobs/kinds.py": "tests/market/jobs/test_kinds.py",
-    "storage/jobs/replica_pay.py": "tests/market/jobs/test_replica_pay.py",
     "storage/jobs/reviews.py": "tests/market/jobs/test_reviews.py",
     "storage/money/ledger.py": "tests/market/money/test_ledger.py",
     "storage/notify/webhooks.py": "tests/market/notify/test_webhooks.py",
@@ -331,7 +331,7 @@ ABOUT_SEVERAL = {
         "market/jobs/kinds/: what cancelling would cost now"
     ),
     "tests/market/jobs/test_failed_attempts.py": (
-        "market/jobs/kinds/scripted.py and replica_pay.py: work that has failed"
+        "market/jobs/kinds/scripted.py and draws.py: work that has failed"
     ),
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",

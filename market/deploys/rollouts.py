@@ -27,9 +27,9 @@ from market.events.catalogue import DeployCancelled, DeployFinished, DeployReady
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
+from market.jobs.draws import SECONDS_MIN, accounts_of
 from market.jobs.jobs import Jobs
 from market.jobs.postings import DAY_SECONDS, HeldPrice, NewJob, put_up, waiting
-from market.jobs.replica_pay import SECONDS_MIN, accounts_of
 from market.jobs.specs import Specs, size_of
 from market.money.money import Currency
 from proxyctl.protocol.jobspec import Port, payload_of

@@ -5,9 +5,9 @@ somebody at the device agrees to the same text, whose hash the device shows when
 (`authorize`). A text that has changed is agreed to anew, by both.
 
 What an exit has carried is what the daemon has counted, and comes with the reports of leases
-(`lease_book`). Its owner's share of the price is posted every hour and when the session is settled,
-to the owner's pending account (`exit_earnings`), and paid out from there after a while
-(`exit_payouts`).
+(`market.bandwidth.lease_book`). Its owner's share of the price is posted every hour and when the
+session is settled, to the owner's pending account (`market.exits.earnings`), and paid out from
+there after a while (`market.exits.payouts`).
 """
 
 import hashlib

@@ -1,15 +1,14 @@
 """The worth of the work at a job, and its payment from the hold.
 
-Replicas that are paid by time have `market.jobs.replica_pay` instead. So have attempts
+Replicas that are paid by time have `market.jobs.draws` instead. So have attempts
 at other jobs whose own work has failed; the last attempt has the rest of the price.
 """
 
 from msgspec import Struct
 
 from market.events.context import Context
-from market.jobs import replica_pay as draws
-from market.jobs import reviews
-from market.jobs.replica_pay import FEE_WHOLE
+from market.jobs import draws, reviews
+from market.jobs.draws import FEE_WHOLE
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money.money import Currency

@@ -13,7 +13,7 @@ from storage.bandwidth import usage as usage_queries
 from storage.engines.store import Store, Transaction
 from storage.exits import exits as exit_queries
 from storage.jobs import copies as copy_queries
-from storage.jobs import replica_pay as draw_queries
+from storage.jobs import draws as draw_queries
 from storage.jobs import reviews as review_queries
 from storage.money import ledger as queries
 from storage.money.ledger import DifferenceRow, TotalRow

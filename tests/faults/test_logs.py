@@ -22,7 +22,7 @@ from support.base.waiting import until_true
 from support.daemons import process
 from support.daemons.process import Process
 
-from proxyctl.worker.attempt.logs import LogSender
+from proxyctl.worker.attempt.log_sender import LogSender
 from proxyctl.worker.base.link import Link, LinkError
 
 MIB = 1 << 20

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from market.attempts.attempts import WORK_KINDS, Ending, FailureKind
 from market.base.states import JobStatus
-from market.jobs import replica_pay as draws
+from market.jobs import draws
+from market.jobs.draws import SECONDS_MIN, Drawing, Drawn
 from market.jobs.kinds.base import Costs, Failure, Frame, Outcome, Report, Settled
 from market.jobs.kinds.scripted import Scripted, spec_of
 from market.jobs.overdue import GRACE_SECONDS
 from market.jobs.pay import Pay, hold_of
-from market.jobs.replica_pay import SECONDS_MIN, Drawing, Drawn
 from market.money import ledger
 from storage.attempts import attempts as attempt_queries
 from storage.attempts.attempts import SpecRow

@@ -9,13 +9,13 @@ from typing import Self
 from market.attempts.attempts import WORK_KINDS, Ending
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
+from market.jobs import draws
 from market.jobs import pay as job_pay
-from market.jobs import replica_pay as draws
 from market.jobs.chances import has_failed
+from market.jobs.draws import SECONDS_MIN, Drawing, Drawn
 from market.jobs.kinds.base import Costs, Failure, Frame, Report, Settled
 from market.jobs.kinds.plain import Plain
 from market.jobs.pay import hold_of
-from market.jobs.replica_pay import SECONDS_MIN, Drawing, Drawn
 from storage.attempts import attempts as attempt_queries
 from storage.attempts.attempts import SpecRow
 from storage.jobs import job_specs as spec_queries

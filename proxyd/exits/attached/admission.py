@@ -1,4 +1,7 @@
-"""The admission of exits: the bounds on their number, and the making of each."""
+"""The admission of exits: the bounds on their number, and the making of each.
+
+`control` checks the consent of the owner before, by `market.exits.consents`.
+"""
 
 from collections.abc import Callable
 from ipaddress import ip_address

@@ -311,7 +311,7 @@ async def test_cancelling_settles_each_replica_as_it_is_in_credits(market: Marke
     assert await audited(market)
 
 
-async def test_a_cancelled_replica_pays_for_the_time_it_ran_and_no_more(market: Market) -> None:
+async def test_a_cancelled_drawss_for_the_time_it_ran_and_no_more(market: Market) -> None:
     user, owner = await market.person("100"), await market.person()
     worker = await device(market, owner)
     # 150 credits for an hour: 41.666666 of them are 0.416666 USD, the fee is 4.166666.

@@ -24,9 +24,9 @@ from market.deploys.rollouts import READY_MAX_SECONDS, RolloutPace, Rollouts, Se
 from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.jobs import outcomes
+from market.jobs.draws import DAY_SECONDS, UNREADY_FREE_IN_ALL_SECONDS, UNREADY_FREE_SECONDS
 from market.jobs.kinds.replica import ENDED_EARLY
 from market.jobs.overdue import STOP_SECONDS
-from market.jobs.replica_pay import DAY_SECONDS, UNREADY_FREE_IN_ALL_SECONDS, UNREADY_FREE_SECONDS
 from market.jobs.specs import Specs
 from market.money.audit import audit_ledger
 from market.money.money import Currency, micro

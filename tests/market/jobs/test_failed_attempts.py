@@ -16,7 +16,7 @@ from market.attempts.attempts import WORK_KINDS, Ending, FailureKind
 from market.base.errors import MarketError
 from market.base.states import JobStatus, ReviewStatus
 from market.jobs.copies import Copying
-from market.jobs.replica_pay import SECONDS_MIN
+from market.jobs.draws import SECONDS_MIN
 from market.jobs.reviews import decide
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger

@@ -13,7 +13,7 @@ from proxyctl.words import OwnerError
 from proxyctl.worker.agent.agent import Agent, Device
 from proxyctl.worker.agent.rules import Readings, Rules
 from proxyctl.worker.attempt import sandboxes
-from proxyctl.worker.attempt.logs import LogSender
+from proxyctl.worker.attempt.log_sender import LogSender
 from proxyctl.worker.base import names
 from proxyctl.worker.base.link import Link
 from proxyctl.worker.base.record import AGREE, ALL_GPUS, GIGABYTE

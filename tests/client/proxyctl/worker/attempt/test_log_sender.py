@@ -13,7 +13,7 @@ from support.clients.story import worker_token
 from support.daemons.service import Service
 
 from proxyctl.worker.attempt import logs
-from proxyctl.worker.attempt.logs import CHUNK_MAX_BYTES, LogSender
+from proxyctl.worker.attempt.log_sender import CHUNK_MAX_BYTES, LogSender
 from proxyctl.worker.base.link import Link, LinkError, RefusedError
 
 MIB = 1 << 20

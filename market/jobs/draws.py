@@ -26,9 +26,9 @@ from storage.attempts.attempts import SpecRow
 from storage.deploys.rollouts import ReplicaRow
 from storage.devices import devices as device_queries
 from storage.engines.store import Transaction
-from storage.jobs import replica_pay as queries
+from storage.jobs import draws as queries
+from storage.jobs.draws import DrawRow
 from storage.jobs.jobs import JobRow
-from storage.jobs.replica_pay import DrawRow
 
 FEE_WHOLE = 10_000
 # What a replica gets, and pays, that has less left: less is not worth a device's while.
