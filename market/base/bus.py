@@ -172,7 +172,8 @@ class Bus:
             self._has_unsent.clear()
             self._has_urgent.clear()
             unsent, self._unsent = self._unsent, {}
-            texts = [text for topic, keys in unsent.items() for text in self._texts(topic, keys)]
+            urgent_first = sorted(unsent.items(), key=lambda item: not item[0].is_urgent)
+            texts = [text for topic, keys in urgent_first for text in self._texts(topic, keys)]
             try:
                 for start in range(0, len(texts), TEXTS_PER_UNIT):
                     await store.write(_notify, texts[start : start + TEXTS_PER_UNIT])

@@ -116,16 +116,17 @@ class Holding:
             self._state = moved(self._state, _LOOKING)
         return self._looks
 
-    def found(self, look: int, attempts: frozenset[Key]) -> None:
-        """Take the attempts that a look has found, unless a later look has begun.
+    def found(self, look: int, attempts: frozenset[Key]) -> bool:
+        """Take the attempts that a look has found; return False if a later look has begun.
 
         They stay UNKNOWN when something has happened meanwhile.
         """
         if look != self._looks:
-            return
+            return False
         self.attempts = attempts or NO_ATTEMPTS
         if self._state is _LOOKING:
             self._state = moved(self._state, _KNOWN)
+        return True
 
     def failed(self, look: int) -> None:
         """End a look that has found nothing."""

@@ -105,9 +105,10 @@ class Lookups:
             device.holding.failed(look)
             raise MarketError(Code.WORKER_UNAUTHORIZED)
         device.reputation, device.is_proven = found.reputation, found.is_proven
-        device.holding.found(look, frozenset((row.job_id, row.attempt) for row in found.held))
+        held = frozenset((row.job_id, row.attempt) for row in found.held)
         answers = device.answers
-        answers.keep(device.holding.attempts, ask.attempts)
+        if device.holding.found(look, held):  # an older look may lack what was given since
+            answers.keep(device.holding.attempts, ask.attempts)
         actions = answers.new(found.actions, ask.seen)
         unknown = [row for row in found.unknown if answers.is_unseen(row, ask)]
         if found.is_due and not unknown and not actions:

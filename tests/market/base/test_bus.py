@@ -182,7 +182,7 @@ async def test_an_urgent_notice_takes_along_what_is_gathered() -> None:
         bus.publish(WAITING, ["b"])
         await until(lambda: bool(store.units))
     assert len(store.units) == 1
-    assert store.said == [["log", "a:out"], ["waiting", "b"]]
+    assert store.said == [["waiting", "b"], ["log", "a:out"]]
 
 
 async def test_a_store_that_fails_loses_notices_and_not_the_sender() -> None:

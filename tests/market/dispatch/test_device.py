@@ -91,9 +91,9 @@ def test_what_happens_during_a_look_has_the_device_looked_up_again() -> None:
 def test_of_two_looks_the_later_one_counts() -> None:
     holding = Holding()
     first, second = holding.look(), holding.look()
-    holding.found(first, frozenset((ONE,)))
+    assert not holding.found(first, frozenset((ONE,)))
     assert (holding.is_known, holding.attempts) == (False, frozenset())
-    holding.found(second, frozenset((TWO,)))
+    assert holding.found(second, frozenset((TWO,)))
     assert (holding.is_known, holding.attempts) == (True, {TWO})
     holding.failed(first)
     holding.found(first, frozenset((ONE,)))

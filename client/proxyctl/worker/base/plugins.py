@@ -2,6 +2,9 @@
 
 A distribution registers each executor under its name in the group `proxyctl.executors`; the entry
 point leads to a `Plugin`. ARCHITECTURE.md lists the names that a plug-in may import.
+
+Loading runs the code of the distribution. So an executor comes from the distribution of this
+project alone, whatever else registers the same name, and in the version of this program.
 """
 
 from __future__ import annotations
@@ -93,20 +96,19 @@ def find(name: str) -> Plugin:
         name: one of `DISTRIBUTIONS`.
 
     Raises:
-        PluginError: it is not installed, or not for this version.
+        PluginError: it is not installed, not for this version, or broken.
     """
-    point = _entry_point(name)
-    if point is None:
-        raise PluginError(name, "which is not installed here")
     try:
+        point = _entry_point(name)
         found = point.load()
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except PluginError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the import of another distribution raises anything
         raise PluginError(name, f"which cannot be loaded ({error})") from None
     if not isinstance(found, Plugin):
         raise PluginError(name, f"whose entry point {point.value} is no plug-in")
     if found.made_for != __version__:
-        words = f"which is here for proxyctl {found.made_for}, and this is {__version__}"
-        raise PluginError(name, words)
+        raise PluginError(name, _other_version(found.made_for))
     return found
 
 
@@ -139,11 +141,18 @@ def needs_private_folder(executor: str) -> bool:
     return executor not in DISTRIBUTIONS or find(executor).has_private_folder
 
 
-def _entry_point(name: str) -> EntryPoint | None:
+def _entry_point(name: str) -> EntryPoint:
+    """Return the entry point of an executor in its distribution, and in no other one."""
     from importlib import metadata  # noqa: PLC0415 - a device that is no cluster is spared this
 
-    for each in metadata.distributions():
+    for each in metadata.distributions(name=DISTRIBUTIONS[name]):
         for point in each.entry_points:
             if (point.group, point.name) == (GROUP, name):
+                if each.version != __version__:  # a plug-in of that version may not even import
+                    raise PluginError(name, _other_version(each.version))
                 return point
-    return None
+    raise PluginError(name, "which is not installed here")
+
+
+def _other_version(version: str) -> str:
+    return f"which is here for proxyctl {version}, and this is {__version__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import logging
 import os
@@ -23,7 +24,7 @@ from proxyctl.worker.commands import setup
 from proxyctl.worker.task.journal import Journal
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Callable, Sequence
 
     from proxyctl.worker.agent.agent import End
 
@@ -42,12 +43,33 @@ def default_folder() -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "proxyctl-worker"
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """A parser of one command.
+
+    Attributes:
+        complete: adds options once, when this command is the one of the command line.
+    """
+
+    complete: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def parse_known_args(  # type: ignore[override]  # it needs one of three overloads
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the command line, with the options of `complete`."""
+        if self.complete is not None:
+            complete, self.complete = self.complete, None
+            complete(self)
+        return super().parse_known_args(args, namespace)
+
+
 def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `worker` and its commands to a command line."""
     parser = topics.add_parser("worker", help="run strangers' jobs on this device, walled in")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser
+    )
     agreeing = commands.add_parser("setup", help="say what is lent, and agree to it")
-    setup.add_options(agreeing)
+    agreeing.complete = setup.add_options  # loads plug-ins, which no other command needs
     agreeing.add_argument("--token-file", metavar="FILE", help="has this device's worker token")
     agreeing.add_argument(
         "--unless-agreed",
