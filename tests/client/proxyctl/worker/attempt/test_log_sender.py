@@ -12,7 +12,7 @@ import pytest
 from support.clients.story import worker_token
 from support.daemons.service import Service
 
-from proxyctl.worker.attempt import logs
+from proxyctl.worker.attempt import log_sender
 from proxyctl.worker.attempt.log_sender import CHUNK_MAX_BYTES, LogSender
 from proxyctl.worker.base.link import Link, LinkError, RefusedError
 
@@ -111,8 +111,8 @@ def test_a_daemon_that_wants_a_pause_gets_it(
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(logs.time, "sleep", sleep)
+    monkeypatch.setattr(log_sender.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log_sender.time, "sleep", sleep)
     daemon = Daemon()
     daemon.answer = {"next_after_ms": 2_500}
     sender = LogSender(tmp_path, daemon.post)
