@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import http.client
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 # For a handshake, and for a head: the daemon may hash a file of 5 GiB before it answers.
 HEAD_SECONDS: Final = 90.0
@@ -78,6 +79,38 @@ class Pace:
         """Say whether fewer bytes have come than a sender must send."""
         most = GRACE_SECONDS + self._size / BYTES_PER_SECOND_MIN
         return time.monotonic() - self._began > most
+
+
+def head_of(
+    connection: http.client.HTTPConnection,
+    sock: socket.socket,
+    target: str,
+    headers: Mapping[str, str],
+    is_over: Callable[[], bool],
+) -> http.client.HTTPResponse:
+    """Send a GET request, and return the answer after its head; the caller closes the answer.
+
+    The connection does not close an answer that ends with it.
+
+    Args:
+        connection: connected.
+        sock: of the connection, which forgets it with such an answer.
+        target: of the request.
+        headers: of the request.
+        is_over: see `Watch`.
+
+    Raises:
+        TimeoutError: the head takes longer than `HEAD_SECONDS`, or `is_over`.
+        OSError: the connection breaks.
+        HTTPException: the answer is not HTTP.
+    """
+    with Watch(sock, is_over, HEAD_SECONDS) as watch:
+        connection.request("GET", target, headers=dict(headers))
+        response = connection.getresponse()
+    if watch.is_cut:  # the head may be half of one
+        response.close()
+        raise TimeoutError("the answer takes too long")
+    return response
 
 
 def encrypted(

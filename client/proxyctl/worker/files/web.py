@@ -16,7 +16,7 @@ from proxyctl import __version__
 from proxyctl.api import api_address, refusal_of
 from proxyctl.words import plain_line
 from proxyctl.worker.base.link import LinkError, RefusedError
-from proxyctl.worker.base.watch import HEAD_SECONDS, Pace, Watch, encrypted
+from proxyctl.worker.base.watch import HEAD_SECONDS, Pace, Watch, encrypted, head_of
 from proxyctl.worker.network.outward import ForbiddenError, anywhere, is_loopback
 
 if TYPE_CHECKING:
@@ -311,8 +311,6 @@ def _asked(
 ) -> http.client.HTTPResponse:
     """Ask for a file, and return the answer's head; the caller closes the answer.
 
-    The connection does not close an answer that ends with it.
-
     Raises:
         LinkError: no answer came in time.
         FetchError: the address has characters beyond ASCII.
@@ -321,17 +319,11 @@ def _asked(
     if offset:
         headers["Range"] = f"bytes={offset}-"
     try:
-        with Watch(sock, is_stopped, HEAD_SECONDS) as watch:
-            connection.request("GET", target, headers=headers)
-            response = connection.getresponse()
+        return head_of(connection, sock, target, headers, is_stopped)
     except UnicodeError:
         raise FetchError("its address has characters beyond ASCII") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise LinkError(f"a file cannot be fetched: {_reason(error)}") from None
-    if watch.is_cut:  # the head may be half of one
-        response.close()
-        raise LinkError("a file cannot be fetched: the answer takes too long")
-    return response
 
 
 def _send(connection: http.client.HTTPConnection, read: Callable[[int], bytes], size: int) -> None:

@@ -23,7 +23,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from proxyctl.words import plain_line
 from proxyctl.worker.base.references import DEFAULT_REGISTRY
-from proxyctl.worker.base.watch import HEAD_SECONDS, Pace, Watch, encrypted
+from proxyctl.worker.base.watch import Pace, Watch, encrypted, head_of
 from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.network.outward import ForbiddenError, anywhere
 from proxyctl.worker.task.patience import IMAGE
@@ -221,7 +221,6 @@ class Registry:
             connection = self._connect(address)
             sock = connection.sock  # the connection forgets its socket if it ends with the answer
             try:
-                # The connection does not close an answer that ends with it.
                 with closing(self._ask(connection, address, headers)) as response:
                     if response.status not in _REDIRECTS:
                         self._pace = Pace()
@@ -265,13 +264,7 @@ class Registry:
     ) -> http.client.HTTPResponse:
         parts = urlsplit(address)
         path = parts.path + (f"?{parts.query}" if parts.query else "")
-        with Watch(connection.sock, self._is_over, HEAD_SECONDS) as watch:
-            connection.request("GET", path, headers=dict(headers))
-            response = connection.getresponse()
-        if watch.is_cut:  # the head may be half of one
-            response.close()
-            raise TimeoutError("its answer takes too long")
-        return response
+        return head_of(connection, connection.sock, path, headers, self._is_over)
 
 
 def way_to(host: str, named: Iterable[str], guarded: Dial) -> Dial:

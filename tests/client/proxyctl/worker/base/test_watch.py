@@ -20,7 +20,6 @@ from proxyctl.worker.files import web as web_module
 from proxyctl.worker.files.inputs import Inputs
 from proxyctl.worker.files.room import Room
 from proxyctl.worker.files.web import FetchError, Web
-from proxyctl.worker.images import registry as registry_module
 from proxyctl.worker.images.registry import Registry
 from proxyctl.worker.network.outward import anywhere
 from proxyctl.worker.task.patience import Patience
@@ -123,7 +122,7 @@ def test_an_answer_that_drips_is_not_waited_for(
     which: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (web_module, registry_module, watch_module):
+    for module in (web_module, watch_module):
         monkeypatch.setattr(module, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(watch_module, "GRACE_SECONDS", 0.3)
     with dripping(FIRST[which]) as port:
