@@ -177,7 +177,7 @@ class Referrals:
         return applied
 
     async def pay_due(self) -> int:
-        """Pay bonuses that were pending and need not be any more; return how many referrals."""
+        """Pay the pending bonuses that are due; return the number of referrals."""
         now = self._now()
         due = await self._store.read(_due, self.rewards, now, limit=self.pay_max)
         paid = 0

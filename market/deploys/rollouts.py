@@ -370,7 +370,7 @@ class Rollouts:
             except StoreError as error:  # the sweep finds them
                 _logger.warning("rollouts go on later: %s", error)
                 await asyncio.sleep(self.pace.failed_seconds)
-            except Exception:  # the sweep finds these, too; without this task it would be alone
+            except Exception:  # this task must go on; the sweep finds these deploys as well
                 _logger.exception("rollouts go on later")
                 await asyncio.sleep(self.pace.failed_seconds)
 

@@ -408,7 +408,7 @@ class Devices:
         self._forget_some()
 
     def _forget_some(self) -> None:
-        """Forget the devices heard of longest ago, over the bound, that are written down."""
+        """Forget the longest silent devices above the bound, if their reports are in the store."""
         over = len(self._by_token) - self.pace.kept_devices
         if over <= 0:
             return

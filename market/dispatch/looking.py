@@ -107,7 +107,7 @@ class Lookups:
         device.reputation, device.is_proven = found.reputation, found.is_proven
         held = frozenset((row.job_id, row.attempt) for row in found.held)
         answers = device.answers
-        if device.holding.found(look, held):  # an older look may lack what was given since
+        if device.holding.found(look, held):  # an older look lacks later attempts
             answers.keep(device.holding.attempts, ask.attempts)
         actions = answers.new(found.actions, ask.seen)
         unknown = [row for row in found.unknown if answers.is_unseen(row, ask)]

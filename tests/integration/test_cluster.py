@@ -36,7 +36,7 @@ SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
 # For nodes that are made to stand still for a few seconds, and must not be dead by that alone.
 PATIENT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "15"}
 HANDFUL_BYTES = 10_000
-# Transfers go on, and leave the processor to what is tried beside them.
+# A slow transfer leaves the processor to the rest of the test.
 PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
 LEISURELY = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(5 * MB)}
 # For processes that are seen to be dead by other means than their silence.
@@ -475,11 +475,11 @@ def seen(url: str, node: Process) -> int:
 async def test_what_killed_processes_had_is_usable_without_waiting_for_their_timeout(
     path: Path,
 ) -> None:
-    """Whoever it is: the one that sweeps, another one, or all of them before some start again."""
+    """The victims: the sweeping process, another one, or all before some start again."""
     url, quota = f"sqlite:///{path}", 400 * MB
     email, password = process.funded(url)
     with threads.endless() as target:
-        # So slow that nobody uses the quota up before the last part.
+        # So slow that no client uses up the quota before the last part.
         with cluster(url, 3, **NEVER_TIMED_OUT, **LEISURELY) as nodes:
             bought = nodes[0].buy(nodes[0].log_in(email, password), gb=quota / GB)
             session = bought["session_id"]

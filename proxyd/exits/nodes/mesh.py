@@ -443,7 +443,7 @@ class Mesh:
             self.hub.nodes_changed()
 
     async def _announce(self, link: Link) -> None:
-        """Announce all exits of this node; later changes are announced at once."""
+        """Announce all exits of this node; each later change has its own announcement."""
         device_ids, most = [*self._local], self._bounds.entries_per_turn
         for begin in range(0, len(device_ids), most):
             some = device_ids[begin : begin + most]

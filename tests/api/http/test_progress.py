@@ -1,4 +1,4 @@
-"""What comes and leaves on a connection: who is slow, and who stalls."""
+"""The progress of a connection: slow clients, and stalled ones."""
 
 from api.http.progress import PROGRESS_BYTES, Incoming, Outgoing
 

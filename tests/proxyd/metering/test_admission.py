@@ -1,4 +1,4 @@
-"""Clients are admitted from memory where it can be, and the store is asked once and in turn."""
+"""Memory admits known clients; one query at a time looks up the others, in turn."""
 
 from typing import Any
 

@@ -249,7 +249,7 @@ class Attempt:  # more than 12 fields: its threads, and the table of its steps
             try:
                 self._STEPS[state](self)
             except (files.FileError, TaskError, OSError) as error:
-                # A full disk, or an engine that does not answer: nobody knows what runs there.
+                # A full disk, or an engine that does not answer: the state of the job is unknown.
                 _logger.warning("job %s: %s; tried again", self.attempt_id, error)
                 self._rest(self._times.journal_seconds)
                 continue

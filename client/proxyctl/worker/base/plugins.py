@@ -3,8 +3,8 @@
 A distribution registers each executor under its name in the group `proxyctl.executors`; the entry
 point leads to a `Plugin`. ARCHITECTURE.md lists the names that a plug-in may import.
 
-Loading runs the code of the distribution. So an executor comes from the distribution of this
-project alone, whatever else registers the same name, and in the version of this program.
+Loading runs the code of the distribution. So an executor comes only from the distribution of this
+project, in the version of this program; other distributions may register the same name in vain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""proxyctl_clusters.kubernetes.kube_objects: what a cluster is asked for, and what it
+"""proxyctl_clusters.kubernetes.kube_objects: the requests to a cluster, and its
 answers."""
 
 import platform
