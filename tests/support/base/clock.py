@@ -20,5 +20,5 @@ class Clock:
         return self.now * 1000
 
     def steady(self) -> float:
-        """What a clock shows that nobody sets."""
+        """The time of a clock that no operator sets."""
         return self.now - self._jumped

@@ -1,4 +1,4 @@
-"""What the daemon holds open, when it runs inside the test's own process."""
+"""Descriptors that the daemon holds open, when it runs inside the test's own process."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def nobody_left(service: Service) -> None:
 
 
 async def at_rest(service: Service) -> int:
-    """Wait until nobody is connected, and return how many descriptors are open then."""
+    """Wait until no client is connected. Return the number of descriptors that are open then."""
     await nobody_left(service)
     await asyncio.sleep(0.01)  # lets the loop close what the test has closed
     return _of_clients(service)

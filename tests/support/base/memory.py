@@ -16,7 +16,7 @@ DISK = Path("/tmp")  # not TMPDIR, which may be too long a path for a socket
 
 
 def room() -> Path:
-    """Return a folder for what need not outlive the machine."""
+    """Return a folder for files that need not outlive the machine."""
     has_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_MIN_BYTES
     return MEMORY if has_memory else DISK
 

@@ -1,4 +1,4 @@
-"""Names for tests: resolvers that ask nobody, and a way to let a daemon ask them."""
+"""Names for tests: resolvers that ask no name server, and a way to let a daemon ask them."""
 
 import asyncio
 from ipaddress import ip_address
@@ -14,7 +14,7 @@ class Localhost:
     """A `Resolver` that knows one name.
 
     Args:
-        address: what it stands for.
+        address: the address that the name stands for.
     """
 
     def __init__(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""What is made once for all tests, however many processes run them."""
+"""Files that are made once for all tests, in any number of test processes."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not finished.exists():
-            shutil.rmtree(folder, ignore_errors=True)  # what a failure left
+            shutil.rmtree(folder, ignore_errors=True)  # the remains of a failure
             make(folder)
             finished.touch()
     return folder

@@ -1,4 +1,4 @@
-"""Ports at which nobody answers, and such as a program may listen on."""
+"""Closed and silent ports, and ports on which a program can listen."""
 
 import random
 import socket
@@ -11,7 +11,7 @@ def free_port(count: int = 1) -> int:
     """Return a port to listen on that no outgoing connection will be given meanwhile (ip(7)).
 
     Args:
-        count: how many ports in a row are free, of which it is the first.
+        count: the number of free ports in a row, beginning with the returned one.
     """
     outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
@@ -24,7 +24,7 @@ def free_port(count: int = 1) -> int:
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """Keep a port on which nobody listens."""
+    """Keep a port on which no program listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

@@ -6,7 +6,9 @@ from pathlib import Path
 
 CLIENT = str(Path(__file__).parents[3] / "client")  # for a process that imports the program
 OLDEST = "3.9"
-NEWEST = "3.13"  # from 3.12 on, transports keep what they are given to write, and copy it no more
+NEWEST = (
+    "3.13"  # since 3.12, transports keep the object that is written to them, and no longer copy it
+)
 
 
 def pythons(*versions: str) -> list[str]:

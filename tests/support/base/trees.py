@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def make_deep(top: Path, name: str, levels: int) -> None:
-    """Make so many folders of a name, each in the one before it."""
+    """Make `levels` folders of the same name, each in the one before it."""
     here = os.open(".", os.O_RDONLY)
     try:
         os.chdir(top)

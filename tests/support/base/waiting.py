@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-# Half of what a test may take, so that whoever waits in vain is named. No test waits for it to be
-# over; a machine with ten times the work that it can do has needed 20 s for the start of a daemon.
+# Half of a test's time limit, so that the failure names the wait that timed out. No test waits for
+# it to be over; a machine with ten times the work that it can do has needed 20 s for the start of a
+# daemon.
 PATIENCE_SECONDS = 60.0
 STEP_SECONDS = 0.01
 

@@ -1,4 +1,4 @@
-"""Somebody with a session on a running daemon, and the programs they fetch with."""
+"""A buyer with a session on a running daemon, and the programs that the buyer fetches with."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ SECONDS_MAX = 60
 
 @dataclass
 class Buyer:
-    """Somebody with a session, on a running daemon."""
+    """A buyer with a session on a running daemon."""
 
     daemon: Process
     token: str
@@ -96,7 +96,7 @@ def run(name: str, *arguments: str, **variables: str) -> subprocess.CompletedPro
 
 
 def output_of(name: str, *arguments: str, **variables: str) -> bytes:
-    """Run a client that succeeds, and return what it prints."""
+    """Run a client that succeeds, and return its output."""
     done = run(name, *arguments, **variables)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout

@@ -1,6 +1,6 @@
-"""What clients of the proxy might send, made up by number: the same number is the same bytes.
+"""Random bytes that a client of the proxy might send; the same number makes the same bytes.
 
-Most of it is nearly right, because what is wrong from the start is turned away at the start.
+Most of it is nearly right: the daemon refuses malformed input at its first byte.
 """
 
 from base64 import b64encode
@@ -60,7 +60,7 @@ SEGMENTS = ((1,), (1_000_000,), (2, 3), (7, 1, 64), (1_460,), (4_096,), (3, 1_00
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """All that a client sends, how it is cut into segments, and what is decided about it."""
+    """Bytes that a client sends, their segments, and the owner's decisions about them."""
 
     data: bytes
     sizes: tuple[int, ...]
@@ -69,7 +69,7 @@ class Conversation:
     password_required: bool
 
     def segments(self) -> Iterator[bytes]:
-        """Return what is sent, as it arrives."""
+        """Return the sent bytes, in the segments in which they arrive."""
         start = turn = 0
         while start < len(self.data):
             size = self.sizes[turn % len(self.sizes)]

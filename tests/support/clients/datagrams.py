@@ -18,7 +18,7 @@ LARGEST = 65_535
 
 
 class Received(NamedTuple):
-    """A datagram that came through the proxy: who it says has sent it, and what."""
+    """A datagram that came through the proxy: the sender that its header names, and its payload."""
 
     host: str
     port: int
@@ -136,7 +136,9 @@ class Associated:
         assert await self.receive() == (*target.address, down)
 
     async def ended(self) -> bytes:
-        """Wait until the proxy ends the TCP connection in order; return what it said there."""
+        """Wait until the proxy ends the TCP connection in order. Return the bytes that it sent
+        there.
+        """
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.control.rest()
 

@@ -18,7 +18,7 @@ class Download(threading.Thread):
     Args:
         daemon: whose proxy it uses.
         proxy: credentials, as the API gives them.
-        port: the target's, which sends without being asked.
+        port: of a target that sends without a request.
     """
 
     def __init__(self, daemon: Api, proxy: dict[str, Any], port: int) -> None:
@@ -41,9 +41,9 @@ class Download(threading.Thread):
     def close(self) -> None:
         """End it from the client's side.
 
-        By a reset in the end: whoever shuts a connection down announces no more room for what is
-        on its way, and whoever then closes it having read everything says nothing at all. A daemon
-        that had filled all the room would ask for a minute whether there is some again.
+        The close is a reset: after a shutdown the client announces no more room for the bytes under
+        way, and a close after everything was read sends nothing at all. A daemon that had filled
+        all the room would ask for a minute whether there is some again.
         """
         with suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -66,7 +66,7 @@ def downloading(
     Args:
         daemons: whose proxies are used.
         proxy: credentials, as the API gives them.
-        port: the target's, which sends without being asked.
+        port: of a target that sends without a request.
     """
     made: list[Download] = []
     try:
@@ -88,7 +88,7 @@ def received(downloads: Iterable[Download]) -> int:
 
 
 def completed(downloads: Iterable[Download]) -> int:
-    """Wait until the last one is cut; return how many bytes they have read, all together."""
+    """Wait until the last download is cut. Return the number of bytes that all have read."""
     joined = [*downloads]
     for each in joined:
         each.join()

@@ -19,16 +19,16 @@ BOUND = IPv4Address("192.0.2.7"), 4242
 
 
 class Owner:
-    """Hears a client, and writes down what was said.
+    """Reads a client's bytes, and records the answers.
 
-    `answers` pairs what was sent with how many bytes had been heard by then. `is_over` says that
-    the protocol has done its part: the relay is next, or the end.
+    `answers` pairs each answer with the number of bytes received by then. `is_over` says that the
+    protocol has done its part: the relay is next, or the end.
 
     Args:
-        protocol: what the client speaks; None when its first byte says it.
+        protocol: the client's protocol; None when its first byte says it.
         accept: whether credentials are accepted.
         reach: whether targets are reached.
-        password_required: what the protocol is to be told, when the first byte says which it is.
+        password_required: passed to the protocol when the first byte chooses it.
     """
 
     def __init__(

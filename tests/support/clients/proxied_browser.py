@@ -43,7 +43,7 @@ FLAGS = (
 
 @dataclass
 class Page:
-    """What a page became: `error` when it could not be loaded, and what the document says."""
+    """A page after loading: its title, its text, and `error` when it could not be loaded."""
 
     error: str
     title: str
@@ -54,8 +54,8 @@ class Page:
 class Browser:
     """A running browser with one page open.
 
-    `credentials` are given once to whoever asks for them on behalf of a request, and not again;
-    `challenges` counts by whom they were asked for.
+    It answers the first challenge of each request with `credentials`, and cancels a second one;
+    `challenges` counts the challenges by their source.
     """
 
     socket: aiohttp.ClientWebSocketResponse

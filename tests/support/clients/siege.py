@@ -1,4 +1,4 @@
-"""What one address can do to the API for as long as it likes: each trick on many connections."""
+"""Tricks that one address can play on the API for any length of time, each on many connections."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ class Besieger:
 
     @contextlib.asynccontextmanager
     async def standing(self, each: int) -> AsyncIterator[None]:
-        """Keep every trick up on so many connections within."""
+        """Keep each trick up on `each` connections within."""
         tasks = [
             asyncio.create_task(self._again(trick))
             for trick in TRICKS.values()
@@ -62,7 +62,7 @@ class Besieger:
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Opened]:
-        # What is cancelled in the middle of a handshake would leave its socket open.
+        # A task that is cancelled in the middle of a handshake would leave its socket open.
         connecting = asyncio.create_task(self._connect())
         self._connecting.add(connecting)
         connecting.add_done_callback(self._forget_failed)

@@ -1,6 +1,6 @@
-"""What most stories begin or end with: somebody buys a session, uses it, and is told what it cost.
+"""Parts that most stories share: a user buys a session, uses it, and reads its cost.
 
-Over a whole daemon (`support.daemons.service`). What only one file tells stays in that file.
+Over a whole daemon (`support.daemons.service`). Parts that only one file needs stay in that file.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from support.clients.socks import Client, tunnel
 from support.daemons.service import Answer, Bought, Person, Service
 from support.targets.targets import Target
 
-# What the kernel may still send between being asked what it has not sent and the reset: a paced
-# segment or two. It is the buyer's: nobody bills it.
+# Bytes that the kernel may still send between the count of its unsent bytes and the reset: a paced
+# segment or two. It is the buyer's: no session is billed for it.
 INSTANT_BYTES = 2 * 65_536
 
 
@@ -23,7 +23,7 @@ async def buy(
     usd: str = "10",
     allow_ips: Sequence[str] = (),
 ) -> tuple[Person, Bought]:
-    """Return somebody with a session of `quota` bytes at `price` USD a GB."""
+    """Return a user with a session of `quota` bytes at `price` USD a GB."""
     person = await service.person(usd=usd)
     return person, await service.buy(person, quota=quota, price=price, allow_ips=allow_ips)
 
@@ -36,12 +36,12 @@ async def reached(service: Service, bought: Bought, target: Target) -> Client:
 
 
 async def used(service: Service, person: Person, bought: Bought) -> int:
-    """Return the bytes that a session has used, as its buyer is told."""
+    """Return the bytes that a session has used, as the API reports them to its buyer."""
     return int((await service.session(person, bought))["bytes_used"])
 
 
 async def status_is(service: Service, person: Person, bought: Bought, status: str) -> None:
-    """Wait until the buyer is told of a session's status."""
+    """Wait until the API reports a session's status to the buyer."""
 
     async def reads() -> bool:
         return bool((await service.session(person, bought))["status"] == status)
@@ -50,7 +50,7 @@ async def status_is(service: Service, person: Person, bought: Bought, status: st
 
 
 async def credits_of(service: Service, person: Person) -> float:
-    """Return the credits that somebody can spend."""
+    """Return the credits that a user can spend."""
     answer = await service.call("GET", "/auth/me", token=person.token)
     return float(answer.body["credit_balance"])
 

@@ -34,7 +34,7 @@ NAMESPACE = "proxyd"
 CLAIM = "shared"
 IMAGE = "localhost/proxyd-scripts:1"
 PAUSE = "localhost/proxyd-kube-pause:1"
-NODE = "127.0.0.1"  # by which the API server finds it, too
+NODE = "127.0.0.1"  # the API server also finds it there
 BRIDGE = "pxkube0"
 TOKEN = "the-token-of-the-tests"
 KUBELET_PORT = 10250  # where every cluster has it
@@ -71,7 +71,7 @@ KUBELET = {
 }
 # No address of the node, and no way to anywhere: a network that keeps to deny-all.
 WALLED: dict[str, Any] = {"isGateway": False, "routes": []}
-# As most networks are, on which the rule that nobody enforces is only a wish.
+# As in most networks, which do not enforce the rule.
 OPEN: dict[str, Any] = {"isGateway": True, "routes": [{"dst": "0.0.0.0/0"}]}
 
 
@@ -109,7 +109,7 @@ class Cluster:
         self._key = folder / "certificates" / "accounts.pem"
         _write_key(self._key)
         with closed_port() as self.port, closed_port() as self._etcd, closed_port() as self._peer:
-            pass  # nobody else is given them so soon
+            pass  # no other program is given them so soon
         (folder / "tokens").write_text(f"{TOKEN},tests,tests,system:masters\n")
         (folder / "containerd.toml").write_text(CONTAINERD.format(folder=folder, pause=PAUSE))
         (folder / "kubelet.json").write_text(json.dumps(KUBELET))
@@ -220,7 +220,7 @@ class Cluster:
                 daemon.wait(20)
 
     def ask(self, method: str, path: str, fields: object = None, kind: str = "json") -> Any:
-        """Ask the API server, as somebody who may do everything."""
+        """Request something from the API server, as a user with every right."""
         tls = ssl.create_default_context(cafile=str(self.authority))
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=tls)
         body = fields if isinstance(fields, str) else json.dumps(fields) if fields else None

@@ -52,7 +52,7 @@ _DAEMONS = ("munged", "slurmctld", "slurmd")
 
 
 def require() -> None:
-    """Skip unless `make slurm` runs this, which installs what is missing and fails without it."""
+    """Skip unless `make slurm` runs this, which installs missing programs, or fails."""
     if os.environ.get("REQUIRE_SLURM") != "1":
         pytest.skip("`make slurm` starts a Slurm for this")
     missing = [each for each in (*_DAEMONS, "sbatch") if shutil.which(each) is None]
@@ -80,7 +80,7 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         with closed_port() as controller_port, closed_port() as node_port:
-            pass  # nobody else is given them so soon
+            pass  # no other program is given them so soon
         fields = {
             "host": self.host,
             "folder": folder,

@@ -1,4 +1,4 @@
-"""What axe-core finds wrong with a page for who cannot see, hear or point well (WCAG 2.2 AA)."""
+"""Faults that axe-core finds in a page (WCAG 2.2 AA)."""
 
 import functools
 from pathlib import Path
@@ -27,7 +27,7 @@ def _source() -> str:
 
 
 async def faults(tab: Tab, *, colours_alone: bool = False) -> list[str]:
-    """Return what is wrong, a line for each rule.
+    """Return the faults of a page, a line for each rule.
 
     Args:
         tab: the page, as it is now.

@@ -2,9 +2,8 @@
 
 `browsing` opens one page in a browser of its own. Tests of many pages share one process
 (`chromium`) and have a context each (`visiting`): cookies, storage and cache of one are nothing to
-another. Whatever a page complains about (an uncaught exception, an error on its console, a
-violation of its policy, an asset that is not there) fails the test when it is over, unless the test
-expected it.
+another. A complaint of a page (an uncaught exception, an error on its console, a violation of its
+policy, an asset that is not there) fails the test at its end, unless the test expected it.
 """
 
 import asyncio
@@ -44,9 +43,9 @@ FLAGS = [
 ]
 WIDTH, HEIGHT = 1280, 800
 ASSETS = "/console/"
-# A body may have no end, or nobody who reads it.
+# A body may have no end or no reader.
 ANSWERED = ("Network.responseReceived", "Network.loadingFinished", "Network.loadingFailed")
-SETTLED_ROUNDS = 2  # what an answer leads to is asked for a moment later
+SETTLED_ROUNDS = 2  # requests that an answer causes are sent a moment later
 MOST_PRESSES = 20  # of one click, on a page that moves
 MESSAGE_BYTES = 64 << 20  # a screenshot comes in one message
 
@@ -54,7 +53,7 @@ needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium: apt-get install chromium"
 )
 
-# What a label says, without what is chosen in the field within it.
+# The text of a label, without the value of the field within it.
 SAYS = """
 (function (label) {
   const copy = label.cloneNode(true);
@@ -63,7 +62,8 @@ SAYS = """
 })
 """
 
-# What a person can press, by what it says. In a dialog that is open nothing else can be reached.
+# Finds an element that a person can press, by its text. In a dialog that is open nothing else can
+# be reached.
 FIND = """
 (function (wanted, isField) {
   const plain = (text) => (text || "").replace(/\\s+/g, " ").trim();
@@ -144,10 +144,10 @@ AIM = """
 })
 """
 
-# What became of the press that was aimed; a page that was left for another one has had it.
+# The result of the press that was aimed; a page that was left for another one has had it.
 AIMED = "window.aim ? window.aim.end() : 'hit'"
 
-# Fields that are not written into by hand: the value is chosen, and the page hears of it.
+# Fields that are not written into by hand: the value is set, and the page gets the event.
 CHOOSE = """
 (function (each, value) {
   if (each.matches("select")) {
@@ -164,7 +164,7 @@ CHOOSE = """
 })
 """
 
-# By name of a key: code, virtual key and what it writes.
+# By name of a key: code, virtual key and the text that it writes.
 KEYS = {
     "Enter": ("Enter", 13, "\r"),
     "Tab": ("Tab", 9, ""),
@@ -254,7 +254,7 @@ class Sent:
 
 @dataclass
 class Complaints:
-    """What pages complained about, and what of it a test said that it expects."""
+    """Complaints of pages, and the patterns that a test expects."""
 
     told: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
@@ -320,7 +320,7 @@ class Tab:
         return await self._wire.ask(method, self._session, **params)
 
     async def prepare(self) -> None:
-        """Listen to everything, and let the page believe that somebody looks at it."""
+        """Enable all events, and let the page believe that a person looks at it."""
         version = await self._wire.ask("Browser.getVersion")
         self._agent = version["userAgent"]
         for domain in ("Page", "Runtime", "Log", "Audits", "Network"):
@@ -338,7 +338,7 @@ class Tab:
         await self.until(f"{is_new} && document.readyState === 'complete'")
 
     async def run(self, script: str) -> Any:
-        """Run a script in the page, as a person's console would, and return what it is worth."""
+        """Run a script in the page, as a person's console would, and return its value."""
         answer = await self.ask(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -505,7 +505,7 @@ class Tab:
                 deviceScaleFactor=1,
                 mobile=False,
             )
-            await self.until(f"innerWidth === {width}")  # the page is told a moment later
+            await self.until(f"innerWidth === {width}")  # the page is notified a moment later
         if language is not None:
             await self.ask(
                 "Emulation.setUserAgentOverride", userAgent=self._agent, acceptLanguage=language
@@ -569,7 +569,7 @@ class Visit:
 
     @property
     def requests(self) -> list[Sent]:
-        """What all its tabs asked for."""
+        """The requests of all its tabs."""
         return [sent for tab in self.tabs for sent in tab.requests]
 
     def expect(self, pattern: str) -> None:
@@ -618,11 +618,11 @@ def chromium(folder: Path) -> Iterator[str]:
 async def visiting(
     address: str, http: aiohttp.ClientSession, expected: Sequence[str] = ()
 ) -> AsyncIterator[Visit]:
-    """Have a context of one's own in a browser; in the end nothing may have complained.
+    """Have a context of one's own in a browser. No page may have complained by its end.
 
     Args:
         address: of the browser's DevTools.
-        http: what to connect with.
+        http: the session to connect with.
         expected: patterns of complaints that are as they should be.
     """
     async with http.ws_connect(address, max_msg_size=MESSAGE_BYTES) as socket:
@@ -632,7 +632,7 @@ async def visiting(
         visit = Visit(wire, context, expected)
         try:
             yield visit
-            for tab in visit.tabs:  # what it said last is here when this is answered
+            for tab in visit.tabs:  # its last message is here when this is answered
                 with contextlib.suppress(DevToolsError):
                     await tab.run("0")
             assert not visit.complaints.unexpected(), visit.complaints.unexpected()

@@ -1,4 +1,4 @@
-"""The console in a browser: pages for somebody who is logged in, and lines that they show."""
+"""The console in a browser: pages for a logged-in user, and lines that they show."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ async def log_in(tab: Tab, email: str, password: str = PASSWORD) -> None:
 
 
 async def opened(visit: Visit, service: Service, person: Person, path: str, **emulated: Any) -> Tab:
-    """Open a page of the console as somebody, on a machine that `emulated` says (`Tab.emulate`)."""
+    """Open a page of the console as a user, on a machine that `emulated` describes (`emulate`)."""
     tab = await visit.open(f"{service.url}/login", **emulated)
     await log_in(tab, person.email)
     await tab.goto(service.url + path)

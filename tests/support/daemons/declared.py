@@ -1,4 +1,4 @@
-"""What the OpenAPI document declares; every answer that a test gets is held against it."""
+"""Declarations of the OpenAPI document; each answer that a test gets is checked against them."""
 
 import re
 from functools import cache
@@ -28,7 +28,7 @@ class Declared:
         self._validators: dict[str, Draft202012Validator] = {}
 
     def check(self, method: str, path: str, status: int, body: Any) -> None:
-        """Check an answer against its declaration; what is not declared is refused."""
+        """Check an answer against its declaration. An undeclared answer fails."""
         operation = self._operation(method, path)
         if operation is None:
             assert status in (200, 400, 404, 405, 429, 503), (method, path, status)
@@ -66,7 +66,7 @@ class Declared:
 
 
 class _Table:
-    """The routes of a server; equal to others that declare the same, whatever they call."""
+    """The routes of a server; equal to others with the same declarations."""
 
     def __init__(self, server: HttpServer) -> None:
         self.server = server

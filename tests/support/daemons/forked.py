@@ -1,6 +1,6 @@
 """Daemons that are forked from one process, which has imported all that they need.
 
-An interpreter and its imports are nine tenths of what a daemon's start costs the processor, and the
+An interpreter and its imports are nine tenths of the processor time of a daemon's start, and the
 tests start hundreds. So the first start of a process of tests runs the program below, which imports
 what `proxyd serve` does and forks a child for each daemon, as the supervisor of several processes
 does. A child runs the command line from its beginning, in an environment of its own, and ends as
@@ -34,7 +34,7 @@ PROGRAMS = {"proxyd": "proxyd.__main__"}  # what `python -m` runs of a package
 
 
 class ForkedProcess:
-    """What `subprocess.Popen` is for a child, for a process that somebody else has forked.
+    """The interface of `subprocess.Popen` for a process that the forking process has forked.
 
     Args:
         pid: its process id.
@@ -42,7 +42,7 @@ class ForkedProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.stdout: IO[str] | None = None  # for whoever gave it a pipe
+        self.stdout: IO[str] | None = None  # for a caller that gave it a pipe
         self.returncode: int | None = None
         self._has_ended = threading.Event()
 
@@ -122,7 +122,7 @@ class Forker:
         return forked
 
     def close(self) -> None:
-        """End it: what it has forked goes on, with nobody to wait for it."""
+        """End it. The processes that it has forked continue, and no process waits for them."""
         self._socket.shutdown(socket.SHUT_RDWR)
         if self._process is not None:
             self._process.wait(timeout=START_SECONDS)
@@ -135,14 +135,14 @@ class Forker:
             [sys.executable, "-m", "tests.support.daemons.forked", str(self._theirs.fileno())],
             cwd=ROOT,
             pass_fds=[self._theirs.fileno()],
-            stdout=subprocess.DEVNULL,  # what is printed there is kept back, as in a pipe
+            stdout=subprocess.DEVNULL,  # its output is kept back, as in a pipe
         )
         self._theirs.close()
         self._reader.start()
         return process
 
     def _read(self) -> None:
-        """Hear of each process that it was forked, then that it has ended."""
+        """Read the fork and the end of each process."""
         while packet := self._socket.recv(REQUEST_MAX_BYTES):
             pid, status = json.loads(packet)
             if status is None:

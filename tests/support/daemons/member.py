@@ -1,7 +1,7 @@
 """The program of `process.Member`: `python -m tests.support.daemons.member serve`.
 
-On SQLite nobody has claimed the database for several such processes, as the one that starts them
-does otherwise. On PostgreSQL it is `proxyd` itself.
+On SQLite no supervisor has claimed the database for several such processes, as `proxyd serve` does
+otherwise. On PostgreSQL it is `proxyd` itself.
 """
 
 import sys
@@ -16,7 +16,7 @@ from storage.engines.store import Store
 
 
 async def open_shared(url: str, **options: Any) -> Store:
-    """Open a store that others have open, too."""
+    """Open a store that other processes have open."""
     return await open_store(url, **{**options, "is_shared": True})
 
 

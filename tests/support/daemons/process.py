@@ -84,7 +84,7 @@ def fork(
 
 
 def is_setting(name: str) -> bool:
-    """Say whether a variable is for the daemon alone, and not for Python or what is imported."""
+    """Say whether a variable is for the daemon only, and not for Python or an imported module."""
     return name.startswith("PROXYD_") and name != "PROXYD_INTERPRETED"
 
 
@@ -162,7 +162,7 @@ class Api:
 
 
 class Process(Api):
-    """`proxyd serve`, and what it prints.
+    """`proxyd serve`, and its output.
 
     While `forking` it is forked from a process that has imported all of it, unless a variable is
     for more than the daemon alone.
@@ -227,11 +227,11 @@ class Process(Api):
 
     @property
     def node_id(self) -> str:
-        """What it calls itself among other daemons."""
+        """Its node identifier among other daemons."""
         return NODE.findall(self.output)[-1]
 
     def pid_of(self, index: int) -> int | None:
-        """Return the process id of one of its processes; None while there is none."""
+        """Return the process id of one of its processes; None while it does not run."""
         with suppress(psutil.NoSuchProcess):
             return {each.name(): each.pid for each in self.children()}.get(f"proxyd-{index}")
         return None
@@ -266,7 +266,7 @@ class Process(Api):
 
 
 class Fresh(Process):
-    """The same, never forked: for what is seen of a process from outside."""
+    """The same, never forked: for tests that look at a process from outside."""
 
     forker = None
 
@@ -279,7 +279,7 @@ class Member(Process):
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Have daemons forked until the tests are over. What measures them has each started anew."""
+    """Have daemons forked until the tests are over. Benchmarks start each daemon anew."""
     forker = Process.forker = Forker()
     try:
         yield
@@ -297,7 +297,7 @@ def serving(url: str, *arguments: str, **settings: str) -> Iterator[Process]:
 
 @contextmanager
 def running(process: Process) -> Iterator[Process]:
-    """Kill a daemon when the test is over; what it has printed is shown if that fails."""
+    """Kill a daemon when the test is over. Print its output if the test fails."""
     try:
         yield process
     except BaseException:

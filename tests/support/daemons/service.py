@@ -50,7 +50,7 @@ def settings_for(url: str, **sections: dict[str, Any]) -> Settings:
 
 @dataclass
 class Answer:
-    """What the API answered."""
+    """Answer of the API."""
 
     status: int
     body: Any
@@ -67,7 +67,7 @@ class Answer:
 
 @dataclass
 class Person:
-    """Somebody with an account."""
+    """A user with an account."""
 
     email: str
     user_id: str
@@ -76,7 +76,7 @@ class Person:
 
 @dataclass
 class Bought:
-    """A session that somebody bought."""
+    """A session that a user bought."""
 
     id: str
     username: str
@@ -94,7 +94,7 @@ class Service:
         self.api_port = bound_port(running.listeners.api)
         self.proxy_port = bound_port(running.listeners.proxy)
         self.url = f"http://127.0.0.1:{self.api_port}"
-        self.wishes = ""  # what stands behind the user name of every session that is bought
+        self.wishes = ""  # appended to the user name of every session that is bought
         self.homes: list[Any] = []  # nodes whose exits it borrows, in this process
         self._people = 0
         self._declared = declared(running.http)
@@ -158,7 +158,7 @@ class Service:
         return events
 
     async def person(self, usd: str = "0", credit: str = "0") -> Person:
-        """Register somebody and pay money in."""
+        """Register a user and pay money in."""
         self._people += 1
         email = f"person{self._people}@example.com"
         answer = await self.call(
@@ -194,7 +194,7 @@ class Service:
         price: float = 1.0,
         allow_ips: Sequence[str] = (),
     ) -> Bought:
-        """Buy a session of `quota` bytes, for whoever comes from `allow_ips` without a password."""
+        """Buy a session of `quota` bytes; clients from `allow_ips` need no password."""
         gb = Decimal(quota) / 10**9
         named = f', "allow_ips": {json.dumps(allow_ips)}' if allow_ips else ""
         answer = await self.call(
@@ -214,7 +214,7 @@ class Service:
         )
 
     async def sessions(self, person: Person, status: str = "all") -> list[dict[str, Any]]:
-        """List somebody's sessions."""
+        """List a user's sessions."""
         answer = await self.call(
             "GET", f"/api/bandwidth/sessions?status={status}", token=person.token
         )
@@ -222,11 +222,11 @@ class Service:
         return list(answer.body["sessions"])
 
     async def session(self, person: Person, bought: Bought) -> dict[str, Any]:
-        """Return one of somebody's sessions."""
+        """Return one of a user's sessions."""
         return next(each for each in await self.sessions(person) if each["id"] == bought.id)
 
     async def balance(self, person: Person) -> float:
-        """Return what somebody can spend, in USD."""
+        """Return the USD that a user can spend."""
         answer = await self.call("GET", "/auth/me", token=person.token)
         return float(answer.body["usd_balance"])
 

@@ -1,4 +1,4 @@
-"""What systemd does for the daemon: holds its sockets, hears what it says, starts it again."""
+"""Acts as systemd for the daemon: holds its sockets, reads its notifications, starts it again."""
 
 import socket
 import subprocess
@@ -89,7 +89,7 @@ class Supervisor:
 
     @property
     def log(self) -> str:
-        """What it has written."""
+        """The daemon's log."""
         return (self.folder / "log").read_text()
 
     def close(self) -> None:

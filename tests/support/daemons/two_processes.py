@@ -29,7 +29,7 @@ from support.exits.device import EXITS, agent_at, all_is_shared, consented, list
 
 
 class TwoProcesses:
-    """Both as one daemon: the first, but for what serves clients."""
+    """Both as one daemon: the first one, except for the parts that serve clients."""
 
     def __init__(self, first: Daemon, second: Daemon) -> None:
         self.first = first

@@ -1,1 +1,1 @@
-"""Databases for tests, and what they hold."""
+"""Databases for tests, and their contents."""

@@ -31,7 +31,7 @@ class Wire:
         self._flows.clear()
 
     def thaw(self) -> None:
-        """Pass on what has been waiting, and what comes."""
+        """Pass on the waiting and the arriving bytes."""
         self._flows.set()
 
     def cut(self) -> None:

@@ -1,6 +1,6 @@
 """A market of any size, written by a few statements straight into a database.
 
-A market of `size` has about as many transfers. A tenth of that is open work, three tenths are work
+A market of `size` has about `size` transfers. A tenth of that is open work, three tenths are work
 that is done; half of either are sessions, half jobs. There is a user with a device for every
 hundred transfers, and one more, the buyer, with some hundreds of open sessions and jobs. Each
 device is an exit, and all bytes of sessions went through another user's.
@@ -15,7 +15,7 @@ import asyncpg
 
 BUYERS_WORK = 400
 NOW = 1_800_000_000
-# Stands before everything that there is, as the cursor of a list's last part does.
+# Sorts before every identifier, as the cursor of a list's last part does.
 OLDEST = "01900000-0000-7000-8000-000000000000"
 _DAY = 86_400
 
@@ -47,7 +47,7 @@ class Grown:
 
     @property
     def buyer_id(self) -> str:
-        """The buyer, who is the last user."""
+        """The identifier of the buyer, the last user."""
         return f"01900000-0000-7000-8001-{self.users + 1:012}"
 
     @property
@@ -204,7 +204,7 @@ def _work(grown: Grown) -> Iterator[str]:
         INSERT INTO artifact_contents (id, digest, size_bytes, is_checked)
         SELECT id, id, 100, 1 FROM work WHERE is_session = 0
     """
-    # What the jobs that are over have left, and what the open ones are given.
+    # The outputs of the jobs that are over, and the inputs of the open ones.
     yield f"""
         INSERT INTO artifacts (id, user_id, job_id, attempt, kind, name, digest, size_bytes,
             reference, content_id, created_at, whole_at, expires_at)
@@ -255,7 +255,9 @@ def _work(grown: Grown) -> Iterator[str]:
 
 
 def _transfers() -> Iterator[str]:
-    """Yield the money of the work, and what paid for it; balances are set by the entries."""
+    """Yield the transfers of the work, and the deposits that paid for it; the entries set the
+    balances.
+    """
     for kind, number, only in (
         ("hold", 6, "n > 0"),
         ("capture", 7, "is_done"),
@@ -357,14 +359,14 @@ def _rest(grown: Grown) -> Iterator[str]:
         INSERT INTO login_sessions (id, user_id, created_at, expires_at)
         SELECT {_id(13, "n")}, user_id, {NOW}, {NOW} + 30 * {_DAY} FROM people
     """
-    # Forty events of each user, and as many of the buyer's as others have work.
+    # Forty events of each user.
     yield f"""
         INSERT INTO events (id, user_id, type, subject_id, data, created_at)
         WITH RECURSIVE numbers (m) AS (SELECT 1 UNION ALL SELECT m + 1 FROM numbers WHERE m < 40)
         SELECT {_id(15, "n * 100 + m")}, user_id, 'job.created', NULL, '{{}}', {NOW}
         FROM people, numbers
     """
-    # A key of each user that expires soon, one that was revoked, and what the first one has spent.
+    # A key of each user that expires soon, one that was revoked, and the spending of the first one.
     yield f"""
         INSERT INTO api_keys (id, user_id, name, key_hash, prefix, scopes, allow_ips, limit_period,
             purse_id, created_by, created_at, expires_at, revoked_at)

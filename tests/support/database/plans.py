@@ -1,4 +1,4 @@
-"""What statements do to answer: their plans, and how much they have to look at.
+"""Plans of statements, and the number of rows or steps that they need.
 
 Nothing here measures time. SQLite counts the steps of its machine, PostgreSQL the rows that each
 part of a plan has touched.
@@ -44,7 +44,7 @@ class Watched:
         self.statements: list[Statement] = []
 
     def taken(self) -> list[Statement]:
-        """Return the statements since this was asked last."""
+        """Return the statements since the last call."""
         statements, self.statements = self.statements, []
         return statements
 

@@ -20,9 +20,10 @@ from support.base import memory
 from support.base.aside import run_aside
 from support.base.waiting import until_true
 
-# PostgreSQL copies what is empty from here, where nothing else is said.
+# An empty database, which PostgreSQL copies unless another template is given.
 EMPTY = "template0"
-# Of a server whose data nobody needs: nothing is made durable, and nobody tidies up meanwhile.
+# For a server with data that no test needs after its end: nothing is made durable, and no vacuum
+# runs meanwhile.
 RELAXED = (
     "fsync = off",
     "full_page_writes = off",
@@ -38,8 +39,8 @@ def server(*, is_durable: bool = False) -> Iterator[str]:
     """Run a server; the URL is one of a superuser on its first database.
 
     Args:
-        is_durable: whether what it commits outlives the machine. It outlives the server in any
-            case, and no test switches the machine off; benchmarks want what an operator has.
+        is_durable: whether its commits outlive the machine. It outlives the server in any case, and
+            no test switches the machine off; benchmarks want what an operator has.
     """
     folder = Path(tempfile.mkdtemp(prefix="proxyd-pg-", dir=_room(is_durable=is_durable)))
     running = get_server(folder, cleanup_mode="stop")

@@ -1,8 +1,8 @@
 """Write to a shared SQLite database: `python -m tests.support.database.shared_writer`.
 
-Its arguments: the database's path, how many units to write, and how many of them at once. It prints
-"here", opens the database after a line, prints "open", writes after another line, and prints how
-many units were written.
+Its arguments: the database's path, the number of units to write, and the number of concurrent ones.
+It prints "here", opens the database after a line, prints "open", writes after another line, and
+prints how many units were written.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Counts the statements of units of work: what a store that is far away has to be asked."""
+"""Counts the statements of units of work: the round trips to a store that is far away."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from storage.engines.store import Store, Transaction
 
 
 class _Counting:
-    """A transaction that counts what it asks the database."""
+    """A transaction that counts its statements."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx

@@ -21,7 +21,7 @@ EVERYTHING = ("0.0.0.0/0", "::/0")
 
 
 class Blind(Surroundings):
-    """Knows nothing of what is near."""
+    """Surroundings that contain no address."""
 
     def contains(self, address: object) -> bool:
         return False

@@ -19,7 +19,7 @@ EVIL = BODY.replace(b"</body>", b"<script src=//evil></script></body>")
 
 @dataclass
 class Pages:
-    """Two pages by HTTP and one by HTTPS; `body` is what they have, `asked` how often in all.
+    """Two pages by HTTP and one by HTTPS, with the content `body`; `asked` counts all requests.
 
     Visitors from the address `OTHER` get `others`, if these are set; and their answers stop in the
     middle until `stalls` is set, if there is that.

@@ -1,6 +1,6 @@
 """The daemon's side of exits, as small as a test of the agent needs it: TLS, frames, tickets.
 
-It judges nothing: whatever a test has it dial, the agent is told to dial.
+It judges nothing: the agent dials each target that a test orders.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Control(asyncio.Protocol):
 
 
 class Loan(Control):
-    """What a borrower has instead of a control connection: the home passes on what is said."""
+    """A borrower's substitute for a control connection: the home node passes the frames on."""
 
     def __init__(self, borrower: "ExitDaemon", home: Control, number: int) -> None:
         super().__init__(borrower)
@@ -91,7 +91,7 @@ class Loan(Control):
 
 
 class ExitDaemon:
-    """What exits attach to.
+    """Daemon side of the attached exits.
 
     `reply` is what a Hello is answered with. `parked` are the work connections that showed a
     ticket, by number; `refused` counts those that did not. `lent` is what the exit said of loans.
@@ -170,7 +170,7 @@ class ExitDaemon:
             loan.daemon.receive(loan, said)
 
     async def lend(self, number: int, borrower: "ExitDaemon", host: str = "", port: int = 0) -> str:
-        """Lend the exit to another daemon, which may be said to be elsewhere; return the answer."""
+        """Lend the exit to another daemon, at another address if given. Return the answer."""
         self.loans[number] = Loan(borrower, self.control, number)
         borrower.controls.append(self.loans[number])
         self.control.send(Lend(number, host or borrower.host, port or borrower.port, number))
@@ -178,7 +178,7 @@ class ExitDaemon:
         return self.lent[number]
 
     async def attached(self, times: int = 1) -> None:
-        """Wait until an exit has been let in so many times."""
+        """Wait until an exit has been let in `times` times."""
         await until(lambda: len(self.states) >= times, "the exit is attached")
 
     async def park(self, connections: int, tickets: int = TICKETS) -> None:

@@ -16,7 +16,7 @@ LARGEST = 65_535
 
 
 async def carry_datagrams(device: "Device", order: Associate) -> None:
-    """Send every datagram where it shall go, and pass on whatever comes; judge nothing."""
+    """Relay every datagram in both directions, without any check."""
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
         work = stack.enter_context(device.take(order.number))

@@ -82,7 +82,8 @@ from support.exits.datagrams import carry_datagrams
 
 RESET = struct.pack("ii", 1, 0)
 MakeRelays = Callable[[asyncio.AbstractEventLoop], Relays]
-# Who is silent for three of them is gone: longer than a busy machine keeps a loop waiting.
+# A device that is silent for three of them is gone: longer than a busy machine keeps a loop
+# waiting.
 BEAT_SECONDS = 0.3
 NO_LIMITS = Limits(0, 0, 0, ())
 
@@ -94,7 +95,7 @@ def hello(token: str = "device", **changes: Any) -> Hello:
 
 @dataclass(frozen=True)
 class Granted:
-    """What the marketplace says of a device."""
+    """Record of a device in the marketplace."""
 
     device_id: str
     user_id: str
@@ -139,9 +140,9 @@ class Device:
 
     `frames` are all that came; `welcome`, `sorry` and `drained` the last ones of these. `parked`
     are its work connections that wait, by number. `parks` says whether it opens any by itself, and
-    `obey` what it does with an order: `carry` by default. It attaches from `address`: two exits of
-    one address are not both chosen. With `leaves_from` its connections to targets come from another
-    one. Where it `lends`, it carries for other nodes, too.
+    `obey` carries out an order: `carry` by default. It attaches from `address`: two exits of one
+    address are not both chosen. With `leaves_from` its connections to targets come from another
+    one. Where it `lends`, it also carries for other nodes.
     """
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
@@ -212,7 +213,7 @@ class Device:
         return await raw(self.port, preface.encode(), self.address)
 
     async def park(self) -> None:
-        """Open work connections until as many wait as are wanted."""
+        """Open work connections until the wanted number waits."""
         while len(self.parked) + self.opening < self.wanted and self.tickets:
             number = next(iter(self.tickets))
             self.opening += 1
@@ -226,7 +227,7 @@ class Device:
             asyncio.get_running_loop().add_reader(fd, self._ended, number)
 
     async def kill(self) -> None:
-        """End as a process that is killed: every socket at once."""
+        """End as a killed process does: close every socket together."""
         for lent in self.lent.values():
             await lent.kill()
         for task in tuple(self._tasks):
@@ -381,7 +382,7 @@ async def _copy(source: socket.socket, sink: socket.socket, ended: set[socket.so
     loop = asyncio.get_running_loop()
     while data := await loop.sock_recv(source, 65_536):
         await loop.sock_sendall(sink, data)
-    if source not in ended and is_dead(source):  # a reset, which the other way has been told of
+    if source not in ended and is_dead(source):  # a reset; the other way has been reset
         raise ConnectionResetError
     ended.add(sink)
     sink.shutdown(socket.SHUT_WR)
@@ -635,7 +636,7 @@ class Consented:
     first: Hello
 
     async def attach(self, service: Service, address: str = "127.0.0.1") -> Device:
-        """Attach it to a daemon; it carries whatever it is asked to."""
+        """Attach it to a daemon; it carries every stream that the daemon orders."""
         listener = listener_of(service)
         port = bound_port(service.daemon.listeners.exits)
         device = Device(port, address)
@@ -649,7 +650,7 @@ class Consented:
 
 
 async def consented(service: Service, owner: Person | None = None) -> Consented:
-    """Return a device of somebody, new if nobody is named, that may attach."""
+    """Return a device that may attach. Its owner is a new user if none is given."""
     owner = owner or await service.person()
     body = {"name": "box", "device_type": "mini_pc"}
     made = await service.call("POST", "/api/worker/token/create", body, token=owner.token)

@@ -5,9 +5,9 @@
     storage 192.168.1.20 --+
 
 The IPv6 network at home has global addresses, and the router has a second network of them, and no
-link-local ones, so that each packet's target can be told by its address. The router
-answers at its public address from inside, too, and is the home's name server. Everything at home
-listens on port 80, and a sniffer on the device sees every packet that it sends.
+link-local ones, so that the address of each packet identifies its target. The router also answers
+at its public address from inside, and is the home's name server. Everything at home listens on port
+80, and a sniffer on the device sees every packet that it sends.
 """
 
 import asyncio
@@ -84,14 +84,14 @@ router route add default via 2a02:26f0:10::1
 _FORWARDING = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 _CLONE_NEWNET = 0x40000000
 _ETH_P_ALL = 3
-_OUTGOING = 4  # packet(7): what this machine sends
-# ICMPv6 by which a machine finds out about its links (RFC 4861, RFC 3810): it has no target.
+_OUTGOING = 4  # packet(7): a frame that this machine sends
+# ICMPv6 about the links of a machine (RFC 4861, RFC 3810): it has no target.
 _LINK_TALK = (133, 136, 143)
 _SOLICITATION = 135
 
 
 class Packet(NamedTuple):
-    """One that the device sent: to which address, by which protocol, to which port (0: none)."""
+    """A packet that the device sent: its address, its protocol, and its port (0: none)."""
 
     to: str
     protocol: str
@@ -106,7 +106,7 @@ class Sniffer:
         self._packets: list[Packet] = []
 
     def sent(self) -> set[Packet]:
-        """Return what was sent since it began."""
+        """Return the packets that were sent since it began."""
         with suppress(BlockingIOError):
             while True:
                 data, about = self._socket.recvfrom(65_536)
@@ -231,7 +231,7 @@ def _resolving() -> socket.socket:
 
 
 def _packet(protocol: int, frame: bytes) -> Packet | None:
-    """Return what a frame is sent for, or None for what a machine says to its links alone."""
+    """Return the packet of a frame, or None for a frame that concerns only the machine's links."""
     data = frame[14:]
     if protocol == 0x0806:
         return Packet(str(ip_address(data[24:28])), "arp", 0)

@@ -41,7 +41,7 @@ QUICK = AgentBounds(retries=RetryTimes(least_seconds=0.01, most_seconds=0.05))
 
 
 class Link:
-    """One side of a link in memory; what is said arrives in a later turn of the loop, as bytes.
+    """One side of a link in memory; frames arrive in a later turn of the loop, as bytes.
 
     `sent` are the frames that this side has sent, `error` what the other one has made of one.
     """

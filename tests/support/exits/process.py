@@ -20,12 +20,12 @@ from support.exits.wire import ExitWire
 OPEN = ("--allow", "127.0.0.0/8", "--allow", "::1/128")
 UNBOUND = ("--bytes-per-day", "0", "--connections", "0")
 LISTENS = re.compile(r"exits on \S+:(\d+)")
-# One that was refused so often waits for up to eight seconds before it comes again.
+# An exit that was refused this often waits for up to eight seconds before it comes again.
 LOSSES_MAX = 2
 
 
 class ExitAgent:
-    """`proxyctl exit run`, and what it prints; the files of the device outlive it.
+    """`proxyctl exit run`, and its output; the files of the device outlive it.
 
     Args:
         folder: of the device.
@@ -158,7 +158,7 @@ class ExitAgents:
 
 @contextmanager
 def exit_agents(folder: Path, wire: ExitWire, ports: Sequence[int]) -> Iterator[ExitAgents]:
-    """Kill what is left of exits when the test is over."""
+    """Kill the exits that still run when the test is over."""
     agents = ExitAgents(folder, wire, ports)
     try:
         yield agents

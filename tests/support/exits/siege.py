@@ -1,4 +1,4 @@
-"""Run the tricks of a hostile buyer against the exits of a market, all at once."""
+"""Run the tricks of a hostile buyer against the exits of a market, all together."""
 
 import asyncio
 import socket
@@ -173,7 +173,7 @@ TRICKS: dict[Trick, int] = {
 async def besieged(
     it: Hostile, tricks: Mapping[Trick, int] = MappingProxyType(TRICKS)
 ) -> AsyncIterator[None]:
-    """Play tricks again and again, each with its number at once."""
+    """Play tricks again and again, each on its number of connections."""
 
     async def play(trick: Trick) -> None:
         while True:

@@ -1,6 +1,6 @@
 """A wire between exits and their daemon that counts, by key, what the daemon handed to an exit.
 
-It outlives both: what a daemon that is killed had sent has arrived here or nowhere.
+It outlives both: all bytes that a killed daemon had sent have arrived here or nowhere.
 """
 
 import socket
@@ -20,10 +20,10 @@ class ExitWire:
     """Passes bytes on, and streams' ends.
 
     Each door is a port for one exit, which the daemon sees at an address of its own. `daemon_port`
-    is where the daemon takes exits in; 0 while there is none. The death of an exit is passed on as
-    an end, and what the daemon still sends is counted. If it `passes_resets` the death is one, and
-    what was under way then has left the daemon and is counted nowhere. `handed_over` are all bytes
-    that were passed on for buyers, whatever their key.
+    is where the daemon takes exits in; 0 while no daemon runs. The death of an exit is passed on as
+    an end, and the bytes that the daemon still sends are counted. If it `passes_resets` the death
+    is passed on as a reset, and the bytes then under way have left the daemon and are counted
+    nowhere. `handed_over` are all bytes that were passed on for buyers, under every key.
 
     Args:
         tally: counts what the daemon hands to exits; the key is as `KeyedTarget` wants it.
@@ -47,7 +47,7 @@ class ExitWire:
             thread.start()
 
     def wait_quiet(self) -> None:
-        """Wait until whatever was passed on has been read to its end; there is no daemon now."""
+        """Wait until all bytes that were passed on have been read; no daemon runs now."""
         self.daemon_port = 0
         until_true(lambda: self._open == 0, "the wire has seen every end")
 
@@ -97,7 +97,9 @@ class ExitWire:
             while data := exit_side.recv(CHUNK_BYTES):
                 try:
                     daemon.sendall(data)
-                except OSError:  # it is gone: the other thread may be stuck in what it had sent
+                except (
+                    OSError
+                ):  # it is gone: the other thread may be stuck in bytes that the daemon had sent
                     exit_side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                     exit_side.shutdown(socket.SHUT_RDWR)
         except OSError:

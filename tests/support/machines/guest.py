@@ -4,7 +4,7 @@ python -m support.machines.guest FOLDER    fetch a kernel of Debian into a folde
 there
 
 It starts without a disk: a memory file system with this machine's Python, bubblewrap and busybox,
-the sources, and a program that its first process runs. What that prints is returned.
+the sources, and a program that its first process runs. The output of the program is returned.
 """
 
 import gzip
@@ -23,11 +23,11 @@ BEGIN, END = "guest: begin", "guest: end"
 SECONDS = 300  # without hardware to help, and beside other work
 MEGABYTES = 1024
 TOOLS = ("/usr/bin/bwrap", "/usr/bin/setpriv", "/usr/bin/unshare", "/usr/bin/env", "/bin/sh")
-# Of the library, what is large and needed by nobody here.
+# Large parts of the library that no test here needs.
 LEFT_OUT = ("test", "idlelib", "lib2to3", "ensurepip", "pydoc_data", "tkinter", "__pycache__")
 
-# First process: a file system in memory that is not the kernel's own first one, from which no
-# sandbox could be made; then the program, and the end of the machine, whatever becomes of it.
+# First process: a file system in memory that is not the kernel's own first one (no sandbox can be
+# made from that one); then the program, and the end of the machine, after a failure also.
 INIT = f"""#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /new
 /bin/busybox mount -t devtmpfs none /dev
@@ -62,7 +62,7 @@ def lacking(kernel: str | None) -> str:
 
 
 def run(kernel: Path, folder: Path, program: str) -> str:
-    """Run a program of Python as the work of a machine, and return what it prints."""
+    """Run a Python program as the work of a machine, and return its output."""
     tree = folder / "tree"
     _fill(tree, program)
     image = folder / "initramfs"

@@ -95,13 +95,13 @@ class Service(Api):
             self.set_right()
 
     def set_right(self) -> None:
-        """Start it, whatever became of it."""
+        """Start it from any state."""
         self.machine.run(block("reset-failed"))
         self.machine.run("systemctl restart proxyd.service")
 
     @property
     def main_pid(self) -> int:
-        """Return the number of its process on the machine, 0 when there is none."""
+        """Return the number of its process on the machine, 0 when it has no process."""
         return int(self.machine.show("MainPID"))
 
     @property

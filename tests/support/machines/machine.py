@@ -32,7 +32,7 @@ ENVIRONMENT = {
 }
 PAGE = ROOT / "docs" / "operations.md"
 
-# The shell stays, to remove the control groups; nobody else sees what is mounted.
+# The shell stays, to remove the control groups; no other process sees its mounts.
 ALONE = "mkdir -p /run/systemd/nspawn; mount -t tmpfs none /run/systemd/nspawn"
 BOOT = f"""
 {ALONE}
@@ -69,7 +69,7 @@ def page_blocks() -> list[str]:
 
 
 class Machine:
-    """A machine that runs: commands in it, and what it says.
+    """A running machine: commands in it, and their output.
 
     Args:
         pid: its first process, as it is numbered here.
@@ -131,7 +131,7 @@ class Machine:
 
 @contextmanager
 def booted(root: Path, log: Path) -> Iterator[Machine]:
-    """Boot the Debian in a folder, on this process' network; what it changes is gone afterwards.
+    """Boot the Debian in a folder, on this process' network; its changes are gone afterwards.
 
     Args:
         root: the folder.

@@ -95,7 +95,7 @@ class Checkout:
         return self.root / "build" / "compiled" / manifest.PYTHON / "log"
 
     def build(self, target: Path | None = None, **variables: str) -> str:
-        """Compile, for another folder if one is named; return the line that says what was done."""
+        """Compile, for another folder if one is given. Return the line that reports the result."""
         headers = Path(sysconfig.get_path("include"))
         environment = self.environment(variables)
         return Builder(self.root, target or self.root, environment, headers, NAMES).build()
@@ -109,7 +109,7 @@ class Checkout:
         return told
 
     def run(self, *arguments: str, **variables: str) -> str:
-        """Run Python there; return what it prints."""
+        """Run Python there. Return its output."""
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.root,

@@ -1,4 +1,4 @@
-"""What the books of a market say: balances in millionths, and why something was refused."""
+"""Balances of a market's accounts in millionths, and the reasons of refusals."""
 
 from collections.abc import Awaitable
 from typing import Any
@@ -27,7 +27,7 @@ async def available(market: Market, user: str, currency: Currency = Currency.USD
 
 
 async def held(market: Market, user: str, currency: Currency = Currency.USD) -> int:
-    """Return what is held of a user's money for what is not over yet."""
+    """Return the held money of a user, for work that is not over yet."""
     return await balance(market, ledger.held(user, currency))
 
 

@@ -1,4 +1,4 @@
-"""What users of a marketplace without a network were told."""
+"""Notifications to users of a marketplace without a network."""
 
 import json
 from typing import Any

@@ -29,7 +29,7 @@ async def device(market: Market, owner: str) -> ExitDevice:
 async def exit_device(
     market: Market, owner: str | None = None, limits: Limits | None = None
 ) -> ExitDevice:
-    """Register a device, of a new owner if none is named, and agree that it is an exit."""
+    """Register a device, of a new owner if none is given, and agree that it is an exit."""
     made = await device(market, owner or await market.person())
     await market.exits.consent(made.owner, made.id, market.exits.terms_hash, limits)
     return made
@@ -37,7 +37,7 @@ async def exit_device(
 
 @dataclass
 class Through:
-    """A session that is leased, and what is reported of it."""
+    """A session that is leased, and the reports about it."""
 
     market: Market
     bought: Purchase

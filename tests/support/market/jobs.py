@@ -1,4 +1,4 @@
-"""Jobs of a marketplace without a network: put up, accepted, and what their attempts were."""
+"""Jobs of a marketplace without a network: creation, acceptance, and their attempts."""
 
 import json
 from typing import Any, NamedTuple
@@ -96,7 +96,7 @@ async def specified(
     payload: dict[str, Any] | None = None,
     **changes: Any,
 ) -> str:
-    """Put a job up that says itself what is to run, and return its identifier."""
+    """Put a job up with a specification of its own, and return its identifier."""
     job_id = await market.jobs.create(buyer, wanted(**changes))
 
     async def insert(tx: Transaction) -> None:

@@ -62,7 +62,7 @@ WEBHOOK_SECRETS = Sealing(SECRET, b"webhook secrets")
 
 
 class NoTraffic:
-    """A `Traffic` that carries nothing, and remembers what was cut."""
+    """A `Traffic` that carries nothing, and remembers the cuts."""
 
     def __init__(self) -> None:
         self.cuts: list[tuple[str, SessionStatus]] = []
@@ -138,7 +138,7 @@ class Market(market.Market):
             await self.store.write(insert_hold, hold, self.clock.seconds())
 
     async def person(self, usd: str = "0", credit: str = "0") -> str:
-        """Register somebody with money, and return their identifier."""
+        """Register a user with money, and return the identifier."""
         self._people += 1
         email = f"person{self._people}@example.com"
         login, _ = await self.accounts.register(
@@ -151,7 +151,9 @@ class Market(market.Market):
         return login.profile.user_id
 
     async def silence(self, seconds: int, jobs: Jobs | None = None) -> int:
-        """Let time pass, and jobs be taken back as the daemon does; return how many were."""
+        """Let time pass, and take jobs back as the daemon does. Return the number of jobs taken
+        back.
+        """
         end, taken = self.clock.now + seconds, 0
         while self.clock.now < end:
             self.clock.now += min(SWEEP_SECONDS, end - self.clock.now)

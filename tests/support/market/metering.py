@@ -19,7 +19,7 @@ HERE, THERE = "198.51.100.1", "198.51.100.2"
 
 
 class Stalled:
-    """A sink that holds bytes until a test lets them go, and counts how often it is asked."""
+    """A sink that holds bytes until a test lets them go, and counts the calls of `unsent`."""
 
     def __init__(self) -> None:
         self.waiting = 10
@@ -31,7 +31,7 @@ class Stalled:
 
 
 def grant_of(granted_bytes: int) -> Grant:
-    """Return what is leased of a session that no store knows."""
+    """Return a grant of a session that no store knows."""
     return Grant(
         session_id="session",
         username="somebody",
@@ -45,7 +45,7 @@ def grant_of(granted_bytes: int) -> Grant:
 
 
 def session_of(granted_bytes: int) -> tuple[LiveSession, Grant]:
-    """Return a session that no store knows, and what was leased of it."""
+    """Return a session that no store knows, and its grant."""
     grant = grant_of(granted_bytes)
     return LiveSession(grant, lambda _: None), grant
 
@@ -69,7 +69,7 @@ async def shown(meter: Meter, username: str, password: str, network: str) -> Liv
 
 
 class Node(NamedTuple):
-    """What counts the bytes of a node that others know."""
+    """The byte counter of a node that other nodes know."""
 
     meter: Meter
     writer: ClusterWriter

@@ -1,4 +1,4 @@
-"""Jobs that say what is to run, and devices that ask for them, without a network."""
+"""Jobs with a specification of their own, and devices that ask for them, without a network."""
 
 from typing import Any
 

@@ -61,7 +61,7 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
 
 
 def _in_test(item: pytest.Item) -> Iterator[None]:
-    """Let the alarm raise while the phase of a test runs, innermost of what is wrapped round it."""
+    """Let the alarm raise while the phase of a test runs, inside all other wrappers."""
     item.stash[_IN_TEST] = True
     try:
         return (yield)
@@ -111,7 +111,7 @@ def _arm(item: pytest.Item, seconds: float) -> None:
 
 
 def _print_stacks() -> None:
-    """Print where the other threads are, and what every task of the running loop awaits."""
+    """Print the stacks of the other threads and of every task of the running loop."""
     for number, top in sys._current_frames().items():
         if number != threading.get_ident():  # pytest prints where this one is
             sys.stderr.write(f"--- thread {number}\n")
@@ -125,7 +125,7 @@ def _print_stacks() -> None:
 
 
 def _frames(awaited: Any) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames of a coroutine and of what it awaits, outermost first."""
+    """Yield the frames of a coroutine and of the coroutines that it awaits, outermost first."""
     while awaited is not None:
         for kind in ("cr", "gi", "ag"):
             frame = getattr(awaited, f"{kind}_frame", None)

@@ -13,13 +13,13 @@ from support.targets.targets import PATTERN
 from support.targets.threads import served
 
 CHUNK_BYTES = 65_536
-STUCK_SECONDS = 0.3  # nothing is taken for so long: whatever is on the way is full
+STUCK_SECONDS = 0.3  # the peer has taken nothing for this time: all buffers on the way are full
 ENDLESS = 1 << 62
-QUIET_KEY = "quiet"  # of what `KeyedTarget.wait_quiet` itself sends
+QUIET_KEY = "quiet"  # for the bytes that `KeyedTarget.wait_quiet` itself sends
 
 
 class Tally:
-    """What both ends of many transfers saw, by key; threads share it."""
+    """Bytes that both ends of many transfers saw, by key; threads share it."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -72,7 +72,7 @@ class KeyedTarget(socketserver.ThreadingTCPServer):
         with socket.create_connection(("127.0.0.1", self.port)) as last:
             last.sendall(
                 f"{QUIET_KEY[::-1]} 0 1\n".encode()
-            )  # whoever came before is accepted before
+            )  # earlier connections are accepted before it
             assert last.recv(1)
         until_true(lambda: self._open == 0, "the target has seen every end")
 
@@ -124,7 +124,7 @@ class _Conversation(socketserver.BaseRequestHandler):
         return data
 
     def _rest(self) -> None:
-        """What has arrived has arrived, although nobody can be answered any more."""
+        """Count the bytes that have arrived, although the client can no longer be answered."""
         try:
             while data := self._receive(CHUNK_BYTES):
                 self.line += data
@@ -144,7 +144,7 @@ def converse(
     """Have a transfer of a random size in each direction, and see it to its end.
 
     Raises:
-        OSError: it broke off; what had arrived is counted.
+        OSError: it broke off; the bytes that had arrived are counted.
     """
     up, down = random.randrange(most), random.randrange(most)
     tally.add(key, 0)
@@ -153,7 +153,7 @@ def converse(
         try:
             sock.sendall(f"{key[::-1]} {up} {down}\n".encode() + bytes(up))
         except OSError:
-            down = ENDLESS  # what has come is read, and then the failure
+            down = ENDLESS  # the bytes that have come are read, and then the failure
         while down > 0:
             data = sock.recv(CHUNK_BYTES)
             tally.add(key, len(data))
@@ -165,9 +165,9 @@ def converse(
 def clog(
     connect: Callable[[], socket.socket], key: str, tally: Tally, wait: Callable[[], object]
 ) -> None:
-    """Fill both directions with what nobody reads, and wait; then read what has come.
+    """Fill both directions with unread bytes, and wait; then read the bytes that have come.
 
-    Whoever dies with unread data resets its connections, and what it had not sent is lost.
+    A process that dies with unread data resets its connections, and its unsent bytes are lost.
 
     Raises:
         OSError: there was no connection.

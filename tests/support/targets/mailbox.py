@@ -1,4 +1,4 @@
-"""A real SMTP server for tests, that keeps what it is sent; and the outbox that waits for it."""
+"""A real SMTP server for tests that keeps its e-mails, and an outbox that waits for it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -18,8 +18,8 @@ class Mailbox:
     """A handler that keeps e-mails, and refuses some first.
 
     Args:
-        refusals: how many are put off, whoever they are to.
-        replies: by recipient, what is answered instead of taking theirs.
+        refusals: the number of e-mails to put off, for any recipient.
+        replies: the answers that refuse the e-mails of some recipients, by recipient.
         slow: domains whose mail is taken only when `released` is set.
         is_late: whether it says that it has taken one only then.
     """

@@ -12,7 +12,7 @@ from dnslib import AAAA, CNAME, QTYPE, RCODE, RR, A, DNSError, DNSRecord
 
 @dataclass
 class Zone:
-    """What is said about one name; `cname` leads to another, which is answered along."""
+    """Answers about one name; `cname` leads to another name, whose answers are included."""
 
     addresses: Sequence[str] = ()
     ttl: int = 0
@@ -51,7 +51,9 @@ class NameServer:
         mute: bool = False,
         held: bool = False,
     ) -> Zone:
-        """Say something about a name; what is `held` waits for its event before it is answered."""
+        """Set the answers about a name. A name that is `held` waits for its event before the
+        answer.
+        """
         zone = Zone(addresses, ttl, cname, rcode, truncated, mute)
         if not held:
             zone.held.set()
@@ -97,7 +99,7 @@ class NameServer:
     ) -> None:
         try:
             question = DNSRecord.parse(data)
-        except DNSError:  # tests send to this port what is no question
+        except DNSError:  # tests also send other data to this port
             return
 
         async def answer() -> None:

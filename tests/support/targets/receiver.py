@@ -1,4 +1,4 @@
-"""A server that is told of events by webhooks, in threads of its own."""
+"""A server that receives webhooks, in threads of its own."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Receiver:
-    """What webhooks are sent to: keeps them, and answers once it `is_open`, with `status`."""
+    """Receiver of webhooks: keeps them, and answers once it `is_open`, with `status`."""
 
     status: int = 200
     is_open: threading.Event = field(default_factory=threading.Event)
@@ -36,7 +36,7 @@ def receiving(*, is_held: bool = False) -> Iterator[Receiver]:
             self.send_response(receiver.status)
             self.send_header("Content-Length", "5")
             self.end_headers()
-            with suppress(ConnectionError):  # whoever asked was killed meanwhile
+            with suppress(ConnectionError):  # the sender was killed meanwhile
                 self.wfile.write(b"taken")
 
         def log_message(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Servers that a proxied connection reaches: they count what they see."""
+"""Servers that a proxied connection reaches: they count the bytes that they see."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -117,7 +117,7 @@ async def source(size: int | None) -> AsyncIterator[Target]:
 
 @asynccontextmanager
 async def serving(handler: Handler) -> AsyncIterator[Target]:
-    """Serve whatever a test wants."""
+    """Serve with a handler of the test."""
     target = Target()
     async with target.serving(handler, "127.0.0.1"):
         yield target

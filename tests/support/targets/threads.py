@@ -1,4 +1,4 @@
-"""Targets for clients that have no event loop: servers in threads, counting what they see."""
+"""Targets for clients that have no event loop: servers in threads that count bytes."""
 
 import io
 import socket
@@ -14,13 +14,13 @@ from support.targets.tls import Count, TlsStream
 
 
 class WebTarget(ThreadingHTTPServer):
-    """An HTTP server: GET /bytes/N answers N bytes of the pattern, POST answers what it got.
+    """An HTTP server: GET /bytes/N answers N bytes of the pattern, POST answers the posted body.
 
     `pages` are what else there is, by path. `received` and `sent` count every byte on its
     connections, heads included; of TLS, every byte as it travels.
 
     Args:
-        context: what speaks TLS, if it is to be spoken.
+        context: the TLS context of the server, if it speaks TLS.
     """
 
     daemon_threads = True
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile, self.wfile = io.BufferedReader(stream), stream
 
     def finish(self) -> None:
-        """Hear the client to its end, so that its last bytes are counted, too."""
+        """Read the client to its end, so that its last bytes are counted."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             self.rfile.read()
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Counting:
-    """A file that tells of what passes."""
+    """A file that counts the bytes that pass."""
 
     def __init__(self, file: object, count: Count) -> None:
         self._file = file
@@ -160,7 +160,7 @@ def endless() -> Iterator[EndlessTarget]:
 
 
 class StuckTarget(socketserver.ThreadingTCPServer):
-    """Sends until the client takes no more, and reads nothing until it is asked to drain."""
+    """Sends until the client takes no more, and reads nothing until the test lets it drain."""
 
     daemon_threads = True
     block_on_close = True
@@ -219,7 +219,7 @@ def stuck() -> Iterator[StuckTarget]:
 
 
 def served(server: socketserver.BaseServer) -> Iterator[socketserver.BaseServer]:
-    """Run a server in a thread until whoever asked for it is done."""
+    """Run a server in a thread until the caller's block ends."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

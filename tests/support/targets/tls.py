@@ -20,7 +20,7 @@ _READ_BYTES = 65_536
 
 @dataclass
 class Certificate:
-    """A certificate that nobody but the test knows; `path` holds it in PEM, for clients."""
+    """A certificate that only the test knows; `path` holds it in PEM, for clients."""
 
     path: Path
     server: ssl.SSLContext

@@ -20,7 +20,7 @@ VERDICT = {
 
 
 class Upstream:
-    """What was asked, and how the next questions are answered: the last behaviour goes on."""
+    """The requests, and the behaviours of the next answers: the last behaviour continues."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -60,7 +60,7 @@ def completion(text: str | None, model: str = "stand-in") -> dict[str, Any]:
 
 
 def says(text: str) -> Behaviour:
-    """Answer with a text; word by word where that is asked for."""
+    """Answer with a text, word by word where the request asks for a stream."""
 
     async def behave(request: web.Request, question: dict[str, Any]) -> web.StreamResponse:
         if not question.get("stream"):
@@ -89,7 +89,7 @@ def fails(status: int, **headers: str) -> Behaviour:
 
 
 def answers(body: bytes) -> Behaviour:
-    """Answer with these bytes, whatever they are."""
+    """Answer with these bytes, in any form."""
 
     async def behave(request: web.Request, question: dict[str, Any]) -> web.StreamResponse:
         return web.Response(body=body, content_type="application/json")

@@ -16,7 +16,7 @@ from support.workers.process import WorkerAgent, require_sandbox
 
 @asynccontextmanager
 async def offering(folder: Path) -> AsyncIterator[Service]:
-    """Run a daemon with apps below `localhost`; its ledger must agree in the end."""
+    """Run a daemon with apps below `localhost`; its ledger must agree after the test."""
     exits = {"host": "127.0.0.1", "port": 0}
     apps = {"host": "127.0.0.1", "port": 0, "domain": "localhost"}
     async with running_in(folder, exits=exits, apps=apps) as running:
@@ -28,7 +28,7 @@ async def offering(folder: Path) -> AsyncIterator[Service]:
 async def devices_of(
     service: Service, folder: Path, *, ram_gb: float = 0.5
 ) -> AsyncIterator[WorkerAgent]:
-    """Run an agent of somebody's device, until the end."""
+    """Run an agent of a new owner's device until the end of the block."""
     require_sandbox(folder)
     place = folder / "agent"
     place.mkdir(mode=0o700)

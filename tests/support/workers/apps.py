@@ -24,7 +24,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 class Job:
-    """A server that is a job: what it was asked, connection by connection."""
+    """A server that is a job: the requests that it got, connection by connection."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -48,7 +48,7 @@ class Job:
         return head
 
     async def echo(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer with the target that was asked for."""
+        """Answer with the target of the request."""
         head = await self.head(reader)
         target = head.split(b" ")[1]
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(target) + target)

@@ -1,4 +1,4 @@
-"""What is around a sandbox while the battery runs in it, and must not be reached from there."""
+"""Surroundings of a sandbox while the battery runs in it; the job must not reach them."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ import pytest
 
 from support.workers.battery import SECRET
 
-ABSTRACT = f"proxyctl-battery-{os.getpid()}"  # tests run in several processes at once
+ABSTRACT = f"proxyctl-battery-{os.getpid()}"  # several processes run tests
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""What a job must not be able to do, one line each, for every kind of sandbox.
+"""Actions that a job must not be able to do, one line each, for every kind of sandbox.
 
-`probe` runs once inside and reports; a test for each of `EXPECTED` judges its line by `judge`. What
-differs by the kind (an image has an /etc of its own) is said by whoever judges, in `also`.
-`BOMBS` are programs that misbehave, each for a test of its own.
+`probe` runs once inside and reports; a test for each of `EXPECTED` judges its line by `judge`. The
+judging test passes the differences of its kind in `also` (an image has an /etc of its own). `BOMBS`
+are programs that misbehave, each for a test of its own.
 """
 
 import ctypes
@@ -23,14 +23,14 @@ from proxyctl.worker.executors.base.base import WORK, Bounds, Ending, Executor, 
 from support.base.waiting import until_true
 from support.workers import bombs, launching
 
-SECRET = "secret-of-the-agent-cf2a"  # in the environment of whoever starts a sandbox
+SECRET = "secret-of-the-agent-cf2a"  # in the environment of the process that starts a sandbox
 OTHER_SECRET = "secret-of-another-job-77e1"
 OWN_SECRET = "secret-of-this-job-19b0"  # in its environment, where it belongs
 BOUNDS = Bounds(cores=1.0, memory_bytes=256 << 20, disk_bytes=64 << 20, processes=64, seconds=60)
 PROBE = Path(__file__).with_name("probe.py")
 PYTHON = "/usr/bin/python3"  # the host's, in sandboxes that run the host's programs
 
-# There is none, it is not for this user, or the address leads nowhere.
+# It does not exist, it is not for this user, or the address leads nowhere.
 ABSENT = frozenset(("ENOENT", "EACCES", "EPERM", "ENXIO", "ENODEV"))
 REFUSED = frozenset(("EPERM", "EACCES", "ENOSYS"))
 UNWRITABLE = frozenset(("EROFS", "EACCES", "EPERM", "ENOENT"))
@@ -129,7 +129,7 @@ EXPECTED: dict[str, frozenset[str]] = {
         f"connect {path}": ABSENT
         for path in ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock")
     },
-    # A file could be opened anew by its name in /proc, and what was logged be changed.
+    # A file could be opened anew by its name in /proc, and the logged text be changed.
     "kind of stdout": frozenset(("pipe",)),
     "kind of stderr": frozenset(("pipe",)),
     "descriptors": frozenset(("0,1,2",)),
@@ -187,7 +187,7 @@ class Result:
 
 
 def require(why_not: str) -> None:
-    """Skip where a sandbox cannot be had, or fail where one was asked for."""
+    """Skip where no sandbox can be made, or fail where the environment requires one."""
     if why_not and os.environ.get("REQUIRE_SANDBOX") == "1":
         pytest.fail(f"REQUIRE_SANDBOX=1, and there is no sandbox: {why_not}")
     if why_not:
@@ -214,7 +214,7 @@ def python_task(folder: Path, program: str, python: str = PYTHON, **changes: Any
 
 
 def probe_source(port: int) -> str:
-    """Return the probe as a script for a job, for which the test listens at a port of all hosts."""
+    """Return the probe as a script for a job; the test listens at a port of all hosts for it."""
     targets = [f"host's loopback=127.0.0.1={port}", f"host's address=127.0.0.1={port}"]
     arguments = ["probe", str(os.getpid()), "", *targets]
     return f"import sys\nsys.argv = {arguments!r}\n{PROBE.read_text()}"
@@ -258,7 +258,7 @@ def probe(
     abstract: str = "",
     **changes: Any,
 ) -> dict[str, Outcome]:
-    """Run the probe once, and return what it reported.
+    """Run the probe once, and return its report.
 
     Args:
         executor: that is tried.
@@ -282,7 +282,7 @@ def judge(
     outcomes: Mapping[str, Outcome],
     also: Mapping[str, frozenset[str]] = {},
 ) -> None:
-    """Assert that one line says what it may."""
+    """Assert that one line has an allowed outcome."""
     if name in X86_ALONE and platform.machine() != "x86_64":
         pytest.skip("there is no such thing on this processor")
     assert name in outcomes, f"{name}: not reported"
@@ -292,7 +292,7 @@ def judge(
 
 
 def as_user(uid: int, function: Callable[[], Any]) -> Any:
-    """Call a function in a process of an ordinary user, and return what it does, as JSON has it."""
+    """Call a function in a process of an ordinary user. Return its result by way of JSON."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads: it is short
@@ -327,7 +327,7 @@ def _become_dumpable() -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder with whatever a job has left in it, however deep."""
+    """Remove a folder with everything that a job has left in it, at any depth."""
     until_true(lambda: _removed(folder), f"{folder} cannot be removed")
 
 

@@ -1,6 +1,6 @@
-"""Programs that misbehave for as long as they may, and one that ends when it is asked to."""
+"""Programs that misbehave until they are stopped, and one that ends at a signal."""
 
-# What misbehaves without an end, as a program of Python: what happens is for the test to say.
+# Python programs that misbehave without an end: the test states the expected result.
 BOMBS = {
     "fork": """
 import os, time

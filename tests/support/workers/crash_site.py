@@ -54,8 +54,8 @@ class CrashSite:
         url: of the database.
         database: its server, where that is one.
         sandbox: that the devices have.
-        lend: what they lend.
-        payload: of the jobs; a script if there is none.
+        lend: the resources that they lend.
+        payload: of the jobs; a script if this is empty.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class CrashSite:
         self.daemon = self._start()
 
     def let_pass(self, seconds: int) -> None:
-        """Make it so much later for the daemon, which does not run: all that was, was earlier."""
+        """Make all records `seconds` older, while the daemon does not run."""
         asyncio.run(self._let_pass(seconds))
 
     def revoke(self, agent: WorkerAgent) -> None:
@@ -116,7 +116,7 @@ class CrashSite:
         agent.agree(self.daemon.api, lend, made["token"], sandbox)
 
     def post(self, seconds: float = JOB_SECONDS, **payload: Any) -> str:
-        """Put a job up, with what its payload has more; a script runs for so long."""
+        """Put a job up with more fields of its payload; its script runs for `seconds`."""
         outputs = [{"name": "kept", "path": "kept"}]
         job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}
         if "image" in self._payload:
@@ -138,14 +138,14 @@ class CrashSite:
         return bool(self._raw(f"/api/jobs/{job_id}/log/raw?stream=out"))
 
     def status(self, job_id: str) -> str:
-        """Return the state of a job; an empty string while nobody answers."""
+        """Return the state of a job; an empty string while no daemon answers."""
         with suppress(OSError, http.client.HTTPException):
             status, body = self.daemon.call("GET", f"/api/jobs/{job_id}", token=self._buyer)
             return str(body["job"]["status"]) if status == 200 else ""
         return ""
 
     def finish(self, job_ids: list[str]) -> None:
-        """Wait until jobs are over, and check what has become of them and of everything."""
+        """Wait until jobs are over, and check their results, the agents and the books."""
         second = self.agents[1]
         second.start()
         for job_id in job_ids:

@@ -24,7 +24,7 @@ from support.base.waiting import until_true
 
 PYTHON = Path("/usr/bin/python3")
 IMAGE = "localhost/proxyd-test:1"
-# Of Python's library, what no test in a container needs, and what is large.
+# Parts of Python's library that no test in a container needs, or that are large.
 LEFT_OUT = {
     *("test", "idlelib", "lib2to3", "ensurepip", "tkinter", "pydoc_data", "dist-packages"),
     *("asyncio", "curses", "dbm", "distutils", "email", "multiprocessing", "sqlite3", "unittest"),
@@ -201,7 +201,7 @@ class DockerDaemon:
         (self._folder / "pid").unlink(missing_ok=True)
 
     def lose_power(self) -> None:
-        """End it with its containers at once, and forget what is in memory after a start anew."""
+        """End it together with its containers, and forget what a start anew finds in memory."""
         assert self._process is not None
         assert self._containerd is not None
         shims = [

@@ -18,7 +18,7 @@ ABOVE = 200  # descriptors on their way to their numbers, out of the way of all 
 
 
 class Started:
-    """A program that was started: its process, and what it has written so far."""
+    """A program that was started: its process, and its output so far."""
 
     def __init__(self, pid: int, out: int, err: int) -> None:
         self.pid = pid
@@ -50,7 +50,7 @@ class Started:
 
 
 def start(task: Task, launch: Launch) -> Started:
-    """Start it: what is a job's is made in the child, in the order of the page."""
+    """Start it. The child creates the resources of the job, in the order of the page."""
     out, out_within = os.pipe()
     err, err_within = os.pipe()
     pid = os.fork()

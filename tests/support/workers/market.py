@@ -1,7 +1,7 @@
 """A marketplace as an agent sees it, over real HTTP in a thread, that a test can stop and start.
 
-It keeps what a real one would: which attempts a device holds, what they have reported, and their
-logs by offset. What it was told twice, or of attempts that it has taken back, it notes.
+It keeps what a real one would: the attempts that a device holds, their reports, and their logs by
+offset. It records repeated reports, and reports of attempts that it has taken back.
 """
 
 import json
@@ -23,7 +23,7 @@ NOT_CURRENT = (400, "attempt_not_current", "This attempt is not the current one.
 
 @dataclass
 class Job:
-    """A job, and all that was said of it."""
+    """A job, and all reports about it."""
 
     work: dict[str, Any]
     attempt: int = 0
@@ -206,7 +206,9 @@ class WorkerMarket:
         return {"ok": True, "jobs": jobs, "actions": stops, "lease_s": self.lease_s, "seen": 1}
 
     def _lose(self, named: set[tuple[str, int]]) -> None:
-        """Take back what was given and is not named: it got lost on its way, or in the device."""
+        """Take back given attempts that the device does not list: they got lost on the way or
+        there.
+        """
         for job in self.jobs.values():
             if job.is_held and (job.id, job.attempt) not in named:
                 job.is_held = False

@@ -66,7 +66,7 @@ def say(name, outcome, detail=""):
 
 
 def attempt(name, function, *arguments):
-    """Run one attempt; what it returns is told if it came through."""
+    """Run one attempt. If it succeeded, report its result."""
     try:
         value = function(*arguments)
     except OSError as error:
@@ -110,7 +110,7 @@ def calls():
 
 
 def in_child(function, *arguments):
-    """Call in a child what a filter may end the process for; raises what it raised."""
+    """Call a function in a child, because a filter may end the process; raise its error here."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -281,7 +281,7 @@ def others():
     else:
         attempt("kill process 1", os.kill, 1, signal.SIGKILL)
     attempt("kill what is outside", os.kill, int(sys.argv[1]), 0)
-    # Of process 1, too: its memory can be written by whoever is the same user in there.
+    # Also of process 1: the same user in there can write its memory.
     for pid, who in (("self", "status"), ("1", "status of process 1")):
         with open(f"/proc/{pid}/status") as file:
             fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)

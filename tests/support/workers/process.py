@@ -116,7 +116,7 @@ class WorkerAgent:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended by itself, or by what it was started with."""
+        """Whether it has ended, and `wait` was not called for it."""
         return self._process is not None and self._process.poll() is not None
 
     def kill(self, number: int = signal.SIGKILL) -> int:
@@ -130,7 +130,7 @@ class WorkerAgent:
         self._process.send_signal(number)
 
     def kill_if_started(self) -> None:
-        """Kill it alone, if nobody has waited for its end."""
+        """Kill only it, if it was started and not waited for."""
         if self._process is not None:
             self.kill()
 
@@ -183,7 +183,7 @@ class WorkerAgent:
         return job
 
     def probed(self, secret: str) -> dict[str, battery.Outcome]:
-        """Have it run the probe as a job with a secret; return what that has found."""
+        """Have it run the probe as a job with a secret. Return the outcomes."""
         with socket.create_server(("0.0.0.0", 0)) as listening:
             source = battery.probe_source(listening.getsockname()[1])
             job = self.run(source, secrets={"HF_TOKEN": secret})
@@ -226,7 +226,7 @@ def worker_agent(folder: Path, market: WorkerMarket, **options: int) -> Iterator
 
 def environment() -> dict[str, str]:
     paths = os.pathsep.join(str(ROOT / each) for each in ("client", "tests", ""))
-    engines = ("CONTAINERS_STORAGE_CONF", "DOCKER_HOST")  # those of the tests
+    engines = ("CONTAINERS_STORAGE_CONF", "DOCKER_HOST")  # set by the tests
     kept = {name: os.environ[name] for name in ("PATH", *engines) if name in os.environ}
     return {**kept, "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": paths}
 

@@ -67,7 +67,7 @@ class ImageParts:
 
     @property
     def index(self) -> bytes:
-        """An index with this image for this machine, and another for one that nobody has."""
+        """An index with this image for this machine, and one for another architecture."""
         entries = [
             {"platform": {"os": "linux", "architecture": "s390x"}, "digest": digest_of(b"none")},
             {"platform": {"os": "linux", "architecture": ARCHITECTURE}, "digest": self.digest},
