@@ -1,4 +1,4 @@
-"""The gateway counts who is connected, whatever makes room for whom."""
+"""The gateway counts its clients, also when one is closed to make room for another."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The states of a handshake and of a connection; what they do is in `conformance`."""
+"""The states of a handshake and of a connection; `conformance` tests their behaviour."""
 
 import asyncio
 import re

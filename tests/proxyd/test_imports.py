@@ -1,4 +1,4 @@
-"""A command loads what it works with, and does not wait for what only another one needs."""
+"""A command loads the modules that it needs, and does not wait for those of other commands."""
 
 import subprocess
 import sys
@@ -115,7 +115,7 @@ print(*sorted(unneeded & set(sys.modules)))
 def test_what_tokens_need_is_imported_once_all_is_ready_and_not_in_the_loop(
     tmp_path: Path,
 ) -> None:
-    """Or whoever shows a first token, good or not, would make every transfer wait for it."""
+    """Otherwise the first token, valid or not, would make every transfer wait for it."""
     told, output = _imports_of_a_daemon(tmp_path, "1")
     assert told == ["frozen without it", "imported beside the loop", "frozen with it"]
     assert output.index("daemon: ready") < output.index("imported beside")

@@ -1,4 +1,4 @@
-"""Who watches a session sees what the API says of it, while bytes go through the proxy."""
+"""Watchers of a session see the API's state of it while bytes go through the proxy."""
 
 from support.base.waiting import until
 from support.clients.story import buy, reached, used
@@ -41,7 +41,7 @@ async def test_a_frame_says_what_the_api_says(service: Service) -> None:
         again = feed.follow(person.user_id, "login", wanted, since=None)
         await anext(again)
         await feed.send_usage()
-        assert await anext(again) == still  # who comes later is shown how it is
+        assert await anext(again) == still  # a later watcher gets the present state
         await again.aclose()
         await client.close()
     await items.aclose()

@@ -17,7 +17,7 @@ from config.settings import LimitSettings, reloadable
 from proxyd.daemon import Daemon
 from proxyd.reload import reload
 
-# What each setting ends up in while the daemon runs.
+# The value in the running daemon that each setting changes.
 EFFECTS: dict[str, Callable[[Daemon], Any]] = {
     "log.level": lambda _: logging.getLogger().level,
     "log.format": lambda _: {type(each.formatter) for each in logging.getLogger().handlers},

@@ -1,4 +1,4 @@
-"""Settings as each part wants them: units, and what one setting means in the light of another."""
+"""Settings as each part wants them: units, and settings that depend on others."""
 
 from decimal import Decimal
 
@@ -82,7 +82,9 @@ def test_links_lead_to_the_web_application_or_else_to_the_api(
 
 def test_no_bound_on_connections_passes_what_the_descriptors_pay_for() -> None:
     most, api_most = connections_total(0, DESCRIPTORS), api_connections_total(DESCRIPTORS)
-    half = DESCRIPTORS // 2  # the API may have so many, and the proxy has that much less
+    half = (
+        DESCRIPTORS // 2
+    )  # the most connections of the API; the proxy's limit is lower by that number
     rest = connections_total(0, DESCRIPTORS - (half - api_most))
     for wanted, total, api_total in ((0, most, api_most), (3, 3, 3), (10**9, rest, half)):
         limits = {"connections_total": wanted, "api_connections_total": wanted}

@@ -19,7 +19,7 @@ async def tasks() -> AsyncIterator[Tasks]:
 
 @pytest.fixture
 async def stops() -> AsyncIterator[list[int]]:
-    """How often this process was told to stop, as a running daemon hears it."""
+    """The SIGTERM signals that this process got, as a running daemon gets them."""
     heard: list[int] = []
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, heard.append, signal.SIGTERM)

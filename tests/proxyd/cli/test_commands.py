@@ -1,4 +1,4 @@
-"""What the command line promises: commands, exit codes, and what is printed where."""
+"""Commands of the command line, their exit codes, and the stream of each output."""
 
 import os
 import re
@@ -78,7 +78,7 @@ def environment(database: Path) -> dict[str, str]:
 def carried_out(
     arguments: Sequence[Argument], given: bytes, folder: Path, variables: dict[str, str]
 ) -> tuple[int, bytes, bytes]:
-    """Carry out a command without a terminal; return its status, and what it prints.
+    """Carry out a command without a terminal. Return its status, its output and its errors.
 
     It is forked from a process that has imported what commands do.
     """
@@ -101,7 +101,7 @@ def carried_out(
 
 @pytest.fixture
 def run(tmp_path: Path, environment: dict[str, str]) -> Run:
-    """Run a command; whatever it is, it prints no traceback and no password."""
+    """Run a command. No command prints a traceback or a password."""
 
     def running(
         arguments: Sequence[Argument], given: bytes = b"", **variables: str
@@ -152,7 +152,7 @@ def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 1) 
 
 
 def misused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Check that a command was told how to be called."""
+    """Check that a command printed its usage."""
     assert done.returncode == 2, done
     assert done.stdout == ""
     assert done.stderr.startswith("usage: proxyd")
@@ -340,7 +340,7 @@ async def test_a_balance_beyond_64_bits_is_refused(
     # SQLite makes a float of a sum that is beyond 64 bits, and goes on.
     store = await open_store(environment["PROXYD_STORAGE__URL"])
     context = Context(store, Identifiers(lambda: 0), lambda: 0)
-    with suppress(MarketError):  # should such a deposit be refused alone
+    with suppress(MarketError):  # a single deposit of that size may be refused
         for index in range(10):
             await store.write(
                 accounts.deposit,

@@ -1,4 +1,4 @@
-"""A deferred package gives its modules without its own code, and all it has to whoever asks."""
+"""A deferred package gives its modules without its own code, and all its names on use."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What `proxyd serve` does when it cannot start, and when it can."""
+"""`proxyd serve` starts, or reports why it cannot start."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(tmp_path: Path, database: Path) -> Iterator[Serve]:
-    """Start `proxyd serve`; what it prints goes to two files beside the database."""
+    """Start `proxyd serve`; its output goes to two files beside the database."""
     started: list[Daemon] = []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROXYD_")}
     environment = kept | {
@@ -259,7 +259,7 @@ def shared_folder() -> Iterator[Path]:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Be nobody, for whom the permissions of files count."""
+    """Run as an unprivileged user: root ignores the permissions of files."""
     if os.geteuid() != 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""`make setup` compiles where it can, says in a line what it did, and fails nowhere."""
+"""`make setup` compiles where it can, prints its result in a line, and fails nowhere."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def nonsense(checkout: Checkout) -> str:
 
 
 def renew(checkout: Checkout) -> None:
-    """Have everything done anew, with what there is to compile compiled already."""
+    """Have everything done anew, with the compiled modules in place."""
     with (checkout.root / "proxyd" / "compiled" / "generate.py").open("a") as recipe:
         recipe.write("# otherwise\n")
 
@@ -264,7 +264,7 @@ def test_what_the_checkout_has_is_installed_as_it_is(
 def test_what_is_installed_leaves_nothing_in_the_checkout(
     bare: Checkout, installed: Checkout
 ) -> None:
-    """Root installs, and somebody else has checked out."""
+    """Root installs, and another user has checked out."""
     needs_compiler()
     before = sorted(bare.root.rglob("*"))
     told = bare.build(installed.root, PYTHONDONTWRITEBYTECODE="1")
@@ -285,9 +285,9 @@ def test_what_was_installed_and_edited_is_not_taken_for_what_was_compiled(
 
 @pytest.mark.long
 def test_an_edit_meanwhile_is_found_out(checkout: Checkout) -> None:
-    """The digests are those of the sources that were compiled, not of what is there afterwards."""
+    """The digests are those of the compiled sources, not of later edits."""
     words = Toolchain(os.environ, checkout.root).compiler
-    # It has the name of the one that compiled, so that there is only the link left to do.
+    # It has the name of the compiler, so that only the link is left to do.
     compiler = checkout.root / "first" / words[0]
     compiler.parent.mkdir()
     edit = f"sed -i 's/= 1/= 5/' {checkout.constants}"

@@ -40,7 +40,7 @@ def test_a_variable_switches_them_off(checkout: Checkout) -> None:
 def test_they_are_not_used_beside_a_module_that_was_imported_from_its_source(
     checkout: Checkout,
 ) -> None:
-    """As one of the market may be before proxyd: their code would call what is not there."""
+    """A module of the market may be imported before proxyd: its code would call missing names."""
     why = "proxyd.folder.smaller was imported before proxyd"
     assert checkout.run("-c", IMPORTED_BEFORE) == f"interpreted: {why}"
 

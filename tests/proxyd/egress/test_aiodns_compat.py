@@ -1,4 +1,4 @@
-"""What the resolver relies on in aiodns without a promise is as it was read."""
+"""aiodns still has the undocumented behaviour that the resolver relies on."""
 
 import pycares
 from support.base.releases import assert_compared, assert_has

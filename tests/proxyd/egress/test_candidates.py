@@ -1,4 +1,4 @@
-"""Which addresses are tried, in which order."""
+"""Candidates among a name's addresses, and their order."""
 
 from ipaddress import ip_address
 

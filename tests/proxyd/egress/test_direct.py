@@ -37,7 +37,7 @@ SHARED_SECONDS = 0.7  # among candidates that do not answer
 
 
 class Known:
-    """A resolver that finds one name's addresses when it is asked."""
+    """A resolver that finds one name's addresses on request."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = [ip_address(text) for text in addresses]
@@ -92,7 +92,7 @@ async def soon(event: asyncio.Event) -> None:
 
 
 class Dialled:
-    """A dial, and what it told its owner."""
+    """A dial, and its outcomes."""
 
     reactor: Reactor
     new_socket: type[socket.socket] = socket.socket
@@ -159,7 +159,7 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tracked]]:
 
 @pytest.fixture(autouse=True)
 async def reactor() -> AsyncIterator[None]:
-    """Watch what dials connect, and nothing in the end."""
+    """Watch the sockets of dials, and close the reactor after the test."""
     Dialled.reactor = Reactor(asyncio.get_running_loop(), pipes_max=0)
     yield
     Dialled.reactor.close()
@@ -167,7 +167,7 @@ async def reactor() -> AsyncIterator[None]:
 
 @contextmanager
 def refusing() -> Iterator[int]:
-    """Hold a port of 127.0.0.1 on which nobody listens."""
+    """Hold a port of 127.0.0.1 on which no program listens."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield sock.getsockname()[1]
@@ -175,7 +175,7 @@ def refusing() -> Iterator[int]:
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[None]:
-    """Listen on a port, accepting nobody: the kernel connects clients by itself."""
+    """Listen on a port without accepting: the kernel connects clients by itself."""
     with socket.socket() as listener:
         listener.bind((host, port))
         listener.listen()
@@ -527,7 +527,7 @@ async def test_only_so_many_candidates_are_tried(
 
 
 class Remembering(Silent):
-    """A resolver that knows names without asking; none of its own is asked for."""
+    """A resolver that knows names without a look-up, and makes none."""
 
     def __init__(self, *addresses: str) -> None:
         super().__init__()
@@ -661,7 +661,7 @@ async def test_cancelling_between_the_connection_and_its_report_tells_nothing(
 
 @pytest.mark.parametrize("error", [NameNotFoundError("nosuch.example"), ZeroDivisionError()])
 async def test_cancelling_as_a_look_up_fails_leaves_no_error_behind(error: Exception) -> None:
-    gc.collect()  # what earlier tests have left is not ours
+    gc.collect()  # remains of earlier tests do not count
     reported: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     for turns in range(4):

@@ -1,4 +1,4 @@
-"""Which addresses the kernel says are this machine's own."""
+"""The kernel's list of this machine's own addresses."""
 
 import errno
 import logging
@@ -15,7 +15,7 @@ ELSEWHERE = ["8.8.8.8", "1.2.3.4", "2606:4700::1"]
 
 
 class Asked:
-    """A clock that the test sets, and how often the kernel is asked."""
+    """A clock that the test sets, and the number of requests to the kernel."""
 
     def __init__(self) -> None:
         self.seconds = 100.0

@@ -1,4 +1,4 @@
-"""Tasks end within a bound, whatever they do with a cancellation."""
+"""Tasks end within a bound, even if they lose a cancellation."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from proxyd.loop import cancellation
 
 
 async def ignore(cancellations: int) -> None:
-    """Do what a library may: lose so many cancellations."""
+    """Lose `cancellations` cancellations, as a library may."""
     while cancellations:
         cancellations -= 1
         with suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""The clocks: how long somebody was there to notice things."""
+"""The clocks: time that the process was there to observe."""
 
 import pytest
 

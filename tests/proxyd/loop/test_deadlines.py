@@ -1,4 +1,4 @@
-"""Whoever is not done in time is told, the oldest first; the others never are."""
+"""Late entries time out, the oldest first; entries removed in time never do."""
 
 import asyncio
 

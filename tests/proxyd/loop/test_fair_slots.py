@@ -1,4 +1,4 @@
-"""Slots that holders compete for: whoever takes all that can be had leaves some."""
+"""Slots that holders compete for: a holder that takes all available slots leaves some."""
 
 from proxyd.loop.fair_slots import FairSlots
 

@@ -1,4 +1,4 @@
-"""Pipes are lent empty, never with somebody's bytes in them, and never more than there may be."""
+"""Pipes are lent empty, never with another connection's bytes, and never above their limit."""
 
 import errno
 import gc
@@ -20,7 +20,7 @@ def open_descriptors() -> int:
 def is_pipe(each: Path) -> bool:
     try:
         return str(each.readlink()).startswith("pipe:")
-    except FileNotFoundError:  # the one that lists them
+    except FileNotFoundError:  # the descriptor that lists them
         return False
 
 

@@ -1,4 +1,4 @@
-"""Watchers hear of every change once, and of no socket that is not theirs."""
+"""Watchers get every change once, and no event of another socket."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from proxyd.loop.poller import GONE, HUNG_UP, READS, WRITABLE, Poller
 
 
 class Heard:
-    """A watcher that writes down what it is told."""
+    """A watcher that records its events."""
 
     def __init__(self, act: Callable[[], None] = lambda: None) -> None:
         self.events: list[int] = []

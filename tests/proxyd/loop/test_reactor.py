@@ -1,4 +1,4 @@
-"""What the sockets of a loop share: one of each, closed together."""
+"""Objects that the sockets of a loop share: one of each, closed together."""
 
 import asyncio
 import socket

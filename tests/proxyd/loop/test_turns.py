@@ -6,7 +6,7 @@ from proxyd.loop.turns import Turns
 
 
 class Moving:
-    """A mover that notes its turns, and wants so many."""
+    """A mover that notes its turns, and wants `wanted` of them."""
 
     def __init__(self, name: str, queue: Turns, log: list[str], wanted: int) -> None:
         self._name, self._queue, self._log, self._left = name, queue, log, wanted
@@ -42,7 +42,7 @@ class Failing:
     """A mover whose turn goes wrong."""
 
     def turn(self) -> None:
-        raise RuntimeError("nobody has handled this")
+        raise RuntimeError("an unhandled error")
 
 
 async def test_one_whose_turn_goes_wrong_costs_nobody_else_theirs() -> None:
@@ -61,7 +61,7 @@ async def test_one_whose_turn_goes_wrong_costs_nobody_else_theirs() -> None:
     while len(log) < 5:
         await asyncio.sleep(0)
     assert "".join(log) == "ababc"
-    assert told == ["nobody has handled this"] * 2
+    assert told == ["an unhandled error"] * 2
 
 
 async def test_one_that_comes_when_nobody_waits_is_served_too() -> None:

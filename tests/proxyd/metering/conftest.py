@@ -1,4 +1,4 @@
-"""What counts bytes, over a store: alone on it, and as a node that others know."""
+"""Byte counters over a store: alone on it, and as a node that other nodes know."""
 
 from collections.abc import AsyncIterator
 

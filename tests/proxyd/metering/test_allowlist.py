@@ -1,4 +1,4 @@
-"""What is remembered of the addresses that open sessions, and forgotten."""
+"""Remembered addresses that open sessions, and their removal."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ def ask(
 
 
 class Asked:
-    """What `find` of an `Allowlist` is, without a store; it opens nothing until told."""
+    """The `find` of an `Allowlist` without a store; it opens no session until it may go."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

@@ -1,4 +1,4 @@
-"""A node shares sessions with others: it lets go, gives back and forgets what they need."""
+"""A node shares sessions with others: it releases, gives back and forgets bytes in time."""
 
 import asyncio
 import gc

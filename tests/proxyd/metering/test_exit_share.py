@@ -1,4 +1,4 @@
-"""What exits have carried of a session: their sum is the session's, whatever happens to a byte."""
+"""Bytes of a session by exit: their sum is the session's after any event."""
 
 import pytest
 from hypothesis import settings
@@ -16,7 +16,7 @@ EXITS = ("", "one", "two", "three")  # the first is the way without
 
 
 class Way(Stalled):
-    """A sink of one payer; what it holds is lost or leaves as the test says."""
+    """A sink of one payer; the test lets its waiting bytes leave or get lost."""
 
     def __init__(self, payer: LiveSession | ExitShare) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class AnyTraffic(RuleBasedStateMachine):
     @precondition(lambda self: self.ways)
     @rule(data=st.data())
     def is_closed(self, data: st.DataObject) -> None:
-        """What waits in a relay becomes the closer's, which waits in the session's set."""
+        """The closer takes over the bytes that wait in a relay, and waits in the session's set."""
         way = data.draw(st.sampled_from(self.ways))
         closing = Way(way.payer)
         closing.waiting = way.waiting

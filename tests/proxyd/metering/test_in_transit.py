@@ -1,4 +1,4 @@
-"""Of the sinks that may hold bytes, those are asked that moved, and a few of the others."""
+"""A count asks the sinks that moved, and a few others that may hold bytes."""
 
 from support.market.metering import Stalled, session_of, use
 

@@ -1,4 +1,4 @@
-"""A part of a session: it asks in time, gives up what it can spare, and stops when time is over."""
+"""A part of a session: it asks in time, gives up spare bytes, and stops when time is over."""
 
 import pytest
 from support.market.metering import use
@@ -29,7 +29,7 @@ class Connection:
 
 
 class Node:
-    """A session that has a slice, and a list of what was asked of its node."""
+    """A session that has a slice, and the list of requests to its node."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -121,7 +121,7 @@ def test_without_connections_everything_is_spared_and_half_of_it_otherwise(node:
 def test_an_answer_that_was_lost_is_made_up_for_by_the_next(node: Node) -> None:
     session = node.session
     use(session, 100)
-    node.spare()  # the store never heard of it
+    node.spare()  # no report of it has reached the store
     session.regrant(GRANTED)
     assert (session.granted, session.available) == (GRANTED, GRANTED - 100)
 

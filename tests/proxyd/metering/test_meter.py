@@ -1,4 +1,4 @@
-"""The meter over a store: what is not sure to be leased is given back."""
+"""The meter over a store: it gives bytes back whose lease is not certain."""
 
 import pytest
 from support.market.market import Market

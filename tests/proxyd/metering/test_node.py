@@ -1,4 +1,4 @@
-"""A node among others: who is dead, and who sweeps."""
+"""A node among others: deaths, and the sweeper."""
 
 from collections.abc import Callable, Collection
 
@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 15.0
 
 
 class FakeLink:
-    """A link whose test says who has ended."""
+    """A link whose ended nodes the test sets."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -24,10 +24,10 @@ class FakeLink:
         self.is_free = False
 
     async def connect(self, on_notice: Callable[[str], None], on_lost: Callable[[], None]) -> None:
-        """Nobody says anything."""
+        """No notice arrives."""
 
     async def register(self, node_id: str) -> None:
-        """Nobody looks."""
+        """No record is kept."""
 
     async def renew(self, node_id: str) -> bool:
         return True

@@ -8,7 +8,7 @@ from proxyd.metering.pace import BURST_SECONDS, ROUND_SECONDS, Pace
 
 
 class Timers:
-    """A loop of which only time is used, moved by hand."""
+    """A loop with nothing but its time, which the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -84,7 +84,7 @@ def test_all_who_want_more_get_the_same(timers: Timers) -> None:
     for taker in takers:
         taker.go()
     timers.go(10)
-    first = takers[0].taken - 1_000_000 * BURST_SECONDS  # it came when nobody else was there
+    first = takers[0].taken - 1_000_000 * BURST_SECONDS  # it came while no other taker was there
     shares = [first, *(taker.taken for taker in takers[1:])]
     assert max(shares) - min(shares) <= 0.02 * max(shares)
 
@@ -113,7 +113,7 @@ def test_whoever_stops_waiting_is_not_called(timers: Timers) -> None:
 async def test_it_runs_on_a_real_loop() -> None:
     pace = Pace(asyncio.get_running_loop(), 1000)
     assert pace.allowance(pace) == 200
-    while left := pace.allowance(pace):  # what is earned meanwhile, on a slow machine, as well
+    while left := pace.allowance(pace):  # including the bytes earned meanwhile on a slow machine
         pace.spend(pace, left)
     waited = asyncio.Event()
     pace.wait(waited.set)

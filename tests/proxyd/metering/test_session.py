@@ -1,4 +1,4 @@
-"""A session's budget: what is certain of its counts, and the invariants that are asserted."""
+"""A session's budget: the certain part of its counts, and the invariants that are asserted."""
 
 import pytest
 from support.market.metering import Stalled, session_of, use
@@ -47,7 +47,7 @@ def test_what_is_refunded_is_handed_out_again_only_while_the_session_is_active(
 
 
 def test_counts_that_cannot_be_are_not_reported() -> None:
-    """Delivered without being taken, taken from nothing, refunded below what was reported."""
+    """Delivered before it was taken, taken from nothing, refunded below the reported count."""
     session, _ = session_of(100)
     session.deliver(1)
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""What is known of sessions agrees with the store, whatever fails in between."""
+"""The known sessions agree with the store after failures in between."""
 
 import asyncio
 

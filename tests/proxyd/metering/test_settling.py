@@ -68,7 +68,7 @@ async def test_where_the_store_is_away_one_session_waits_for_it_and_not_each_in_
         await meter.flush()
         assert len(tried) == 1
         await meter.flush()
-        assert len(set(tried)) == 2  # whoever met that is the last to meet it again
+        assert len(set(tried)) == 2  # the session that failed first is the last to be tried again
     await meter.flush()
     await meter.stop()
     sessions = await market.bandwidth.page(user, status=None, before="", limit=10)

@@ -1,4 +1,4 @@
-"""What became of connections is counted once, also while the store is away, and within a bound."""
+"""Outcomes of connections are counted once, also while the store is away, and within a bound."""
 
 from contextlib import suppress
 

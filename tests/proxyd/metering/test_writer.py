@@ -1,4 +1,4 @@
-"""Counts are written down, of what moved and of nothing else."""
+"""Counts are written for sessions that moved, and for no other."""
 
 import pytest
 from support.market.exits import exit_device
@@ -72,7 +72,7 @@ async def test_what_a_session_used_is_written_down_after_a_cut_that_is_taken_bac
 
 
 class Reports:
-    """What the store was told of a session's exits, on every way that it is told."""
+    """Reports of a session's exits to the store, by every call that carries them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts: list[tuple[int, dict[str, int]]] = []
@@ -99,7 +99,7 @@ class Reports:
         monkeypatch.setattr(Leases, "settle", settling)
 
     def note(self, usages: list[Usage]) -> None:
-        """Keep it, if there is anything of exits in it: a node reports what did not change, too."""
+        """Keep it, if exits appear in it: a node also reports unchanged counts."""
         self.counts += [(each.used_bytes, dict(each.exits)) for each in usages if each.exits]
 
 

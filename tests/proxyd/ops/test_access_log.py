@@ -1,4 +1,4 @@
-"""Records of proxied connections: what they say, when they are deleted, and a disk that is slow."""
+"""Records of proxied connections: their content, their deletion, and a disk that is slow."""
 
 import json
 import os
@@ -213,7 +213,7 @@ def test_lines_that_a_full_disk_does_not_take_are_counted_as_dropped(tmp_path: P
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Have the kernel take a part of what would make a file longer, and then nothing."""
+    """Have the kernel write a part of the bytes beyond the file's size, and then none."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))

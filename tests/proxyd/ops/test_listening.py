@@ -1,4 +1,4 @@
-"""Listening sockets and TLS: what works, and what an operator is told when it does not."""
+"""Listening sockets and TLS: successes, and the errors that an operator gets."""
 
 import asyncio
 import socket
@@ -225,7 +225,7 @@ def test_the_sockets_of_several_processes_share_the_clients_of_a_port(host: str)
 
 
 def accept_all(sock: socket.socket) -> int:
-    """Accept whoever waits, and return how many there were."""
+    """Accept all waiting connections. Return their number."""
     number = 0
     while True:
         try:

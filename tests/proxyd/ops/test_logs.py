@@ -34,7 +34,7 @@ def failed() -> logging.LogRecord:
 
 @contextmanager
 def logging_to_stderr(level: str, style: Literal["text", "json"]) -> Iterator[None]:
-    """Set logging up as the daemon does, and put back what was there."""
+    """Set logging up as the daemon does, and restore the earlier handlers."""
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, []
     levels = {name: logging.getLogger(name).level for name in ("root", "asyncio", "aiosqlite")}

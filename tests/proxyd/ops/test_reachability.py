@@ -1,4 +1,4 @@
-"""Where the service manager holds the proxy's socket, buyers must be told what they can dial."""
+"""Buyers get an address that they can dial where the service manager holds the proxy's socket."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ UNIT = ROOT / "systemd" / "proxyd.socket"
 
 
 def told(settings: ProxySettings, *hosts: str, name: str = "proxy") -> list[str]:
-    """Return what is wrong where sockets are held at these addresses."""
+    """Return the problems where sockets are held at these addresses."""
     sockets = []
     try:
         for host in hosts:
@@ -64,7 +64,7 @@ def test_without_such_a_socket_loopback_is_meant() -> None:
 
 
 def of_unit(folder: Path, text: str, *edits: str) -> list[str]:
-    """Return what is wrong by a unit, and what was edited."""
+    """Return the problems of a unit with its edits."""
     unit = folder / "proxyd.socket"
     unit.write_text(text)
     for number, edit in enumerate(edits):

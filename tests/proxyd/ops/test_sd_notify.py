@@ -1,4 +1,4 @@
-"""The service manager is told, where there is one, in sd_notify's words."""
+"""The service manager gets notifications in the protocol of sd_notify, if it runs."""
 
 import asyncio
 import os

@@ -23,7 +23,7 @@ def role() -> Iterator[Role]:
 
 
 class Counts:
-    """What one process has counted."""
+    """Counts of one process."""
 
     def __init__(self, failures: dict[str, int], clients: int, started: float) -> None:
         self.failures, self.clients, self.started = failures, clients, started

@@ -1,4 +1,4 @@
-"""The time that a store takes is counted, also when it fails, and for what is set aside."""
+"""The time of a store's calls is counted, also of failures, and of calls without a metric."""
 
 import pytest
 

@@ -40,7 +40,7 @@ HASTY = MailTiming(look=0.01, first_pause=0.01, longest_pause=0.01, store_pause=
 
 
 class Post:
-    """An outbox, and whoever sends from it."""
+    """An outbox, and the mailer that sends from it."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
@@ -77,7 +77,7 @@ class Post:
         by: Transport | None = None,
         timing: MailTiming = USUAL_TIMING,
     ) -> AsyncIterator[None]:
-        """Send what is put."""
+        """Send the e-mails of the outbox."""
         transport = by or SmtpTransport(server(port, username, password))
         mailer = Mailer(self.outbox, transport, is_alone=True, timing=timing)
         running = asyncio.create_task(mailer.run())
@@ -91,7 +91,7 @@ class Post:
         await until_no_email_waits(self.store)
 
     async def until_put_off(self, number: int = 1) -> None:
-        """Wait until so many e-mails were tried and wait to be tried again."""
+        """Wait until `number` e-mails were tried and wait for another attempt."""
 
         async def are_put_off() -> bool:
             later = self.clock.seconds() + FIRST_PAUSE_SECONDS
@@ -204,7 +204,7 @@ async def test_a_recipient_whom_the_server_does_not_know_is_tried_once(
     assert "e-mail to nobody@example.com: given up: 550 5.1.1 no such user" in caplog.text
 
 
-# --- what may be taken later is put off, and nobody waits for it ---------------------------------
+# --- an e-mail that is put off delays no other ---------------------------------------------------
 
 
 async def test_an_email_that_has_to_wait_lets_the_next_pass(post: Post) -> None:
@@ -412,7 +412,7 @@ async def test_a_server_that_falls_silent_is_left(
     assert "a-secret" not in caplog.text
 
 
-# --- once, whatever ends -------------------------------------------------------------------------
+# --- each e-mail is sent once, in spite of cancellations -----------------------------------------
 
 
 @pytest.mark.parametrize("turns", range(5))

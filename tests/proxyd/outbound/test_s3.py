@@ -40,7 +40,7 @@ from storage.blobs.base import BlobError, MismatchError, Upload
 from storage.blobs.s3 import Bucket, Signer
 
 PYTHON = os.environ.get("MOTO_PYTHON", sys.executable)
-GONE = (403, 404)  # who may not list a bucket is not told what is not there
+GONE = (403, 404)  # without the right to list a bucket, the answer for a missing key is 403
 PART = 5 * 1024 * 1024  # the least that a store takes as a part
 
 
@@ -130,7 +130,7 @@ async def test_a_large_file_is_sent_in_parts(
         await blobs.finish(upload, etags[:2])
     with pytest.raises(MismatchError, match="InvalidPart"):
         await blobs.finish(upload, [*etags[:2], '"other"'])
-    assert await blobs.finish(upload, etags) is False  # nobody has hashed the whole
+    assert await blobs.finish(upload, etags) is False  # the digest of the whole is unknown
     assert await blobs.finish(upload, etags) is False
     assert (await fetched(blobs.address(upload.key, "x")))[1] == content
     begun, _ = await send(blobs, upload_of(content), content)

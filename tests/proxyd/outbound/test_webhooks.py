@@ -1,4 +1,4 @@
-"""Webhooks over real sockets: what arrives, what is said of failures, and what is never dialled."""
+"""Webhooks over real sockets: deliveries, failures, and addresses that are never dialled."""
 
 import asyncio
 import socket
@@ -39,7 +39,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nthanks"
 
 @dataclass
 class Receiver:
-    """A server that keeps what it is sent, and answers the same each time."""
+    """A server that keeps the requests, and answers the same each time."""
 
     answer: bytes = OK
     connections: int = 0
@@ -307,7 +307,7 @@ LITERALS = [
     "[3fff::1]",
     "[5f00::1]",
 ]
-# What a name may say; a name is one target, however many of these it says in turn.
+# Addresses of a name; a name is one target, however many of these it says in turn.
 NAMES = [
     ["127.0.0.1"],
     ["::1"],
@@ -356,7 +356,7 @@ async def test_a_name_that_leads_elsewhere_later_is_judged_by_where_it_leads_the
     names = Names(["192.0.2.7"], ["127.0.0.1"])
     policy = Policy(allow=("192.0.2.0/24",), blocked_ports=())
     sender = sender_of(names=names, policy=policy)
-    await names.resolve("rebinding.example")  # as whoever only looks when an endpoint is made
+    await names.resolve("rebinding.example")  # as a check at the creation of an endpoint does
     outcome = await sender.post(attempt_at(f"http://rebinding.example:{everywhere.port}/"))
     assert outcome.error == "not allowed"
     assert everywhere.connections == 0
@@ -386,7 +386,7 @@ def test_the_table_has_sixty_targets() -> None:
     assert len(LITERALS) + len(NAMES) >= 60
 
 
-# --- sending what is due ---------------------------------------------------------------------
+# --- sending due deliveries ------------------------------------------------------------------
 
 
 async def endpoint(market: Market, user_id: str, url: str) -> Secret:

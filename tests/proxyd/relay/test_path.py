@@ -19,7 +19,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         left = socket.create_connection(listener.getsockname())
         right, _ = listener.accept()
-        left.sendall(b"x")  # so that there is a round trip to measure
+        left.sendall(b"x")  # for a round trip that can be measured
         right.recv(1)
         yield left, right
         left.close()

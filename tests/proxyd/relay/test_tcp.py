@@ -94,7 +94,7 @@ class Scene:
         return self.session.used - sum(each.unsent() for each in (*halves, *self.session.closings))
 
     def certain(self) -> int:
-        """Return what is certain of the session; it is certain of its exits, too."""
+        """Return the certain bytes of the session; those of its exits have the same sum."""
         usage = self.session.certain_usage()
         self.session.mark_reported(usage)
         if self.by_exits:
@@ -285,7 +285,7 @@ async def test_a_reset_after_a_half_has_ended_is_passed_on() -> None:
 
 @contextmanager
 def questions() -> Iterator[list[int]]:
-    """Give a list that gets each descriptor the kernel is asked about, of what is on its way."""
+    """Give a list of the descriptors whose unsent bytes are requested from the kernel."""
     asked: list[int] = []
     ioctl = fcntl.ioctl
 
@@ -362,7 +362,7 @@ async def test_an_end_behind_what_a_reset_throws_away_is_no_byte_to_give_back() 
 
 
 async def stalled(made: Scene, source: socket.socket, sink: socket.socket) -> None:
-    """Send more than a receiver takes, until what is counted waits in the kernel's queue."""
+    """Send more than a receiver takes, until counted bytes wait in the kernel's queue."""
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await made.loop.sock_sendall(source, pattern(500_000))
     await until(lambda: made.session.used == 500_000, "the kernel has all of it")
@@ -462,7 +462,7 @@ async def test_a_mistake_behind_the_end_of_a_relay_is_logged(
 
 
 class Stepping:
-    """A loop for a pace, by whose clock something has been earned whenever it is asked twice."""
+    """A loop for a pace; its clock allows more bytes at each look."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.call_later = loop.call_later

@@ -1,4 +1,4 @@
-"""The service manager and the log are told of the processes as of one daemon, and what is new."""
+"""The service manager and the log see the processes as one daemon, and only changes."""
 
 import logging
 import socket
@@ -16,7 +16,7 @@ from proxyd.supervisor.child import Child
 
 
 class Processes:
-    """Two processes, which say what a test has them say, and what the manager is told then."""
+    """Two processes that send the test's messages, and the manager's notifications."""
 
     def __init__(self, listeners: Listeners) -> None:
         self.told: list[str] = []
@@ -31,7 +31,7 @@ class Processes:
         self.children[index].started(pid or 100 + index, ours)
 
     def says(self, index: int, *lines: str) -> list[str]:
-        """Have a process say something, and return what the manager is told."""
+        """Have a process send messages, and return the notifications to the manager."""
         self._theirs[index].send("\n".join(lines).encode())
         self.children[index].hear()
         return self.looked()

@@ -1,4 +1,4 @@
-"""What the supervisor knows of a process: what it said, and when the next one is due."""
+"""State of a process in the supervisor: its messages, and the due time of the next process."""
 
 import socket
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from proxyd.ops.listening import bound_port, listen
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.supervisor.child import PAUSE_MOST_SECONDS, STEADY_SECONDS, Child, in_words
 
-CLIENTS = 40  # so many leave one of two sockets without any once in 10^12 times
+CLIENTS = 40  # with this number one of two sockets is left without any client once in 10^12 times
 
 
 class Clock:
@@ -76,7 +76,7 @@ def test_a_reload_waits_for_the_end_of_the_one_before(child: Child) -> None:
     manager.ready("here")
     child.hear()
     assert child.may_reload
-    child.must_reload, child.is_reloading = False, True  # it is told
+    child.must_reload, child.is_reloading = False, True  # the process is notified
     child.must_reload = True
     assert not child.may_reload
     manager.reloading()
@@ -164,12 +164,12 @@ def test_what_the_service_manager_holds_stays_open_to_all(clock: Clock) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(own.getsockname())
     child.close()
-    child.listeners.pause()  # which is harmless by now
+    child.listeners.pause()  # no effect by now
     theirs.close()
 
 
 def accepted(child: Child, others: Listeners) -> int:
-    """Have clients come, all of whom are accepted; return how many by a process' own socket."""
+    """Connect clients, and accept all. Return the number that came by a process' own socket."""
     number = {}
     with ExitStack() as opened:
         port = bound_port(others.proxy)
@@ -177,7 +177,7 @@ def accepted(child: Child, others: Listeners) -> int:
             opened.enter_context(socket.create_connection(("127.0.0.1", port)))
         for sock in (child.listeners.proxy, others.proxy):
             number[sock] = 0
-            with suppress(OSError):  # nobody waits, or it does not listen
+            with suppress(OSError):  # no connection waits, or it does not listen
                 while True:
                     sock.accept()[0].close()
                     number[sock] += 1

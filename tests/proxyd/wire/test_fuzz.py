@@ -1,8 +1,9 @@
-"""Whatever clients send, in whatever pieces: no exception, no pile of bytes, one meaning.
+"""Any bytes of clients, in any pieces: no exception, no pile of bytes, one meaning.
 
 Bounded here; `make fuzz-wire` goes through a million conversations (PROXYD_FUZZ_HANDSHAKES), from
-another start each time (PROXYD_FUZZ_START, which is told). A failure tells its conversation: what
-breaks a rule becomes one of the conversations in `test_socks5.py` or `test_http.py`, by name.
+another start each time (PROXYD_FUZZ_START, which is printed). A failure tells its conversation: a
+conversation that breaks a rule becomes one of the conversations in `test_socks5.py` or
+`test_http.py`, by name.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from proxyd.wire.socks5 import Socks5
 
 HANDSHAKES = int(os.environ.get("PROXYD_FUZZ_HANDSHAKES", "6000"))
 START = int(os.environ.get("PROXYD_FUZZ_START", "0"))
-SEGMENT_MAX_BYTES = 4096  # what is read at once
+SEGMENT_MAX_BYTES = 4096  # the size of one read
 UNFINISHED_MAX_BYTES = 3 + 255 + 255  # of SOCKS5: the longest message, but for its last byte
 ANSWERS_MAX_BYTES = 4096
 BODY_MAX_BYTES = 1000
@@ -39,7 +40,7 @@ LENGTH = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
 
 
 def said(conversation: Conversation, pieces: list[bytes]) -> tuple[object, ...]:
-    """Return all that a conversation comes to, after checks of what holds at every moment."""
+    """Return all results of a conversation, after checks of the rules for every moment."""
     owner = Owner(
         accept=conversation.accept,
         reach=conversation.reach,
@@ -74,7 +75,7 @@ def inner(owner: Owner) -> Http | Socks5:
 
 
 def assert_in_order(owner: Owner) -> None:
-    """Check that a client was asked who it is before anything was done for it."""
+    """Check that a client was identified before anything was done for it."""
     assert len(owner.sent) <= ANSWERS_MAX_BYTES
     kinds = [type(event) for event in owner.events]
     assert kinds in (
@@ -99,7 +100,7 @@ def assert_forwarded(trailing: bytes, limit: int | None) -> None:
 
 
 def hold(conversation: Conversation) -> None:
-    """Check one conversation, in its pieces and in pieces of what is read at once."""
+    """Check one conversation, in its pieces and in pieces of the read size."""
     pieced = said(conversation, list(conversation.segments()))
     data = conversation.data
     starts = range(0, len(data), SEGMENT_MAX_BYTES)
@@ -133,7 +134,7 @@ def test_most_of_what_is_made_up_gets_far() -> None:
 
 
 class Unread(BaseProtocol):
-    """The owner of a parser, who reads nothing."""
+    """The owner of a parser; it reads nothing."""
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Nothing was paused."""

@@ -90,7 +90,7 @@ class Answer:
 
 
 def says(protocol: Http, data: bytes) -> Event | None:
-    """Let the client say something; return what was understood."""
+    """Pass bytes of the client in. Return the event."""
     protocol.receive_data(data)
     return protocol.next_event()
 
@@ -108,7 +108,7 @@ def assert_over(protocol: Http, status: int, *, to_head: bool = False) -> Answer
 
 
 def refused(request: bytes, status: int) -> Answer:
-    """Check that a request is refused for what it says, before anybody is asked about it."""
+    """Check that a request is refused for its content, before its credentials are checked."""
     protocol = Http()
     assert isinstance(says(protocol, request), Violation)
     return assert_over(protocol, status)

@@ -1,4 +1,4 @@
-"""The frames between nodes: every one, cut anywhere, and whatever is none."""
+"""The frames between nodes: every one, cut anywhere, and bytes that are no frame."""
 
 import json
 import random

@@ -51,7 +51,7 @@ def address_request(address: IPv4Address | IPv6Address, port: int = 80) -> bytes
 
 
 def says(protocol: Socks5, data: bytes) -> Event | None:
-    """Let the client say something; return what was understood."""
+    """Pass bytes of the client in. Return the event."""
     protocol.receive_data(data)
     return protocol.next_event()
 

@@ -1,4 +1,4 @@
-"""Wishes behind a user name; what they mean is in `tests/market/exits/test_wants.py`."""
+"""Wishes behind a user name; `tests/market/exits/test_wants.py` tests their meaning."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An exit that is attached: how many connections wait, heartbeats, and what it may carry."""
+"""An attached exit: the number of waiting connections, heartbeats, and permissions."""
 
 from pathlib import Path
 
@@ -31,8 +31,8 @@ class Relayed:
         self.was_cut = True
 
 
-class Somebody:
-    """Who pays."""
+class Payer:
+    """The payer."""
 
     id = "session"
     user_id = "buyer"
@@ -92,7 +92,7 @@ async def test_a_burst_asks_for_as_many_as_wait_and_all_at_once(port: Port) -> N
     await device.attach()
     outcomes: list[object] = []
     for _ in range(8):
-        port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+        port.exits.dial(Wants(), Payer(), "localhost", 80, lambda *each: outcomes.append(each))
     device.obey = answering(Outcome.REFUSED)
     await until(lambda: device.wanted >= 9, "it is asked for all of them")
     device.parks = True
@@ -104,9 +104,7 @@ async def test_never_more_wait_than_an_exit_may_have(port: Port) -> None:
     device = port.unattached()
     device.parks = False
     await device.attach()
-    dials = [
-        port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *_: None) for _ in range(50)
-    ]
+    dials = [port.exits.dial(Wants(), Payer(), "localhost", 80, lambda *_: None) for _ in range(50)]
     await until(lambda: device.wanted == pool.PARKED_MAX)
     for each in dials:
         each.cancel()
@@ -188,7 +186,7 @@ async def test_a_dial_is_served_where_other_exits_use_up_the_bound(tmp_path: Pat
     await device.attach(hello("second"))
     port.directory.remove(exit_of(port, "first"))
     outcomes: list[object] = []
-    port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+    port.exits.dial(Wants(), Payer(), "localhost", 80, lambda *each: outcomes.append(each))
     await until(lambda: bool(outcomes))
     assert outcomes == [(Failure.REFUSED, True, None)]
     await until(lambda: device.wanted == 0, "none has to wait any more")
@@ -250,7 +248,7 @@ async def test_what_goes_on_without_control_ends_when_the_device_may_carry_nothi
     if is_back:
         await port.parked()
     assert [each for each, _ in port.listener.detached.places()] == ["device"]
-    port.listener.start()  # what carries something is not forgotten
+    port.listener.start()  # an exit that still carries a stream is not forgotten
     port.devices.refusal = StoreError("away")
     port.listener.recheck("device")
     await until(lambda: not port.listener.tasks)
@@ -272,7 +270,7 @@ async def test_who_carries_nothing_is_forgotten(port: Port) -> None:
     assert port.listener.detached.places() == []
 
 
-# --- what it may carry ---------------------------------------------------------------------------
+# --- permission to carry -------------------------------------------------------------------------
 
 
 async def test_a_pause_in_the_account_ends_dials_under_way(port: Port) -> None:
@@ -280,7 +278,7 @@ async def test_a_pause_in_the_account_ends_dials_under_way(port: Port) -> None:
     device = await port.parked()
     device.obey = ignore
     outcomes: list[object] = []
-    port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *each: outcomes.append(each))
+    port.exits.dial(Wants(), Payer(), "localhost", 80, lambda *each: outcomes.append(each))
     await until(lambda: bool(device.dials))
     exit_ = exit_of(port)
     port.devices.grants["device"] = Granted("device", "owner", paused=True)
@@ -338,9 +336,7 @@ async def test_dials_that_wait_count_as_connections(port: Port) -> None:
     device.parks, device.obey = False, ignore
     await device.attach()
     exit_ = exit_of(port)
-    dials = [
-        port.exits.dial(Wants(), Somebody(), "localhost", 80, lambda *_: None) for _ in range(2)
-    ]
+    dials = [port.exits.dial(Wants(), Payer(), "localhost", 80, lambda *_: None) for _ in range(2)]
     await until(lambda: exit_.pool.waiting == 2)
     assert not exit_.has_place
     for each in dials:

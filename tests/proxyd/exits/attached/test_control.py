@@ -48,7 +48,7 @@ async def test_a_hello_may_come_in_pieces_that_begin_with_any_byte(port: Port) -
     device = port.unattached()
     await device.connect()
     data = encode(hello("Wdevice"))
-    at = data.index(b"W")  # which a work connection begins with
+    at = data.index(b"W")  # a work connection begins with it
     device.send_raw(encode(Ping(b"payload!")) + data[:at])
     await until(lambda: Pong(b"payload!") in device.frames, "the first piece is read")
     device.send_raw(data[at:])

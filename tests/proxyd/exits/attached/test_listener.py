@@ -1,4 +1,4 @@
-"""What comes to the exits' port: control and work connections, garbage and floods, each bounded."""
+"""Arrivals at the exits' port: control and work connections, garbage and floods, each bounded."""
 
 import asyncio
 import secrets

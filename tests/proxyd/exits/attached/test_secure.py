@@ -1,4 +1,4 @@
-"""Work connections under TLS, from the side of an exit that does with them whatever it likes."""
+"""Work connections under TLS, with exits that break the protocol."""
 
 import asyncio
 import socket
@@ -22,8 +22,8 @@ LOOPBACK = ip_address("127.0.0.1")
 SECONDS_MAX = 20.0
 
 
-class Somebody:
-    """Who pays."""
+class Payer:
+    """The payer."""
 
     id = "session"
     user_id = "buyer"
@@ -31,7 +31,7 @@ class Somebody:
 
 
 class Suspicions:
-    """Hears of what no honest exit does."""
+    """Records the suspicions, which no honest exit causes."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -88,11 +88,9 @@ async def test_a_work_connection_that_is_about_to_wait_at_the_end_is_closed(port
 
 
 async def dialled(port: Port, device: Device, outcomes: list[Any]) -> Any:
-    """Have the exit be asked for a target under TLS."""
+    """Send the exit an order for a target under TLS."""
     wants = Wants(secure=True)
-    dial = port.exits.dial(
-        wants, Somebody(), LOOPBACK, 80, lambda *outcome: outcomes.append(outcome)
-    )
+    dial = port.exits.dial(wants, Payer(), LOOPBACK, 80, lambda *outcome: outcomes.append(outcome))
     await until(lambda: bool(device.dials), "it has its order")
     return dial
 
@@ -121,7 +119,7 @@ async def test_an_answer_that_comes_late_is_no_lie(tmp_path: Path) -> None:
 
 
 async def reached(port: Port, device: Device) -> socket.socket:
-    """Return the work connection that a target is said to be reached by."""
+    """Return the work connection of a target that the exit reports as reached."""
     outcomes: list[Any] = []
     await dialled(port, device, outcomes)
     device.send(connected(device.dials[-1]))

@@ -46,7 +46,7 @@ class Device:
 
 @dataclass
 class Book:
-    """A directory, and what each pick would have to say again."""
+    """A directory, with defaults for the arguments of a pick."""
 
     directory: Directory[Device] = field(default_factory=lambda: Directory(random.Random(1).random))
     now: float = 1000.0
@@ -143,7 +143,7 @@ def test_the_first_port_of_a_label_chooses_its_exit_and_others_are_refused(book)
     assert book.pick("session-new", port=443).ports == (443,)
 
 
-# --- who is there --------------------------------------------------------------------------------
+# --- presence ------------------------------------------------------------------------------------
 
 
 def test_nobody_is_chosen_where_nobody_is(book):
@@ -167,7 +167,7 @@ def test_a_device_that_attaches_again_replaces_its_older_attachment(book):
     older, newer = Device("one"), Device("one", PARIS)
     book.add(older, newer)
 
-    book.directory.remove(older)  # which is noticed later
+    book.directory.remove(older)  # this is noticed later
 
     assert book.pick() is newer
     assert book.pick("country-de") is Missing.NO_EXIT
@@ -303,7 +303,7 @@ def test_coverage_counts_what_can_be_chosen_by_region(book):
     }
 
 
-# --- what is wished ------------------------------------------------------------------------------
+# --- wishes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_rotation_with_a_single_exit_finds_none(book):
     assert book.pick("rotate") is not Missing.NO_EXIT
 
 
-# --- whom it falls on ----------------------------------------------------------------------------
+# --- distribution --------------------------------------------------------------------------------
 
 
 def test_connections_are_spread_nearly_evenly(book):

@@ -12,7 +12,7 @@ from proxyd.exits.choosing.directory import Place
 from proxyd.exits.choosing.geography import DEBIAN, REGISTRIES, Sources, open_geography
 
 NOWHERE = (Path("/nonexistent/geoip"), Path("/nonexistent/geoip6"))
-# Long registered, and to one registry's knowledge: a newer release of the data has them, too.
+# Long registered, and to one registry's knowledge: newer releases of the data list them as well.
 AMERICAN, GERMAN, JAPANESE = "8.8.8.8", "141.1.1.1", "2001:200::1"
 
 CITIES = {
@@ -33,7 +33,7 @@ NETWORKS = {
 
 @pytest.fixture
 def opened():
-    """Opens what is closed after the test; Debian's files are not there unless they are named."""
+    """Opens geographies that are closed after the test; Debian's files are missing unless given."""
     geographies = []
 
     def open_(**sources):

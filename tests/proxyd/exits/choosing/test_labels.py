@@ -1,4 +1,4 @@
-"""Labels over several daemons: every node leaves through the same exit, whatever comes and goes.
+"""Labels over several daemons: every node leaves through the same exit while exits come and go.
 
 `PROXYD_LABELS` and `PROXYD_LABEL_ROUNDS` are how many labels there are, and how often each is used
 on each node.
@@ -95,7 +95,7 @@ class Cluster:
             return await over
 
     async def use(self, rounds: int = ROUNDS, labels: int = LABELS) -> dict[str, set[Any]]:
-        """Connect by every label on every node, in any order; return what each left through."""
+        """Connect by every label on every node, in any order. Return the exits of each label."""
         dials = [
             (service, f"label{number}")
             for service in self.services
@@ -220,7 +220,7 @@ async def test_moves_that_were_missed_are_noticed_with_the_next_link(three: Clus
     await three.services[0].daemon.store.write(
         queries.bind, three.session.id, label, moved, replaced=before, now=clock.seconds()
     )
-    assert await three.dial(three.services[1], "label0") == before  # it asks nobody
+    assert await three.dial(three.services[1], "label0") == before  # it asks no other node
     for link in [*mesh_of(three.services[1]).links.values()]:
         link.close("the test says so")
     await linked(three.services)
@@ -259,7 +259,7 @@ async def test_a_store_that_hangs_is_waited_for_once(
     asked = []
 
     async def hang(unit: object, *_: object, **__: object) -> None:
-        if unit is queries.bind:  # the node writes other things, too
+        if unit is queries.bind:  # the node also makes other writes
             asked.append(1)
         await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""Targets dialled through exits: what is asked of which exit, and when another one is tried."""
+"""Targets dialled through exits: the orders, the chosen exit, and the next attempt."""
 
 import asyncio
 import socket
@@ -29,8 +29,8 @@ ANY = Wants()
 
 
 @dataclass
-class Somebody:
-    """Who pays."""
+class Payer:
+    """The payer."""
 
     id: str = "session"
     user_id: str = "buyer"
@@ -39,7 +39,7 @@ class Somebody:
 
 @dataclass
 class Reached:
-    """What became of a dial; `sock` is the test's."""
+    """Outcome of a dial; `sock` is the test's."""
 
     failure: Failure | None = None
     sock: socket.SocketType | None = None
@@ -63,10 +63,10 @@ class Call:
         host: Address | str,
         number: int,
         wants: Wants = ANY,
-        buyer: Somebody | None = None,
+        buyer: Payer | None = None,
     ) -> None:
         self.answers: list[Reached] = []
-        self.dial = port.exits.dial(wants, buyer or Somebody(), host, number, self._done)
+        self.dial = port.exits.dial(wants, buyer or Payer(), host, number, self._done)
 
     def _done(self, outcome: socket.SocketType | Failure, is_unread: bool, via: Via | None) -> None:
         if isinstance(outcome, Failure):
@@ -86,7 +86,7 @@ async def dialled(
     host: Address | str = LOOPBACK,
     number: int = 80,
     wants: Wants = ANY,
-    buyer: Somebody | None = None,
+    buyer: Payer | None = None,
 ) -> Reached:
     """Dial, and return what came of it."""
     return await Call(port, host, number, wants, buyer).end()
@@ -106,7 +106,7 @@ async def spoken(answer: Reached, words: bytes) -> bytes:
     return heard
 
 
-# --- what is asked of an exit ---------------------------------------------------------------------
+# --- orders to an exit ----------------------------------------------------------------------------
 
 
 async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
@@ -232,7 +232,7 @@ async def test_what_is_forbidden_is_never_asked_of_an_exit(
     port: Port, host: Address | str, number: int, wants: Wants
 ) -> None:
     device = await port.parked()
-    port.exits.resolver = DnsResolver()  # which knows numbers without asking
+    port.exits.resolver = DnsResolver()  # it knows numbers without a look-up
     answer = await dialled(port, host, number, wants)
     assert answer.failure is Failure.NOT_ALLOWED
     assert device.dials == []
@@ -388,7 +388,7 @@ async def test_without_an_exit_there_is_no_connection(port: Port) -> None:
 
 async def test_nobody_leaves_through_a_device_of_their_own(port: Port) -> None:
     device = await port.parked()
-    answer = await dialled(port, buyer=Somebody(user_id="owner"))
+    answer = await dialled(port, buyer=Payer(user_id="owner"))
     assert answer.failure is Failure.NO_EXIT
     assert device.dials == []
 
@@ -516,7 +516,7 @@ async def test_an_exit_that_is_slow_and_there_is_ordered_twice_and_the_first_ans
     assert len({each.number for each in device.dials}) == 2
     assert port.counters.hedges == 1
     late = device.dials[0].number
-    device.send(Dialled(late, Outcome.CONNECTED, 0, None, 0))  # nobody cares
+    device.send(Dialled(late, Outcome.CONNECTED, 0, None, 0))  # no effect
     device.send(paused("the last frame"))
     await until(lambda: not port.directory.exits, "it was heard")
 

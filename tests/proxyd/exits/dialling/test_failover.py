@@ -1,4 +1,4 @@
-"""Labels whose exit dies while they dial: soft ones go on elsewhere, strict ones are told."""
+"""Labels whose exit dies while they dial: soft ones continue elsewhere, strict ones fail."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ DIAL_SECONDS = 3.5
 
 
 class Buyer:
-    """Who pays."""
+    """The payer."""
 
     id = "session"
     user_id = "buyer"
@@ -83,7 +83,7 @@ async def freeze_bare(device: Device) -> None:
 
 
 async def kill_on_order(device: Device) -> None:
-    """Have it die when it is asked for a target."""
+    """Have it die when it gets an order."""
 
     async def die(device: Device, _dial: Dial) -> None:
         assert device._writer is not None
@@ -144,7 +144,7 @@ async def test_an_exit_that_dies_after_it_was_heard_is_noticed(port: Port) -> No
     port.exits.change_seconds(2 * DIAL_SECONDS)
 
     async def hedged(device: Device, _dial: Dial) -> None:
-        if port.counters.hedges:  # the second order: it was heard
+        if port.counters.hedges:  # the second order: it has arrived
             device.answers_pings = False
 
     first.obey = hedged

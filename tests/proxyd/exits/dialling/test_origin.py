@@ -153,7 +153,7 @@ async def test_a_call_puts_nobody_ahead_of_who_has_attached_from_there(service: 
     port = bound_port(service.daemon.listeners.exits)
     local = await at_home(port, ELSEWHERE, honest)
     await looked(service, local)
-    listener.origins.leaves_from(entry, ELSEWHERE)  # it has its next call carried by somebody else
+    listener.origins.leaves_from(entry, ELSEWHERE)  # another device carries its next call
     assert await reason(service, honest) == ("online", "")
     assert (await reason(service, evil))[0] == "resting"
     await local.kill()

@@ -1,5 +1,4 @@
-"""proxyd.exits.dialling.tunnels: who gets a stream into a job, and what devices cannot do by
-lying."""
+"""proxyd.exits.dialling.tunnels: streams into jobs, and the bounds of devices that lie."""
 
 import asyncio
 import math
@@ -39,7 +38,7 @@ SECONDS = 20.0
 
 @dataclass
 class Worker:
-    """What the marketplace knows of a device."""
+    """Device in the marketplace."""
 
     id: str
     user_id: str
@@ -47,14 +46,14 @@ class Worker:
 
 @dataclass
 class Authority:
-    """Takes every token but "nobody's" for a device's name, which begins with its owner's."""
+    """Knows the device of each token except "unknown"; its owner is the part before "/"."""
 
     revoked: set[str] = field(default_factory=set)
     idle: set[str] = field(default_factory=set)  # that hold no attempt with ports
     is_away: bool = False
 
     async def authenticate(self, token: str) -> Worker:
-        if token == "nobody's":
+        if token == "unknown":
             raise MarketError(Code.WORKER_UNAUTHORIZED)
         return Worker(token, token.partition("/")[0])
 
@@ -133,7 +132,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 async def order_of(device: Device, number: int = 0) -> Open:
-    """Return what a device is asked for."""
+    """Return an order that a device got."""
     orders: list[Open] = []
 
     def is_there() -> bool:
@@ -166,7 +165,7 @@ async def receive(sock: socket.socket, size: int) -> bytes:
 
 
 async def read_stream(reader: asyncio.StreamReader, size: int) -> bytes:
-    """Return so many bytes of a stream out of its chunks."""
+    """Return `size` bytes of a stream out of its chunks."""
     chunks, data = ChunkReader(), b""
     while len(data) < size:
         more = await reader.read(65_536)
@@ -216,14 +215,14 @@ async def test_a_device_says_why_there_is_no_stream(
     opening = place.opening()
     order = await order_of(device)
     device.send(Dialled(order.number, outcome, 0, None, 0))
-    device.send(Dialled(order.number + 7, outcome, 0, None, 0))  # of nobody: it is passed over
+    device.send(Dialled(order.number + 7, outcome, 0, None, 0))  # of no stream: it is passed over
     assert await reason(opening) == word
     assert place.tunnels.opens == {word: 1}
 
 
 async def test_without_a_device_there_is_no_stream(place: Place) -> None:
     assert await reason(place.opening()) == "away"
-    exit_device = await place.port.device("an exit")  # which is no worker by that
+    exit_device = await place.port.device("an exit")  # it is not a worker
     assert exit_device.welcome is not None
     assert await reason(place.opening("an exit")) == "away"
     worker = await place.worker()
@@ -311,7 +310,7 @@ async def test_a_token_that_was_revoked_elsewhere_is_noticed(tmp_path: Path) -> 
 
 
 async def test_who_may_not_attach_is_told_why(place: Place) -> None:
-    device = await place.worker("nobody's")
+    device = await place.worker("unknown")
     assert device.sorry is not None
     assert (device.sorry.code, device.sorry.retry_seconds) == ("worker_unauthorized", 0)
     place.authority.revoked.add("revoked")
@@ -381,7 +380,7 @@ async def test_one_buyer_has_a_part_of_all_streams(tmp_path: Path) -> None:
     assert not again.done()
     stream.close()
     again.cancel()
-    await until(lambda: not place.tunnels._per_buyer, "nobody is counted any more")
+    await until(lambda: not place.tunnels._per_buyer, "no buyer is counted any more")
     await place.close()
 
 
@@ -395,7 +394,7 @@ async def test_only_devices_that_run_what_listens_are_attached(place: Place) -> 
     device, other = await place.worker(), await place.worker("other")
     place.authority.idle.add("device")
     place.authority.is_away = True
-    await place.tunnels.dismiss()  # nobody knows
+    await place.tunnels.dismiss()  # the answer is unknown
     assert place.tunnels.is_attached("device")
     place.authority.is_away = False
     await place.tunnels.dismiss()

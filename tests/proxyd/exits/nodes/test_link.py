@@ -1,4 +1,4 @@
-"""Links over real TLS: who proves nothing gets none, and what a node says wrong ends its own."""
+"""Links over real TLS: a node without proof gets none, and a wrong frame ends the sender's link."""
 
 import asyncio
 import ssl
@@ -377,7 +377,7 @@ async def test_what_is_not_attached_or_not_lent_is_refused(service: Service) -> 
 
 @asynccontextmanager
 async def serving(folder: Path, *, answers: bool, key: bytes = KEY) -> AsyncIterator[Any]:
-    """Serve as a node that is dialled; what it was told is in `told`."""
+    """Serve as a node that is dialled; `told` gets its frames."""
     certificate = own_certificate(folder / "other", 1_700_000_000)
     told: list[Frame] = []
     shown = fingerprint(certificate)

@@ -46,8 +46,8 @@ LOOPBACK = ip_address("127.0.0.1")
 
 
 @dataclass
-class Somebody:
-    """Who pays."""
+class Payer:
+    """The payer."""
 
     id: str = "session"
     user_id: str = "buyer"
@@ -61,7 +61,7 @@ class Call:
         self.node = node
         self.outcome: Failure | SocketType | None = None
         self.via: Via | None = None
-        self.dial = node.exits.dial(wants, Somebody(), LOOPBACK, number, self._done)
+        self.dial = node.exits.dial(wants, Payer(), LOOPBACK, number, self._done)
 
     def _done(self, outcome: SocketType | Failure, _unread: bool, via: Via | None) -> None:
         self.outcome, self.via = outcome, via
@@ -152,7 +152,7 @@ async def test_datagrams_leave_through_an_exit_of_another_node(two: Two) -> None
     def done(outcome: SocketType | Failure, _unread: bool, _via: Via | None) -> None:
         associated.set_result(outcome)
 
-    two.edge.exits.associate(Wants(), Somebody(), done)
+    two.edge.exits.associate(Wants(), Payer(), done)
     work = await associated
     assert isinstance(work, SocketType)
     with peer() as target:
@@ -309,7 +309,7 @@ async def test_idle_exits_are_given_back(tmp_path: Path) -> None:
     await home.close()
 
 
-# --- what is counted -----------------------------------------------------------------------------
+# --- counts --------------------------------------------------------------------------------------
 
 
 class Relayed:

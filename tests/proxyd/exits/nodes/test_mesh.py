@@ -271,7 +271,7 @@ async def agents(services: list[Service], folder: Path, count: int) -> AsyncIter
 
 
 async def told(folder: Path, count: int, nodes: int) -> None:
-    """Wait until each agent has written down so many other nodes."""
+    """Wait until each agent has written down `nodes` other nodes."""
     for number in range(count):
         path = folder / f"agent-{number}" / names.NODES
         await until(lambda path=path: len((files.read(path) or {}).get("nodes", ())) == nodes)

@@ -1,4 +1,4 @@
-"""A process asks another one for exits: what is handed over, and what is left when one dies."""
+"""A process asks another one for exits: the handed-over streams, and the rest after a death."""
 
 import asyncio
 import errno
@@ -34,8 +34,8 @@ from proxyd.wire.wants import Wants
 LOOPBACK = ip_address("127.0.0.1")
 
 
-class Somebody:
-    """Who pays."""
+class Payer:
+    """The payer."""
 
     id = "session"
     user_id = "buyer"
@@ -83,7 +83,7 @@ class Two:
 
     def dial(self, number: int, wants: Wants = Wants()) -> Any:  # noqa: B008 - it is frozen
         """Ask for a target at a port of this machine."""
-        return self.asked.dial(wants, Somebody(), LOOPBACK, number, self._done)
+        return self.asked.dial(wants, Payer(), LOOPBACK, number, self._done)
 
     def _done(self, outcome: socket.SocketType | Failure, _: bool, via: Via | None) -> None:
         self.outcomes.append(outcome)
@@ -134,7 +134,8 @@ async def test_what_is_handed_over_belongs_to_the_one_that_has_asked(two: Two) -
         assert await loop.sock_recv(relay.sock, 5) == b"words"
         assert (relay.via.attached.device_id, relay.via.attached.address) == ("device", LOOPBACK)
         assert relay.via.headers[0].startswith("X-Exit: country=xx; id=")
-        # Both ends of the line came, and the connection is another one's: for the kernel, too.
+        # Both ends of the line came, and the connection is another one's: the kernel knows the
+        # same.
         await until(lambda: len(two.port.reactor.poller) == watched + 2)
         assert watched_by_kernel(two.port) == len(two.port.reactor.poller)
         relay.close()
@@ -243,7 +244,7 @@ async def test_relays_go_on_and_count_at_the_successors_exit(two: Two) -> None:
         two.another_desk()
         await until(lambda: len(exit_.relays) == 1, "its exit counts it")
         (away,) = exit_.relays
-        assert sum(away.traffic) == 0  # the store knows of what was before
+        assert sum(away.traffic) == 0  # the store knows of the bytes before
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(relay.sock, b"words")
         assert await loop.sock_recv(relay.sock, 5) == b"words"
@@ -317,12 +318,12 @@ async def test_without_a_successor_there_is_no_exit(port: Port) -> None:
         address = nobody.getsockname()
     asked = AskedExits(port.reactor, address, 0.05 - asking.SLACK_SECONDS, times)
     outcomes: list[Any] = []
-    asked.dial(Wants(), Somebody(), LOOPBACK, 80, lambda *outcome: outcomes.append(outcome))
+    asked.dial(Wants(), Payer(), LOOPBACK, 80, lambda *outcome: outcomes.append(outcome))
     await until(lambda: outcomes == [(Failure.NO_EXIT, False, None)])
     asked.close()
 
 
-# --- what nobody here says -----------------------------------------------------------------------
+# --- messages outside the protocol ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("message", [b"nonsense", b"\x91\x63", bytes(70_000)])

@@ -15,7 +15,7 @@ from proxyd.loop.reactor import Reactor
 
 
 class End:
-    """Keeps what it is told; the word "nonsense" is none."""
+    """Keeps the messages that it takes, and raises `DecodeError` for "nonsense"."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
@@ -49,7 +49,7 @@ class Pair:
 
 @pytest.fixture
 async def reactor() -> Reactor:
-    """What the sockets of the test's loop share."""
+    """The reactor that the sockets of the test's loop share."""
     return Reactor(asyncio.get_running_loop(), 10)
 
 

@@ -21,7 +21,7 @@ async def connected(port: int) -> socket.socket:
 
 
 async def fetched(data: bytes) -> Answer:
-    """Fetch what is answered with these bytes."""
+    """Fetch a page whose answer is these bytes."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
