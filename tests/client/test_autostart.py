@@ -1,4 +1,4 @@
-"""The files by which systems start an exit: well-formed, and about commands that exist."""
+"""The files that start an exit with the system: well-formed, and about commands that exist."""
 
 import plistlib
 import shutil
@@ -37,7 +37,7 @@ def test_systemd_does_not_start_again_what_is_in_vain(path: Path) -> None:
 def test_the_unit_of_a_worker_lets_podman_map_users() -> None:
     lines = (FOLDER / "proxyctl-worker.service").read_text().splitlines()
     said = {each.partition("=")[0] for each in lines if not each.startswith("#")}
-    # In a unit of a user each of the others implies the first, under which newuidmap is nobody.
+    # In a unit of a user each of the others implies the first, under which newuidmap has no rights.
     assert not said & {
         "NoNewPrivileges",
         "LockPersonality",

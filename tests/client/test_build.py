@@ -215,7 +215,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 @cases("source", SOURCES)
 def test_a_module_is_read_by_the_oldest_python_and_imports_its_library_alone(source: Path) -> None:
-    # What the collector runs in the middle of it can make Python 3.11 lose count of its own depth.
+    # A run of the collector in the middle of it can make Python 3.11 lose count of its own depth.
     gc.disable()
     try:
         tree = ast.parse(source.read_text(), feature_version=OLDEST)

@@ -1,4 +1,4 @@
-"""The frames between an exit and the daemon: every one, cut anywhere, and whatever is none."""
+"""The frames between an exit and the daemon: every one, cut anywhere, and malformed bytes."""
 
 import json
 import random
@@ -59,7 +59,7 @@ V4, V6 = IPv4Address("192.0.2.7"), IPv6Address("2001:db8::7")
 LIMITS = Limits(16, 0, 5_000_000_000, (80, 443))
 WELCOME = Welcome(7, "198.51.100.7", "de", "berlin", 3320, LIMITS, 30)
 
-# Version 1 as it was first sent: what a device says is not changed by an update of the daemon.
+# Version 1 as it was first sent: an update of the daemon does not change the frames of devices.
 RECORDED: list[tuple[Frame, bytes]] = [
     (
         Hello(1, "t0ken", "0.2.0", "Linux", ("dns",), "ab", ""),
@@ -166,7 +166,7 @@ def framed(kind: int, body: bytes) -> bytes:
     return (1 + len(body)).to_bytes(2, "big") + bytes([kind]) + body
 
 
-# --- what is said --------------------------------------------------------------------------------
+# --- encoding ------------------------------------------------------------------------------------
 
 
 @cases(("frame", "data"), RECORDED)
@@ -344,7 +344,7 @@ def test_a_clock_that_leaps_is_no_reason_to_say_nothing(micros: int, said: int) 
     assert frame == Dialled(1, Outcome.TIMED_OUT, said, None, 0)
 
 
-# --- what is heard of neighbours -----------------------------------------------------------------
+# --- frames of neighbouring versions -------------------------------------------------------------
 
 
 @cases("kind", sorted(set(range(256)) - set(Kind)))
@@ -398,7 +398,7 @@ def test_a_text_becomes_one_line_that_can_be_shown(said: str) -> None:
     frame.paused.encode()
 
 
-# --- what is none --------------------------------------------------------------------------------
+# --- bytes that are no frame ---------------------------------------------------------------------
 
 
 @cases(

@@ -1,4 +1,4 @@
-"""Which addresses and ports the policy opens, and which it never does."""
+"""Addresses and ports that the policy opens, or never opens."""
 
 import ipaddress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -13,7 +13,8 @@ from proxyctl.protocol.policy import Policy, embedded_ipv4, is_global
 Address = IPv4Address | IPv6Address
 DEFAULT = Policy()
 
-# RFC 6890 and the IANA special-purpose address registries, IPv4; and what clouds answer themselves.
+# RFC 6890 and the IANA special-purpose address registries, IPv4; and the addresses that clouds
+# answer themselves.
 SPECIAL_V4 = {
     "0.0.0.0/8": "this network",
     "0.0.0.0/32": "this host",
@@ -47,7 +48,7 @@ SPECIAL_V4 = {
     "255.255.255.255/32": "limited broadcast",
 }
 
-# The same, IPv6, and what the architecture (RFC 4291) has outside of global unicast.
+# The same for IPv6, and the ranges of the architecture (RFC 4291) outside of global unicast.
 SPECIAL_V6 = {
     "::/128": "unspecified",
     "::1/128": "loopback",

@@ -160,7 +160,7 @@ async def test_the_bound_on_connections_that_wait_is_over_all(
 
 
 async def said(home: ExitDaemon, number: int) -> None:
-    """Wait until an exit has acted on everything that was said to it and for a borrower."""
+    """Wait until an exit has acted on all earlier frames for it and for a borrower."""
     borrower, payload = home.loans[number].daemon, secrets.token_bytes(8)
     borrower.control.send(Ping(payload))
     await until(lambda: payload in borrower.pongs, "it has answered for a borrower")
@@ -176,7 +176,7 @@ async def test_new_connections_in_a_second_are_bounded_over_all(
             daemon.give_tickets(10)
             daemon.control.send(Park(10))
         await until(lambda: agent.describe()["parked"] >= 3)
-        # Two that had gathered, one in advance for each, and what a fraction of a second brings.
+        # Two that had gathered, one in advance for each, and those of a fraction of a second.
         assert agent.describe()["parked"] <= 6
 
 

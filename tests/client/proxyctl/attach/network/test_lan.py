@@ -1,7 +1,7 @@
 """Nothing ever reaches the network at home, counted by a sniffer; the daemon judges nothing.
 
 The home is real as far as the kernel goes (`support/exits/home.py`), and so is the agent: a program
-of its own that is told to dial whatever its daemon wants.
+of its own that dials every target that its daemon orders.
 """
 
 import asyncio
@@ -91,13 +91,13 @@ LOCAL_NAMES = (
     "router", "storage.local", "localhost", "x.localhost", "printer.lan", "fritz.home.arpa",
     "wpad", "192.168.1.20", "0xc0.0xa8.1.20", "3232235796", "127.1", "storage.evil.net.local",
 )  # fmt: skip
-# Only the daemon knows the public address, and nobody the other networks at home, which are assumed
-# from the device's own: the judge who learns of these is the only one.
+# Only the daemon knows the public address, and no judge knows the other networks at home, which are
+# assumed from the device's own: the judge that learns of these is the only one.
 FROM_OUTSIDE = (
     PUBLIC, f"::ffff:{PUBLIC}", "public.evil.net", OTHER_LAN_V6, "global.evil.net"
 )  # fmt: skip
 REFUSED, REFUSED_NAME = Outcome.NOT_ALLOWED, Outcome.NAME_UNKNOWN
-# What the device has to say to do its work; everything else is a finding.
+# Packets that the device must send to do its work; everything else is a finding.
 RIGHTFUL = {
     Packet(ROUTER, "arp", 0),
     Packet(ROUTER, "udp", 53),
@@ -156,7 +156,7 @@ async def agent(
 
 
 async def outcomes(daemon: ExitDaemon, hosts: Sequence[str]) -> dict[str, Outcome]:
-    """Dial each host, as an address where it is one; return how it went."""
+    """Dial each host, as an address where it is one. Return the outcomes."""
     found = {}
     for host in hosts:
         try:
@@ -176,7 +176,7 @@ def findings(around: Home, daemon: ExitDaemon) -> set[Packet]:
 
 
 async def besiege(around: Home, daemon: ExitDaemon, spared: Collection[str] = ()) -> None:
-    """Try everything; nothing may come through, and what is on the internet still must."""
+    """Try everything. Nothing may come through, except the targets on the internet."""
     for name, addresses in HOME_NAMES.items():
         around.names.has(name, *addresses)
     hosts = [each for each in (*HOME_ADDRESSES, *HOME_NAMES, *LOCAL_NAMES) if each not in spared]
@@ -297,7 +297,7 @@ async def test_the_sniffer_sees_the_datagrams_of_an_agent_without_judges(tmp_pat
 
 
 async def datagrams_to_everybody(around: Home, daemon: ExitDaemon) -> set[Packet]:
-    """Send to everything at home, and last to the internet; return what may have been sent."""
+    """Send to everything at home, and last to the internet. Return the packets that may be sent."""
     for name, addresses in HOME_NAMES.items():
         around.names.has(name, *addresses)
     around.names.has("last.evil.net", TARGETS[0])
@@ -305,7 +305,7 @@ async def datagrams_to_everybody(around: Home, daemon: ExitDaemon) -> set[Packet
     assert dialled.outcome is Outcome.CONNECTED
     hosts = (*HOME_ADDRESSES, *LOCAL_NAMES)
     orders = [order(host, port) for host in hosts for port in (80, 53, 1900, 5353)]
-    # In one piece with a name that is looked up: what is not must not take the room of that.
+    # In one piece with a name that is looked up: names without a look-up must not take its room.
     first, *others = (*HOME_NAMES, "last.evil.net")
     writer.write(b"".join([*orders, order(first, 80)]))
     for name in (first, *others):

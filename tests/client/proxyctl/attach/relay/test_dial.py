@@ -102,7 +102,7 @@ async def test_who_gives_up_leaves_no_socket(dialer: MakeDialer) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: descriptors() <= before)  # those of a test before may go meanwhile
+        await until(lambda: descriptors() <= before)  # sockets of an earlier test may go meanwhile
 
 
 async def test_of_a_names_addresses_only_permitted_ones_are_dialled(

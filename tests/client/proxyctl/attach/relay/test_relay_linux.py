@@ -1,6 +1,7 @@
-"""Relays by epoll and splice, over real sockets; what they share with asyncio's has other tests.
+"""Relays by epoll and splice, over real sockets; other tests cover the behaviour of asyncio's as
+well.
 
-Those are `test_agent.py` and `tests/conformance/test_streams.py`, which run both.
+These tests are `test_agent.py` and `tests/conformance/test_streams.py`, which run both.
 """
 
 import asyncio

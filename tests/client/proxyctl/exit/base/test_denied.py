@@ -1,4 +1,4 @@
-"""What a daemon denies is denied in every spelling, and replaces what it denied before."""
+"""Names that a daemon denies are denied in every spelling, and replace the earlier denials."""
 
 from ipaddress import ip_address
 

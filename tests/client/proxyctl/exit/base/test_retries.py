@@ -7,7 +7,7 @@ from proxyctl.exit.base.retries import LOSSES_MAX, STEADY_SECONDS, USUAL, Retrie
 
 
 class Clock:
-    """Goes when it is told to."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -171,7 +171,7 @@ async def test_every_byte_arrives_as_it_was_sent(device: Device, daemon: ExitDae
     assert [result == data for result in results] == [True] * 3
 
 
-# What `run` has no use for, by how much memory it takes, largest first.
+# Modules that `run` does not need, by the memory that they take, largest first.
 SPARED = ("urllib.request", "email", "http.client", "tempfile", "secrets", "shutil", "ctypes")
 
 
@@ -235,7 +235,7 @@ async def test_it_runs_once(device: Device, daemon: ExitDaemon) -> None:
     status, printed = await device.say("run")
     assert status == 1
     assert f"this exit runs already, as process {process.pid}" in printed
-    process.kill()  # what a dead one left behind stops nobody
+    process.kill()  # the files of a dead process do not stop the next one
     await process.communicate()
     await device.run()
     await daemon.attached(2)

@@ -1,4 +1,4 @@
-"""The bounds of a specification, and the words for what is beyond them."""
+"""The bounds of a specification, and the errors for values beyond them."""
 
 from typing import Any
 

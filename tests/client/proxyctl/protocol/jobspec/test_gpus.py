@@ -7,7 +7,7 @@ from support.base.cases import cases
 
 from proxyctl.protocol.jobspec import gpus
 
-# What drivers call their cards, and what people may call just this one.
+# Names of cards by their drivers, and other names of just this card.
 NAMES = {
     "NVIDIA GeForce RTX 4090": ["RTX 4090", "rtx4090", "4090", "GeForce RTX 4090", "RTX_4090"],
     "NVIDIA GeForce RTX 4090 D": ["RTX 4090 D", "4090D"],

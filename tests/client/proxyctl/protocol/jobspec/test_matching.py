@@ -1,4 +1,4 @@
-"""Which job fits which device, and which comes first."""
+"""Matches of jobs and devices, and their order."""
 
 from dataclasses import replace
 from typing import Any

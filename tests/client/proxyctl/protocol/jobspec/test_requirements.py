@@ -1,4 +1,4 @@
-"""What texts say that a job needs."""
+"""Requirements that are parsed from texts."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -560,14 +560,14 @@ def test_an_agent_of_which_a_thread_fails_ends_and_says_so(
     market: WorkerMarket, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def readings() -> dict[str, Any]:
-        raise RuntimeError("a sensor that nobody has thought of")
+        raise RuntimeError("an unknown sensor")
 
     consent = Consent(market.url, TOKEN, "2026-01-01T00:00:00+00:00")
     agent = agent_with(consent, tmp_path, {}, to_loopback(), lambda: None)
     agent._device = replace(agent._device, readings=readings)
     with pytest.raises(AgentError, match="start it again"):
         agent.run()
-    assert "a sensor that nobody has thought of" in caplog.text
+    assert "an unknown sensor" in caplog.text
 
 
 def test_only_silence_of_an_answer_that_may_take_its_time_has_an_agent_ask_more_often(
@@ -680,7 +680,7 @@ def test_what_an_engine_makes_after_all_was_removed_is_removed_too(
 def test_a_sweep_that_the_end_overtakes_touches_nothing(
     market: WorkerMarket, tmp_path: Path
 ) -> None:
-    """What it has found may be of the next agent in this folder."""
+    """Its findings may belong to the next agent in this folder."""
 
     class Slow:
         def can_reach_ports(self) -> bool:

@@ -61,14 +61,14 @@ class DiskJournal(Journal):
 
 
 class Joinable:
-    """What can be connected to."""
+    """A port to connect to."""
 
     def connect(self, attempt_id: str, port: int) -> None:
         pass
 
 
 class StandInPorts:
-    """Serves nothing, and keeps what it was to serve."""
+    """Serves nothing, and keeps the requests to serve."""
 
     def __init__(self) -> None:
         self.served: list[Served] = []
@@ -82,7 +82,7 @@ class StandInPorts:
 
 
 class Device:
-    """Everything that an attempt uses, and what it has asked of that."""
+    """Everything that an attempt uses, and the attempt's requests to it."""
 
     def __init__(self, folder: Path) -> None:
         self.journal = DiskJournal(folder)

@@ -1,4 +1,4 @@
-"""Sending logs: whatever is lost on the way, or by the daemon, it has all of them in the end."""
+"""Sending logs: after losses on the way or in the daemon, all lines arrive."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 class Daemon:
-    """Takes logs by offset as the API does; it can lose what it has, and answers."""
+    """Takes logs by offset as the API does; it can lose its content and its answers."""
 
     def __init__(self) -> None:
         self.stored = {"out": b"", "err": b""}
@@ -119,7 +119,7 @@ def test_a_daemon_that_wants_a_pause_gets_it(
     write(tmp_path, "out", b"first")
     assert not sender.send()
     write(tmp_path, "out", b"second")
-    assert sender.send()  # whoever calls may stop between two waits
+    assert sender.send()  # the caller may stop between two waits
     assert len(daemon.requests) == 1
     send_all(sender)
     assert daemon.stored["out"] == b"firstsecond"
@@ -170,7 +170,7 @@ def test_a_refusal_is_passed_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_lost_all_of_it_arrives(tmp_path: Path, seed: int) -> None:
-    """Requests, answers, the memory of the agent, and what the daemon had."""
+    """Losses of requests, answers, the memory of the agent, and the daemon's content."""
     chance = random.Random(seed)
     daemon = Daemon()
     sender = LogSender(tmp_path, daemon.post)

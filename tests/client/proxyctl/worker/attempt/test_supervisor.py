@@ -37,7 +37,7 @@ def prepared(
 
 
 def run(agent: Path, script: str, **options: Any) -> dict[str, Any]:
-    """Have a program supervised to its end; return what is known of that."""
+    """Have a program supervised to its end. Return the record of that end."""
     folder = prepared(agent, script, **options)
     supervisors = Supervisors(agent)
     supervisors.give(folder)
@@ -95,8 +95,9 @@ def test_a_program_that_ignores_its_end_is_killed_with_all_it_started(tmp_path: 
 
 
 def test_the_end_of_an_orphan_is_seen_while_the_program_runs(tmp_path: Path) -> None:
-    """Engines ask the kernel whether a container runs, and one that nobody has waited for does."""
-    # The outer shell is gone before what it has started ends, which is the supervisor's child then.
+    """Engines ask the kernel whether a container runs; an unreaped zombie counts as running."""
+    # The outer shell is gone before its background process ends, which is the supervisor's child
+    # then.
     folder = prepared(tmp_path, "sh -c 'sleep 0.2 & echo $!'; sleep 1000")
     supervisors = Supervisors(tmp_path)
     supervisors.give(folder)
@@ -164,7 +165,7 @@ def test_a_supervisor_that_is_killed_before_it_has_read_its_order_can_be_replace
     waiting.kill()
     until_true(lambda: supervisors.has_ended(folder), "it is gone")
     assert not (folder / names.BEGUN).exists()
-    supervisors.give(folder)  # nobody waits, so another one is started
+    supervisors.give(folder)  # no process waits, so another one is started
     until_true((folder / names.ENDED).exists, "it has ended")
     supervisors.replenish()
     supervisors.replenish()

@@ -55,13 +55,13 @@ def agent(market: WorkerMarket, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def outcomes(agent: WorkerAgent) -> dict[str, Outcome]:
-    """What the probe reports from within."""
+    """Outcomes of the probe inside the job."""
     return agent.probed(OWN_SECRET)
 
 
 @cases("line", [each for each in EXPECTED if each != "connect abstract"])
 def test_nothing_gets_through_by_the_agent(line: str, outcomes: dict[str, Outcome]) -> None:
-    """What an executor holds is held by all that stands around it, too."""
+    """The bounds of an executor also hold with the agent around it."""
     battery.judge(line, outcomes)
 
 
@@ -147,7 +147,7 @@ def test_the_disk_is_bounded_while_the_agent_is_away(
 
 
 def test_a_job_that_is_late_is_asked_first(agent: WorkerAgent, market: WorkerMarket) -> None:
-    """At its time it has its grace, though its sandbox would end at once if that were asked."""
+    """At its timeout the job gets its grace, though its sandbox ends immediately on a signal."""
     job = market.post(BOMBS["polite"], payload={"grace_s": 30}, timeout_s=1)
     until(lambda: job.outcome, agent)
     agent.until_idle()

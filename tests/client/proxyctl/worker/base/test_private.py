@@ -13,7 +13,7 @@ UID = 61_001  # an ordinary user without a name
 
 def test_a_folder_of_its_owner_alone_is_taken(tmp_path: Path) -> None:
     require_private(tmp_path)
-    require_private(tmp_path / "a" / "b")  # which are made later
+    require_private(tmp_path / "a" / "b")  # they are made later
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])

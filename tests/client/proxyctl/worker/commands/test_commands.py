@@ -1,4 +1,4 @@
-"""The commands around `run`, as processes, and what an owner is shown."""
+"""The commands around `run`, as processes, and the text that they show to the owner."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def test_setup_shows_what_is_lent_and_writes_it_down(agent: WorkerAgent) -> None
     assert "images" not in shown
     setup(agent, "--max-jobs", "3")
     again = record.load(agent.folder / names.CONSENT).lend
-    assert (again.cores, again.max_jobs) == (0.5, 3)  # what was agreed to before stays
+    assert (again.cores, again.max_jobs) == (0.5, 3)  # the earlier consent stays
 
 
 @pytest.mark.long

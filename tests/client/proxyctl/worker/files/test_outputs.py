@@ -1,4 +1,4 @@
-"""What a hostile job leaves behind: nothing outside of its folder is read, and nothing hangs."""
+"""Outputs of a hostile job: nothing outside of its folder is read, and nothing hangs."""
 
 import contextlib
 import os
@@ -291,7 +291,7 @@ def _tried(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     @cache
     def reach(at: int, wanted: int) -> bool:
         if wanted == len(pattern):
-            return True  # what is in a folder that matches does, too
+            return True  # the files in a folder that matches also match
         if pattern[wanted] == "**":
             if wanted + 1 == len(pattern):
                 return at < len(path)

@@ -133,7 +133,7 @@ async def device(service: Service, tmp_path: Path) -> AsyncIterator[Device]:
 
 
 async def give(device: Device, content: bytes, name: str = "data", **more: Any) -> dict[str, Any]:
-    """Let the buyer send an input, and the job need it; return it as the device is told."""
+    """Let the buyer send an input that the job needs. Return the input as the device gets it."""
     service, token = device.service, device.buyer.token
     digest = hashlib.sha256(content).hexdigest()
     body = {"name": name, "size_bytes": len(content), "sha256": digest}
@@ -637,7 +637,7 @@ async def test_what_others_have_put_somewhere_is_fetched_without_our_token(
         "http://169.254.169.254/latest/meta-data/",
         "http://10.0.0.1/",
         "http://192.168.1.1/",
-        "{api}/api/worker/jobs",  # which the device itself may ask
+        "{api}/api/worker/jobs",  # the device itself may request this
     ],
 )
 async def test_nothing_of_the_owners_own_network_is_asked(
@@ -942,7 +942,7 @@ async def checkpoint_of(device: Device, content: bytes) -> dict[str, Any]:
 
 
 def begun_anew(device: Device) -> str:
-    """Check that a job begins without its checkpoint; return what its log says."""
+    """Check that a job begins without its checkpoint. Return the text of its log."""
     assert list((device.folder / WORK).iterdir()) == []
     log = device.folder / names.LOGS["err"]
     assert sorted(path.name for path in device.folder.iterdir()) == sorted([INPUTS, WORK, log.name])

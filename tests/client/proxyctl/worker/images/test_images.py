@@ -1,5 +1,4 @@
-"""proxyctl.worker.images.images and registry: what is pulled, what is refused, and in which
-words."""
+"""proxyctl.worker.images.images and registry: pulled images, refused ones, and the errors."""
 
 import gzip
 import json
@@ -85,7 +84,7 @@ def images_of(
 
 
 def shell_image(text: str = "own") -> ImageParts:
-    """An image with a shell in two layers, the second of which has a file of its own."""
+    """An image with a shell in two layers; the second layer has a file of its own."""
     shell = Path("/bin/busybox").resolve().read_bytes()
     return ImageParts(layer_of({"bin/sh": shell}), layer_of({"word": text.encode()}))
 
@@ -138,7 +137,7 @@ def test_an_image_that_is_here_by_its_digest_needs_no_registry(
     asked = len(liar.asked)
     assert images_of(podman, folder).ensure(name, Patience()) == first
     assert len(liar.asked) == asked
-    # And one that somebody has removed is pulled anew.
+    # An image that another program has removed is pulled anew.
     call(podman.engine, "rmi", first.name)
     assert refusal(images, name).kind == "image"
 
@@ -168,7 +167,7 @@ def test_what_is_not_there_is_said_in_words(podman: Containers, folder: Path, li
 
 
 def other_image(*layers: bytes, **config: object) -> Callable[[Liar, ImageParts], None]:
-    """Serve another image, all digests of which are right."""
+    """Serve another image with correct digests."""
 
     def tell(liar: Liar, image: ImageParts) -> None:
         other = ImageParts(*layers, config=config)
@@ -419,7 +418,7 @@ def test_an_owners_limits_are_kept(podman: Containers, folder: Path, liar: Liar)
     images.ensure(name, Patience())
     pulled = json.loads((folder / "images-podman.json").read_text())["pulled_bytes"]
     assert pulled > 1_000_000
-    # What was pulled today counts for what may be pulled today, also after the agent's end.
+    # Earlier pulls of a day count for its limit, also after the agent's end.
     other = shell_image("other")
     liar.serve("other", other)
     again = images_of(podman, folder, Limits(bytes_per_day=pulled + 1000))

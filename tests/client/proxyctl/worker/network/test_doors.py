@@ -34,7 +34,7 @@ def test_nonsense_is_no_door(doors: Any) -> None:
 
 
 class Service:
-    """What daemons there are, and which the device is attached to."""
+    """A list of daemons, and the attached doors of the device."""
 
     def __init__(self) -> None:
         self.doors: list[Door] = [A]

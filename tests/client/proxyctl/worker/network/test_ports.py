@@ -1,4 +1,4 @@
-"""proxyctl.worker.network.ports and probe: whether a job is ready, whatever answers at its port."""
+"""proxyctl.worker.network.ports and probe: readiness of a job for any answer at its port."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ from proxyctl.worker.network.ports import Ports, Served
 
 
 class Job:
-    """What listens on a port, as a job does: it says `answer` to whoever has connected."""
+    """A server on a port, as a job has: it sends `answer` on each connection."""
 
     def __init__(self, answer: bytes, *, is_endless: bool = False) -> None:
         self.answer = answer

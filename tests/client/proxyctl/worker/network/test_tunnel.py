@@ -1,5 +1,4 @@
-"""proxyctl.worker.network.tunnel: what a daemon can ask of a device that runs jobs, and what it
-cannot."""
+"""proxyctl.worker.network.tunnel: requests of a daemon to a worker's device, and their limits."""
 
 import asyncio
 import logging
@@ -36,7 +35,7 @@ TOKEN = "device"
 
 @dataclass
 class Device:
-    """What the marketplace knows of a device."""
+    """A device in the marketplace."""
 
     id: str
     user_id: str = "owner"
@@ -81,7 +80,7 @@ class Place:
         )
 
     def allowing(self, *, bytes_per_day: int) -> Allowance:
-        """Return what lets so much through, as it comes."""
+        """Return an allowance of a number of bytes a day, without a bound on the rate."""
         path = self.folder / "ports.json"
         return Allowance(path, bytes_per_day, 0, lambda: datetime.now(UTC), time.monotonic)
 

@@ -1,5 +1,4 @@
-"""proxyctl.worker.task.allowance: what may go through ports of jobs, whatever becomes of the
-agent."""
+"""proxyctl.worker.task.allowance: bytes through ports of jobs, also after the agent's end."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +28,7 @@ def made(
 
 
 def spend(allowance: Allowance) -> int:
-    """Take all that may be taken, a read at a time; return how much that was."""
+    """Take all available bytes, a read at a time. Return their number."""
     spent = 0
     while most := allowance.left():
         size = min(most, 60_000)
@@ -90,7 +89,7 @@ def test_what_cannot_be_written_down_does_not_go_through(tmp_path: Path, clock: 
     assert allowance.left() == 0
     assert not allowance.is_spent
     (tmp_path / "ports.json").rmdir()
-    assert allowance.left() == 0  # whoever knocks does not have it tried again each time
+    assert allowance.left() == 0  # a new connection does not cause another try each time
     clock.seconds += 10
     assert spend(allowance) == DAY
 

@@ -10,7 +10,7 @@ from proxyctl.worker.executors.base.devices import gpu_nodes
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Path:
-    """A driver's folder with two cards, of which the first has the second node."""
+    """A driver's folder with two cards; the first card has the second node."""
     for bus, uuid, minor in (("0000:01:00.0", "GPU-aaa", 1), ("0000:02:00.0", "GPU-bbb", 0)):
         folder = tmp_path / "driver" / bus
         folder.mkdir(parents=True)
@@ -23,7 +23,7 @@ def driver(tmp_path: Path) -> Path:
 
 
 def test_a_job_gets_the_nodes_of_its_own_cards(driver: Path, tmp_path: Path) -> None:
-    """By the driver's number, and those that all programs need, as far as they are there."""
+    """It gets the nodes with the driver's number, and the existing nodes that all programs need."""
     devices = tmp_path / "dev"
     names = [Path(each).name for each in gpu_nodes(("GPU-aaa",), driver, devices)]
     assert names == ["nvidia1", "nvidiactl", "nvidia-uvm"]

@@ -73,7 +73,7 @@ def executor(top: Path) -> Iterator[BwrapExecutor]:
 def test_a_job_that_changes_process_1_of_its_sandbox_ends_with_its_supervisor(
     executor: BwrapExecutor, top: Path
 ) -> None:
-    """Nobody is left who could end it: the agent is gone, too, and the kernel does it."""
+    """No process is left to end it: the agent is gone as well, so the kernel ends it."""
     if platform.machine() != "x86_64":
         pytest.skip("the code is for x86_64")
     if Path("/proc/sys/kernel/yama/ptrace_scope").exists():
@@ -133,7 +133,8 @@ def identity(path: Path) -> Identity:
     return Identity.of_fields(json.loads(path.read_text()))
 
 
-# Takes what it can get of what the kernel counts per user, says how much, and keeps it.
+# Takes all it can get of the objects that the kernel counts per user, prints the numbers, and keeps
+# them.
 USES_UP = """
 import array, ctypes, os, resource, signal, socket, time
 libc = ctypes.CDLL(None, use_errno=True)

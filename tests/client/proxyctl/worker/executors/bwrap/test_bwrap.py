@@ -44,13 +44,13 @@ def top() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def scope(top: Path) -> str:
-    """An agent of the tests alone, whoever else runs jobs on this machine."""
+    """An agent of these tests only, apart from other users' jobs on this machine."""
     return scope_of(top)
 
 
 @pytest.fixture(scope="module")
 def executor(scope: str) -> Iterator[BwrapExecutor]:
-    """The executor, as whoever runs the tests has it."""
+    """The executor of the user that runs the tests."""
     limits, findings = choose(scope=scope)
     battery.require("" if limits else "; ".join(each.actual for each in findings))
     assert limits is not None
@@ -77,13 +77,13 @@ def cgroup1_of(stack: ExitStack, uid: int) -> Callable[[], Cgroup1]:
     return lambda: Cgroup1(parents)
 
 
-@pytest.fixture(scope="module", params=["whoever runs the tests", "an ordinary user"])
+@pytest.fixture(scope="module", params=["the user of the tests", "an ordinary user"])
 def outcomes(
     request: pytest.FixtureRequest, executor: BwrapExecutor, top: Path
 ) -> dict[str, Outcome]:
-    """What the probe reports, from one run for each way to start it."""
+    """Outcomes of the probe, from one run for each way to start it."""
     with outside() as around, ExitStack() as stack:
-        if request.param == "whoever runs the tests":
+        if request.param == "the user of the tests":
             return battery.probe(executor, top / "probe-own", **around)
         if os.geteuid() != 0:
             pytest.skip("only root can become an ordinary user")
@@ -108,7 +108,7 @@ def test_nothing_gets_through(line: str, outcomes: dict[str, Outcome]) -> None:
 
 
 def test_every_line_of_the_probe_is_judged(outcomes: dict[str, Outcome]) -> None:
-    """No line is reported that nobody looks at."""
+    """Every reported line has an expectation."""
     assert set(outcomes) <= set(EXPECTED)
 
 
@@ -153,7 +153,7 @@ def run(executor: BwrapExecutor, folder: Path, program: str, **changes: Any) -> 
 
 
 def test_a_job_has_its_variables_inputs_and_results(executor: BwrapExecutor, folder: Path) -> None:
-    """What it is given is there, and what it writes stays."""
+    """Its inputs are there, and its results stay."""
     (folder / INPUTS).mkdir(parents=True)
     (folder / INPUTS / "data").write_text("given")
     program = """
@@ -293,7 +293,7 @@ def test_a_port_of_a_job_is_reached_from_outside(executor: BwrapExecutor, folder
 
 
 def test_a_fork_bomb_ends_at_its_bound(executor: BwrapExecutor, folder: Path) -> None:
-    """It makes no more processes than it may, and all of them are gone at once."""
+    """It makes no more processes than its limit, and all of them end together."""
     job = battery.python_task(folder, BOMBS["fork"])
     started = battery.launch(executor, job)
     until_true(lambda: b"forks" in started.out, lambda: str(started.err))
@@ -306,7 +306,7 @@ def test_a_fork_bomb_ends_at_its_bound(executor: BwrapExecutor, folder: Path) ->
 
 @pytest.mark.parametrize("bomb", ["memory", "tmpfs"])
 def test_a_memory_bomb_is_killed_and_told(executor: BwrapExecutor, folder: Path, bomb: str) -> None:
-    """Its memory ends at its bound, temporary files counted, and nobody else's does."""
+    """Its memory ends at its bound, temporary files counted, and other jobs keep theirs."""
     result = run(executor, folder, BOMBS[bomb])
     assert result.status != 0
     assert result.ending.is_out_of_memory, result
@@ -418,7 +418,7 @@ os.execv("/usr/bin/python3", [
 
 
 def test_another_user_cannot_pass_for_a_job(executor: BwrapExecutor, scope: str) -> None:
-    """A command line that somebody else on the machine has made up is not believed."""
+    """The executor does not believe a command line that another user has made up."""
     if os.geteuid() != 0:
         pytest.skip("only root can start something as another user")
     words = ("PROXYD_AGENT", scope, "PROXYD_ATTEMPT", "victim-2")

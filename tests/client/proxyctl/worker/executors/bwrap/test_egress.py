@@ -126,7 +126,7 @@ def top() -> Iterator[Path]:
 
 
 def run(folder: Path, wishes: list[tuple[Any, ...]], guard: Guard, **rules: int) -> dict[str, Any]:
-    """Have a job wish, and return what it came to."""
+    """Have a job make requests, and return their results."""
     limits, findings = choose()
     battery.require("" if limits else str(findings))
     assert limits is not None
@@ -134,7 +134,7 @@ def run(folder: Path, wishes: list[tuple[Any, ...]], guard: Guard, **rules: int)
     executor = BwrapExecutor(limits, egress)
     battery.require(battery.lacking(executor))
     try:
-        # What is on the job's own loopback is exempt by default.
+        # Addresses on the job's own loopback are exempt by default.
         env = {"NO_PROXY": "", "no_proxy": ""}
         job = battery.python_task(folder, CLIENT, network="egress", env=env)
         job = battery.replace(job, command=(*job.command, json.dumps(wishes)))
@@ -204,7 +204,7 @@ def test_what_is_not_public_is_refused_in_words(
 
 
 def test_bytes_are_counted_and_end(top: Path, server: int, guard: Guard) -> None:
-    """A job that has used up what it may move is cut, and refused from then on."""
+    """A job that has used up its bytes is cut, and refused from then on."""
     wishes = [("fetch", f"http://127.0.0.1:{server}/"), ("connect", "127.0.0.1", server)]
     told = list(run(top / "counted", wishes, guard, max_bytes=100_000).values())
     assert told[0] != len(PAGE)
@@ -212,7 +212,7 @@ def test_bytes_are_counted_and_end(top: Path, server: int, guard: Guard) -> None
 
 
 def test_a_new_agent_serves_a_job_that_runs(top: Path, server: int, guard: Guard) -> None:
-    """The port is made anew by whoever takes the job up, and the gate opens once."""
+    """The new agent makes the port anew, and the gate opens once."""
     limits, findings = choose()
     battery.require("" if limits else str(findings))
     assert limits is not None

@@ -77,10 +77,10 @@ def first_within(process: subprocess.Popen[bytes]) -> int:
 
 
 def test_a_port_that_the_job_alone_sees(started: list[subprocess.Popen[bytes]]) -> None:
-    """What listens there is served from outside; outside itself nothing listens."""
+    """A server in the job is served from outside; outside itself no server listens."""
     process = within(CLIENT)
     started.append(process)
-    # Bound outside, where it does not listen: so nobody else does.
+    # Bound outside, where it does not listen: so no other process listens.
     with socket.socket() as outside:
         outside.bind(("127.0.0.1", 0))
         port = outside.getsockname()[1]
@@ -88,7 +88,7 @@ def test_a_port_that_the_job_alone_sees(started: list[subprocess.Popen[bytes]]) 
 
 
 def serve_inside(process: subprocess.Popen[bytes], port: int) -> None:
-    """Serve a job on a port of its own, to which nobody connects outside."""
+    """Serve a job on a port of its own, which is closed outside."""
     with netns.listen_inside(first_within(process), port) as listening:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
@@ -114,7 +114,7 @@ def test_a_port_on_which_the_job_listens(started: list[subprocess.Popen[bytes]])
     with spaces.connect("a", 8888, lambda: pid) as sock:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert received(sock) == b"hello from within"
-    # From then on nobody has to be found: the namespace is kept.
+    # From then on no process has to be found: the namespace is kept.
     with spaces.connect("a", 8888, lambda: None) as sock:
         assert received(sock) == b"hello from within"
     assert connecting(spaces.connect("a", 8889, lambda: None)) == errno.ECONNREFUSED
@@ -124,7 +124,7 @@ def test_a_port_on_which_the_job_listens(started: list[subprocess.Popen[bytes]])
 
 
 def connecting(sock: socket.socket) -> int:
-    """Wait until a socket has connected, or failed; return how it failed, and close it."""
+    """Wait until a socket has connected, or failed. Return the error number, and close it."""
     with sock:
         select.select([], [sock], [], 20)
         return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -181,7 +181,7 @@ def test_one_child_makes_all_sockets_of_a_job(started: list[subprocess.Popen[byt
         assert received(sock) == b"hello from within"
     [second] = makers() - before
     assert second != child
-    os.kill(second, signal.SIGTERM)  # as whoever stops a whole group does
+    os.kill(second, signal.SIGTERM)  # as a signal to a whole group does
     with spaces.connect("a", 8888, lambda: None) as sock:
         assert received(sock) == b"hello from within"
     spaces.close()

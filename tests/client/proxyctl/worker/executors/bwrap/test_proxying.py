@@ -38,7 +38,7 @@ def test_socks_serves_connections_alone() -> None:
 
 
 def test_a_connect_and_a_plain_request() -> None:
-    """A plain one goes on with its path alone, and without what is between client and proxy."""
+    """A plain request is sent on with only its path, and without the headers for the proxy."""
     connect = b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: x\r\n\r\n"
     assert proxying.http_wish(connect) == (True, Wish(ip_address("2001:db8::1"), 443))
     plain = (

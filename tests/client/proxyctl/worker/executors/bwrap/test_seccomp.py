@@ -14,7 +14,7 @@ from proxyctl.worker.executors.bwrap.syscalls import ARCHITECTURES, CHECKED, NEW
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 I386 = 0x40000003
 ALLOW = 0x7FFF0000
-STEPS_MAX = 4096  # what the kernel takes
+STEPS_MAX = 4096  # the kernel's limit
 
 
 def verdict(
@@ -54,7 +54,7 @@ def verdict(
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_each_number_is_judged_as_the_table_says(machine: str) -> None:
-    """Allowed is what is in the table; nothing between, above or of another architecture is."""
+    """The numbers in the table are allowed, and no other one, also of another architecture."""
     allowed = set(seccomp.numbers_of(NUMBERS, machine).values())
     checked = set(seccomp.numbers_of(CHECKED, machine).values())
     assert len(allowed) > 200
@@ -62,7 +62,7 @@ def test_each_number_is_judged_as_the_table_says(machine: str) -> None:
         if number not in checked:
             known = errno.EPERM if number <= NEWEST else errno.ENOSYS
             assert verdict(machine, number) == (0 if number in allowed else known), number
-    assert "io_setup" not in seccomp.numbers_of(NUMBERS, machine)  # of which a machine has few
+    assert "io_setup" not in seccomp.numbers_of(NUMBERS, machine)  # few are available on a machine
     read = seccomp.numbers_of(NUMBERS, machine)["read"]
     assert verdict(machine, read, architecture=I386) == errno.EPERM
     if machine == "x86_64":

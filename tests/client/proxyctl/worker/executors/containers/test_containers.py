@@ -1,4 +1,4 @@
-"""Attempts as containers of real engines: how they begin, what they leave, and how they end."""
+"""Attempts as containers of real engines: their start, their results, and their end."""
 
 import json
 import os
@@ -33,7 +33,7 @@ ALL_KINDS = pytest.mark.parametrize(
     "kind", brief([*KINDS, "gvisor"], 2)
 )  # podman's, and a kernel of its own
 
-# Starts what it is told, and waits: the part of the supervisor that matters here.
+# Starts the given command, and waits: the part of the supervisor that matters here.
 SUPERVISOR = """
 import json, subprocess, sys
 launch = json.loads(sys.stdin.readline())
@@ -121,7 +121,7 @@ def test_a_job_has_its_streams_its_variables_its_folder_and_its_status(
 
 @pytest.mark.long
 def test_a_guard_is_given_the_time_that_it_takes(containers: Containers, task: Task) -> None:
-    # The supervisor kills what is left of a program, and the guard is left on purpose.
+    # The supervisor kills the rest of a program, and the guard is left on purpose.
     assert containers.prepare(task).sweep_seconds > guarded.GIVE_UP_SECONDS
 
 
@@ -129,7 +129,7 @@ def test_more_memory_than_it_may_have_ends_a_job(containers: Containers, task: T
     eater = "held = [bytearray(1 << 20) for _ in range(1000)]"
     status, _, _ = run(containers, replace(task, command=("python3", "-c", eater)))
     assert status != 0
-    containers.stop(task.attempt_id, 0)  # as the agent does with whatever has ended
+    containers.stop(task.attempt_id, 0)  # as the agent does with every ended attempt
     assert containers.ended(task.attempt_id).is_out_of_memory
 
 
@@ -331,7 +331,7 @@ def test_a_container_whose_monitor_docker_has_lost_has_not_used_up_its_memory(
 def test_a_start_that_podman_never_knew_of_is_removed_with_its_container(
     podman_storage: None, image_archive: Path, folder: Path
 ) -> None:
-    """It is killed when its runtime has the container, and before it has heard of that."""
+    """It is killed after its runtime has made the container, and before it learns of that."""
     engines.require_root()
     runtime, killed = folder / "runc", folder / "killed"
     kill = f"kill -9 $(cat {killed}) && rm {killed}"
@@ -384,7 +384,7 @@ def monitors(identifier: str) -> list[Path]:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["podman"])
 def test_a_container_that_another_process_tries_out_is_not_swept(containers: Containers) -> None:
-    """`worker check` beside a running agent makes one, too; what it leaves is swept."""
+    """`worker check` beside a running agent also makes one; its remains are swept."""
     containers.check()
     with subprocess.Popen(["sleep", "1000"]) as other:
         attempt_id = f"trial-{other.pid}-1"

@@ -16,7 +16,7 @@ from proxyctl.worker.executors.containers.engine import call
 
 KINDS = ("podman", "docker", "gvisor")
 
-# What else a line may say, and why that is no way out.
+# Further allowed outcomes of a line, and the reasons why they are no way out.
 OK = frozenset(("ok",))
 IN_A_CONTAINER = {
     "read /run": OK,  # a file of podman's that says that it is a container
@@ -62,7 +62,7 @@ def executor(
 
 @pytest.fixture(scope="module")
 def outcomes(executor: Containers, top: Path, kind: str) -> dict[str, Outcome]:
-    """What the probe reports, from one run."""
+    """Outcomes of the probe, from one run."""
     folder = top / "attempts" / f"probe-{kind}-1"
     (folder / "inputs").mkdir(parents=True, exist_ok=True)
     with outside() as around:

@@ -14,7 +14,7 @@ BOUNDS = Bounds(cores=0.5, memory_bytes=64 << 20, disk_bytes=1 << 20, processes=
 
 @pytest.fixture
 def limits() -> Iterator[Cgroup1]:
-    """Those of this machine."""
+    """Limits by the control groups of this machine."""
     if not find_parents():
         pytest.skip("this machine has no control groups of the first version")
     made = Cgroup1()
@@ -25,7 +25,7 @@ def limits() -> Iterator[Cgroup1]:
 
 
 def test_the_kernel_holds_what_was_asked_for(limits: Cgroup1) -> None:
-    """Each bound is in the kernel's own file, and all is gone in the end."""
+    """Each bound is in the kernel's own file, and all groups are removed afterwards."""
     groups = [Path(each).parent for each in limits.admit("cgroup1-test", BOUNDS).cgroups]
     values = {
         name: (group / name).read_text().strip()

@@ -1,4 +1,4 @@
-"""proxyctl.worker.executors.limits.cgroup2: what it writes and reads, in a folder of plain files.
+"""proxyctl.worker.executors.limits.cgroup2: its writes and reads, in a folder of plain files.
 
 That the kernel holds it is shown by `make vm`, in a machine that has the controllers there.
 """

@@ -9,7 +9,7 @@ from proxyctl.worker.executors.limits.choose import choose
 
 
 def test_nobody_runs_jobs_without_limits() -> None:
-    """What cannot be held is a refusal."""
+    """A limit that cannot be held is refused."""
     with pytest.raises(TaskError, match="none of: auto"):
         choose("none")
 

@@ -28,7 +28,7 @@ def look(work: Path, max_bytes: int = 1 << 20, bounds: SumBounds = USUAL) -> str
 
 
 def test_bytes_are_those_on_the_disk(work: Path) -> None:
-    """A sparse file costs what it takes, and a folder of files their sum."""
+    """A sparse file counts its blocks on the disk, and a folder the sum of its files."""
     with (work / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     (work / "below").mkdir()
@@ -190,7 +190,7 @@ def test_no_descriptor_stays_open(work: Path) -> None:
 
 
 def as_ordinary_user(work: Path, looking: Callable[[], str]) -> str:
-    """Return what somebody says who may not open what is closed; root may."""
+    """Return the result of a call as a user that may not open closed folders, as root may."""
     if os.geteuid() == 0:
         os.chown(work, UID, UID)
         work.parent.chmod(0o755)
@@ -218,8 +218,8 @@ def as_ordinary_user(work: Path, looking: Callable[[], str]) -> str:
 def test_what_is_closed_is_opened(
     work: Path, monkeypatch: pytest.MonkeyPatch, place: str, mode: int
 ) -> None:
-    """A job hides nothing by closing a folder, be it the topmost one, and ends nobody by it."""
-    monkeypatch.chdir(work.parent)  # the folders above it are root's alone
+    """A job hides no bytes by closing a folder, even the topmost one, and ends no watch by it."""
+    monkeypatch.chdir(work.parent)  # only root may open the folders above it
 
     def looking() -> str:
         Path(place, "below").mkdir(parents=True)
