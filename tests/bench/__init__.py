@@ -1,4 +1,5 @@
 """Measurements side by side; they print ratios and assert nothing."""
 
-# First: what was imported of the data path before it would have all of it run interpreted.
+# First: an import of a data-path module before this one would leave the whole data path
+# interpreted.
 import proxyd  # noqa: F401

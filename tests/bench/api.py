@@ -26,8 +26,8 @@ from support.daemons.process import ROOT, Process
 from bench import report, usage, usual_constants
 from bench.report import Samples
 
-# Short rounds and many: others use the cores, too, and what slows one server of a round down is to
-# slow the others of the round down.
+# Short rounds and many: other programs also use the cores, and a slow moment should slow every
+# server of the round.
 ROUNDS, SECONDS, CONNECTIONS = 15, 1, 32
 SERVERS = ("bare", "proxyd", "usual")
 BARE_PORT, USUAL_PORT = 18_431, 18_432
@@ -143,7 +143,7 @@ def measured(daemon: Process, token: str, worker: str, usual: Server, folder: st
 
 
 def table(samples: Samples) -> str:
-    """Return the results as Markdown, with what is wanted beside."""
+    """Return the results as Markdown, beside the wanted figures."""
     columns = ["request", "bare aiohttp /s", "proxyd /s", "the usual way /s"]
     columns += ["of bare (wanted)", "times the usual way (wanted)", "µs of processor: proxyd, bare"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]

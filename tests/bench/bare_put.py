@@ -7,7 +7,7 @@ from pathlib import Path
 import uvloop
 from aiohttp import web
 
-LIMIT_BYTES = 8 * 1024 * 1024  # then the file is begun anew: as much is kept as of a log
+LIMIT_BYTES = 8 * 1024 * 1024  # then the file is begun anew: its size stays that of a log
 
 
 async def serve(port: int, path: str) -> None:

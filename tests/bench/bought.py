@@ -36,7 +36,7 @@ class Bought:
 def ways() -> dict[str, dict[str, str]]:
     """Return the ways in which proxyd can run here: the name of each, and its environment.
 
-    The first is how it was installed; the promises are about that one.
+    The first way is the installed one; the promises are about that one.
     """
     ways = {PROXYD: {}}
     if is_compiled():
@@ -48,7 +48,7 @@ def ways() -> dict[str, dict[str, str]]:
 
 
 def several(count: int) -> str:
-    """Return the name of proxyd in so many processes."""
+    """Return the name of proxyd in `count` processes."""
     return f"proxyd, {count} processes"
 
 
@@ -58,7 +58,7 @@ def is_ours(name: str) -> bool:
 
 
 def is_compiled(environment: dict[str, str] | None = None) -> bool:
-    """Say whether proxyd runs compiled, by what it says itself."""
+    """Say whether proxyd runs compiled, according to its `--version`."""
     words = re.findall(r"\w+", _says(("--version",), environment or {}) or "")
     return "compiled" in words and "interpreted" not in words
 

@@ -1,4 +1,4 @@
-"""What the system lets a socket have of buffers: as it is set up, or as Linux before 6.18 does.
+"""Limits of a socket's buffers: those of this system, or those of Linux before 6.18.
 
 BUFFERS=default has the default limits of these kernels while something is measured. They are the
 whole system's, in every network namespace, and root alone may set them.
@@ -14,8 +14,9 @@ from types import FrameType
 
 from bench.report import progress
 
-# Those of Linux before 6.18, on a machine with some gigabytes of memory (socket(7), tcp(7)): bytes
-# for SO_RCVBUF and SO_SNDBUF at most; and least, initial and most for the kernel's own tuning.
+# Defaults of Linux before 6.18, on a machine with some gigabytes of memory (socket(7), tcp(7)):
+# bytes for SO_RCVBUF and SO_SNDBUF at most; and least, initial and most for the kernel's own
+# tuning.
 DEFAULTS = {
     "net/core/rmem_max": "212992",
     "net/core/wmem_max": "212992",
@@ -24,7 +25,11 @@ DEFAULTS = {
 }
 ASKED_FOR = ("net/core/rmem_max", "net/core/wmem_max")
 FOLDER = Path("/proc/sys")
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what a person or `timeout` ends it with
+ENDING = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # signals that a person or `timeout` sends
 
 
 class BuffersError(Exception):
@@ -58,8 +63,8 @@ def command(limits: dict[str, str]) -> str:
 def default(folder: Path = FOLDER) -> Iterator[None]:
     """Have the default limits, and afterwards those that were there.
 
-    A signal of `ENDING` ends this process, once they are put back. What SIGKILL leaves, the command
-    that is printed first puts back.
+    A signal of `ENDING` ends this process, once they are put back. After a SIGKILL, the command
+    that is printed first puts them back.
 
     Raises:
         BuffersError: they cannot be set.

@@ -31,7 +31,7 @@ def window(server: Server, counter: streams.Counter, seconds: float) -> tuple[fl
 
 
 def measure(kinds: list[Kind], rounds: int) -> Part:
-    """Measure every server in turn, with so many streams, each way.
+    """Measure every server in turn, with each number of streams, each way.
 
     With default buffers, the promise is one of speed alone.
     """
@@ -91,7 +91,7 @@ def _bounds(samples: Samples) -> list[Bound]:
 
 
 def _bounds_beside_others(samples: Samples) -> list[Bound]:
-    """Return the bounds on CPU per GB beside the best of the servers that were named."""
+    """Return the bounds on CPU per GB beside the best of the given servers."""
     others = [name for name in samples.servers() if name not in THE_USUAL and not is_ours(name)]
     bounds = []
     for measure in samples.measures() if others else []:

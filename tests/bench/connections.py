@@ -66,7 +66,7 @@ def measure(kinds: list[Kind], rounds: int, folder: Path) -> Part:
 
 
 def _bounds(samples: Samples) -> list[Bound]:
-    """Return the bounds: of what is compiled, or else of what is interpreted."""
+    """Return the bounds of the compiled server, or else of the interpreted one."""
     ratio = samples.ratio
     rate = ratio(RATE, PROXYD, "microsocks")
     if INTERPRETED not in samples.servers():
@@ -90,7 +90,7 @@ def _bounds(samples: Samples) -> list[Bound]:
 
 
 def turn(part: Part, server: Server, port: int, program: str) -> int:
-    """Drive one server for a while; return how many connections failed."""
+    """Drive one server for a while. Return the number of connections that failed."""
     command = [program, server.host or LOOPBACK, str(server.port or port), str(port)]
     command += [str(SECONDS), str(AT_ONCE)]
     if server.user:

@@ -37,7 +37,7 @@ DRAWN = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ??
 
 
 def measure(rounds: int, folder: Path) -> Part:
-    """Open many streams at one daemon, and have things happen to somebody who follows, too."""
+    """Open many streams at one daemon, and cause events for a user with an open stream."""
     part, own = Part("console"), folder / "console"
     own.mkdir()
     url = f"sqlite:///{own}/proxyd.db"
@@ -91,7 +91,7 @@ def key(daemon: process.Api, token: str) -> str:
 
 @contextlib.contextmanager
 def followed(daemon: process.Api, token: str, types: str = "") -> Iterator[socket.socket]:
-    """Follow somebody's events; return the connection when the stream has begun."""
+    """Follow a user's events. Return the connection when the stream has begun."""
     place = urlsplit(daemon.api)
     assert place.hostname is not None
     assert place.port is not None
@@ -113,7 +113,7 @@ def heard(sock: socket.socket, words: bytes) -> None:
 
 
 def _events(part: Part, daemon: process.Api, token: str) -> None:
-    """Make keys and revoke them, which a stream of the same person hears of."""
+    """Make keys and revoke them, which a stream of the same user reports."""
     took = []
     with followed(daemon, token, "key.created,key.revoked") as sock:
         for _ in range(EVENTS):

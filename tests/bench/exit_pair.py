@@ -19,7 +19,7 @@ OPEN = ("--allow", "127.0.0.0/8", "--allow", "10.0.0.0/8")
 
 
 def main(order: dict[str, Any]) -> None:
-    """Run both until one of them ends, or this is told to end."""
+    """Run both until one of them ends, or a signal arrives."""
     daemon = subprocess.Popen(
         [sys.executable, "-m", "proxyd", "serve"],
         env={**os.environ, "PROXYD_EXITS__PORT": str(order["exits_port"])},

@@ -18,7 +18,7 @@ from bench.servers import HERE, LOOPBACK, Kind, Place
 EXIT, PORTABLE, SSH = "proxyd, exit", "proxyd, exit by asyncio", "ssh -R"
 WITHOUT_SPLICE = {"PROXYCTL_RELAY": "asyncio"}
 WISH = "-country-xx"
-# What an owner would not lend to strangers: a benchmark opens more at once, and faster.
+# Limits that an owner would not lift for strangers: a benchmark opens more at once, and faster.
 UNBOUND = {"connections": 0, "bytes_per_day": 0, "dials_per_second": 1_000_000}
 
 SSHD_CONFIG = """\
@@ -98,7 +98,7 @@ class ExitWay:
 
 
 def exits_environment(port: int, targets: Sequence[int]) -> dict[str, str]:
-    """Return the settings of a daemon with exits of which nothing is asked but speed.
+    """Return the settings of a daemon with exits that lift every limit on speed.
 
     Args:
         port: where exits attach.
@@ -131,7 +131,7 @@ def proxyd_ways(folder: Path, targets: Sequence[int]) -> list[ExitWay]:
 
 
 def _agree(url: str, folder: Path, settings: dict[str, str]) -> None:
-    """Make somebody with a device, and agree to the terms in the account and at the device."""
+    """Make an owner with a device, and agree to the terms in the account and at the device."""
     email, password = process.funded(url, name="owner")
     with process.serving(url, **{**settings, "PROXYD_EXITS__PORT": "0"}) as daemon:
         token = daemon.log_in(email, password)
@@ -189,9 +189,9 @@ def ssh_way(folder: Path) -> Callable[[Place, Place], Kind] | str:
 
 
 def named_way(kind: Kind) -> Callable[[Place, Place], Kind]:
-    """Return what makes a tunnel that was named a server to measure.
+    """Return a function that makes a given tunnel a server to measure.
 
-    In its command {device} stands for what the device's part has to be behind.
+    In its command {device} stands for the prefix that places the device's part.
     """
 
     def kind_at(_here: Place = HERE, there: Place = HERE) -> Kind:

@@ -1,7 +1,7 @@
-"""Exits: connections and bulk through a device, beside `ssh -R` and the tunnels that are named.
+"""Exits: connections and bulk through a device, beside `ssh -R` and the given tunnels.
 
-Every server is a pair here: the public side, and the device behind it, whose processor time is
-counted, too. `proxyd` alone leaves directly, from where the daemon is.
+Every server is a pair here: the public side, and the device behind it, whose processor time is also
+counted. `proxyd` alone leaves directly, from where the daemon is.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ Maker = Callable[[Place, Place], Kind]
 
 
 def measure(direct: Bought, named: Sequence[Kind], rounds: int, folder: Path) -> Part:
-    """Measure every pair in turn; then a daemon with as many exits as fit here."""
+    """Measure every pair in turn; then a daemon with the most exits that fit here."""
     part, ports = Part("exits"), (free_port(), free_port(), free_port())
     makers: list[Maker] = [lambda _here, _there: direct.kind]
     makers += [way.kind_at for way in proxyd_ways(folder, ports)]

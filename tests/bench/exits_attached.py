@@ -1,7 +1,7 @@
-"""Many exits at one daemon: how soon they are attached, and what one that does nothing costs.
+"""Many exits at one daemon: the time until they are attached, and the cost of an idle exit.
 
 `python -m bench.exits_attached ORDER` are the devices: each attaches from an address of its own,
-keeps a connection waiting where it is asked to, answers what it is asked, and reaches no target.
+keeps a connection waiting on request, answers its frames, and reaches no target.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ NOW = 1_800_000_000
 
 
 def measure(part: Part, folder: Path) -> None:
-    """Attach as many exits as one process may have descriptors for, and ask the API meanwhile."""
+    """Attach exits up to the descriptors of one process, and query the API meanwhile."""
     own = folder / "attached"
     own.mkdir()
     url, port = f"sqlite:///{own}/proxyd.db", free_port()
@@ -124,7 +124,7 @@ def _watch(api: str) -> tuple[int, float, float]:
     """Ask how many exits there are until all are.
 
     Returns:
-        how many are attached, after how many seconds, and the slowest answer of /healthz in
+        the number of attached exits, the seconds until then, and the slowest answer of /healthz in
         milliseconds.
     """
     began, slowest, attached = time.monotonic(), 0.0, 0
@@ -147,7 +147,7 @@ class Device(asyncio.Protocol):
     """One exit.
 
     Args:
-        fleet: which it is one of.
+        fleet: the fleet of this exit.
         number: its own.
     """
 

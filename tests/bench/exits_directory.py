@@ -68,12 +68,12 @@ class Device:
         return self.has_place
 
     def allows(self, port):
-        """Say whether it may be asked for a port; all may."""
+        """Say whether it accepts a port; it accepts all."""
         return port != 0
 
 
 def places(chance, count):
-    """Return so many places, and the countries of most and of fewest of them."""
+    """Return `count` places, and the countries with the most and the fewest of them."""
     countries = sorted(COUNTRIES)
     by_country = [
         [

@@ -56,7 +56,7 @@ def wait_serving(server: Server, host: str, port: int) -> None:
 
 
 def main(server: Server, host: str, port: int) -> None:
-    """Connect again and again, one at a time and then several at once."""
+    """Connect again and again, one at a time and then several together."""
     wait_serving(server, host, port)
     alone = [taken(server, host, port) for _ in range(ONE_AT_A_TIME)]
     with ThreadPoolExecutor(AT_ONCE) as pool:

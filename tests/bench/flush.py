@@ -1,7 +1,7 @@
-"""What writing counts down costs the loop while many relays are open and few have moved.
+"""The loop's cost of writing counts down while many relays are open and few have moved.
 
-The relays and the meter are the daemon's, over real sockets; the store is left out, because nobody
-waits for it. As a program it is the other end of idle connections: it accepts them and says
+The relays and the meter are the daemon's, over real sockets; the store is left out, because no
+relay waits for it. As a program it is the other end of idle connections: it accepts them and says
 nothing.
 """
 
@@ -121,7 +121,7 @@ def _moving(joint: Joint, session: LiveSession) -> socket.socket:
         near, _ = listener.accept()
         near.setblocking(False)
         joint.join(session, near, _connected(port))
-        listener.accept()[0].detach()  # the target: it stays open, and nobody reads
+        listener.accept()[0].detach()  # the target: it stays open, and reads nothing
     return client
 
 
@@ -138,7 +138,7 @@ def _silent() -> Iterator[int]:
 
 
 class _Accepting:
-    """Leases that take every count at once."""
+    """Leases that accept every count without a delay."""
 
     node_id = None
 

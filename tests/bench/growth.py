@@ -1,7 +1,7 @@
 """How long things take in markets of several sizes: requests, a start, an audit, a backup.
 
-The market is written straight into the database (`support.database.grown`); what is measured is a
-daemon as an operator runs it, and the commands beside it.
+The market is written straight into the database (`support.database.grown`); it measures a daemon as
+an operator runs it, and the commands beside it.
 """
 
 import asyncio
@@ -192,7 +192,8 @@ def audit(url: str, client: Client) -> Figures:
 
 def measured(url: str, size: int, folder: Path) -> Figures:
     """Grow a market, and measure everything in it."""
-    # In a process of its own: what a process once took counts for all that it starts.
+    # In a process of its own: the peak memory of a process is inherited by the processes that it
+    # starts.
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
         market = other.submit(_grow, url, size).result()
     figures = {"start, s": start_seconds(url)}

@@ -1,4 +1,4 @@
-"""Jobs given to devices that wait for them, by HTTP; beside other queues, and what waiting costs.
+"""Jobs given to devices that wait for them, by HTTP; beside other queues, and the cost of waiting.
 
 10,000 jobs wait and 1,000 devices ask, one job at a time, each naming all that it holds. ROUNDS=3,
 ENGINES=sqlite and RIVALS=0 measure less.
@@ -45,10 +45,10 @@ RIVAL_JOBS = 3_000
 AT_ONCE = 50  # jobs that are put up together: more would wait for a connection to the database
 # One network may have half of the connections, which are half of 20,000 descriptors at most.
 IDLE_DEVICES, IDLE_SECONDS = 4_500, 20.0
-PATIENCE_SECONDS = 90.0  # for what comes at once, on a machine with other work
+PATIENCE_SECONDS = 90.0  # for immediate events, on a machine with other work
 ROUND_SECONDS = 300.0  # in which every device is answered once, and asks again
 WAITING = "proxyd_dispatch_devices "
-REGISTRATION_SECONDS = 3_700  # nobody registers a hundred times an hour
+REGISTRATION_SECONDS = 3_700  # a single address never registers a hundred times an hour
 WANTED_CLAIMS, WANTED_KB, WANTED_PERCENT = 3_000, 20, 2
 SETTINGS = {
     "PROXYD_JOBS__NEW_DEVICE_SLOTS": "16",
@@ -126,11 +126,11 @@ class Pollers:
         self._expect("asked")
 
     def end(self) -> None:
-        """Have them end, whatever they wait for."""
+        """End them in any state."""
         self._tell("end")
 
     def seen(self) -> dict[str, Any]:
-        """Return what they have seen, once they are done."""
+        """Return their results, once they are done."""
         assert self.process.stdout is not None
         told = json.loads(self.process.stdout.readline())
         self.process.wait()

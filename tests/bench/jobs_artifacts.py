@@ -1,7 +1,7 @@
 """How fast a file of a gibibyte goes up and down over HTTP, beside `cp` on the same disk.
 
-What is sent is hashed, written and made durable before it counts, so there is a `cp` that waits for
-the disk, too, and `sha256sum`. They take turns; only ratios mean anything.
+An upload is hashed, written and made durable before it counts, so the rivals are a `cp` that also
+waits for the disk, and `sha256sum`. They take turns; only ratios mean anything.
 """
 
 import hashlib
@@ -118,7 +118,7 @@ def measured(daemon: Process, token: str, folder: Path) -> Samples:
 
 
 def table(samples: Samples) -> str:
-    """Return the results as Markdown, with what is wanted beside."""
+    """Return the results as Markdown, beside the wanted figures."""
     lines = [
         "| 1 GiB | MB/s | beside | MB/s | ratio (wanted) |",
         "|---|---|---|---|---|",

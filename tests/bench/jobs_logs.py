@@ -1,8 +1,8 @@
 """How fast a log comes in over HTTP: of one job, and of a thousand; beside a bare aiohttp handler.
 
 A device sends as the agent does, chunks of 1 MiB over one connection that is kept. The two servers
-take turns; only ratios mean anything. The daemon is as an operator has it but for the rate at which
-an attempt may write its log, which is what is measured.
+take turns; only ratios mean anything. The daemon has an operator's settings, except for the rate
+limit of an attempt's log, because the rate is measured.
 """
 
 import http.client
@@ -36,7 +36,7 @@ NEW_JOB = {"title": "x", "job_type": "script", "price_credit": 0.02, "duration_h
 
 
 class Sender(NamedTuple):
-    """Where the log of a job goes, and as whom."""
+    """The job that a log belongs to, and the token of its device."""
 
     job_id: str
     token: str
@@ -106,7 +106,7 @@ def measured(daemon: Process, senders: list[Sender]) -> Samples:
 
 
 def table(samples: Samples) -> str:
-    """Return the results as Markdown, with what is wanted beside."""
+    """Return the results as Markdown, beside the wanted figures."""
     columns = ["log of", "bare aiohttp MB/s", "proxyd MB/s (wanted)", "of bare"]
     columns += ["s of processor for 1 GB: proxyd, bare", "MB of memory, proxyd"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]

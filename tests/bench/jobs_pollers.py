@@ -1,7 +1,7 @@
 """Devices that ask a daemon for work, all from one process, each on a connection of its own.
 
 `python -m bench.jobs_pollers ORDER` reads a line before it begins, so that the start of the program
-is not measured, and prints what it has seen as JSON.
+is not measured, and prints its results as JSON.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Device(asyncio.Protocol):
             f"POST /api/worker/next HTTP/1.1\r\nHost: {order['host']}\r\n"
             f"X-Worker-Token: {token}\r\nContent-Type: application/json\r\nContent-Length: "
         ).encode()
-        # Made once: who asks uses the processor that whoever answers could use.
+        # Made once: the asking process uses processor time that the answering one could use.
         capabilities = {"executors": ["bwrap"], "job_types": ["script"], "arch": "x86_64"}
         asked = {
             "capacity": order["capacity"],
@@ -82,7 +82,7 @@ class Device(asyncio.Protocol):
 
 
 class Seen:
-    """What all devices have seen."""
+    """Answers of all devices."""
 
     def __init__(self, jobs_wanted: int) -> None:
         self._jobs_wanted = jobs_wanted
@@ -100,7 +100,7 @@ class Seen:
         return self.refusals[-1]
 
     def look(self) -> None:
-        """Have everything end once there are as many jobs as are wanted."""
+        """End everything once the wanted number of jobs has come."""
         if self._jobs_wanted and len(self.jobs) >= self._jobs_wanted:
             self.over.set()
 
@@ -128,7 +128,7 @@ async def main(order: dict[str, Any]) -> None:
     for device in devices:
         device.ask()
     print("asked", flush=True)
-    ended = loop.run_in_executor(None, sys.stdin.readline)  # whoever measures may end it
+    ended = loop.run_in_executor(None, sys.stdin.readline)  # the measuring process may end it
     over = loop.create_task(seen.over.wait())
     await asyncio.wait([over, ended], return_when=asyncio.FIRST_COMPLETED)
     took = sorted(seen.took)

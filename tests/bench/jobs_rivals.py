@@ -21,7 +21,7 @@ BATCH = 10  # pgqueuer's own default
 
 
 async def procrastinate_rate(url: str, jobs: int) -> float:
-    """Return how many jobs a second ten workers fetch of those that wait."""
+    """Return the number of waiting jobs that ten workers fetch in a second."""
     app = App(connector=PsycopgConnector(conninfo=url, max_size=CONNECTIONS))
 
     @app.task(name="nothing")
@@ -47,7 +47,7 @@ async def procrastinate_rate(url: str, jobs: int) -> float:
 
 
 async def pgqueuer_rate(url: str, jobs: int) -> float:
-    """Return how many jobs a second ten workers dequeue, ten at once."""
+    """Return the number of jobs that ten workers dequeue in a second, ten by each call."""
     connections = [await asyncpg.connect(url) for _ in range(CONNECTIONS)]
     try:
         queues = [Queries(AsyncpgDriver(each)) for each in connections]

@@ -2,7 +2,7 @@
 
 A real daemon, a real agent and bubblewrap, all on this machine; a buyer who speaks HTTP and follows
 the log as events. One job at a time, an agent that has just had one before. ROUNDS=3 measures less;
-what each commit costs is the disk's, so the folder may be named: BENCH_FOLDER.
+each commit costs the disk's time, so the folder can be set: BENCH_FOLDER.
 """
 
 import http.client
@@ -54,7 +54,7 @@ STAYS = "trap '' TERM\nsleep 600 &\necho here\nwait\n"
 
 
 class Buyer:
-    """One who puts up jobs and follows their logs, over a connection that is kept open.
+    """A buyer that puts up jobs and follows their logs, over a connection that is kept open.
 
     Args:
         daemon: the marketplace.

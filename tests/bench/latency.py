@@ -68,7 +68,7 @@ def _turn(part: Part, servers: list[Server], port: int) -> None:
 
 
 def _echoes(sock: socket.socket) -> list[int]:
-    """Send a block of messages, one after the other; return how long each took, in nanoseconds."""
+    """Send a block of messages, one after the other. Return the nanoseconds of each."""
     message, taken = b"x" * 64, []
     for _ in range(BLOCK):
         start = time.perf_counter_ns()

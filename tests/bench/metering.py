@@ -1,7 +1,7 @@
-"""What metering costs: the relay itself, over a session that counts and over one that does not.
+"""The cost of metering: the relay itself, over a session that counts and over one that does not.
 
-As a program it is the relay alone, without handshake: it joins whoever connects to a target. Both
-run interpreted.
+As a program it is the relay alone, without handshake: it joins each accepted connection to a
+target. Both run interpreted.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ PIPES = 64
 
 
 def uncounted() -> type[LiveSession]:
-    """Return the kind of session that keeps no count of what is spent."""
+    """Return the kind of session that counts no bytes."""
 
     class Uncounted(LiveSession):
         __slots__ = ()
@@ -47,7 +47,7 @@ def uncounted() -> type[LiveSession]:
 
 
 def measure(rounds: int) -> Part:
-    """Have both take turns often and briefly: what is looked for is smaller than the noise."""
+    """Have both take turns often and briefly: the difference is smaller than the noise."""
     part = Part("metering")
     with streams.target() as end:
         # Interpreted: nothing inherits from a compiled class.
@@ -77,7 +77,7 @@ def measure(rounds: int) -> Part:
 
 
 def _round(samples: Samples, servers: list[Server], end: streams.Target) -> None:
-    """Keep a stream open through each server, of which one flows at a time."""
+    """Keep a stream open through each server, and let one flow at a time."""
     with ExitStack() as stack:
         clients = [stack.enter_context(streams.client(s, end, 1, up=False)) for s in servers]
         for client in clients:

@@ -1,7 +1,7 @@
-"""proxyd's proxy beside dante, microsocks, pproxy and any other server that is named, in one run.
+"""proxyd's proxy beside dante, microsocks, pproxy and any other given server, in one run.
 
 The servers take turns, the median of the rounds counts, and only ratios mean anything. Passwords
-are on everywhere; proxyd does what it always does, metering and durable commits included.
+are on everywhere; proxyd runs with all its features, metering and durable commits included.
 
 proxyd takes part in each way that it can run in here (`bench.bought`). The environment chooses:
 ROUNDS=5, ONLY=bulk,echo, RIVALS="name=command {config:PATH}", and BUFFERS=default for bulk with
@@ -54,7 +54,7 @@ PARTS = (
 
 
 def main() -> None:
-    """Measure what is wanted, print it, and write it into the documentation."""
+    """Measure the wanted parts, print the results, and write them into the documentation."""
     rounds = _rounds(os.environ.get("ROUNDS") or str(ROUNDS))
     with_buffers = _buffers()
     only = [name for name in os.environ.get("ONLY", "").split(",") if name]
@@ -102,7 +102,7 @@ def main() -> None:
                 failed.append(each)
                 progress(str(error))
                 continue
-            if each != "metering":  # which has the relay alone, always interpreted
+            if each != "metering":  # this one has only the relay, always interpreted
                 part.notes.append(f"proxyd runs {way}, in one process unless its column says more.")
             print(f"\n{each}\n\n{part.markdown()}", flush=True)
             suffix = "" if with_buffers is nullcontext else "-default"

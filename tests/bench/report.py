@@ -1,4 +1,4 @@
-"""Samples, the bounds that were promised on them, and how both are told, here and in the docs."""
+"""Samples, the bounds that were promised on them, and their tables for terminal and docs."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ BESIDE = ("dante", "microsocks")
 
 
 class Samples:
-    """What was measured, by measure and server, one value a round."""
+    """Measured values, by measure and server, one value a round."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -33,8 +33,8 @@ class Samples:
     def ratio(self, measure: str, server: str, other: str) -> float | None:
         """Return how many times another server's figure one server's is: the rounds' median.
 
-        Both are taken from the same round each time, so that what slows a whole round down counts
-        for nothing.
+        Both are taken from the same round each time, so that a slow round does not change the
+        ratio.
         """
         ours = self._values.get((measure, server), [])
         theirs = self._values.get((measure, other), [])
@@ -67,7 +67,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Bound:
-    """What was promised of a figure; a figure that could not be taken is None."""
+    """A promise about a figure; an unknown figure is None."""
 
     promise: str
     figure: float | None
@@ -89,7 +89,7 @@ class Bound:
 
 @dataclass
 class Part:
-    """One part of the benchmark: its samples, what was promised of them, and what to know."""
+    """One part of the benchmark: its samples, the promises about them, and notes."""
 
     name: str
     samples: Samples = field(default_factory=Samples)
@@ -106,7 +106,7 @@ class Part:
 
 
 def machine() -> str:
-    """Return what was measured on, in words."""
+    """Return a description of the machine."""
     model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     kernel = ".".join(re.findall(r"\d+", platform.release())[:2])
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
@@ -128,7 +128,7 @@ def rewrite(mark: str, text: str) -> None:
 
 
 def progress(text: str) -> None:
-    """Tell whoever waits."""
+    """Print the progress."""
     print(text, file=sys.stderr, flush=True)
 
 

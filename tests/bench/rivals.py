@@ -1,4 +1,4 @@
-"""The servers that proxyd is measured beside: dante, microsocks, pproxy, and any that are named."""
+"""The servers that proxyd is measured beside: dante, microsocks, pproxy, and any that are given."""
 
 import importlib.util
 import os
@@ -98,9 +98,9 @@ def usual() -> tuple[list[Kind], list[str]]:
 def named(text: str) -> list[Kind]:
     """Read further servers: `name=command; name=command`.
 
-    In a command {host}, {port}, {user} and {password} stand for what the server is to be given, and
-    {config:PATH} for a copy of a file in which they are filled in. One with {device}, which stands
-    for what the device's part of it has to be behind, is a tunnel: it is measured beside exits.
+    In a command {host}, {port}, {user} and {password} stand for the values of the server, and
+    {config:PATH} for a copy of a file with these values filled in. A command with {device}, which
+    stands for the prefix that places the device's part, is a tunnel: it is measured beside exits.
 
     Raises:
         RivalError: an entry has no name or no command, or its file cannot be read.

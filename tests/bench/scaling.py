@@ -1,9 +1,9 @@
 """How much more several processes move than one: `make bench-scaling`, as root.
 
-The clients and the target need cores, too, and one process of proxyd moves more bytes than one core
+The clients and the target also need cores, and one process of proxyd moves more bytes than one core
 of them sends. So where there are not two cores for each process, a process may use no more than
-`SHARE` of a core (the kernel's cgroups see to it). Then proxyd is what limits, as it is on a large
-machine, and what stands between its processes shows as it would there. ROUNDS=5 PROCESSES=2,8.
+`SHARE` of a core (the kernel's cgroups see to it). Then proxyd is the limit, as it is on a large
+machine, and the costs between its processes show as they would there. ROUNDS=5 PROCESSES=2,8.
 """
 
 import os
@@ -81,7 +81,7 @@ def measured(counts: list[int], rounds: int, *, is_limited: bool) -> Part:
 
 
 def name_of(count: int) -> str:
-    """Return the name of proxyd in so many processes."""
+    """Return the name of proxyd in `count` processes."""
     return bought.PROXYD if count == 1 else bought.several(count)
 
 

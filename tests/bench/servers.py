@@ -23,12 +23,12 @@ PATIENCE_SECONDS = 30.0
 
 
 class ServerError(Exception):
-    """A server does not come up or ends too soon; the message says which, and what it printed."""
+    """A server does not come up or ends too soon; the message has its name and its output."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """An address, and what has to stand before a command so that it runs where that is."""
+    """An address, and the prefix that runs a command at that address."""
 
     host: str = LOOPBACK
     prefix: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Kind:
     """A server to measure, before it runs.
 
     In the command, the files and the environment, {host}, {port}, {user}, {password} and {folder}
-    (where the files are) stand for what the start decides.
+    (where the files are) stand for the values of the start.
     """
 
     name: str
@@ -92,7 +92,7 @@ def started(kind: Kind, place: Place = HERE) -> Iterator[Server]:
     """Run a server until the measurement is over.
 
     Raises:
-        ServerError: it ends before it is stopped, or accepts nobody for half a minute.
+        ServerError: it ends before it is stopped, or accepts no connection for half a minute.
     """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +167,7 @@ def _wait_accepting(server: Server, place: Place, printed: Path) -> None:
 
 
 def _stop(running: "subprocess.Popen[bytes]") -> None:
-    """End a server as an operator would, and what is left of it by force."""
+    """End a server as an operator would, and its remaining processes by force."""
     running.terminate()
     try:
         running.wait(timeout=10)

@@ -28,7 +28,7 @@ PATHS = ("/auth/me", "/api/bandwidth/sessions", "/api/marketplace/jobs", "/healt
 P99_SECONDS = 0.05
 MEMORY_BYTES = 200_000_000
 
-# What a daemon has without settings; the tests of others are cheaper.
+# Settings of a daemon without a configuration; the tests of others are cheaper.
 DEFAULTS = {
     "PROXYD_AUTH__ARGON2_TIME_COST": "3",
     "PROXYD_AUTH__ARGON2_MEMORY_KIB": "65536",
@@ -38,7 +38,7 @@ DEFAULTS = {
 
 
 class Client:
-    """One who behaves, at an address of its own."""
+    """A well-behaved client at an address of its own."""
 
     def __init__(self, host: str, port: int, pid: int) -> None:
         self.pid = pid

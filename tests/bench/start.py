@@ -1,7 +1,7 @@
 """How long proxyd takes to start: each command, and the daemon until /readyz, on each engine.
 
 All settings are the defaults, so that nothing is cheaper than where it runs; the databases are
-there. What is measured takes turns. START_ROUNDS=15 says how often.
+there. The commands and daemons take turns. START_ROUNDS=15 says how often.
 """
 
 import os
@@ -76,7 +76,7 @@ def measured(environments: dict[str, dict[str, str]], rounds: int, folder: Path)
 
 
 def seconds_of(command: tuple[str, ...], variables: dict[str, str]) -> float:
-    """Run a command to its good end; return how long that took."""
+    """Run a command to its good end. Return its duration."""
     start = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "proxyd", *command],
@@ -89,7 +89,7 @@ def seconds_of(command: tuple[str, ...], variables: dict[str, str]) -> float:
 
 
 def serving(variables: dict[str, str], folder: Path) -> tuple[float, float]:
-    """Start a daemon and stop it; return how long it took until it was ready, and worked for it."""
+    """Start a daemon and stop it. Return its seconds until it was ready, and its processor time."""
     port = free_port()
     with (folder / "log").open("w") as log:
         start = time.monotonic()

@@ -13,7 +13,7 @@ READY = "s until /readyz answers 200"
 
 
 def measure(kinds: list[Kind], rounds: int, bought: list[Bought]) -> Part:
-    """Start every server in turn; what was bought is ready only when its API says so."""
+    """Start every server in turn; proxyd is ready only when its API says so."""
     part = Part("startup")
     api_ports = {each.kind.name: each.api_port for each in bought}
     for number in range(rounds):
@@ -39,4 +39,4 @@ def wait_ready(port: int) -> None:
         except (urllib.error.URLError, ConnectionError):
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.005)  # asking takes processor time from what is measured
+            time.sleep(0.005)  # each request takes processor time from the measured server

@@ -1,7 +1,8 @@
 """The ends of a bulk transfer, as programs of their own, which leave the payload alone.
 
-The source sends the same pages again and again with sendfile; the sink has the kernel discard what
-comes (MSG_TRUNC, tcp(7)), and adds its size to a counter in memory shared with whoever measures.
+The source sends the same pages again and again with sendfile; the sink has the kernel discard the
+bytes (MSG_TRUNC, tcp(7)), and adds their number to a counter in memory that it shares with the
+measuring process.
 """
 
 import json
@@ -152,7 +153,7 @@ def target(place: Place = HERE, ports: tuple[int, int] | None = None) -> Iterato
 def client(
     server: Server, end: Target, streams: int, *, up: bool, place: Place = HERE
 ) -> Iterator[Client]:
-    """Run so many streams through a server."""
+    """Run `streams` streams through a server."""
     running = Client(server, end, streams, up=up, place=place)
     try:
         yield running

@@ -1,4 +1,4 @@
-"""In which ways proxyd is measured, by what it says of itself."""
+"""The ways in which proxyd is measured, read from its own commands."""
 
 import subprocess
 
@@ -12,7 +12,7 @@ class Said:
     """A proxyd that answers its commands.
 
     Args:
-        version: what it says of itself; of one that is switched off, with "interpreted".
+        version: the output of `--version`; of one that is switched off, with "interpreted".
         settings: whether it knows the number of processes.
     """
 

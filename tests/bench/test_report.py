@@ -1,4 +1,4 @@
-"""What the benchmark says of its figures, and where it writes it."""
+"""Text of the benchmark about its figures, and the pages that it is written into."""
 
 import pytest
 

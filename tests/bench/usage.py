@@ -1,4 +1,4 @@
-"""What a server costs: the CPU time and the memory of a process and of all that come from it."""
+"""The cost of a server: the CPU time and the memory of a process and its descendants."""
 
 import time
 from pathlib import Path
@@ -31,7 +31,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def memory_bytes(pids: list[int]) -> int:
-    """Return the memory of processes: what is private, and of what they share each one's part."""
+    """Return the memory of processes: private pages, and a share of common ones (Pss)."""
     total = 0
     for pid in pids:
         try:

@@ -1,6 +1,6 @@
 """The same endpoints written the usual way: FastAPI, SQLAlchemy's async ORM on aiosqlite, uvicorn.
 
-As a good engineer would: typed models, one session per request, an index on what is looked up,
+As a good engineer would: typed models, one session per request, an index on each looked-up column,
 write-ahead logging with durable commits, the price held in the transaction that adds the job.
 """
 
