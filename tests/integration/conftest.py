@@ -18,7 +18,7 @@ def sell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Buye
 
 @pytest.fixture
 def buyer(sell: Callable[[], Buyer]) -> Buyer:
-    """Somebody with a fresh session."""
+    """A buyer with a fresh session."""
     return sell()
 
 
@@ -31,7 +31,7 @@ def target() -> Iterator[WebTarget]:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    """A certificate for this machine, made by nobody."""
+    """A self-signed certificate for this machine."""
     return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 

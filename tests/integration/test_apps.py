@@ -16,7 +16,7 @@ from support.workers.process import WorkerAgent
 
 from proxyd.ops.listening import bound_port
 
-# A page that says by which path it was asked, and a WebSocket that adds up what it is sent.
+# A page that shows its request's path, and a WebSocket that adds up the lengths of its messages.
 JOB = """
 import base64, hashlib, http.server
 

@@ -1,6 +1,6 @@
 """A browser loads pages through a bought session: plain ones, and encrypted ones by CONNECT.
 
-It is asked for credentials, as browsers are, and gives those of the session.
+It answers the challenge for credentials, as browsers do, with those of the session.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ PAGE = b"""<!DOCTYPE html><html><head><title>Reached</title><link rel="icon" hre
 
 
 async def load(browser: Browser, scheme: str, target: WebTarget) -> None:
-    """Load a page that a script changes, and what it fetches, and see that all of it came whole."""
+    """Load a page that a script changes. Check that the page and the script's data are whole."""
     target.pages["/page.html"] = PAGE
     page = await browser.open(f"{scheme}://localhost:{target.port}/page.html")
     assert (page.error, page.title, page.text) == ("", "Reached", "by a script")
@@ -71,7 +71,7 @@ async def test_a_browser_with_a_wrong_password_gets_no_tunnel(
 
 
 def assert_asked_in_vain(browser: Browser, buyer: Buyer, target: WebTarget) -> None:
-    """Check that credentials were asked for again, and that nothing was reached or billed."""
+    """Check that the proxy repeated its challenge, and that nothing was reached or billed."""
     assert browser.challenges["Proxy"] == 2
     assert target.received == 0
     assert buyer.used == 0

@@ -30,8 +30,8 @@ from support.targets import threads
 MB = 1_000_000
 GB = 1_000 * MB
 HOUR = 3_600
-# A node that goes so slow does not run dry while it is cut off: only its fence stops it. What it
-# takes in one go is a fraction of what it may in a second.
+# A node that goes so slow does not run dry while it is cut off: only its fence stops it. One take
+# is a fraction of its bytes of a second.
 SLOW = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "50000"}
 # For nodes that are made to stand still for a few seconds, and must not be dead by that alone.
 PATIENT = {"PROXYD_CLUSTER__NODE_TIMEOUT_SECONDS": "15"}
@@ -111,7 +111,7 @@ async def test_a_killed_node_never_makes_more_of_a_session_and_loses_none_of_it(
         dead = [each for each in downloads if each.daemon_process is victim]
         delivered_by_dead = completed(dead)
         alive = [each for each in downloads if each.daemon_process is not victim]
-        # What the dead node had is not handed out twice before its time is over.
+        # The bytes of the dead node are not handed out twice before its time is over.
         most = 0
         while not is_closed(url, victims_lease):
             assert most <= quota
@@ -197,7 +197,7 @@ async def test_nodes_that_start_at_once_migrate_once(url: str) -> None:
         versions = [row["version"] for row in rows(url, "SELECT version FROM schema_versions")]
         assert len(versions) == len(set(versions)) > 0
         assert len(rows(url, "SELECT id FROM nodes")) == 3
-    # Those were killed; whoever comes later buries them, and leaves no trace of itself.
+    # These nodes were killed; a later node buries them, and leaves no trace of itself.
     with cluster(url, 1) as [late]:
         until_true(lambda: len(rows(url, "SELECT id FROM nodes")) == 1, "the dead are reaped")
         assert late.stop() == 0
@@ -254,7 +254,7 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(server
         [lease] = leases_of(url, bought["session_id"], island)
         forwarder.freeze()
         until_true(lambda: is_closed(url, lease), "declared dead")
-        # It had stopped before that: nothing it delivers now could be somebody else's.
+        # It had stopped before that: another node cannot own any bytes that it delivers now.
         seen = download.received
         [other] = stack.enter_context(downloading([mainland], bought["proxy"], target.port))
         until_true(lambda: other.received > 10 * MB)
@@ -396,7 +396,7 @@ async def test_a_frozen_node_wakes_up_to_hand_out_nothing(server_url: str) -> No
         sleeper.process.send_signal(signal.SIGSTOP)
         until_true(lambda: is_closed(url, lease), "declared dead")
         arriving(connection)
-        # It wakes up, and nobody can tell it that it was declared dead.
+        # It wakes up, and no message can reach it that it was declared dead.
         forwarder.freeze()
         sleeper.process.send_signal(signal.SIGCONT)
         assert arriving(connection, enough=HANDFUL_BYTES + 1) <= HANDFUL_BYTES
@@ -428,7 +428,7 @@ async def test_a_database_whose_clock_jumps_ahead_declares_nobody_dead(server_ur
         bought = other.buy(other.log_in(email, password), gb=100)
         with process.proxied(other, bought["proxy"], target.port) as connection:
             assert arriving(connection, enough=20_000, seconds=PATIENCE_SECONDS) >= 20_000
-            # For a moment the other cannot say that it lives by the new time, too.
+            # For a moment the other cannot report its life by the new time.
             other.process.send_signal(signal.SIGSTOP)
             set_ahead(url, HOUR)
             until_true(lambda: seen(url, sweeper) > HOUR // 2 + time.time())
@@ -489,7 +489,7 @@ async def test_what_killed_processes_had_is_usable_without_waiting_for_their_tim
                 with downloading(alive, bought["proxy"], target.port):
                     until_true(lambda before=before: stored(url, session)["bytes_used"] > before)
                     victim = alive.pop(0)
-                    # What another node has reported may be all that was written down so far.
+                    # The only count so far may be another node's report.
                     until_true(lambda victim=victim: leases_of(url, session, victim), "it leases")
                     [lease] = leases_of(url, session, victim)
                     victim.stop(signal.SIGKILL)

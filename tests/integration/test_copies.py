@@ -66,7 +66,8 @@ async def test_agents_of_two_owners_agree_and_a_liar_is_not_paid(
     }
     await service.call("POST", "/api/worker/next", said, headers=headers)
     for path in (f"/api/jobs/{jobs[0]}/accept", f"/api/worker/jobs/{jobs[0]}/complete"):
-        # The right text without the file: who copies what others have printed is found, too.
+        # The right text without the file: a device that copies the printed text of others is also
+        # found.
         body = {"result": "21065.833110879048\n"} if path.endswith("complete") else None
         done = await service.call("POST", path, body, headers=headers)
         assert done.status == 200, done.body

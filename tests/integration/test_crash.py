@@ -41,7 +41,7 @@ async def test_killed_in_mid_transfer(store_url: str) -> None:
 
 
 async def test_killed_while_both_directions_are_stuck(store_url: str) -> None:
-    """Unread data makes the kernel reset at death, and drop what it had not sent."""
+    """Unread data makes the kernel reset at death, and drop its unsent bytes."""
     url = store_url
     email, password = process.funded(url)
     with threads.stuck() as target:
@@ -87,7 +87,7 @@ async def test_killed_as_the_quota_runs_out(store_url: str) -> None:
 
 
 def fill(client: socket.socket) -> int:
-    """Send until nothing more is taken, and return how much was."""
+    """Send until nothing more is taken. Return the number of bytes taken."""
     sent = 0
     while True:
         try:
@@ -97,7 +97,7 @@ def fill(client: socket.socket) -> int:
 
 
 def drained(client: socket.socket) -> int:
-    """Read what is left until the end, in order or not, and return how much it was."""
+    """Read the remaining bytes until the end, in order or not. Return their number."""
     received = 0
     with client:
         try:

@@ -58,7 +58,7 @@ class Deployed:
         return dict(answer.body)
 
     async def until_available(self, revision: int, ready: int) -> list[str]:
-        """Wait until so many replicas of a revision are ready; return their jobs."""
+        """Wait until `ready` replicas of a revision are ready. Return their jobs."""
         shown: dict[str, Any] = {}
 
         async def is_available() -> bool:

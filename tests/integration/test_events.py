@@ -30,10 +30,10 @@ class Curl:
     """curl, following events as a program would, its output in a file.
 
     Args:
-        daemon: which it asks.
-        token: of whom.
-        file: takes what it hears.
-        last_id: what it heard last before.
+        daemon: the daemon to connect to.
+        token: of the user.
+        file: gets the received events.
+        last_id: the last event received before.
     """
 
     def __init__(self, daemon: Process, token: str, file: Path, last_id: str = "") -> None:
@@ -55,7 +55,7 @@ class Curl:
         return [line.removeprefix(begin) for line in whole.split("\n") if line.startswith(begin)]
 
     def heard(self) -> set[str]:
-        """Return the jobs that were heard of as created."""
+        """Return the jobs whose creation was received."""
         events = [json.loads(line) for line in self.lines("data")]
         return {each["subject_id"] for each in events if each["type"] == "job.created"}
 
@@ -96,7 +96,7 @@ def test_nothing_is_lost_over_a_daemon_that_is_killed(tmp_path: Path) -> None:
                 posted.add(post(daemon, token))
             until_true(lambda: curl.heard() == posted, "what was posted")
             last_id = curl.lines("id")[-1]
-        for _ in range(TOGETHER):  # nobody hears these
+        for _ in range(TOGETHER):  # no program reads these
             posted.add(post(daemon, token))
         daemon.stop(signal.SIGKILL)
     with (

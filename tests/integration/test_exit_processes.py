@@ -1,6 +1,6 @@
 """Exits of a daemon of several processes, each a real process, with real agents.
 
-Which process takes a client the kernel decides; there are enough clients for all of them.
+The kernel chooses the process for a client; there are enough clients for all of them.
 """
 
 import signal
@@ -25,7 +25,7 @@ NUMBER = 3
 # 40 clients leave a process without one once in three million runs.
 CLIENTS = 40
 ENOUGH_BYTES = 100_000
-# Transfers leave the processor to what is tried beside them.
+# Transfers continue, and leave the processor to the rest of the test.
 SETTINGS = {
     PROCESSES: str(NUMBER),
     "PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": "20000000",

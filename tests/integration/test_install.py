@@ -1,6 +1,6 @@
-"""`make install`: a program of its own, from a clean checkout, with what serving needs and no more.
+"""`make install`: a program of its own, from a clean checkout, with only the packages for serving.
 
-No index is asked: what it depends on comes from where the tests have it.
+No index is queried: the packages come from the place where the tests have them.
 """
 
 import os
@@ -59,7 +59,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def install(checkout: Path, prefix: Path, variables: dict[str, str]) -> str:
-    """Run `make install`; return what it prints."""
+    """Run `make install`. Return its output."""
     done = subprocess.run(
         ["make", "install", f"PREFIX={prefix}", f"PYTHON={sys.executable}"],
         cwd=checkout,

@@ -28,7 +28,7 @@ WEB, HELLO, SILENT, OTHER = 8001, 8002, 8003, 8004
 PATTERN = bytes(range(256)) * 256
 BUYERS = itertools.count()
 
-# What a client says first decides what it gets; on the port HELLO the server speaks first.
+# A client's first line decides the answer; on the port HELLO the server speaks first.
 SERVER = """
 import hashlib, socket, socketserver, threading
 
@@ -175,8 +175,8 @@ async def test_streams_into_a_job(world: World) -> None:
     assert await world.page() == b"a page"
     with await world.open(HELLO) as sock:  # it speaks first
         assert await rest(sock) == b"hello from within"
-    assert await world.why_not(SILENT) == "refused"  # nobody listens there
-    # The server listens on this one, too; its buyer has not declared it.
+    assert await world.why_not(SILENT) == "refused"  # a closed port
+    # The server also listens on this one; its buyer has not declared it.
     assert await world.why_not(OTHER) == "refused"
     assert await world.why_not(22) == "refused"
     assert await world.why_not(attempt=2) == "gone"
@@ -189,7 +189,7 @@ async def test_streams_into_a_job(world: World) -> None:
 async def test_many_streams_and_large_ones(world: World) -> None:
     pages = await asyncio.gather(*(world.page() for _ in range(200)))
     assert pages == [b"a page"] * 200
-    # Both ways at once, to the last byte: what went in is known by its digest behind the end.
+    # Both ways at once, to the last byte: a digest behind the end shows the bytes that went in.
     count = 320  # of 64 KiB: 20 MB
     whole = hashlib.sha256(PATTERN * count).hexdigest()
     source, sink = await asyncio.gather(
@@ -201,7 +201,7 @@ async def test_many_streams_and_large_ones(world: World) -> None:
     from_job, to_job = world.tunnels.moved
     assert from_job > 20_000_000
     assert to_job > 20_000_000
-    # Who does not read makes the job wait: what is under way is bounded.
+    # A client that does not read makes the job wait: the bytes under way are bounded.
     before = int(await world.page(b"/sent"))
     slow = await world.open()
     await asyncio.get_running_loop().sock_sendall(slow, b"SOURCE 1000\n")

@@ -1,4 +1,4 @@
-"""`make clients`: what is missing is installed, once, and it never ends well without everything.
+"""`make clients` installs missing programs, once, and never ends well without everything.
 
 apt-get, npm and the programs are stand-ins; that the real ones exist, continuous integration shows.
 """
@@ -29,7 +29,7 @@ TOOLS = (
     "sleep",
     "touch",
 )
-# Installs by making a program of each package, and fails as often as it is told.
+# Installs by making a program of each package, and fails once or always, by the content of `$FAILURES`.
 APT_GET = """#!/bin/sh
 echo "apt-get $*" >> "$ASKED"
 if test -s "$FAILURES"; then
@@ -60,7 +60,7 @@ mkdir -p node_modules
 
 
 class Place:
-    """A copy of what `make clients` uses, with a PATH of its own."""
+    """A copy of the files that `make clients` uses, with a PATH of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.bin = folder / "checkout", folder / "bin"
@@ -110,7 +110,7 @@ class Place:
 
     @property
     def asked(self) -> list[str]:
-        """What apt-get and npm were asked for."""
+        """Calls of apt-get and npm."""
         return self.asked_file.read_text().splitlines() if self.asked_file.exists() else []
 
 

@@ -1,6 +1,7 @@
 """A notebook in a real browser: a kernel in a sandbox computes (`make notebook`).
 
-The notebook is Debian's: what a sandbox sees of the machine has it, so it needs no network for it.
+The notebook is Debian's: the sandbox contains it like the rest of the machine, so it needs no
+network for it.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ COMMAND = [
     "--notebook-dir=/work",
 ]
 READY = {"port": 8888, "http": "/api", "every_s": 1}
-# What a person does: a new notebook, a line in its first cell, and a click on "Run".
+# The steps of a person: a new notebook, a line in its first cell, and a click on "Run".
 IS_THERE = (
     "window.Jupyter !== undefined && Jupyter.notebook !== undefined && Jupyter.notebook !== null"
     " && Jupyter.notebook.kernel !== null && Jupyter.notebook.kernel.is_connected()"
@@ -74,7 +75,9 @@ async def test_a_kernel_computes_what_is_typed_in_a_browser(
         url = (await app_of(service, buyer, job_id))["url"]
         async with (
             aiohttp.ClientSession() as http,
-            browsing(url, http, tmp_path, expected=["."]) as tab,  # what it says is not ours
+            browsing(
+                url, http, tmp_path, expected=["."]
+            ) as tab,  # its complaints are not tested here
         ):
             assert "key=" not in await tab.run("location.href"), "the key has left the address"
             assert "proxyd-app" not in await tab.run("document.cookie"), "no script reads it"

@@ -1,7 +1,7 @@
 """Several processes on the ports of one daemon (`proxy.processes`), each a real process.
 
-Which of them takes a client the kernel decides. So there are enough clients for all of them, and
-what is checked holds whichever each one met.
+The kernel chooses the process for a client. So there are enough clients for all of them, and the
+checks hold for any process.
 """
 
 import json
@@ -33,9 +33,10 @@ from support.targets.tls import make_certificate
 
 MB = 1_000_000
 GB = 1_000 * MB
-# Transfers go on, and leave the processor to what is tried beside them.
+# Transfers continue, and leave the processor to the rest of the test.
 PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(40 * MB)}
-# So many clients leave none of a few processes without one, but for once in ten thousand times.
+# With this number of clients, one of a few processes is left without any once in ten thousand
+# times.
 CLIENTS = 40
 # Processes without connections say that they drain at this level alone.
 DEBUG = {"PROXYD_LOG__LEVEL": "debug"}
@@ -171,7 +172,7 @@ def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_us
             with downloads(daemon, bought["proxy"], 20) as more:
                 delivered = completed(made) + completed(more)
         until_true(lambda: process.bytes_used(url, bought["session_id"]) == quota, "all is used")
-        # All that is billed was delivered; what the dead one had not reported is given away.
+        # All that is billed was delivered; the unreported bytes of the dead process are given away.
         assert quota <= delivered
         assert [daemon.pid_of(each) == pids[each] for each in range(3)] == [
             each != index for each in range(3)
@@ -726,7 +727,7 @@ def test_the_demonstration_works_with_several(tmp_path: Path) -> None:
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             daemon.wait_renewed(0, pid)
-            for _ in range(CLIENTS):  # the session that somebody has pasted is still good
+            for _ in range(CLIENTS):  # the pasted session is still good
                 fetch(daemon, {"username": username, "password": password}, target.port)
         assert daemon.output.count("Each start fills") == 1
         assert daemon.stop() == 0

@@ -1,4 +1,4 @@
-"""A restart under load, its sockets held open elsewhere: nobody is refused, all are served."""
+"""A restart under load, its sockets held open elsewhere: every client is accepted and served."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""What a device is asked to show, all the way: a job whose answer is known, and a benchmark."""
+"""Samples of a device, all the way: a job whose answer is known, and a benchmark."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever secret is handed out is found neither in the log, nor in the database, nor in `ps`."""
+"""Secrets that are handed out are found neither in the log, nor in the database, nor in `ps`."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ EMAIL = "ada@example.com"
 
 
 class Conversation:
-    """Somebody who does everything that hands out or takes a secret; `secrets` are all of them."""
+    """A user of everything that hands out or takes a secret; `secrets` are all of them."""
 
     def __init__(self, daemon: Process, mailbox: Mailbox) -> None:
         self.daemon = daemon

@@ -30,7 +30,7 @@ SIZE = 1_000_001
 
 
 class Zone(BaseResolver):
-    """Knows one name, and counts the bytes of what it is asked and what it answers."""
+    """Knows one name, and counts the bytes of its questions and answers."""
 
     def __init__(self) -> None:
         self.bytes = 0
