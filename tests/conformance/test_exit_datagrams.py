@@ -1,6 +1,6 @@
-"""Datagrams through exits: who is chosen, what is judged here, and exits that do not obey.
+"""Datagrams through exits: the chosen exit, the daemon's checks, and exits that do not obey.
 
-Datagrams themselves are in `test_udp.py`, each test of which runs through an exit too.
+Datagrams themselves are in `test_udp.py`; each test there also runs through an exit.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ def wishing(bought: Bought, wishes: str) -> Bought:
     return replace(bought, username=bought.username.partition("-")[0] + wishes)
 
 
-# --- who is chosen -------------------------------------------------------------------------------
+# --- choice of the exit --------------------------------------------------------------------------
 
 
 async def test_an_exit_that_does_not_offer_it_is_not_chosen(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ async def test_a_device_that_refuses_is_passed_over(setting: Setting) -> None:
     assert await refused_with(setting.service, bought) == 3
 
 
-# --- what is judged here -------------------------------------------------------------------------
+# --- checks in the daemon ------------------------------------------------------------------------
 
 
 async def test_names_are_the_exits_to_look_up_if_the_buyer_wants(setting: Setting) -> None:
@@ -167,7 +167,7 @@ async def test_names_are_the_exits_to_look_up_if_the_buyer_wants(setting: Settin
         assert await setting.work.receive() == ("example.org", 443, b"by name")
         host, _, payload = await setting.work.receive()
         assert (str(host), payload) == ("127.0.0.1", b"another one")
-        # Which address the name has is the exit's knowledge; one that is forbidden is nobody's.
+        # The exit chooses the address of the name; a forbidden address belongs to no target.
         await setting.work.send(wrapped(address_of("10.0.0.1"), 443, b"not from there"))
         await setting.work.send(wrapped(address_of("127.0.0.9"), 443, b"down"))
         assert await client.receive() == ("127.0.0.9", 443, b"down")

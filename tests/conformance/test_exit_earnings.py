@@ -1,4 +1,4 @@
-"""What an exit carries becomes its owner's money, over a whole daemon; what cheats is cut."""
+"""An exit's bytes become its owner's money, over a whole daemon; a cheating exit is cut."""
 
 import asyncio
 from pathlib import Path

@@ -183,7 +183,7 @@ async def test_a_process_that_dies_takes_its_connections_under_tls_with_it(tmp_p
         await until(lambda: len(listener_of(service).seals) <= len(pool), "only parked")
 
 
-# --- what is counted and told --------------------------------------------------------------------
+# --- counts and notifications --------------------------------------------------------------------
 
 
 async def test_a_quota_ends_at_its_last_byte(service: Service) -> None:

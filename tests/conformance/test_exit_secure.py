@@ -1,6 +1,6 @@
-"""Connections of exits under TLS: who gets them, and who does not.
+"""Connections of exits under TLS: the requests that get them, and the others.
 
-The streams themselves are in `test_streams.py` and `test_udp.py`, each test of which runs so, too.
+The streams themselves are in `test_streams.py` and `test_udp.py`; each test there also runs so.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def wishing(bought: Bought, wishes: str) -> Bought:
 
 
 def comes_from_exits_port(service: Service) -> bool:
-    """Say whether what is relayed now goes to the exit as it is."""
+    """Say whether the bytes that are relayed now go to the exit unchanged."""
     (connection,) = service.daemon.gateway._connections
     port = bound_port(service.daemon.listeners.exits)
     return connection._transfer._target.getsockname()[1] == port

@@ -1,6 +1,6 @@
-"""Connections through exits: what clients are told, what is counted, what ends.
+"""Connections through exits: answers to clients, counts, and ends.
 
-The streams themselves are in `test_streams.py`, each test of which runs through an exit too.
+The streams themselves are in `test_streams.py`; each test there also runs through an exit.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ async def http_answer(service: Service, bought: Bought, port: int) -> str:
     return answer.decode()
 
 
-# --- what a client is told -----------------------------------------------------------------------
+# --- answers to a client -------------------------------------------------------------------------
 
 
 async def test_socks_tells_the_address_of_the_exit(service: Service) -> None:
@@ -209,7 +209,7 @@ async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
         await device.kill()
 
 
-# --- what is counted -----------------------------------------------------------------------------
+# --- counts --------------------------------------------------------------------------------------
 
 
 async def test_what_an_exit_has_carried_is_what_the_session_has_used(service: Service) -> None:
@@ -491,7 +491,7 @@ async def test_a_session_that_leaves_directly_minds_no_exit(tmp_path: Path) -> N
         await service.assert_audit()
 
 
-# --- what is kept --------------------------------------------------------------------------------
+# --- records of a session ------------------------------------------------------------------------
 
 
 @bounded(Bounds(metering=MeterBounds(memory=MemoryBounds(remember_seconds=0.0))))

@@ -206,7 +206,7 @@ async def test_a_withdrawn_exit_is_cut_on_every_node_by_a_notice(
             assert await client.receive(5) == b"words"
             path = "exit/pause" if how == "pause" else "token/revoke"
             body = {"token_id": device.device_id}
-            # Where the buyer is: so the exit's own node has to hear of it.
+            # Where the buyer is: so the exit's own node has to be notified.
             answer = await edge.call("POST", f"/api/worker/{path}", body, token=device.owner.token)
             assert answer.status == 200, answer.body
             with suppress(ConnectionError):

@@ -28,7 +28,7 @@ AT_ONCE = 40
 SEGMENTS_MAX = 20
 ANSWER_SECONDS = 30
 GROWTH_MAX_BYTES = 200_000
-HOST = "127.77.77.1"  # the only address that can be reached: whatever else is asked for is refused
+HOST = "127.77.77.1"  # the only address that can be reached: every other target is refused
 OTHERS = [
     *(str(each) for each in ip_network("0.0.0.0/0").address_exclude(ip_network(f"{HOST}/32"))),
     "::/0",
@@ -55,7 +55,7 @@ async def speak(port: int, conversation: Conversation, number: int) -> None:
         error.add_note(f"conversation {number}: {conversation}")
         raise
     except ConnectionError:
-        pass  # it is turned away in the middle of what it says
+        pass  # it is turned away before the end of its message
     finally:
         await client.close()
 
@@ -77,7 +77,7 @@ async def speak_all(service: Service, conversations: Conversations, numbers: ran
 
 
 def descriptors() -> int:
-    """Count what this process has open."""
+    """Count the descriptors that this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -90,7 +90,7 @@ def held() -> int:
 
 
 def alive() -> Counter[str]:
-    """Return what is left of connections."""
+    """Count the objects of connections that still exist."""
     gc.collect()
     kinds = Counter(
         type(each).__name__

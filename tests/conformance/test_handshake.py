@@ -34,7 +34,7 @@ def failure(code: int) -> bytes:
 
 
 def named(host: bytes, port: int) -> bytes:
-    """Return a request for a domain name, whatever is in it."""
+    """Return a request for a domain name of any bytes."""
     return bytes((5, 1, 0, 3, len(host))) + host + struct.pack(">H", port)
 
 
@@ -105,7 +105,7 @@ async def test_a_byte_per_segment_is_understood(service: Service) -> None:
         for message, size in conversation:
             for byte in message:
                 await client.send(bytes((byte,)))
-                await asyncio.sleep(0.001)  # lets the daemon see this byte alone
+                await asyncio.sleep(0.001)  # the daemon reads this byte by itself
             answers.append(await client.receive(size))
         assert answers[0] + answers[1] == ACCEPTED
         assert answers[2][:4] == b"\x05\0\0\x01"
@@ -403,7 +403,10 @@ async def test_a_refused_port_is_told_as_refused(service: Service, host: str) ->
 
 async def test_an_unreachable_network_is_told_as_that(service: Service) -> None:
     _, bought = await buy(service)
-    for host in ("127.255.255.255", "::ffff:127.255.255.255"):  # nobody connects to a broadcast
+    for host in (
+        "127.255.255.255",
+        "::ffff:127.255.255.255",
+    ):  # no connection leads to a broadcast address
         assert await outcome_of(service, bought, request(host, 80)) == failure(3)
 
 

@@ -92,7 +92,7 @@ async def test_a_byte_per_segment_is_understood(service: Service) -> None:
         client = await Client.open(service.proxy_port)
         for byte in asked(f"CONNECT localhost:{target.port}", bought):
             await client.send(bytes((byte,)))
-            await asyncio.sleep(0.0005)  # lets the daemon see this byte alone
+            await asyncio.sleep(0.0005)  # the daemon reads this byte by itself
         assert await head(client) == TUNNEL
         await client.send(b"hello")
         assert await client.receive(5) == b"hello"
@@ -257,7 +257,7 @@ UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
 
 
 async def test_a_websocket_without_connect_gets_the_ordinary_answer(service: Service) -> None:
-    """The target never hears of the Upgrade, and answers as a server that does not know it."""
+    """The target never gets the Upgrade, and answers as a server that does not know it."""
     _, bought = await buy(service)
     seen: list[bytes] = []
     async with targets.serving(serving_a_page(seen)) as target:

@@ -53,7 +53,7 @@ async def login_status(service: Service, bought: Bought) -> int:
 
 
 async def micro_balance(service: Service, person: Person) -> int:
-    """Return what somebody can spend, in micro-USD."""
+    """Return the money that a user can spend, in micro-USD."""
     return int(Decimal(repr(await service.balance(person))) * 10**6)
 
 
@@ -88,7 +88,7 @@ async def plain_pair(
 
 
 def unread(sock: socket.socket) -> int:
-    """Return how many bytes this machine has acknowledged and nobody has read."""
+    """Return the number of bytes that are acknowledged and that the program has not read."""
     (size,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
     return int(size)
 
@@ -414,7 +414,7 @@ async def test_a_download_is_cut_at_the_quota_and_ends_in_order(
 
 
 async def send_all(sock: socket.socket, data: bytes) -> None:
-    """Send until all is sent or nobody takes it."""
+    """Send until all is sent or the peer is gone."""
     with suppress(ConnectionError):
         await asyncio.get_running_loop().sock_sendall(sock, data)
 
@@ -763,7 +763,7 @@ async def test_a_session_whose_counts_the_store_refuses_is_cut_alone(store_url: 
 
 
 async def is_written(service: Service, bought: Bought, size: int) -> bool:
-    """Say whether the store knows that so many bytes are used."""
+    """Say whether the store knows `size` used bytes."""
     return await written(service, bought) == size
 
 

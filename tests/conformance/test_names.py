@@ -1,4 +1,4 @@
-"""Targets given by name, with a real name server: what a client is told, what is never dialled."""
+"""Targets given by name, with a real name server: answers to a client, and undialled addresses."""
 
 import asyncio
 from collections.abc import AsyncIterator

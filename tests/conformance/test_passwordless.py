@@ -1,4 +1,4 @@
-"""Ports without passwords, over real sockets: who is let in, into which session, and who is not."""
+"""Ports without passwords, over real sockets: admitted clients, their sessions, refused clients."""
 
 import asyncio
 import socket
@@ -41,7 +41,7 @@ async def service(tmp_path: Path, bounds: Bounds) -> AsyncIterator[Service]:
 
 
 async def buy(service: Service, *allow_ips: str, quota: int = 10**9) -> tuple[Person, Bought]:
-    """Return somebody with a session for these addresses, which are proved."""
+    """Return a user with a session for these addresses, which are proved."""
     person, bought = await order(service, *allow_ips, quota=quota)
     proved = await service.daemon.market.leases.prove(
         [(bought.id, each) for each in canonical(allow_ips)]
@@ -51,7 +51,7 @@ async def buy(service: Service, *allow_ips: str, quota: int = 10**9) -> tuple[Pe
 
 
 async def order(service: Service, *allow_ips: str, quota: int = 10**9) -> tuple[Person, Bought]:
-    """Return somebody with a session for these addresses; but for `HERE` they are pending."""
+    """Return a user with a session for these addresses; except for `HERE` they are pending."""
     person = await service.person(usd="10")
     return person, await service.buy(person, quota=quota, allow_ips=allow_ips)
 
@@ -96,7 +96,7 @@ async def told(port: int, *, source: str = "") -> tuple[int, bytes]:
 
 
 def counting(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
-    """Note every question about an address that the store is asked."""
+    """Note every question about an address to the store."""
     leases, asked = service.daemon.market.leases, []
     find = leases.find_by_address
 
@@ -108,7 +108,7 @@ def counting(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[tuple[in
     return asked
 
 
-# --- who is let in -------------------------------------------------------------------------------
+# --- admitted clients ----------------------------------------------------------------------------
 
 
 async def test_a_client_of_socks5_is_let_in_and_every_byte_counted(service: Service) -> None:
@@ -213,7 +213,7 @@ async def test_a_password_opens_the_same_session_on_the_port_for_passwords(
     assert await used(service, buyer, bought) == 6
 
 
-# --- who is not ----------------------------------------------------------------------------------
+# --- refused clients -----------------------------------------------------------------------------
 
 
 async def test_another_address_is_refused(service: Service) -> None:
@@ -346,7 +346,7 @@ async def test_an_address_lets_in_once_the_password_has_come_from_it(service: Se
 
 
 async def _is_proved(service: Service, buyer: Person, bought: Bought) -> bool:
-    """Whether the store has it, and the daemon, which hears from the store a moment later."""
+    """Whether the store has it, and the daemon, which gets it from the store a moment later."""
     if await pending(service, buyer, bought):
         return False
     return await greeted(bought.passwordless_port, source=THERE) == ACCEPTED
@@ -411,7 +411,7 @@ async def test_a_store_that_fails_while_an_address_is_proved_is_asked_again(
     await until(lambda: _is_proved(service, buyer, bought), "the address is proved")
 
 
-# --- what the store is asked ---------------------------------------------------------------------
+# --- questions to the store ----------------------------------------------------------------------
 
 
 async def test_a_known_session_is_let_in_from_memory(

@@ -1,4 +1,4 @@
-"""Clients that begin a handshake and finish none, or are refused and stay: they keep nobody out."""
+"""Clients that begin a handshake and finish none, or are refused and stay, keep no other out."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ from support.targets.threads import WebTarget
 from proxyd.relay.closing import ClosingBounds
 
 HALF_OPEN = 5_000
-DESCRIPTORS_WANTED = 14_000  # so that the daemon can afford as many connections
+DESCRIPTORS_WANTED = 14_000  # so that the daemon can afford this number of connections
 PER_ADDRESS = 1_000
 BYTES = 100_000
 NOBODY_IS_TOO_YOUNG = -1.0
@@ -45,7 +45,7 @@ BEGINNINGS = (
 )
 
 
-# --- who is let go of ----------------------------------------------------------------------------
+# --- connections that are closed -----------------------------------------------------------------
 
 
 async def begun(service: Service) -> Client:
@@ -61,7 +61,7 @@ async def begun(service: Service) -> Client:
 
 
 async def finished(client: Client, bought: Bought, target: targets.Target) -> None:
-    """Finish what has begun, and use it."""
+    """Finish a handshake that has begun, and use the connection."""
     await client.send(credentials(bought.username, bought.password))
     assert await client.receive(2) == b"\x01\x00"
     await client.send(request(target.host, target.port))
@@ -219,7 +219,7 @@ class Flood:
         self.sockets: list[socket.socket] = []
 
     def open(self, number: int) -> None:
-        """Begin as many more."""
+        """Begin `number` more."""
         for _ in range(number):
             sock = self._opened.enter_context(socket.socket())
             address = f"127.0.1.{1 + len(self.sockets) // PER_ADDRESS}"
@@ -273,7 +273,7 @@ def descriptors(buyer: Buyer) -> int:
 
 
 def at_rest(buyer: Buyer) -> int:
-    """Wait until nobody is connected to the daemon, and return how many descriptors it has open."""
+    """Wait until no client is connected. Return the number of the daemon's open descriptors."""
     daemon = psutil.Process(buyer.daemon.process.pid)
     until_true(
         lambda: all(each.status == psutil.CONN_LISTEN for each in daemon.net_connections("tcp")),

@@ -44,8 +44,8 @@ NOT_THROUGH_ASYNCIO = {
 }
 MEGABYTE = 1_000_000
 QUIET_POLLS = 25
-STALLED_MAX_BYTES = 24 * MEGABYTE  # what kernels keep for three sockets, or five, and no more
-# For seven, and what loops keep between them, under TLS.
+STALLED_MAX_BYTES = 24 * MEGABYTE  # the most that kernels keep for three or five sockets
+# The most for seven sockets and the loops between them, under TLS.
 STALLED_OF_SEVEN_MAX_BYTES = 40 * MEGABYTE
 
 LINGER_NOT = struct.pack("ii", 1, 0)
@@ -348,7 +348,7 @@ async def test_broken_connections_leave_nothing(service: Service) -> None:
 
 
 async def settled(target: targets.Target, most: int) -> int:
-    """Wait until a target cannot send any more, less than `most`; return how much it has sent."""
+    """Wait until a target cannot send any more, less than `most`. Return its sent bytes."""
     last, quiet = -1, 0
 
     def is_quiet() -> bool:
@@ -376,12 +376,12 @@ async def test_a_client_that_does_not_read_holds_the_target_back(service: Servic
 
 
 async def filled(client: Client, payload: bytes) -> int:
-    """Send until nothing is taken any more, and return how much is on its way."""
+    """Send until nothing is taken any more. Return the number of bytes under way."""
     sent = 0
     try:
         while sent < len(payload):
             block = payload[sent : sent + 65_536]
-            sent += len(block)  # what is not taken stays in the transport, and goes on later
+            sent += len(block)  # bytes that are not taken stay in the transport, and are sent later
             async with asyncio.timeout(0.5):
                 await client.send(block)
     except TimeoutError:

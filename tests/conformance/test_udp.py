@@ -64,7 +64,7 @@ DIRECTLY_ALONE = {
     "test_a_socket_that_cannot_be_watched_leaves_nothing",
 }
 LOOPBACK = IPv4Address("127.0.0.1")
-LARGEST_UP = 65_507 - 10  # what an IPv4 packet holds, without the header that says where it goes
+LARGEST_UP = 65_507 - 10  # the payload of an IPv4 packet, without the header with the target
 SIZES = [0, 1, 1_200, 1_472, 8_000, 60_000]
 GENERAL_FAILURE = b"\x05\x01\x00\x01" + bytes(6)
 
@@ -320,7 +320,7 @@ async def test_a_target_that_refuses_harms_nobody_else(service: Service) -> None
                 await client.exchange(target, b"up", b"down")
 
 
-# --- what is dropped -----------------------------------------------------------------------------
+# --- dropped datagrams ---------------------------------------------------------------------------
 
 MALFORMED = {
     "nothing": b"",
@@ -1088,7 +1088,7 @@ async def test_a_socket_that_cannot_be_watched_leaves_nothing(
     await all_gone(service, before)
 
 
-# --- whatever may come ---------------------------------------------------------------------------
+# --- any datagrams -------------------------------------------------------------------------------
 
 HEADS = st.one_of(
     st.binary(max_size=30),
