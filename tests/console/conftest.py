@@ -27,6 +27,6 @@ def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 async def visit(devtools: str) -> AsyncIterator[Visit]:
-    """A context of that browser; whatever its pages complain about fails the test."""
+    """A context of that browser; a complaint of its pages fails the test."""
     async with aiohttp.ClientSession() as http, visiting(devtools, http) as made:
         yield made

@@ -1,4 +1,4 @@
-"""API keys, webhooks and events in a browser: a key that curl uses, a server that is told."""
+"""API keys, webhooks and events in a browser: a key that curl uses, a server that gets webhooks."""
 
 import asyncio
 import re
@@ -204,7 +204,7 @@ async def test_a_webhook_is_made_tried_broken_and_told_again(
     receiver.status = 200
     await tab.click("Send again: API key made")
     await tab.until("document.querySelectorAll('.table .badge.good').length === 2")
-    await tab.until_text("answered 200", ".card:has(pre)")  # what is looked at stays current
+    await tab.until_text("answered 200", ".card:has(pre)")  # the shown details stay current
     await tab.click("Close")
     assert "Details" in await tab.focused()
     same = {headers["webhook-id"] for headers, _ in receiver.got[1:]}
@@ -246,7 +246,7 @@ async def test_a_webhook_is_changed_switched_off_and_deleted(
     receiver.status = 200
     await tab.click("Switch on")
     await tab.until_text("On", ".facts .badge.good")
-    # East of Greenwich the day has been longer: what is filled in is this place's own time.
+    # East of Greenwich the day has been longer: the filled-in time is this place's own.
     await tab.ask("Emulation.setTimezoneOverride", timezoneId="Asia/Seoul")
     for minutes, said in ((1, "0 events are sent again."), (-60, "1 event is sent again.")):
         moment = datetime.now(ZoneInfo("Asia/Seoul")) + timedelta(minutes=minutes)
@@ -263,7 +263,7 @@ async def test_a_webhook_is_changed_switched_off_and_deleted(
 
 
 async def deposited_long_ago(service: Service, person: Person) -> None:
-    """Record an event that no stream repeats, because it is older than what one begins with."""
+    """Record an event that no stream repeats, because it is older than a stream's beginning."""
     now = service.daemon.market.context.now() - 3600
     data = '{"amount":7.0,"currency":"usd","reference":"r"}'
     event_id = f"{beginning_of(now)}7000-8000-000000000000"
@@ -292,7 +292,7 @@ async def test_events_come_by_themselves_and_are_filtered(service: Service, visi
     await tab.fill("Show", "API key revoked")
     await tab.until("document.querySelectorAll('.happenings li').length === 1")
     await tab.until("location.search === '?type=key.revoked'")
-    # It is older than what the page has had of all types.
+    # It is older than all events on the page.
     await tab.goto(f"{service.url}/console/events")
     await tab.until("document.querySelectorAll('.happenings li').length === 50")
     await deposited_long_ago(service, person)

@@ -1,4 +1,4 @@
-"""What the tests of the console rely on: a browser that is used by hand, and hears complaints."""
+"""Tools of the console's tests: a browser that is used by hand, and its complaints."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

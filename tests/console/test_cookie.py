@@ -23,7 +23,7 @@ def credentials(person: Person) -> dict[str, Any]:
 
 
 async def cookie_of(service: Service, person: Person) -> str:
-    """Log somebody in as the console does, and return what a browser sends from then on."""
+    """Log a user in as the console does, and return the cookie that a browser then sends."""
     answer = await service.call("POST", "/auth/login", credentials(person), headers=OURS)
     assert answer.status == 200, answer.body
     service.http.cookie_jar.clear()
@@ -144,7 +144,7 @@ def test_what_others_set_spoils_nothing(sent: str, token: str | None) -> None:
 
 @asynccontextmanager
 async def foreign(script: str) -> AsyncIterator[str]:
-    """Serve a page of another origin on the same host, to which a browser sends its cookies."""
+    """Serve a page of another origin on the same host: a browser sends its cookies there."""
     html = f"<!doctype html><title>x</title><script>{script}</script>"
 
     async def answer(_: web.BaseRequest) -> web.Response:

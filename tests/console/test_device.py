@@ -18,7 +18,7 @@ STALE = {"ok": False, "error": {"code": "fresh_login_needed", "message": "Log in
 
 
 async def opened(service: Service, visit: Visit, path: str) -> Tab:
-    """Log in, and then open the page; what it asks about devices is noted, and answered here."""
+    """Log in, and then open the page; its requests about devices are noted, and answered here."""
     person = await service.person()
     tab = await visit.open(f"{service.url}/login?next=/forgot")
     await tab.fill("E-mail address", person.email)

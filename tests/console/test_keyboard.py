@@ -7,7 +7,7 @@ TABS_MAX = 60
 
 
 async def tab_to(tab: Tab, wanted: str) -> None:
-    """Press Tab until what is focused says so; each stop must be visible as such."""
+    """Press Tab until the focused element has the text; the focus must be visible at each stop."""
     stops = []
     for _ in range(TABS_MAX):
         await tab.press("Tab")

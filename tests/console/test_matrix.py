@@ -1,7 +1,7 @@
 """Every page in every language, on wide and narrow screens, light and dark: whole, clean, readable.
 
 The pages are read from the console's own table. One tab goes through an area, so that a browser
-starts once; the person whom they show has one of everything.
+starts once; the shown person has one of everything.
 """
 
 import re
@@ -72,7 +72,7 @@ SAID = """
   ["aria-label", "title", "placeholder", "alt"].map((name) => each.getAttribute(name) || ""))]
   .join("\\n")
 """
-# What is wider than the window, by its tag, class and first words.
+# Elements wider than the window, by tag, class and first words.
 WIDE = """
 document.documentElement.scrollWidth <= document.documentElement.clientWidth ? [] :
   [...document.querySelectorAll("body *")]
@@ -84,14 +84,14 @@ document.documentElement.scrollWidth <= document.documentElement.clientWidth ? [
 
 @dataclass
 class World:
-    """Somebody who has one of everything, and what the pages' paths name."""
+    """A user with one of everything, and the identifiers for the pages' paths."""
 
     service: Service
     person: Person
     ids: dict[str, str]
 
     def address(self, path: str) -> str:
-        """Return a page's address, with the identifier of what it shows."""
+        """Return a page's address, with the identifier of its object."""
         return self.service.url + path.replace("{id}", self.ids.get(path, ""))
 
 

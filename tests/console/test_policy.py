@@ -10,7 +10,7 @@ from support.daemons.service import Service
 
 from api.console import FOLDER, SHARED, Console
 
-# Ways to have text read as HTML or code. The browser refuses them; nobody should try.
+# Ways to have text read as HTML or code. The browser refuses them; no code should try.
 UNSAFE = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|setHTML|srcdoc"
     r"|\beval\(|new Function|\bsetTimeout\(\s*[\"'`]|javascript:"

@@ -180,7 +180,7 @@ async def test_a_login_that_is_over_is_not_asked_for_again(visit: Visit, server:
     server.refusal = 401
     server.cut()
     await until(lambda: len(server.resumed) == 2, "it has tried")
-    # Whoever reads has the lock; nobody does when nobody tries any more.
+    # The reading tab has the lock; no tab has it once none tries any more.
     await tab.until("navigator.locks.query().then(({ held }) => held.length === 0)")
 
 

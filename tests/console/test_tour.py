@@ -1,7 +1,7 @@
 """One tour through the console, without a hand: from a friend's link to money that adds up.
 
-With PROXYD_SCREENSHOTS it leaves pictures of what it sees in that folder; `make screenshots` puts
-them where docs/console.md shows them.
+With PROXYD_SCREENSHOTS it leaves pictures of its pages in that folder; `make screenshots` puts them
+where docs/console.md shows them.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ LINES = "document.querySelectorAll('dialog .copy-text')"
 
 @dataclass
 class Tour:
-    """Somebody on their way through the console."""
+    """A user on the way through the console."""
 
     service: Service
     tab: Tab
@@ -87,7 +87,7 @@ async def mailbox() -> AsyncIterator[tuple[Mailbox, int]]:
 
 @pytest.fixture
 async def service(tmp_path: Path, mailbox: tuple[Mailbox, int]) -> AsyncIterator[Service]:
-    """A daemon whose letters are sent; its ledger must agree in the end."""
+    """A daemon whose letters are sent; its ledger must agree after the test."""
     mail = {"host": "127.0.0.1", "port": mailbox[1], "tls": "none"}
     async with running_in(tmp_path, mail=mail) as running:
         yield running
@@ -131,7 +131,7 @@ async def registered(tour: Tour) -> None:
 
 
 async def paid(tour: Tour) -> None:
-    """Have the operator pay money in, by the command that there is for it; the page hears of it."""
+    """Have the operator pay money in by the deposit command; the page shows it."""
     store = f"sqlite:///{tour.folder}/proxyd.db"
     amounts = ("--usd", "10", "--credits", "20")
     done = await asyncio.to_thread(process.run, store, "wallet", "deposit", *amounts, EMAIL)
@@ -142,7 +142,7 @@ async def paid(tour: Tour) -> None:
 
 
 async def bought(tour: Tour) -> str:
-    """Buy a session at the price that was said; return its identifier."""
+    """Buy a session at the shown price. Return its identifier."""
     tab = tour.tab
     await tab.click("Buy a session")
     await tour.at("/console/sessions/new")
@@ -184,7 +184,7 @@ def dollars(usd: float) -> str:
 
 
 async def ended(tour: Tour, session_id: str) -> None:
-    """End the session after its cost was said; what the wallet shows adds up to the last digit."""
+    """End the session after its cost was shown; the wallet's amounts add up to the last digit."""
     tab = tour.tab
     due = (await tour.ask(f"/api/bandwidth/sessions/{session_id}"))["due_usd"]
     await tab.click("main .button.danger")
@@ -204,7 +204,7 @@ async def ended(tour: Tour, session_id: str) -> None:
 
 
 async def worked(tour: Tour) -> None:
-    """Register a machine, run the shown lines on it, post a job and see what it prints."""
+    """Register a machine, run the shown lines on it, post a job and read its output."""
     tab = tour.tab
     await tour.go("/console/devices")
     await tab.fill("Name", "rig-1")

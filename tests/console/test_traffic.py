@@ -1,4 +1,4 @@
-"""The pages of sessions, usage and the wallet: what they show is what the API says, and works."""
+"""The pages of sessions, usage and the wallet: they show the API's data, and work."""
 
 import asyncio
 import subprocess
@@ -32,7 +32,7 @@ channel.onmessage = ({ data }) => heard.push(data.frame?.data?.bytes_used);
 
 
 async def shell(line: str) -> bytes:
-    """Run a line as a reader of the page does, and return what it prints."""
+    """Run a line as a reader of the page does, and return its output."""
     program("curl")
 
     def ran() -> bytes:
@@ -75,7 +75,7 @@ async def test_a_line_of_the_page_works_and_its_bytes_are_seen(
         await tab.fill("Address to fetch", url)
         await tab.until(f"{LIVE} && {LINE % 'curl'}.includes({url!r})")
         assert len(await shell(f"{await tab.run(LINE % 'curl')} --silent")) == 250_000
-        # Programs are told to reach their own machine directly; here the target is there.
+        # `NO_PROXY` makes programs reach their own machine directly; here the target is there.
         variables = await tab.run(LINE % "env")
         assert len(await shell(f"{variables}\nunset NO_PROXY\ncurl --silent {url}")) == 250_000
         moved = target.received + target.sent
@@ -177,7 +177,7 @@ async def test_the_list_of_sessions_follows(service: Service, visit: Visit) -> N
     row = f"Number(document.querySelector('[data-row=\"{first.id}\"]')?.dataset.used)"
     async with echo() as target:
         client = await reached(service, first, target)
-        for expected in (140_000, 280_000, 420_000):  # no list is asked for behind the first
+        for expected in (140_000, 280_000, 420_000):  # no further request for the list
             await client.send(b"x" * 70_000)
             await client.receive(70_000)
             await tab.until(f"{row} === {expected}")

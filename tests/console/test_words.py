@@ -1,4 +1,4 @@
-"""What the console says: every key in every language, and every word that a module asks for."""
+"""Words of the console: every key in every language, and every word that a module asks for."""
 
 import json
 import re

@@ -305,7 +305,7 @@ window.fetch = async (path, options) => {
 
 
 class Runner:
-    """A device that does by hand what it is told, for a page to be seen meanwhile."""
+    """A device that obeys orders by hand, so that a page can be seen meanwhile."""
 
     def __init__(self, service: Service, token: str, job_id: str) -> None:
         self._service = service
