@@ -47,7 +47,7 @@ async def exchange(client: Client) -> None:
 async def test_a_jump_ends_nothing_that_is_not_over(
     wall: WallClock, service: Service, jump: int
 ) -> None:
-    """Handshakes, dials and idle connections wait by a clock that nobody sets."""
+    """Handshakes, dials and idle connections wait by a monotonic clock."""
     async with targets.echo() as target:
         person = await service.person(usd="10")
         bought = await service.buy(person)
@@ -114,7 +114,7 @@ async def test_a_session_that_a_jump_expires_is_paid_once(
 
 
 async def test_a_clock_that_was_ahead_locks_nobody_out(wall: WallClock, service: Service) -> None:
-    """Attempts that were counted in what is the future now would be counted for ever."""
+    """Attempts counted at a time in the future would otherwise count for ever."""
     person = await service.person()
     wall.ahead = DAY
     wrong = {"email": person.email, "password": "not this one"}

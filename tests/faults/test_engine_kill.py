@@ -135,7 +135,7 @@ def run_seed(site: CrashSite, engine: DockerDaemon | None, chance: random.Random
     done = []
     try:
         for _ in range(FAULTS):
-            # Not waiting for a condition: the moment is what is tried here.
+            # Not waiting for a condition: the test needs a random moment.
             time.sleep(chance.uniform(0, FAULT_MAX_SECONDS))
             kind = chance.choice(["helper", "helper", "daemon", "agent"])
             done.append(kind)
@@ -165,7 +165,7 @@ def kill_helper(engine: DockerDaemon | None, chance: random.Random) -> None:
 
 
 def place(engine: DockerDaemon | None) -> str:
-    """Return the folder of the engine of this test, which nobody else has."""
+    """Return the folder of the engine, which only this test has."""
     path = os.environ["CONTAINERS_STORAGE_CONF" if engine is None else "DOCKER_HOST"]
     folder = str(Path(path.removeprefix("unix://")).parent)
     assert folder.startswith("/var/tmp/proxyd-"), folder
@@ -188,13 +188,14 @@ def helpers(engine: DockerDaemon | None) -> list[int]:
 
 
 def left(engine: DockerDaemon | None) -> list[str]:
-    """Return what is left of containers: in the engine, its runtime, the kernel and the agents."""
+    """Return the remains of containers: in the engine, its runtime, the kernel and the agents."""
     folder = place(engine)
     mounts = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
     states = Path("/run/runc") if engine is None else Path(folder, "exec/runtime-runc/moby")
     return [
         *containers(engine),
-        # docker may leave a shim that has no container; whether one has is told by its state.
+        # docker may leave a shim that has no container; the state of a shim shows whether it has a
+        # container.
         *(each for each in map(command_of, helpers(engine)) if "containerd-shim" not in each),
         *(each for each in mounts if each.startswith(f"{folder}/") and not is_own(each, folder)),
         *(str(each) for each in states.glob("*/state.json") if folder in each.read_text()),
@@ -219,7 +220,7 @@ def is_own(place: str, folder: str) -> bool:
 
 
 def containers(engine: DockerDaemon | None) -> list[str]:
-    """Return the containers that there are, also those that have ended, and how they are."""
+    """Return all containers, also those that have ended, and their states."""
     program = "podman" if engine is None else "docker"
     words = (program, "ps", "--all", "--format", "{{.Names}} {{.Status}}")
     done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -22,7 +22,7 @@ from proxyctl.exit.base.names import NODES
 from proxyd.exits.attached.certificate import own_certificate
 
 MB = 1_000_000
-# Transfers go on, and leave the processor to what is tried beside them.
+# Transfers continue, and leave the processor to the rest of the test.
 PACED = {"PROXYD_LIMITS__SESSION_BYTES_PER_SECOND": str(5 * MB)}
 
 

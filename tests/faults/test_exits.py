@@ -1,4 +1,4 @@
-"""The agent of an exit, a process of its own, dies in every way: labels go on, or are told."""
+"""The agent of an exit, a process of its own, dies in every way: labels continue, or fail."""
 
 import asyncio
 import os

@@ -91,7 +91,7 @@ def test_a_token_that_is_revoked_in_mid_job_gives_the_job_to_another_device(
     site.finish([job])
     first, second = site.last_attempts[job]
     assert (first["outcome"], second["outcome"]) == ("lost", "completed")
-    site.agree(agent)  # what comes after this has the same agents
+    site.agree(agent)  # later tests use the same agents
 
 
 def stopped(site: CrashSite, who: str) -> list[int]:
@@ -108,12 +108,12 @@ def stopped(site: CrashSite, who: str) -> list[int]:
 @pytest.mark.timeout(300 + 2 * STOP_SECONDS)
 @pytest.mark.parametrize("who", ["agent", "daemon", "database"])
 def test_who_stands_still_for_minutes_goes_on(site: CrashSite, who: str) -> None:
-    """As a machine that sleeps: no connection is closed, and nobody answers."""
+    """As a machine that sleeps: no connection is closed, and no answer comes."""
     if who == "database" and site.database is None:
         pytest.skip("SQLite is in the daemon")
     agent = site.agents[0]
     agent.start()
-    job = site.post(seconds=3)  # so it ends while nobody looks
+    job = site.post(seconds=3)  # so that it ends during the stop
     until_begun(site, job)
     pids = stopped(site, who)
     for pid in pids:
@@ -156,7 +156,7 @@ def test_a_disk_that_fills_under_agent_and_daemon_loses_no_job(tmp_path: Path) -
                 filler = fill(disk)
                 # One tells of its disk, the other one of a marketplace that cannot write.
                 until(lambda before=before: len(agent.log) > before, agent)  # type: ignore[misc]
-                time.sleep(FULL_SECONDS)  # not for a condition: whatever is tried meanwhile fails
+                time.sleep(FULL_SECONDS)  # not for a condition: every attempt meanwhile fails
                 filler.unlink()
                 site.finish(jobs)
 
@@ -168,7 +168,7 @@ def run_seed(site: CrashSite, chance: random.Random) -> None:
     done = []
     try:
         for _ in range(FAULTS):
-            # Not waiting for a condition: the moment is what is tried here.
+            # Not waiting for a condition: the test needs a random moment.
             time.sleep(chance.uniform(0, FAULT_MAX_SECONDS))
             fault: Callable[[CrashSite, random.Random], None] = chance.choice(faults)
             done.append(fault.__name__)

@@ -1,10 +1,11 @@
 """kill -9 at random moments under load, again and again: the books agree after every one.
 
 In each life of the daemon no session is billed more than both ends of its transfers saw, and both
-ends see no more than what was left of what it had bought. Where one of several processes is killed,
-the others hand out again what it had not reported, so only the first half holds. Of what leaves
-through exits, whose agents are killed too, the far end is where the daemon hands it to an exit:
-what an exit had taken and not passed on is used. `make crash` kills a hundred times.
+ends see no more than the rest of the bytes that it had bought. Where one of several processes is
+killed, the others hand out its unreported bytes again, so only the first half holds. For bytes that
+leave through exits, whose agents are also killed, the far end is the place where the daemon hands
+them to an exit: bytes that an exit had taken and not passed on are used. `make crash` kills a
+hundred times.
 """
 
 import http.client
@@ -69,7 +70,7 @@ EXIT_WISHES = (
     "-country-xx-rotate",
 )
 LOST_SHARE = 0.5  # of the exits go with their daemon
-RESET_SHARE = 0.25  # of the lives have exits die by resets, which lose what is under way
+RESET_SHARE = 0.25  # of the lives have exits die by resets, which lose the bytes under way
 FAILED_SECONDS = 0.02
 LIFE_MAX_SECONDS = 1.0
 STILLBORN_SHARE = 0.15  # of the daemons are killed while they start
@@ -95,10 +96,10 @@ class Sold(NamedTuple):
 class Load:
     """Clients that buy, use and end sessions until their daemon is killed.
 
-    Some rest at some point, and have nothing on its way that could hide a byte too many.
-    `held` are the sessions that each client goes on with in the next life. `wishes` are what user
-    names end with, by chance: by which exits the connection leaves. If it `clogs`, some connections
-    are full in both directions when the daemon is killed.
+    Some rest at some point, and have nothing on its way that could hide a byte too many. `held` are
+    the sessions that each client goes on with in the next life. `wishes` are what user names end
+    with, by chance: the exits of the connection. If it `clogs`, some connections are full in both
+    directions when the daemon is killed.
     """
 
     target: KeyedTarget
@@ -159,7 +160,7 @@ class Load:
 
 
 def wishing(proxy: dict[str, Any], wish: str) -> dict[str, Any]:
-    """Return credentials whose user name says by which exits to leave."""
+    """Return credentials with a suffix of the user name that chooses the exits."""
     return {**proxy, "username": proxy["username"] + wish}
 
 
@@ -177,7 +178,7 @@ async def books(store: Store) -> dict[str, Sold]:
 def assert_fair(
     before: dict[str, Sold], after: dict[str, Sold], seen: dict[str, int], *, is_one: bool = True
 ) -> None:
-    """Compare what one life billed, delivered and, if it was of one process, had to sell."""
+    """Compare the bytes that one life billed, delivered and, with one process, had to sell."""
     for session in after.values():
         earlier = before.get(session.id)
         used = earlier.bytes_used if earlier is not None else 0
@@ -214,7 +215,7 @@ async def test_killed_at_random_moments_under_load(store_url: str) -> None:
 
 
 class Carried(NamedTuple):
-    """What an exit carried under a lease, as the database knows it; amounts in micro-USD."""
+    """Bytes of an exit under a lease, as the database knows them; amounts in micro-USD."""
 
     session_id: str
     price_per_gb: int
@@ -250,7 +251,7 @@ def live(
 ) -> None:
     """Run a daemon under load, and kill it; wait until both ends have noticed.
 
-    The first one lives until something was written down, so that there is something to lose.
+    The first one lives until something was written down, so that the kill can lose something.
     """
     daemon = Process(url)
     threads: list[threading.Thread] = []
@@ -274,7 +275,7 @@ def live(
 def assert_books(url: str, *, is_shared: bool = False) -> None:
     """Check the ledger while others write; and that exits carried everything, if they should.
 
-    What they have earned until now is posted first, as if an hour were over.
+    Their earnings until now are posted first, as if an hour were over.
     """
 
     async def check() -> None:
@@ -331,7 +332,7 @@ def live_as_several(
 ) -> None:
     """Run several processes under load, kill some of them one after the other, then the supervisor.
 
-    Every life lasts until something was written down, so that there is something to lose.
+    Every life lasts until something was written down, so that the kill can lose something.
     """
     daemon = Process(url, **SEVERAL)
     threads: list[threading.Thread] = []
@@ -485,7 +486,7 @@ async def fair_and_shared(
 ) -> dict[str, Sold]:
     """Check the books after a life through exits, and return every session.
 
-    Where deaths are resets, what was under way was counted nowhere.
+    Where deaths are resets, the bytes under way were counted nowhere.
     """
     store = await open_store(url)
     try:
@@ -538,7 +539,7 @@ def live_with_exits(
 
 
 def spend_all(load: Load, exits: ExitAgents, url: str, email: str, password: str) -> None:
-    """Use up what is left of every session that clients hold, and stop as an operator does."""
+    """Use up the rest of every session that clients hold, and stop as an operator does."""
     with process.serving(url, **exits.settings) as daemon:
         exits.serve(daemon)
         for each in load.held:
@@ -580,7 +581,7 @@ async def assert_earned(url: str, email: str, password: str) -> None:
 
 
 async def end_all(url: str, email: str, password: str, sold: dict[str, Sold]) -> None:
-    """End every session after the last kill: nothing stays held, and the sum is what was used."""
+    """End every session after the last kill: nothing stays held, and the sum is the used bytes."""
     with process.serving(url) as daemon:
         token = daemon.log_in(email, password)
         for session_id in sold:

@@ -1,7 +1,7 @@
 """Logs while the daemon is killed, and while its machine loses its power: all of them arrive.
 
-A device goes on sending from what the last answer said, and a buyer goes on reading from the last
-event. What was answered survives a kill; what a power failure takes, the answers show.
+A device continues to send from the offset of the last answer, and a buyer continues to read from
+the last event. Answered bytes survive a kill; the answers show the losses of a power failure.
 """
 
 import http.client
@@ -67,7 +67,7 @@ class Machine:
         self.restart()
 
     def post(self, stream: str, offset: int, data: bytes) -> dict[str, Any]:
-        """Send as the agent does; what was answered before is there."""
+        """Send as the agent does; the bytes of earlier answers are there."""
         link = Link(self.daemon.api, self.device["X-Worker-Token"])
         query = {"attempt": 1, "stream": stream, "offset": offset}
         try:
@@ -217,7 +217,7 @@ def test_what_a_power_failure_takes_is_sent_again(machine: Machine, tmp_path: Pa
             pass
         machine.lose_power(chance)
     status, answer = machine.complete()
-    if status != 200:  # the device hears of the last loss here
+    if status != 200:  # the answer shows the device the last loss
         assert answer["error"]["code"] == "log_incomplete"
         sender = LogSender(attempt, machine.post)
         while sender.send():

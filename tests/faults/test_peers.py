@@ -1,4 +1,4 @@
-"""Targets, clients and name servers that are dead, silent or deaf hold up nobody else."""
+"""Targets, clients and name servers that are dead, silent or deaf hold up no other client."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ GROWTH_MAX_BYTES = 30_000_000
 
 
 def fetch(buyer: Buyer, target: WebTarget, size: int = 100_000) -> None:
-    """See that somebody is served."""
+    """Check that the daemon serves a buyer."""
     with process.proxied(buyer.daemon, buyer.__dict__, target.port) as sock:
         sock.sendall(b"GET /bytes/%d HTTP/1.0\r\n\r\n" % size)
         answer = b""

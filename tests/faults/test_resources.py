@@ -1,4 +1,4 @@
-"""The machine has no more descriptors or no more memory: what is asked then fails alone."""
+"""The machine has no more descriptors or no more memory: only the requests of that moment fail."""
 
 import resource
 import urllib.error

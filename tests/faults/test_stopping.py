@@ -1,4 +1,4 @@
-"""Stopping ends, and writes the last counts, whatever a library does with a cancellation."""
+"""Stopping ends, and writes the last counts, even if a library loses a cancellation."""
 
 import asyncio
 from contextlib import suppress

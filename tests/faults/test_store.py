@@ -73,7 +73,7 @@ async def admitted(service: Service, bought: Bought) -> int:
 
 
 class Trade:
-    """A service in trade: somebody who buys, a session that relays, one that nobody has used."""
+    """A service in trade: a buyer, a session that relays, one that was never used."""
 
     def __init__(self, service: Service, target: Target, person: Person) -> None:
         self.service = service
@@ -110,7 +110,7 @@ class Trade:
 
 @asynccontextmanager
 async def trading(service: Service) -> AsyncIterator[Trade]:
-    """Have somebody trade; in the end everything is written down and the books agree."""
+    """Have a user trade; afterwards everything is written down and the books agree."""
     async with targets.echo() as target:
         trade = Trade(service, target, await service.person(usd="100"))
         await trade.open()
@@ -346,7 +346,7 @@ async def test_a_store_that_is_away_is_told_once(
 async def test_a_daemon_that_ends_without_its_store_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it could not write down is lost, as after a crash: never billed, and told."""
+    """Its unwritten counts are lost, as after a crash: never billed, and logged."""
     with mounts.small_disk(tmp_path / "disk", 8) as disk:
         async with running_in(disk) as service, targets.echo() as target:
             trade = Trade(service, target, await service.person(usd="100"))

@@ -33,7 +33,7 @@ def test_every_job_has_one_result_whatever_is_killed(tmp_path: Path, seed: int) 
         agent.start()
         jobs = [market.post(SCRIPT) for _ in range(JOBS)]
         for _ in range(FAULTS):
-            # Not waiting for a condition: the moment is what is tried here.
+            # Not waiting for a condition: the test needs a random moment.
             time.sleep(chance.uniform(0, FAULT_MAX_SECONDS))
             chance.choice((kill_agent, kill_agent, kill_supervisor, lose_market))(agent, market)
         until_true(lambda: all(job.outcome for job in jobs), lambda: agent.log)
