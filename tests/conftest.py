@@ -1,6 +1,7 @@
 """Fixtures that every room's tests may use."""
 
-# First: what was imported of the data path before it would have all of it run interpreted.
+# First: an import of a data-path module before this one would leave the whole data path
+# interpreted.
 import proxyd  # noqa: F401, I001 - see above
 
 import gc
@@ -137,7 +138,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def market(store: Store, clock: Clock) -> AsyncIterator[Market]:
-    """The marketplace without a network, on each engine; its ledger must agree in the end."""
+    """The marketplace without a network, on each engine; its ledger must agree after the test."""
     made = Market(store, clock)
     yield made
     made.passwords.close()

@@ -8,8 +8,8 @@ import support
 ROOT = Path(__file__).parent.parent
 ROOMS = ("proxyd", "api", "market", "storage", "config", "client", "clusters")
 
-# Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: where most of
-# what the module promises is held. One line a module.
+# Modules without `tests/<folders>/test_<module>.py`, and the file to open for each: the file that
+# covers most promises of the module. One line a module.
 TESTED_IN = {
     "api/console.py": "tests/console/test_serving.py",
     "api/files/downloads.py": "tests/api/files/test_artifacts.py",
@@ -296,8 +296,8 @@ TESTED_IN = {
     "storage/trust/trust.py": "tests/market/trust/test_trust.py",
 }
 
-# Test files below the rooms' folders without a module of their name, and what they are about.
-# One line a file.
+# Test files below the rooms' folders without a module of their name, and their subject. One line a
+# file.
 ABOUT_SEVERAL = {
     "tests/api/accounts/test_bounds.py": (
         "market/accounts/bounds.py as the operator sets it and a caller is refused"

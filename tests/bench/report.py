@@ -67,7 +67,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Bound:
-    """A promise about a figure; an unknown figure is None."""
+    """A promise about a figure; None is an unknown figure."""
 
     promise: str
     figure: float | None

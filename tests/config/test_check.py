@@ -12,7 +12,7 @@ from market.accounts import tokens
 
 
 def problems(**sections: dict[str, object]) -> list[str]:
-    """Return what is wrong with the defaults and these settings."""
+    """Return the errors in the defaults with these settings."""
     return list(contradictions(msgspec.convert(sections, Settings)))
 
 

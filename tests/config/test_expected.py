@@ -1,4 +1,4 @@
-"""What a mistake in a setting is called: what was expected, and what there is instead."""
+"""Messages about mistakes in a setting: the expected value, and the present one."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Settings from a file and the environment: what wins, and every mistake named at once."""
+"""Settings from a file and the environment: precedence, and one report of all mistakes."""
 
 from collections.abc import Callable
 from decimal import Decimal

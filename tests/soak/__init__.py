@@ -1,1 +1,1 @@
-"""A long mixed load on one daemon: what it holds must stop growing."""
+"""A long mixed load on one daemon: its memory, descriptors and tasks must stop growing."""

@@ -25,7 +25,7 @@ from soak.load import DEVICES, Load
 ROUNDS = 6
 REST_SECONDS = 10.0
 MEMORY_SPARE_BYTES = 12_000_000
-DESCRIPTORS_SPARE = 4 * IDLE_MAX_PIPES  # those are kept for the next transfer
+DESCRIPTORS_SPARE = 4 * IDLE_MAX_PIPES  # they are kept for the next transfer
 TASKS_SPARE = 2
 
 
@@ -52,7 +52,7 @@ class Observed(Process):
 
 
 class Held(NamedTuple):
-    """What a daemon holds."""
+    """Resources of a daemon."""
 
     rss: int
     descriptors: int
@@ -74,7 +74,7 @@ def held(daemon: Observed) -> Held:
 
 
 def at_rest(daemon: Observed) -> Held:
-    """Measure a daemon once it has let go of what it was doing."""
+    """Measure a daemon once it has released its last work."""
     deadline = time.monotonic() + REST_SECONDS
     least = held(daemon)
     while time.monotonic() < deadline:
@@ -85,7 +85,7 @@ def at_rest(daemon: Observed) -> Held:
 
 
 def soak(url: str, seconds: float) -> bool:
-    """Run every round; return whether everything stayed flat and every cent agrees."""
+    """Run every round. Return whether everything stayed flat and every cent agrees."""
     email, password = process.funded(url, "10000000")
     done = process.run(url, "wallet", "deposit", email, "--credits", "10000000")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What clients of every kind do to a daemon, again and again, until they are told to stop."""
+"""Clients of every kind load a daemon, again and again, until they are stopped."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ class Load:
 
     Args:
         daemon: the daemon.
-        token: of somebody with money.
+        token: of a user with money.
         workers: tokens of devices.
     """
 
@@ -41,7 +41,7 @@ class Load:
     done: Counter[str] = field(default_factory=Counter)
 
     async def run(self, seconds: float) -> None:
-        """Do everything at once for a time; whatever was begun is finished."""
+        """Run all kinds of load together for a time, and finish all begun work."""
         async with AsyncExitStack() as stack:
             self.http = await stack.enter_async_context(aiohttp.ClientSession())
             self.echo = await stack.enter_async_context(targets.echo())
@@ -121,7 +121,7 @@ class Load:
         await client.close()
 
     async def _trade(self, _: Any = None) -> None:
-        """Buy, use and end a session; what it used is what it was billed."""
+        """Buy, use and end a session; its used bytes are its billed bytes."""
         bought = await self.buy(0.001)
         client = await self._tunnel(bought, self.echo)
         await client.send(bytes(METERED_BYTES))

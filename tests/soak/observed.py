@@ -1,4 +1,4 @@
-"""`proxyd serve` that says on SIGUSR1 how many tasks it has; the product itself tells nobody."""
+"""`proxyd serve` that prints the number of its tasks on SIGUSR1; the product itself never does."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from proxyd.ops.sd_notify import service_manager
 async def _serve() -> None:
     settings = load(None, os.environ)
     logs.set_up(settings.log.level, settings.log.format)
-    # Before it says that it is ready: who reads that may ask at once.
+    # Before it says that it is ready: the reader of that may request it immediately.
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell)
     built = await build(settings)
 

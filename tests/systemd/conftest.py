@@ -43,5 +43,5 @@ def running(installed: Service) -> Iterator[Service]:
 
 @pytest.fixture
 def token(running: Service) -> str:
-    """The login of somebody with money."""
+    """The login of a user with money."""
     return running.log_in(EMAIL, PASSWORD)

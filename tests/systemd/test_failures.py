@@ -1,4 +1,4 @@
-"""What goes wrong: a killed process, one that stands still, settings that are wrong."""
+"""Failures: a killed process, one that stands still, settings that are wrong."""
 
 import socket
 
@@ -47,7 +47,7 @@ def test_a_wrong_setting_is_one_line_and_no_loop(running: Service) -> None:
         told = [line for line in machine.journal(cursor).splitlines() if "idle_seconds" in line]
         expected = "expected a number above 0 and up to 86400, got 'long'"
         assert told == [f"proxyd: wrong in the settings: limits.idle_seconds: {expected}"]
-        # Each client has it tried again, but not for ever: then nobody listens.
+        # Each client has it tried again, but not for ever: then the socket is closed.
         with socket.create_connection(("127.0.0.1", 1080)):
             until_true(lambda: machine.show("ActiveState", "proxyd.socket") == "failed")
         assert machine.journal(cursor).count("wrong in the settings") <= 21

@@ -101,7 +101,7 @@ def knocking(port: int) -> Iterator[list[str]]:
 
 
 async def restart_under_load(running: Service, token: str) -> None:
-    """Restart it twice while clients come, none of whom may notice."""
+    """Restart it twice while clients come; none may notice."""
     bought = await asyncio.to_thread(running.buy, token)
     over = asyncio.Event()
     async with targets.echo() as target:
@@ -156,7 +156,7 @@ def test_a_stop_waits_for_a_transfer_to_end(running: Service, token: str) -> Non
             assert file.read().endswith(targets.pattern(DOWNLOAD_BYTES))
         stopping.join()
     assert (running.state, running.machine.show("Result")) == ("inactive", "success")
-    # The sockets still listen: whoever comes has it started.
+    # The sockets still listen: a new connection starts it.
     with socket.create_connection(("127.0.0.1", 8080)):
         until_true(lambda: running.state == "active", "started by a client")
     assert running.log_in(EMAIL, PASSWORD)

@@ -29,7 +29,7 @@ def test_a_backup_brings_back_what_was(running: Service, token: str) -> None:
     machine.run(block("cp --preserve=mode"), **AS_SERVICE)
     assert running.state == "active"
     owners = machine.says("stat --format='%U %a' /var/lib/proxyd/proxyd.db*")
-    # The one that may be entered is the folder of several processes.
+    # The folder with mode 700 is that of several processes.
     assert set(owners.splitlines()) <= {"proxyd 600", "root 600", "proxyd 700"}
     _, body = running.call("GET", "/api/bandwidth/sessions", token=running.log_in(EMAIL, PASSWORD))
     found = {each["id"] for each in body["sessions"]}

@@ -72,7 +72,7 @@ print(json.dumps({"groups": sorted(limits.attempts())}))
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program says, from one start of the machine."""
+    """Output of the program, from one start of the machine."""
     kernel = os.environ.get("PROXYD_KERNEL")
     if kernel is None:
         pytest.skip("`make vm` runs it: it starts a machine")

@@ -75,7 +75,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        pass  # whoever does not trust its certificate goes away
+        pass  # a client that does not trust its certificate goes away
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def test_what_is_no_answer_is_none(api: KubeApi) -> None:
 
 
 def test_a_log_that_breaks_off_is_told_from_one_that_ends(api: KubeApi) -> None:
-    for path in ("/log", "/log-last"):  # what is between may let no connection be used again
+    for path in ("/log", "/log-last"):  # the bytes between may let no connection be used again
         assert b"".join(api.lines(path, {}, 100, Opened())) == b"onetwo"
     for path in ("/log-cut", "/log-short"):
         with pytest.raises(KubeError):

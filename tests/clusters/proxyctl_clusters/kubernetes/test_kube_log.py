@@ -78,7 +78,7 @@ def test_a_log_whose_beginning_was_thrown_away_goes_on_where_it_was(pipe: tuple[
     follower = LogFollower(node, "log", pipe[1], lambda: None)
     follower._read({})
     node.log = TEXT[500:3000]
-    follower._tail = TEXT[1800:2000]  # of a longer log it would be the last part alone
+    follower._tail = TEXT[1800:2000]  # of a longer log it would be only the last part
     follower._read({})
     node.log = TEXT[500:]
     follower._read({})

@@ -64,7 +64,7 @@ def test_every_container_has_every_wall(part: str) -> None:
 
 
 def test_an_image_is_asked_for_at_its_registry_once() -> None:
-    """What is on a node may be the owner's own; what the gate ran in is what the job runs in."""
+    """An image on a node may be the owner's own; the job runs in the image that the gate ran in."""
     [gate], [job] = pod_spec()["initContainers"], pod_spec()["containers"]
     assert (gate["image"], job["image"]) == (TASK.image, TASK.image)
     assert (gate["imagePullPolicy"], job["imagePullPolicy"]) == ("Always", "IfNotPresent")
@@ -102,7 +102,7 @@ def test_a_job_is_run_once_and_ends_whatever_becomes_of_the_agent() -> None:
     assert job["spec"]["backoffLimit"] == 0
     seconds = BOUNDS.seconds + objects.NET_SECONDS
     assert job["spec"]["activeDeadlineSeconds"] == seconds
-    assert pod_spec()["activeDeadlineSeconds"] == seconds  # by the node alone, too
+    assert pod_spec()["activeDeadlineSeconds"] == seconds  # the node enforces it as well
     assert pod_spec()["restartPolicy"] == "Never"
     assert job["spec"]["ttlSecondsAfterFinished"]
 

@@ -52,8 +52,8 @@ while not os.path.exists("/work/go"):
     time.sleep(0.001)
 open("/work/lines", "w").write(str(number))
 """
-# Where a device is stricter: there the filter of system calls, the user's name and what of the
-# kernel is to be seen are this program's choice, and in a cluster its runtime's.
+# Where a device is stricter: there the filter of system calls, the user's name and the visible
+# parts of the kernel are this program's choice, and in a cluster its runtime's.
 ALSO = {
     "syscall ptrace": frozenset(("ESRCH",)),
     "syscall io_uring_setup": frozenset(("ok",)),
@@ -67,7 +67,7 @@ ALSO = {
     "user": frozenset(("65532",)),
     "groups": frozenset(("65532",)),
     "core": frozenset(("-1",)),
-    "a file of 1 TB": frozenset(("ok",)),  # with nothing in it; what it holds is counted
+    "a file of 1 TB": frozenset(("ok",)),  # with nothing in it; the bytes in it are counted
 }
 BOUNDS = Bounds(0.1, 64 << 20, 1 << 20, 64, 60)
 
@@ -145,7 +145,7 @@ def until_nothing_is_left(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(agent: WorkerAgent, market: WorkerMarket, cluster: Cluster) -> dict[str, Outcome]:
-    """What the probe reports from within a pod."""
+    """Outcomes of the probe inside a pod."""
     targets = [f"host's {each}=127.0.0.1={cluster.port}" for each in ("loopback", "address")]
     arguments = ["probe", str(os.getpid()), "", *targets]
     source = f"import sys\nsys.argv = {arguments!r}\n{PROBE.read_text()}"
@@ -272,7 +272,7 @@ def test_a_job_whose_supervisor_is_killed_is_taken_from_the_cluster(
 def test_a_pod_that_somebody_removes_is_the_devices_failure_and_no_other_begins(
     agent: WorkerAgent, market: WorkerMarket, cluster: Cluster
 ) -> None:
-    """The cluster makes another pod in its place, which nobody has given the word."""
+    """The cluster makes another pod in its place, which never gets the word to begin."""
     job = market.post(WAITS)
     work = until_begun(agent, job)
     [pod] = cluster.pods()
@@ -418,7 +418,7 @@ def test_a_network_that_keeps_to_no_rule_is_found_out(cluster: Cluster) -> None:
         cluster.set_network(WALLED)
     network = findings["kubernetes-network"]
     assert not network.is_met
-    assert ":10250" in network.actual  # what runs the pods of the node
+    assert ":10250" in network.actual  # the kubelet of the node
 
 
 def test_an_agent_without_rights_is_told_which(cluster: Cluster) -> None:

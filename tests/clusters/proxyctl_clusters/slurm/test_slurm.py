@@ -109,12 +109,12 @@ def until_begun(agent: WorkerAgent, job: Job) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(agent: WorkerAgent) -> dict[str, Outcome]:
-    """What the probe reports from a node."""
+    """Outcomes of the probe on a node."""
     return agent.probed(OWN_SECRET)
 
 
 def by_user(home: Path, program: str, *arguments: str) -> dict[str, Any]:
-    """Run a program on a node, as an ordinary user who has no agent but what an agent does."""
+    """Run a program on a node without an agent, as an ordinary user, in the way of an agent."""
     attempt = home / names.ATTEMPTS / "job-1"
 
     def run_it() -> dict[str, Any]:
@@ -147,7 +147,7 @@ def test_nothing_gets_through(line: str, outcomes: dict[str, Outcome]) -> None:
 
 
 def test_nothing_gets_through_for_an_ordinary_user(cluster: Cluster, top: Path) -> None:
-    """On most clusters nobody but an administrator is root, and the agent is not."""
+    """On most clusters only an administrator is root, and the agent is not."""
     told = by_user(top / "user", battery.PROBE.read_text(), str(os.getpid()), "nobody-listens")
     assert told.get("status") == 0, told
     reported = battery.reported(told["out"])
@@ -374,7 +374,7 @@ def test_an_owner_cannot_lend_what_a_cluster_has_not(
     token = top / "token"
     token.write_text("not asked for")
     token.chmod(0o600)
-    # One that does not run: what is lent cannot be changed while it does.
+    # One that does not run: the lent resources cannot be changed while it does.
     other = WorkerAgent(top / "other", market)
     agreed = record.load(agent.folder / names.CONSENT)
     record.save(other.folder / names.CONSENT, agreed)
@@ -402,7 +402,7 @@ def test_a_machine_without_slurm_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_limits_that_slurm_does_not_hold_are_found_out() -> None:
-    """These tests run in no group of Slurm's: nothing of what it was asked for is held."""
+    """These tests run in no group of Slurm's: none of the requested limits is held."""
     groups = SlurmGroups(64 << 20, 0)
     unmet = {each.id for each in groups.check() if not each.is_met}
     assert {"slurm-memory", "slurm-cores"} <= unmet
