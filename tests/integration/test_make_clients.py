@@ -29,7 +29,7 @@ TOOLS = (
     "sleep",
     "touch",
 )
-# Installs by making a program of each package, and fails once or always, by the content of `$FAILURES`.
+# Installs by making a program of each package; `$FAILURES` makes it fail, once or always.
 APT_GET = """#!/bin/sh
 echo "apt-get $*" >> "$ASKED"
 if test -s "$FAILURES"; then
