@@ -124,7 +124,7 @@ def test_the_same_sources_give_the_same_bytes(archive: Path, name: str, tmp_path
 @pytest.mark.parametrize(
     ("made", "file"), [("client", "proxyctl.pyz"), ("clusters", "proxyctl-clusters.pyz")]
 )
-def test_make_says_what_it_has_built(made: str, file: str, tmp_path: Path) -> None:
+def test_make_prints_the_files_that_it_has_built(made: str, file: str, tmp_path: Path) -> None:
     for folder in (CLIENT, CLUSTERS):
         shutil.copytree(folder, tmp_path / folder.name)
     shutil.copy(ROOT / "Makefile", tmp_path)

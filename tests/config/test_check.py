@@ -38,7 +38,7 @@ def test_a_network_may_be_given(section: str, key: str, network: str) -> None:
 
 @cases(("section", "key"), NETWORKS)
 @cases("network", ["", "10.0.0.1/8", "10.0.0.0/33", "localhost", "10.0.0.0/8 "])
-def test_what_is_no_network_is_named(section: str, key: str, network: str) -> None:
+def test_a_text_that_is_no_network_is_named(section: str, key: str, network: str) -> None:
     (problem,) = problems(**{section: {key: [network]}})
     assert problem.startswith(f"{section}.{key}: ")
     assert repr(network) in problem or f"{network} has host bits set" in problem
@@ -78,7 +78,7 @@ def test_a_name_server_is_an_address_and_perhaps_a_port(server: str) -> None:
         "[2001:db8::53]:",
     ],
 )
-def test_what_is_no_name_server_is_named(server: str) -> None:
+def test_a_text_that_is_no_name_server_is_named(server: str) -> None:
     (problem,) = problems(egress={"nameservers": ["192.0.2.1", server]})
     assert problem.startswith("egress.nameservers: ")
     assert repr(server) in problem
@@ -106,7 +106,7 @@ def test_a_proxy_on_every_address_needs_a_host_to_dial(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["http://a", "a/b", "a b", "localhost:1080", "[::1]", "ä.example"])
-def test_what_buyers_dial_is_a_name_or_an_address(host: str) -> None:
+def test_the_address_that_buyers_dial_is_a_name_or_an_address(host: str) -> None:
     assert blamed(proxy={"public_host": host}) == ["proxy.public_host"]
 
 
@@ -188,7 +188,7 @@ def test_a_url_of_the_web_may_be_given(key: str, url: str) -> None:
 @cases(
     "url", ["api.example.com", "ftp://example.com", "https://", "https:/example.com", "//x", "http"]
 )
-def test_what_is_no_url_of_the_web_is_named(key: str, url: str) -> None:
+def test_a_text_that_is_no_url_of_the_web_is_named(key: str, url: str) -> None:
     (problem,) = problems(api={key: url})
     assert problem.startswith(f"api.{key}: expected a URL that starts with http:// or https://")
     assert repr(url) in problem
@@ -248,7 +248,7 @@ def test_a_signing_key_has_thirty_two_bytes() -> None:
     assert problem == "auth.signing_key: must have at least 32 bytes"
 
 
-def test_what_the_settings_accept_the_tokens_accept() -> None:
+def test_the_tokens_accept_each_value_that_the_settings_accept() -> None:
     assert SIGNING_KEY_MIN_BYTES == tokens.SIGNING_KEY_MIN_BYTES
 
 
@@ -275,7 +275,7 @@ def test_nothing_may_be_asked_for() -> None:
 @pytest.mark.parametrize(
     "price", ["NaN", "sNaN", "Infinity", "-Infinity", "-0.1", "1000000.000001"]
 )
-def test_what_is_no_price_is_named(price: str) -> None:
+def test_a_number_that_is_no_price_is_named(price: str) -> None:
     (problem, *_) = problems(market={FLOOR: price})
     assert problem == f"market.{FLOOR}: expected an amount from 0 to 1000000, got {price}"
     assert f"market.{DEFAULT}: expected" in problems(market={DEFAULT: price})[0]
@@ -459,7 +459,7 @@ def test_a_known_network_is_in_a_country(known: dict[str, str], are_blamed: bool
 # --- samples -----------------------------------------------------------------------------------
 
 
-def test_samples_that_nobody_pays_for_or_that_pay_nothing_are_a_mistake() -> None:
+def test_samples_without_a_payer_or_a_price_are_a_mistake() -> None:
     on: dict[str, object] = {"sample_credits_per_day": 5}
     assert blamed(jobs=on) == ["jobs.sample_account"]
     assert blamed(jobs={**on, "sample_account": "a@example.com"}) == []

@@ -11,7 +11,7 @@ from config.settings import PROCESSES_MAX, Settings
 
 
 @cases("section", msgspec.structs.fields(Settings))
-def test_every_setting_says_what_it_may_be(section: msgspec.structs.FieldInfo) -> None:
+def test_every_setting_names_its_allowed_values(section: msgspec.structs.FieldInfo) -> None:
     for field in msgspec.structs.fields(section.type):
         name = f"{section.name}.{field.name}"
         words = mistake(name, field.type, "?", is_text=False)

@@ -103,7 +103,7 @@ async def test_http_tells_which_exit_it_is(service: Service) -> None:
         (Outcome.FAILED, 3, 503),
     ],
 )
-async def test_a_client_is_told_what_the_exit_met(
+async def test_a_client_gets_the_failure_that_the_exit_met(
     service: Service, outcome: Outcome, code: int, status: int
 ) -> None:
     device = await replaced(service)
@@ -174,7 +174,7 @@ async def test_without_an_exit_of_the_kind_there_is_no_connection_from_here(
         assert target.accepted == 0
 
 
-async def test_a_daemon_without_exits_does_not_connect_who_wants_one(tmp_path: Path) -> None:
+async def test_a_daemon_without_exits_connects_no_client_that_wants_one(tmp_path: Path) -> None:
     async with running_in(tmp_path) as service, targets.sink() as target:
         service.wishes = "-country-xx"
         _, bought = await buy(service)
@@ -182,7 +182,7 @@ async def test_a_daemon_without_exits_does_not_connect_who_wants_one(tmp_path: P
         assert target.accepted == 0
 
 
-async def test_who_wants_to_leave_directly_does(tmp_path: Path) -> None:
+async def test_a_client_that_wants_to_leave_directly_does(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         await leave_directly(service)
 
@@ -198,7 +198,7 @@ async def leave_directly(service: Service) -> None:
     assert not listener_of(service).counters.dials
 
 
-async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
+async def test_no_buyer_leaves_through_an_own_device(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         person, bought = await buy(service)
         made = await consented(service, person)
@@ -212,7 +212,7 @@ async def test_nobody_leaves_through_their_own_device(tmp_path: Path) -> None:
 # --- counts --------------------------------------------------------------------------------------
 
 
-async def test_what_an_exit_has_carried_is_what_the_session_has_used(service: Service) -> None:
+async def test_the_bytes_of_an_exit_are_the_bytes_of_the_session(service: Service) -> None:
     person, bought = await buy(service)
     payload = targets.pattern(300_000)
     async with targets.echo() as target:
@@ -232,7 +232,7 @@ async def test_what_an_exit_has_carried_is_what_the_session_has_used(service: Se
     assert sum(each["bytes"] for each in answer.body["countries"]) == 6 * len(payload)
 
 
-async def test_what_is_over_leaves_nothing(service: Service) -> None:
+async def test_an_ended_connection_leaves_nothing(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink(b"answer") as target:
         for _ in range(20):

@@ -188,7 +188,7 @@ async def test_a_list_without_username_and_password_is_refused(
     assert await answer_to(service, bytes((5, len(methods))), methods) == b"\x05\xff"
 
 
-async def test_nobody_gets_in_without_credentials(service: Service) -> None:
+async def test_no_client_gets_in_without_credentials(service: Service) -> None:
     async with targets.echo() as target:
         asked = request(target.host, target.port)
         assert await answer_to(service, b"\x05\x01\x00", asked) == b"\x05\xff"
@@ -641,7 +641,7 @@ async def test_a_refused_dial_is_complete_and_the_stream_ends_in_order(
         (GREETING + b"\x05", WRONG),
     ],
 )
-async def test_a_refusal_ends_the_stream_in_order_whatever_is_behind_it(
+async def test_a_refusal_ends_the_stream_in_order_before_any_further_bytes(
     service: Service, sent: bytes, answer: bytes
 ) -> None:
     assert await answer_to(service, sent, bytes(100_000)) == answer

@@ -65,7 +65,7 @@ async def test_a_code_is_typed_looked_at_and_allowed(service: Service, visit: Vi
     ]
 
 
-async def test_nobody_is_let_in_by_opening_a_link(service: Service, visit: Visit) -> None:
+async def test_no_device_is_let_in_by_opening_a_link(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit, "/device?user_code=BCDF-GHJK")
     await tab.until_text("No such code.")
     await answer(tab, "/auth/device/BCDF-GHJK", 200, ASKS)

@@ -84,7 +84,7 @@ async def test_a_job_is_cancelled_after_its_cost_was_said(service: Service, visi
 
 
 @pytest.mark.long
-async def test_a_job_that_is_refused_says_what_to_change(service: Service, visit: Visit) -> None:
+async def test_a_refused_job_names_the_needed_change(service: Service, visit: Visit) -> None:
     person = await service.person()
     visit.expect("409")
     visit.expect("402")
@@ -100,7 +100,9 @@ async def test_a_job_that_is_refused_says_what_to_change(service: Service, visit
 
 
 @pytest.mark.long
-async def test_a_device_says_what_keeps_each_job_from_it(service: Service, visit: Visit) -> None:
+async def test_a_device_shows_the_reason_that_keeps_each_job_from_it(
+    service: Service, visit: Visit
+) -> None:
     person, buyer = await service.person(), await service.person(credit="100")
     made = await service.call(
         "POST", "/api/worker/token/create", {"name": "rig"}, token=person.token

@@ -18,7 +18,7 @@ BODY_BYTES = 48_000_000
 ROOM_BYTES = 40_000_000
 
 
-async def test_without_descriptors_what_is_open_goes_on_and_is_written_down(
+async def test_without_descriptors_open_connections_go_on_and_are_written_down(
     service: Service,
 ) -> None:
     async with targets.echo() as target:

@@ -92,7 +92,7 @@ def test_curl_downloads_by_tls(
     buyer.assert_counted(secure_target)
 
 
-def test_curl_is_told_by_http_what_is_wrong(buyer: Buyer, target: WebTarget) -> None:
+def test_curl_gets_the_errors_by_http(buyer: Buyer, target: WebTarget) -> None:
     wrong = f"http://{buyer.wrong_proxy}"
     page = f"http://127.0.0.1:{target.port}/bytes/1"
     told = curl("--proxy", wrong, "-w", "%{http_code}", page)

@@ -80,7 +80,7 @@ def test_links_lead_to_the_web_application_or_else_to_the_api(
     assert slices.app_url(settings(api=api), 8080) == url
 
 
-def test_no_bound_on_connections_passes_what_the_descriptors_pay_for() -> None:
+def test_no_bound_on_connections_passes_the_limit_of_the_descriptors() -> None:
     most, api_most = connections_total(0, DESCRIPTORS), api_connections_total(DESCRIPTORS)
     half = (
         DESCRIPTORS // 2
@@ -130,7 +130,7 @@ def test_exits_take_their_part_of_the_descriptors_where_they_listen() -> None:
     assert (slices.exits_port(having, 1090), slices.exits_port(without, 1090)) == (443, 1090)
 
 
-def test_the_process_with_the_exits_has_room_for_what_the_others_ask() -> None:
+def test_the_process_with_the_exits_has_room_for_the_requests_of_the_others() -> None:
     exits = {"host": "127.0.0.1"}
     one, five = settings(exits=exits), settings(exits=exits, proxy={"processes": 5})
     assert slices.limits(five, DESCRIPTORS).connections_total < (

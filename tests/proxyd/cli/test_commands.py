@@ -200,7 +200,7 @@ def test_an_account_is_created_with_a_password_from_standard_input(
         (" spaces around \nand more\n", " spaces around "),
     ],
 )
-async def test_whoever_was_created_can_log_in(
+async def test_a_created_user_can_log_in(
     run: Run, tmp_path: Path, given: str, password: str
 ) -> None:
     assert run([*CREATE, "--usd", "7.5"], given.encode()).returncode == 0
@@ -242,7 +242,7 @@ NOT_AN_ACCOUNT: list[tuple[Argument, Argument, str, str]] = [
 ]
 
 
-def test_what_cannot_be_an_account_is_refused(run: Run, database: Path) -> None:
+def test_data_that_cannot_be_an_account_is_refused(run: Run, database: Path) -> None:
     def attempt(
         case: tuple[Argument, Argument, str, str],
     ) -> tuple[subprocess.CompletedProcess[str], str]:
@@ -266,7 +266,7 @@ def test_without_a_terminal_the_password_is_not_asked_for_in_vain(run: Run) -> N
     assert "password" in done.stderr.lower()
 
 
-def test_a_deposit_says_what_is_there_now(run: Run, ada: None, database: Path) -> None:
+def test_a_deposit_prints_the_new_balance(run: Run, ada: None, database: Path) -> None:
     done = run([*DEPOSIT, "--usd", "10"])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"deposited; {EMAIL} has 10.00 usd, 0.00 credit\n"
@@ -301,7 +301,7 @@ def test_a_repeated_reference_changes_nothing(run: Run, ada: None, database: Pat
     assert run(AUDIT).returncode == 0
 
 
-def test_a_deposit_to_nobody_is_refused(run: Run, ada: None) -> None:
+def test_a_deposit_to_an_unknown_user_is_refused(run: Run, ada: None) -> None:
     done = run(["wallet", "deposit", "nobody@example.com", "--usd", "1"])
     refused(done, "nobody@example.com")
 
@@ -313,7 +313,7 @@ def test_a_deposit_of_nothing_is_refused(run: Run, ada: None, database: Path) ->
     assert rows(database, "SELECT COUNT(*) FROM transfers") == [(0,)]
 
 
-def test_what_is_not_an_amount_is_refused(run: Run) -> None:
+def test_a_text_that_is_no_amount_is_refused(run: Run) -> None:
     amounts = [b"abc", b"-1", b"", b"NaN", b"1e400", b"\xff"]
     for done in at_once(lambda amount: run([*DEPOSIT, b"--usd=" + amount]), amounts):
         misused(done, "--usd", "is not an amount")

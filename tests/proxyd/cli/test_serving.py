@@ -236,7 +236,7 @@ def test_a_database_of_a_newer_program_is_named_and_left_alone(
         assert connection.execute("SELECT MAX(version) FROM schema_versions").fetchone() == (9999,)
 
 
-def test_a_database_of_somebody_else_is_left_alone(
+def test_a_database_of_another_program_is_left_alone(
     fails: Callable[..., None], database: Path
 ) -> None:
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
@@ -519,7 +519,7 @@ def test_the_demonstration_prints_lines_that_work(
 
 
 @pytest.mark.long
-def test_a_device_carries_what_the_demonstration_says(
+def test_a_device_carries_the_requests_of_the_demonstration(
     serve: Serve,
     out: Callable[[], str],
     err: Callable[[], str],
@@ -679,7 +679,7 @@ def test_the_demonstration_is_for_this_machine_alone(
     assert not database.exists()
 
 
-async def test_what_is_imported_late_is_there_when_it_is_wanted(
+async def test_a_late_import_is_there_when_it_is_wanted(
     serve: Serve, err: Callable[[], str], tmp_path: Path
 ) -> None:
     """The client of the model, the decoder of photos, the text of the metrics."""

@@ -420,7 +420,7 @@ CODES = {
 
 @pytest.mark.parametrize("more", range(len(MOST_TELLING)))
 @pytest.mark.parametrize("less", range(len(MOST_TELLING)))
-async def test_the_most_telling_failure_is_told_whatever_the_order(
+async def test_the_most_telling_failure_is_reported_in_any_order(
     more: int, less: int, tracked: list[Tracked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = [CODES[MOST_TELLING[more]], CODES[MOST_TELLING[less]]]
@@ -456,7 +456,7 @@ async def test_a_family_that_does_not_answer_is_overtaken_within_the_stagger(
     assert all(each.fileno() == -1 for each in tracked)
 
 
-async def test_who_began_first_may_still_win(tracked: list[Tracked]) -> None:
+async def test_the_first_attempt_may_still_win(tracked: list[Tracked]) -> None:
     loop = asyncio.get_running_loop()
     with socket.socket() as listener, socket.socket() as filler:
         listener.bind(("127.0.0.1", 0))
@@ -472,7 +472,7 @@ async def test_who_began_first_may_still_win(tracked: list[Tracked]) -> None:
             assert sock.getpeername()[0] == "127.0.0.1"
 
 
-async def test_nobody_else_begins_while_the_first_is_quick(tracked: list[Tracked]) -> None:
+async def test_no_other_attempt_begins_while_the_first_is_quick(tracked: list[Tracked]) -> None:
     async with echo() as target:
         dialled = Dialled(Known("127.0.0.1", "127.0.0.3", "::1"))
         dialled.start("target.example", target.port)
@@ -488,7 +488,7 @@ async def test_every_candidate_begins_before_the_time_is_over(tracked: list[Trac
     assert [sock.fileno() for sock in tracked] == [-1] * 3
 
 
-async def test_where_sockets_are_short_the_next_candidate_takes_the_place_of_the_one_before(
+async def test_where_sockets_are_short_the_next_candidate_replaces_the_last(
     tracked: list[Tracked],
 ) -> None:
     async with mute() as port:

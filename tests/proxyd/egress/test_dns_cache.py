@@ -57,7 +57,7 @@ def test_the_name_asked_for_longest_ago_makes_room() -> None:
     assert len(cache) == 2
 
 
-def test_what_is_handed_out_may_be_changed() -> None:
+def test_a_returned_list_may_be_changed() -> None:
     cache = DnsCache(2, Hand().now)
     cache.put("a", [ONE], 60)
     handed = cache.get("a")

@@ -144,7 +144,7 @@ def test_a_day_has_a_file_and_old_ones_go(tmp_path: Path) -> None:
     assert log.written == 4
 
 
-def test_old_files_go_when_nobody_comes(tmp_path: Path) -> None:
+def test_old_files_go_while_no_connection_comes(tmp_path: Path) -> None:
     now = [NOON]
     log = opened(tmp_path, now, idle_seconds=0.01)
     log.put(ONE)
@@ -186,7 +186,7 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
         opened(tmp_path / "file", [NOON])
 
 
-def test_what_several_processes_write_to_one_file_is_whole_lines(tmp_path: Path) -> None:
+def test_lines_of_several_processes_in_one_file_are_whole(tmp_path: Path) -> None:
     logs = [opened(tmp_path, [NOON], process=number) for number in range(4)]
     long = ONE._replace(host="long." * 40 + "example.com")
     for number in range(2_000):

@@ -235,7 +235,7 @@ def accept_all(sock: socket.socket) -> int:
         number += 1
 
 
-def test_what_the_service_manager_holds_is_shared_by_the_processes() -> None:
+def test_sockets_of_the_service_manager_are_shared_by_the_processes() -> None:
     with ExitStack() as opened:
         api, proxy, own = (opened.enter_context(listen("127.0.0.1", 0, "proxy")) for _ in range(3))
         first = Listeners(api, proxy, (own,), None, frozenset([api, proxy]))
@@ -299,7 +299,7 @@ def test_a_key_of_another_certificate_is_told(tmp_path: Path, certificate: str) 
         tls_context(certificate, str(other))
 
 
-def test_what_is_no_certificate_is_told(tmp_path: Path, key: str) -> None:
+def test_a_file_that_is_no_certificate_is_named(tmp_path: Path, key: str) -> None:
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
     with pytest.raises(

@@ -79,5 +79,5 @@ async def test_the_watchdog_is_fed_again_and_again(manager: socket.socket) -> No
     "environment",
     [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "30000", "WATCHDOG_PID": "1"}],
 )
-async def test_nobody_is_fed_who_does_not_watch(environment: dict[str, str]) -> None:
+async def test_a_service_without_a_watchdog_is_not_fed(environment: dict[str, str]) -> None:
     await service_manager(environment).feed()

@@ -277,7 +277,7 @@ async def test_a_server_that_is_not_there_is_named_without_secrets(upstream: Ups
         assert "sk-secret" not in str(error)
 
 
-async def test_a_stream_that_nobody_reads_on_lets_go_of_its_connection(
+async def test_an_unread_stream_lets_go_of_its_connection(
     upstream: Upstream, model: OpenAiModel
 ) -> None:
     upstream.will(stand_in.never_ends)
@@ -289,7 +289,7 @@ async def test_a_stream_that_nobody_reads_on_lets_go_of_its_connection(
             await asyncio.sleep(0.01)
 
 
-async def test_closing_what_was_never_opened_is_harmless() -> None:
+async def test_closing_an_unopened_stream_is_harmless() -> None:
     model = OpenAiModel("http://127.0.0.1:1/v1", "", max_tokens=1, connections=1)
     await model.close()
     await model.close()

@@ -121,7 +121,7 @@ def test_the_watchdog_and_the_stop_are_told(processes: Processes) -> None:
     assert processes.told == ["WATCHDOG=1", "STOPPING=1\nSTATUS=2 processes drain"]
 
 
-def test_the_log_says_once_what_is_the_same_for_all_processes(
+def test_the_log_has_the_common_lines_of_all_processes_once(
     processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -151,7 +151,7 @@ def test_the_log_says_once_what_is_the_same_for_all_processes(
     ]
 
 
-def test_the_log_says_what_was_reloaded_once_every_process_has(
+def test_the_log_has_the_reloaded_settings_once_every_process_has_them(
     processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     for index in (0, 1):

@@ -63,7 +63,7 @@ def test_either_protocol_does_without_a_password(asked: bytes) -> None:
 
 
 @cases("first", [*range(5), *range(6, 0x41), *range(0x5B, 0x61), *range(0x7B, 256)])
-def test_whatever_else_comes_first_is_turned_away_at_once(first: int) -> None:
+def test_any_other_first_byte_is_turned_away_at_once(first: int) -> None:
     owner = Owner()
     owner.hear(bytes((first,)))
     assert [type(event) for event in owner.events] == [Violation]

@@ -71,7 +71,7 @@ def test_the_packaged_source_knows_countries_of_both_families(opened):
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "10.1.2.3", "fe80::1%eth0", "2001:db8::1", "", "not an address"]
 )
-def test_what_nobody_knows_is_nowhere(opened, address):
+def test_an_unknown_address_is_nowhere(opened, address):
     assert opened().place(address) == Place()
 
 
@@ -128,7 +128,7 @@ def test_ranges_end_where_they_end(opened, debian):
     assert geography.place("2001:200:0:1::").country == "jp"
 
 
-def test_files_of_an_operator_replace_what_comes_along(opened, debian, tmp_path):
+def test_files_of_an_operator_replace_the_bundled_ones(opened, debian, tmp_path):
     country = mmdb.write(
         tmp_path / "c.mmdb", {"8.8.8.0/24": {"country": {"iso_code": "GB"}}}, description="Mine"
     )

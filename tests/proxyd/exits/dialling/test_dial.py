@@ -135,7 +135,7 @@ async def test_a_target_is_reached_through_an_exit(port: Port) -> None:
         ("::ffff:8.8.8.8", "198.51.100.7"),
     ],
 )
-def test_what_an_exit_says_of_its_address_is_believed_where_it_can_be(
+def test_the_address_that_an_exit_reports_is_believed_where_it_can_be(
     claimed: str | None, told: str
 ) -> None:
     known = ip_address("198.51.100.7")
@@ -161,7 +161,9 @@ async def test_a_name_is_looked_up_here_and_its_addresses_are_asked_for(port: Po
         await answer.close(port, target)
 
 
-async def test_an_exit_that_does_not_know_what_is_denied_looks_up_no_names(port: Port) -> None:
+async def test_an_exit_that_does_not_know_the_denied_addresses_looks_up_no_names(
+    port: Port,
+) -> None:
     device = await port.parked()
     answer = await dialled(port, "example.com", 443, Wants(dns_at_exit=True))
     assert answer.failure is Failure.NO_EXIT
@@ -228,7 +230,7 @@ async def test_an_exit_looks_a_name_up_if_that_is_wanted(port: Port) -> None:
         (LOOPBACK, 80, Wants(tls_only=True)),
     ],
 )
-async def test_what_is_forbidden_is_never_asked_of_an_exit(
+async def test_a_forbidden_target_is_never_requested_of_an_exit(
     port: Port, host: Address | str, number: int, wants: Wants
 ) -> None:
     device = await port.parked()
@@ -248,7 +250,9 @@ async def test_what_is_forbidden_is_never_asked_of_an_exit(
         ("x" * 300, True),
     ],
 )
-async def test_what_is_no_name_is_not_asked_for(port: Port, host: str, dns_at_exit: bool) -> None:
+async def test_a_text_that_is_no_name_is_not_requested(
+    port: Port, host: str, dns_at_exit: bool
+) -> None:
     device = await port.parked()
     answer = await dialled(port, host, 80, Wants(dns_at_exit=dns_at_exit))
     assert answer.failure is Failure.HOST_UNREACHABLE
@@ -315,7 +319,7 @@ DOUBTFUL = pytest.mark.parametrize(
 
 
 @DOUBTFUL
-async def test_what_may_be_the_exits_own_is_tried_through_one_more(
+async def test_a_failure_that_may_be_the_exits_own_is_tried_through_one_more(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
     devices = [await port.parked(token) for token in ("one", "two", "three")]
@@ -326,7 +330,7 @@ async def test_what_may_be_the_exits_own_is_tried_through_one_more(
 
 
 @DOUBTFUL
-async def test_what_another_exit_contradicts_is_a_fault(
+async def test_an_answer_that_another_exit_contradicts_is_a_fault(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
     first, second = await port.parked("first"), await port.parked("second")
@@ -386,7 +390,7 @@ async def test_without_an_exit_there_is_no_connection(port: Port) -> None:
     assert (await dialled(port)).failure is Failure.NO_EXIT
 
 
-async def test_nobody_leaves_through_a_device_of_their_own(port: Port) -> None:
+async def test_no_buyer_leaves_through_an_own_device(port: Port) -> None:
     device = await port.parked()
     answer = await dialled(port, buyer=Payer(user_id="owner"))
     assert answer.failure is Failure.NO_EXIT
@@ -612,7 +616,7 @@ async def test_a_dial_waits_on_where_there_is_no_other_exit(port: Port) -> None:
 # --- a buyer who leaves ---------------------------------------------------------------------------
 
 
-async def test_a_buyer_who_leaves_ends_the_order(port: Port) -> None:
+async def test_a_buyer_that_leaves_ends_the_order(port: Port) -> None:
     device = await port.parked()
     device.obey = ignore
     call = Call(port, LOOPBACK, 80)
@@ -627,7 +631,7 @@ async def test_a_buyer_who_leaves_ends_the_order(port: Port) -> None:
     assert exit_.dials == {}
 
 
-async def test_a_buyer_who_leaves_while_a_name_is_looked_up_costs_no_order(port: Port) -> None:
+async def test_a_buyer_that_leaves_while_a_name_is_looked_up_costs_no_order(port: Port) -> None:
     device = await port.parked()
     port.exits.resolver = resolver = Slow("127.0.0.1")
     call = Call(port, "localhost", 80)
@@ -639,7 +643,7 @@ async def test_a_buyer_who_leaves_while_a_name_is_looked_up_costs_no_order(port:
     assert call.answers == []
 
 
-async def test_what_the_target_says_before_the_answer_waits(port: Port) -> None:
+async def test_bytes_of_the_target_before_the_answer_wait(port: Port) -> None:
     device = await port.parked()
 
     async def obey(device: Device, dial: Dial) -> None:

@@ -64,7 +64,7 @@ async def end(devices: list[tuple[Consented, Device]]) -> None:
         await device.kill()
 
 
-async def test_every_node_knows_every_exit_and_what_changes(three: list[Service]) -> None:
+async def test_every_node_knows_every_exit_and_its_changes(three: list[Service]) -> None:
     devices = await attached(three, 6)
     ids = [each.device_id for each, _ in devices]
     await all_know(three, set(ids))

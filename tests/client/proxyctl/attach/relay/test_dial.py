@@ -94,7 +94,7 @@ async def test_the_failure_that_came_furthest_is_told(dialer: MakeDialer) -> Non
     assert raised.value.outcome is Outcome.REFUSED
 
 
-async def test_who_gives_up_leaves_no_socket(dialer: MakeDialer) -> None:
+async def test_a_cancelled_dial_leaves_no_socket(dialer: MakeDialer) -> None:
     with silent_port() as port:
         before = descriptors()
         task = asyncio.create_task(dialer("127.0.0.0/8").dial((HERE, THERE), port, every_port))

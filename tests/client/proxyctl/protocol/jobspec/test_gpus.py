@@ -114,7 +114,7 @@ def test_a_maker_alone_is_any_of_theirs() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "GPU", "fast", "7", "4090000", "disk", "x86_64"])
-def test_what_is_no_name_is_not_known(name: str) -> None:
+def test_a_text_that_is_no_name_is_not_known(name: str) -> None:
     assert not gpus.is_known(name)
 
 

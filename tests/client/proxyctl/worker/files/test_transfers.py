@@ -202,7 +202,7 @@ async def test_a_job_without_outputs_sends_nothing(device: Device) -> None:
     assert await device.left() == {}
 
 
-async def test_an_upload_that_broke_off_goes_on_behind_what_arrived(
+async def test_an_upload_that_broke_off_goes_on_behind_the_arrived_bytes(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = os.urandom(2_000_000)
@@ -375,7 +375,7 @@ async def test_an_input_that_broke_off_goes_on(
     assert offsets == [1_500_000]
 
 
-async def test_an_input_that_is_not_what_it_should_be_is_the_jobs_end(device: Device) -> None:
+async def test_an_input_with_wrong_content_is_the_jobs_end(device: Device) -> None:
     good = await give(device, b"content")
     bad = archive(**{"../../out": b"x"})
     for changes, words in (
@@ -486,7 +486,7 @@ async def test_an_input_that_is_complete_and_read_only_is_fetched_again(device: 
     assert (device.folder / INPUTS / "data").stat().st_mode & 0o777 == 0o444
 
 
-async def test_what_a_killed_agent_has_left_of_whole_inputs_is_removed(device: Device) -> None:
+async def test_whole_inputs_that_a_killed_agent_has_left_are_removed(device: Device) -> None:
     device.given["inputs"] = [await give(device, archive(a=b"a"), "code", unpack=True)]
     await device.fetch()
     left = device.folder / inputs.FETCHED / device.given["inputs"][0]["sha256"]
@@ -616,7 +616,7 @@ def from_others(url: str, content: bytes, **more: Any) -> dict[str, Any]:
     return {"name": "x", "path": "x", "url": url, "sha256": digest, "unpack": False, **more}
 
 
-async def test_what_others_have_put_somewhere_is_fetched_without_our_token(
+async def test_an_input_elsewhere_is_fetched_without_our_token(
     device: Device, target: WebTarget
 ) -> None:
     target.pages["/file"] = b"page"
@@ -661,7 +661,7 @@ async def test_other_addresses_are_none(device: Device, url: str) -> None:
         await device.fetch()
 
 
-async def test_what_an_address_has_answered_is_not_for_the_buyer(
+async def test_the_answer_of_an_address_is_not_for_the_buyer(
     device: Device, target: WebTarget, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither a status, nor a hash, nor an error of the network: the owner's log has them."""
@@ -754,7 +754,7 @@ async def test_a_mistake_while_inputs_are_fetched_is_of_the_inputs(
     assert caught.value.kind == "input"
 
 
-async def test_what_is_not_wanted_any_more_is_left_alone(device: Device) -> None:
+async def test_an_upload_that_is_no_longer_wanted_is_left_alone(device: Device) -> None:
     device.given["inputs"] = [await give(device, b"content")]
     await device.fetch(is_stopped=lambda: True)
     assert list((device.folder / INPUTS).iterdir()) == []

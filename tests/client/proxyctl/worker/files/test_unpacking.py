@@ -191,7 +191,7 @@ WALLS = "import os, sys; say = lambda t: os.write(1, t.encode() + b'\\n'); say('
         (f"{WALLS} say('{{\"refused\": \"\\\\u001b[2J' + 'x' * 999 + '\"}}')", ArchiveError, "x…$"),
     ],
 )
-def test_what_that_process_says_is_checked(
+def test_the_report_of_that_process_is_checked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     program: str,
@@ -328,7 +328,7 @@ def test_a_device_without_walls_refuses_archives_and_says_so(
     assert finding.remedy
 
 
-def test_a_device_says_what_confines_its_archives(tmp_path: Path) -> None:
+def test_a_device_reports_the_confinement_of_its_archives(tmp_path: Path) -> None:
     finding = check(tmp_path)
     assert finding.is_met, finding.actual
     assert "a filter of system calls" in finding.actual

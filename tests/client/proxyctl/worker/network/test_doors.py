@@ -102,7 +102,7 @@ async def test_one_that_cannot_be_reached_holds_up_no_other(service: Service) ->
     assert service.attaches[C] == 1
 
 
-async def test_while_the_marketplace_is_away_what_is_attached_stays(service: Service) -> None:
+async def test_while_the_marketplace_is_away_attached_doors_stay(service: Service) -> None:
     await service.at(A)
     service.is_away = True
     asked = service.asked

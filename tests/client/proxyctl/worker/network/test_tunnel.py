@@ -173,7 +173,7 @@ async def test_a_stream_goes_where_the_job_listens(place: Place) -> None:
         await until(lambda: target.ended + target.resets == 1)
 
 
-async def test_a_daemon_reaches_declared_ports_of_what_runs_and_nothing_else(place: Place) -> None:
+async def test_a_daemon_reaches_only_declared_ports_of_running_jobs(place: Place) -> None:
     await place.attach(8888, 9999)
     assert await place.outcome(port=22) is Outcome.REFUSED
     assert await place.outcome(port=80) is Outcome.REFUSED
@@ -223,7 +223,7 @@ async def test_nothing_waits_for_an_acknowledgement_that_is_delayed(place: Place
 
 
 @pytest.mark.parametrize("is_from_job", [True, False])
-async def test_no_byte_goes_through_above_what_the_owner_allows(
+async def test_no_byte_goes_through_above_the_owners_limit(
     place: Place, *, is_from_job: bool
 ) -> None:
     allowed, read = 1_000_003, 0
@@ -299,7 +299,7 @@ async def test_why_a_job_is_not_reached_is_told(place: Place) -> None:
         assert await place.outcome() is outcome
 
 
-async def test_who_waits_for_an_attempt_that_ends_is_told(place: Place) -> None:
+async def test_a_caller_that_waits_for_an_ended_attempt_is_notified(place: Place) -> None:
     await place.attach(8888)
     place.serve(9999, attempt_id=f"{JOB}-2")  # so that the device stays attached
     ended = threading.Event()

@@ -54,7 +54,7 @@ def test_with_nothing_allowed_nothing_goes_through(tmp_path: Path, clock: Clock)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 15_624, 15_625, 300_000, DAY])
-def test_what_an_agent_has_spent_is_spent_for_the_next_one(
+def test_bytes_that_an_agent_has_spent_are_spent_for_the_next_one(
     tmp_path: Path, clock: Clock, taken: int
 ) -> None:
     for is_killed in (True, False):
@@ -83,7 +83,7 @@ def test_a_large_allowance_is_not_written_down_byte_by_byte(tmp_path: Path, cloc
     assert allowance.left() == STEP_BYTES
 
 
-def test_what_cannot_be_written_down_does_not_go_through(tmp_path: Path, clock: Clock) -> None:
+def test_bytes_that_cannot_be_written_down_do_not_go_through(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "ports.json").mkdir()
     allowance = made(tmp_path, clock)
     assert allowance.left() == 0
@@ -94,7 +94,7 @@ def test_what_cannot_be_written_down_does_not_go_through(tmp_path: Path, clock: 
     assert spend(allowance) == DAY
 
 
-def test_who_knocks_at_a_day_that_is_spent_writes_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_a_connection_on_a_spent_day_writes_nothing(tmp_path: Path, clock: Clock) -> None:
     allowance = made(tmp_path, clock)
     spend(allowance)
     (tmp_path / "ports.json").unlink()

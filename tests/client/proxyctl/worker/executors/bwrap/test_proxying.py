@@ -23,7 +23,7 @@ def test_socks_names_and_addresses() -> None:
 
 
 @pytest.mark.parametrize("request_", [b"\x04\x01\x00\x01\x00", b"\x05\x01\x00\x09\x00"])
-def test_what_is_no_socks_request_is_refused(request_: bytes) -> None:
+def test_bytes_that_are_no_socks_request_are_refused(request_: bytes) -> None:
     """Another version, another kind of address."""
     with pytest.raises(AskingError):
         proxying.socks_request_size(request_)
@@ -64,7 +64,7 @@ def test_a_connect_and_a_plain_request() -> None:
         b"\x16\x03\x01\r\n\r\n",
     ],
 )
-def test_what_is_no_request_to_a_proxy_is_refused(head: bytes) -> None:
+def test_bytes_that_are_no_request_to_a_proxy_are_refused(head: bytes) -> None:
     """In words, and never by an error of this program."""
     with pytest.raises(AskingError):
         proxying.http_wish(head)

@@ -8,7 +8,7 @@ from proxyctl.worker.executors.limits.cgroup1 import Cgroup1
 from proxyctl.worker.executors.limits.choose import choose
 
 
-def test_nobody_runs_jobs_without_limits() -> None:
+def test_no_jobs_run_without_limits() -> None:
     """A limit that cannot be held is refused."""
     with pytest.raises(TaskError, match="none of: auto"):
         choose("none")
