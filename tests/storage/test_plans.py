@@ -176,7 +176,7 @@ ABOUT_ALL: dict[str, Callable[[Market], Awaitable[Any]]] = {
 
 
 @pytest.mark.long
-async def test_what_is_about_everything_scans_nothing_within_a_scan(
+async def test_a_statement_about_everything_scans_nothing_within_a_scan(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with filled(server, tmp_path, LARGE) as market:
@@ -211,7 +211,7 @@ async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> N
     assert "COVERING INDEX referrals_by_referrer (referrer_id=? AND paid_at>?)" in step
 
 
-async def test_what_a_user_has_open_is_counted_from_indexes(tmp_path: Path) -> None:
+async def test_the_open_objects_of_a_user_are_counted_from_indexes(tmp_path: Path) -> None:
     """Who puts up thousands of jobs in a day is asked about with each; only replicas are read."""
     store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
     opcodes: list[str] = []

@@ -97,7 +97,7 @@ async def test_me_has_the_six_fields_of_the_specification_and_no_more(service: S
     assert answer.body["email_verified"] is False
 
 
-async def test_whether_e_mails_go_out_is_said_to_everybody(
+async def test_every_caller_can_read_whether_e_mails_go_out(
     service: Service, tmp_path: Path
 ) -> None:
     folder = tmp_path / "mailing"
@@ -209,7 +209,7 @@ async def test_a_user_name_has_no_spaces_or_control_characters(
         "a" * 2000 + "@example.com",
     ],
 )
-async def test_what_is_not_an_address_is_refused(service: Service, email: str) -> None:
+async def test_a_text_that_is_no_address_is_refused(service: Service, email: str) -> None:
     refused(await register(service, email=email), "email")
 
 

@@ -191,7 +191,7 @@ async def test_a_buyer_opens_a_deploy(offering: Service) -> None:
     assert (await visit(offering, replica["url"]))[0] == 303
 
 
-async def test_what_is_somebody_elses_or_no_app_is_told_so(offering: Service) -> None:
+async def test_a_foreign_or_missing_app_is_not_found(offering: Service) -> None:
     buyer, other = await offering.person(credit="5"), await offering.person()
     job_id = await posted(offering, buyer)
     silent = await posted(offering, buyer, ports=[])

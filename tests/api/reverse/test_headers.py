@@ -26,7 +26,7 @@ HEADERS = st.lists(
 
 
 @given(HEADERS)
-def test_what_a_client_is_told_frames_nothing_and_breaks_no_line(
+def test_text_in_an_answer_frames_nothing_and_breaks_no_line(
     headers: tuple[tuple[bytes, bytes], ...],
 ) -> None:
     for place in (PLACE, BELOW):

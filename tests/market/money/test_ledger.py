@@ -66,7 +66,9 @@ async def test_a_business_key_is_posted_once(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_nobody_falls_below_zero_however_many_spend_at_once(market: Market) -> None:
+async def test_no_account_falls_below_zero_by_any_number_of_concurrent_payments(
+    market: Market,
+) -> None:
     user, other = await market.person("0.000010"), await market.person()
 
     async def spend(number: int) -> bool:

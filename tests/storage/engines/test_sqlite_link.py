@@ -133,7 +133,7 @@ async def row_count(tx: Transaction) -> int:
 # --- notices -------------------------------------------------------------------------------------
 
 
-async def test_every_node_hears_what_was_committed_and_nothing_that_was_rolled_back(
+async def test_every_node_gets_committed_notices_and_no_rolled_back_one(
     pair: tuple[Member, Member],
 ) -> None:
     first, second = pair
@@ -287,7 +287,7 @@ async def test_a_renewal_that_the_database_does_not_take_is_a_lost_connection(jo
         await member.link.renew("here")
 
 
-async def test_a_registration_that_the_database_does_not_take_looks_like_a_node_that_has_ended(
+async def test_a_registration_that_the_database_refuses_looks_like_an_ended_node(
     join: Join, path: Path
 ) -> None:
     """Its row may be there all the same, so the others must not take it for alive."""
@@ -355,7 +355,7 @@ async def test_the_sweepers_lock_of_a_process_that_is_killed_is_free(
     assert [each.name for each in Path(f"{path}.nodes").glob("*.pipe")] == ["here.pipe"]
 
 
-async def test_a_node_that_ends_may_have_committed_what_nobody_was_told(join: Join) -> None:
+async def test_a_node_that_ends_may_have_committed_an_unsent_notice(join: Join) -> None:
     member, other = await join("here"), await join("there")
     assert await member.link.renew("here")
     assert member.lost == 0
