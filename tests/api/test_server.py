@@ -273,7 +273,7 @@ async def test_broken_bytes_after_a_good_request_end_the_connection(service: Ser
     writer.close()
 
 
-async def test_http_1_0_is_spoken_too(service: Service) -> None:
+async def test_http_1_0_is_spoken(service: Service) -> None:
     answered = await exchange(service, b"GET /healthz HTTP/1.0\r\n\r\n")
     assert answered.startswith(b"HTTP/1.0 200 ")
     assert answered.endswith(b'{"ok":true,"service":"proxyd"}\n')
@@ -679,7 +679,7 @@ async def test_a_body_that_is_no_json_object_is_400(
     assert lines_of(caplog) == []
 
 
-async def test_u0000_is_refused_in_a_new_account_too(service: Service) -> None:
+async def test_u0000_is_refused_in_a_new_account(service: Service) -> None:
     for field in (b"username", b"email", b"password"):
         body = b'{"username": "ada", "email": "ada@example.com", "password": "long enough"'
         body += b', "%s": "ada\\u0000@example.com"}' % field
@@ -758,7 +758,7 @@ async def test_a_mistake_in_the_program_is_500_without_detail(
     assert (await service.call("GET", "/healthz")).status == 200
 
 
-async def test_a_mistake_while_a_token_is_read_is_500_too(
+async def test_a_mistake_while_a_token_is_read_is_500(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(_: str) -> None:

@@ -44,7 +44,7 @@ def test_they_are_put_back_after_a_failure(system: Path) -> None:
     assert buffers.present(system) == before
 
 
-def test_one_that_cannot_be_set_is_told_and_the_others_are_put_back(
+def test_a_limit_that_cannot_be_set_is_named_and_the_others_are_put_back(
     system: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = buffers.present(system)

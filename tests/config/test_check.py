@@ -143,7 +143,7 @@ def test_a_port_without_passwords_is_a_port_of_its_own() -> None:
     assert problems(proxy=elsewhere) == []
 
 
-def test_any_free_port_without_passwords_clashes_with_none() -> None:
+def test_any_free_port_without_passwords_clashes_with_no_other() -> None:
     assert problems(api={"port": 0}, proxy={"port": 0, "passwordless_ports": [0, 0]}) == []
 
 
@@ -213,7 +213,7 @@ def test_a_database_of_postgresql_may_hold_everything() -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql://db/proxyd", "var/proxyd.db", "", "postgres://db/x"])
-def test_another_kind_of_database_is_told(url: str) -> None:
+def test_another_kind_of_database_is_refused(url: str) -> None:
     (problem,) = problems(storage={"url": url})
     assert problem.startswith("storage.url: expected sqlite:///path/to/file.db or postgresql://")
 
@@ -268,7 +268,7 @@ def test_a_price_may_be_given(price: str) -> None:
     assert problems(market={DEFAULT: price, FLOOR: price}) == []
 
 
-def test_nothing_may_be_asked_for() -> None:
+def test_a_price_and_a_floor_of_zero_are_allowed() -> None:
     assert problems(market={DEFAULT: "0", FLOOR: "0"}) == []
 
 
@@ -303,7 +303,7 @@ def test_the_default_price_is_not_below_the_floor() -> None:
 # --- all of them -------------------------------------------------------------------------------
 
 
-def test_every_contradiction_is_told_at_once() -> None:
+def test_every_contradiction_is_reported_at_once() -> None:
     assert blamed(
         api={"host": "localhost", "base_url": "x", "tls_cert": "c", "trusted_proxies": ["x"]},
         proxy={"host": "0.0.0.0"},

@@ -19,7 +19,7 @@ def test_every_setting_names_its_allowed_values(section: msgspec.structs.FieldIn
         assert ("got" in words) == (name not in SECRETS)
 
 
-def test_a_number_that_is_out_of_bounds_is_told_both_of_them() -> None:
+def test_a_number_out_of_bounds_is_refused_with_both_bounds() -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {"PROXYD_PROXY__PROCESSES": "65"})
     assert caught.value.problems == [

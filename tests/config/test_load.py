@@ -79,7 +79,7 @@ def test_the_environment_wins_over_the_file(write: Write) -> None:
     assert settings.api.host == "127.0.0.2"
 
 
-def test_the_environment_alone_is_enough() -> None:
+def test_the_environment_is_enough_by_itself() -> None:
     settings = load(None, {"PROXYD_STORAGE__POOL_SIZE": "3"})
     assert settings.storage.pool_size == 3
 

@@ -44,7 +44,7 @@ def test_a_setting_that_is_no_secret_is_never_a_file() -> None:
         (b"\xff\xfe", "is not UTF-8 text"),
     ],
 )
-def test_a_file_that_is_no_secret_is_told(
+def test_a_file_that_is_no_secret_is_refused(
     tmp_path: Path, content: bytes | None, problem: str
 ) -> None:
     if content is not None:

@@ -57,7 +57,7 @@ async def answer_to(service: Service, username: str, password: str, port: int) -
 
 
 @pytest.mark.parametrize("first_is_client", [True, False])
-async def test_each_end_is_passed_on_alone(service: Service, first_is_client: bool) -> None:
+async def test_each_end_is_passed_on_by_itself(service: Service, first_is_client: bool) -> None:
     loop = asyncio.get_running_loop()
     _, bought = await buy(service)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -306,7 +306,7 @@ async def test_a_client_that_leaves_takes_its_dial_with_it(tmp_path: Path) -> No
         await device.kill()
 
 
-async def test_no_more_is_asked_at_once_than_there_is_room_for(tmp_path: Path) -> None:
+async def test_no_more_requests_are_open_than_there_is_room_for(tmp_path: Path) -> None:
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
         device = await (await consented(service)).attach(service)
         device.obey = ignore
@@ -326,7 +326,7 @@ async def test_no_more_is_asked_at_once_than_there_is_room_for(tmp_path: Path) -
 # --- what ends -----------------------------------------------------------------------------------
 
 
-async def test_an_exit_that_is_paused_in_the_account_is_cut_there_too(tmp_path: Path) -> None:
+async def test_an_exit_that_is_paused_in_the_account_is_cut_there(tmp_path: Path) -> None:
     async with two_processes(f"sqlite:///{tmp_path}/proxyd.db") as service:
         made = await consented(service)
         device = await made.attach(service)

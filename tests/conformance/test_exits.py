@@ -77,14 +77,14 @@ async def http_answer(service: Service, bought: Bought, port: int) -> str:
 # --- answers to a client -------------------------------------------------------------------------
 
 
-async def test_socks_tells_the_address_of_the_exit(service: Service) -> None:
+async def test_socks_returns_the_address_of_the_exit(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink() as target:
         assert await answer_to(service, bought, target.port) == (0, "127.0.0.1", 0)
         await until(lambda: target.ended + target.resets >= 1)
 
 
-async def test_http_tells_which_exit_it_is(service: Service) -> None:
+async def test_http_returns_the_exit(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.sink() as target:
         answer = await http_answer(service, bought, target.port)
@@ -373,7 +373,7 @@ async def test_an_exit_that_is_paused_in_the_account_is_cut_within_a_second(tmp_
         await device.kill()
 
 
-async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) -> None:
+async def test_exits_are_notified_of_the_end_and_serve_until_then(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service, targets.sink(b"answer") as target:
         listener, another = listener_of(service), await consented(service)
         device = await (await consented(service)).attach(service)
@@ -394,7 +394,7 @@ async def test_exits_are_told_of_the_end_and_serve_until_then(tmp_path: Path) ->
         assert len(listener) == 0
 
 
-async def test_devices_are_told_the_next_certificate(tmp_path: Path) -> None:
+async def test_devices_get_the_next_certificate(tmp_path: Path) -> None:
     bounds = exit_bounds(port=PortBounds(nodes_seconds=0.0))
     for name in ("first", "next", "other"):
         (tmp_path / name).mkdir()
@@ -506,7 +506,7 @@ async def test_the_labels_of_a_session_are_forgotten_when_it_is_over(service: Se
         await until(lambda: not bindings, "they are forgotten")
 
 
-async def test_a_device_is_told_that_it_is_paused_in_the_account(tmp_path: Path) -> None:
+async def test_a_device_is_notified_of_a_pause_in_the_account(tmp_path: Path) -> None:
     async with running_in(tmp_path, **EXITS) as service:
         made = await consented(service)
         device = await made.attach(service)

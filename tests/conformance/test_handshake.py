@@ -114,7 +114,7 @@ async def test_a_byte_per_segment_is_understood(service: Service) -> None:
         await client.close()
 
 
-async def test_bytes_alone_are_understood_in_a_request_for_a_name(service: Service) -> None:
+async def test_only_bytes_are_understood_in_a_request_for_a_name(service: Service) -> None:
     _, bought = await buy(service)
     async with targets.echo() as target:
         client = await logged_in(service, bought)
@@ -395,13 +395,13 @@ async def test_a_request_of_another_version_fails(service: Service, version: int
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-async def test_a_refused_port_is_told_as_refused(service: Service, host: str) -> None:
+async def test_a_refused_port_is_reported_as_refused(service: Service, host: str) -> None:
     _, bought = await buy(service)
     with closed_port() as port:
         assert await outcome_of(service, bought, request(host, port)) == failure(5)
 
 
-async def test_an_unreachable_network_is_told_as_that(service: Service) -> None:
+async def test_an_unreachable_network_is_reported_as_unreachable(service: Service) -> None:
     _, bought = await buy(service)
     for host in (
         "127.255.255.255",
@@ -482,7 +482,7 @@ async def test_a_blocked_port_is_not_allowed(service: Service, port: int) -> Non
         assert await outcome_of(service, bought, request(host, port)) == failure(2)
 
 
-async def test_a_target_that_never_answers_is_told_as_timed_out(tmp_path: Path) -> None:
+async def test_a_target_that_never_answers_is_reported_as_timed_out(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"dial_seconds": 0.2}) as service:
         _, bought = await buy(service)
         with silent_port() as port:
@@ -574,7 +574,7 @@ async def test_a_name_may_be_an_address_in_text(service: Service, text: bytes) -
         await client.close()
 
 
-async def test_success_is_told_after_the_dial_and_never_before(tmp_path: Path) -> None:
+async def test_success_is_reported_after_the_dial_and_never_before(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"dial_seconds": 2.0}) as service:
         _, bought = await buy(service)
         with silent_port() as port:

@@ -344,7 +344,7 @@ async def test_a_client_that_shows_no_credentials_in_time_is_cut(tmp_path: Path)
 
 
 @pytest.mark.parametrize("behind", [0, 100_000], ids=lambda size: f"{size} bytes behind")
-async def test_a_wrong_password_is_told_and_closed(service: Service, behind: int) -> None:
+async def test_a_wrong_password_is_refused_and_closed(service: Service, behind: int) -> None:
     _, bought = await buy(service)
     wrong = Bought(bought.id, bought.username, "wrong", 0)
     answer = await answer_to(service, asked("CONNECT 127.0.0.1:80", wrong) + bytes(behind))
@@ -369,7 +369,7 @@ async def test_an_exhausted_or_ended_session_is_forbidden(service: Service) -> N
         assert words in answer
 
 
-async def test_too_many_connections_are_told_to_wait(tmp_path: Path) -> None:
+async def test_clients_with_too_many_connections_are_asked_to_wait(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"connections_per_session": 1}) as service:
         _, bought = await buy(service)
         async with targets.echo() as target:

@@ -507,7 +507,7 @@ async def test_ending_cuts_a_running_transfer_and_settles_to_the_micro_dollar(
     assert await login_status(service, bought) == 3
 
 
-async def test_ending_cuts_every_connection_of_that_session_alone(service: Service) -> None:
+async def test_ending_cuts_every_connection_of_only_that_session(service: Service) -> None:
     buyer, bought = await buy(service)
     other = await service.buy(buyer)
     async with targets.echo() as target:
@@ -580,7 +580,9 @@ async def test_ending_before_there_is_a_target_costs_nothing(service: Service, a
     assert await micro_balance(service, buyer) == 10 * 10**6
 
 
-async def test_running_out_while_another_connection_dials_is_told_to_it(service: Service) -> None:
+async def test_running_out_while_another_connection_dials_is_reported_to_it(
+    service: Service,
+) -> None:
     buyer, bought = await buy(service, quota=10)
     gateway = service.daemon.gateway
     with silent_port() as port:
@@ -731,7 +733,7 @@ async def test_bytes_that_a_used_up_session_never_delivered_are_not_billed(
     assert await login_status(service, bought) in (2, 3)
 
 
-async def test_a_session_whose_counts_the_store_refuses_is_cut_alone(store_url: str) -> None:
+async def test_only_a_session_whose_counts_the_store_refuses_is_cut(store_url: str) -> None:
     async def shrink(tx: Transaction, session_id: str) -> None:
         await tx.run(
             """

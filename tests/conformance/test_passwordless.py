@@ -183,7 +183,7 @@ async def test_datagrams_are_relayed(service: Service) -> None:
     assert await used(service, buyer, bought) == 10
 
 
-async def test_credentials_that_are_shown_all_the_same_are_not_looked_at(service: Service) -> None:
+async def test_needless_credentials_are_not_looked_at(service: Service) -> None:
     buyer, bought = await buy(service, HERE)
     async with targets.echo() as target:
         client = await tunnel(bought.passwordless_port, "any", "thing", HERE, target.port)

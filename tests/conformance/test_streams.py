@@ -160,7 +160,7 @@ async def test_a_target_that_ended_still_gets_a_megabyte(service: Service) -> No
 
 
 @pytest.mark.parametrize("first_is_client", [True, False])
-async def test_each_end_is_passed_on_alone(service: Service, first_is_client: bool) -> None:
+async def test_each_end_is_passed_on_by_itself(service: Service, first_is_client: bool) -> None:
     loop = asyncio.get_running_loop()
     async with plain_pair(service) as pair:
         first, second = pair if first_is_client else reversed(pair)

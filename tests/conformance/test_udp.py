@@ -642,7 +642,7 @@ async def test_a_name_whose_addresses_change_places_keeps_its_target(service: Se
             assert (await other.receive())[0] == b"4"
 
 
-async def test_the_first_address_that_there_is_a_way_to_is_taken(tmp_path: Path) -> None:
+async def test_the_first_reachable_address_is_taken(tmp_path: Path) -> None:
     egress = {"allow": ["0.0.0.0/0", "127.0.0.0/8", "::1/128"]}
     async with running_in(tmp_path, egress=egress) as service:
         names = Names(service)

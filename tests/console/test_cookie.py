@@ -74,7 +74,7 @@ async def test_the_cookie_is_as_strict_as_its_address_allows(
     assert not made["domain"]
 
 
-async def test_it_counts_beside_the_console_s_header_alone(service: Service) -> None:
+async def test_it_counts_only_beside_the_console_s_header(service: Service) -> None:
     cookie = await cookie_of(service, await service.person())
     assert await me(service, Cookie=cookie, **OURS) == 200
     assert await me(service, Cookie=cookie, **OURS, Sec_Fetch_Site="same-origin") == 200
@@ -90,7 +90,7 @@ async def test_a_header_goes_before_it(service: Service) -> None:
     assert await me(service, Cookie=cookie, **OURS, Authorization="Bearer made-up") == 401
 
 
-async def test_where_a_login_is_optional_it_counts_too(service: Service) -> None:
+async def test_where_a_login_is_optional_it_counts(service: Service) -> None:
     cookie = await cookie_of(service, await service.person())
     headers = {**OURS, "Cookie": f"{cookie}x"}
     answer = await service.call("POST", "/api/assistant/chat", {"message": "hi"}, headers=headers)

@@ -93,7 +93,7 @@ async def test_no_script_can_read_the_login(service: Service, visit: Visit) -> N
 
 
 @pytest.mark.long
-async def test_a_wrong_password_is_said_and_then_when_to_try_again(
+async def test_a_wrong_password_is_reported_and_then_the_time_to_try_again(
     service: Service, visit: Visit
 ) -> None:
     person = await service.person()

@@ -176,7 +176,7 @@ async def test_figures_are_written_as_their_readers_write_them(
     assert set(forms) == FORMS[language]
 
 
-async def test_a_micro_dollar_is_money_too(service: Service, visit: Visit) -> None:
+async def test_a_micro_dollar_is_money(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit)
     assert await tab.run("[money(0.000001), money(0.1), money(3)]") == [
         "$0.000001",
@@ -238,7 +238,7 @@ async def test_a_dialog_asks_and_escape_is_no(service: Service, visit: Visit) ->
     await tab.until("said === false && document.querySelector('dialog') === null")
 
 
-async def test_a_secret_goes_only_when_it_is_said_to_be_stored(
+async def test_a_secret_goes_only_after_its_storage_was_confirmed(
     service: Service, visit: Visit
 ) -> None:
     tab = await opened(service, visit)

@@ -46,7 +46,7 @@ async def test_every_file_is_below_the_digest_for_ever(service: Service) -> None
             assert await answer.read() == path.read_bytes()
 
 
-async def test_a_file_of_another_version_is_none(service: Service) -> None:
+async def test_a_file_of_another_version_is_missing(service: Service) -> None:
     for path in (f"/console/{'0' * 16}/app.js", f"/console/{'0' * 16}", "/consoles", "/login/x"):
         assert (await service.call("GET", path)).code == "no_such_path"
     base = base_of(await body_of(service, "/console"))

@@ -86,7 +86,7 @@ async def test_a_line_of_the_page_works_and_its_bytes_are_seen(
         compile(await tab.run(LINE % name), name, "exec")
 
 
-async def test_a_session_is_ended_after_its_price_was_said(service: Service, visit: Visit) -> None:
+async def test_a_session_is_ended_after_its_price_was_shown(service: Service, visit: Visit) -> None:
     person = await service.person(usd="10")
     bought = await service.buy(person, quota=10**6, price=1_000)
     async with echo() as target:

@@ -67,7 +67,7 @@ async def test_a_machine_is_registered_a_job_posted_and_its_earnings_seen(
 
 
 @pytest.mark.long
-async def test_a_job_is_cancelled_after_its_cost_was_said(service: Service, visit: Visit) -> None:
+async def test_a_job_is_cancelled_after_its_cost_was_shown(service: Service, visit: Visit) -> None:
     person = await service.person(credit="10")
     tab = await opened(visit, service, person, "/console/jobs")
     await tab.until_text("You have posted no job yet")
@@ -397,7 +397,7 @@ async def test_a_job_is_followed_line_by_line_and_its_result_confirmed(
 
 
 @pytest.mark.long
-async def test_a_failure_is_said_in_the_reader_s_language_and_a_traceback_is_folded(
+async def test_a_failure_is_shown_in_the_reader_s_language_and_a_traceback_is_folded(
     service: Service, visit: Visit
 ) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()

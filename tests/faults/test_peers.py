@@ -137,7 +137,7 @@ async def dying(server: NameServer) -> AsyncIterator[asyncio.Event]:
     await task
 
 
-async def test_a_name_server_that_dies_costs_names_alone(tmp_path: Path) -> None:
+async def test_a_name_server_that_dies_costs_only_names(tmp_path: Path) -> None:
     server = NameServer()
     server.has("known.test", "127.0.0.1", ttl=3600)
     server.has("new.test", "127.0.0.1", ttl=3600)

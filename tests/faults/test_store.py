@@ -326,7 +326,7 @@ async def terminate_all(url: str) -> None:
 # --- a daemon that ends without its store ---------------------------------------------------------
 
 
-async def test_a_store_that_is_away_is_told_once(
+async def test_a_store_that_is_away_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = 0

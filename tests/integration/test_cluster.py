@@ -270,7 +270,7 @@ async def test_a_node_cut_off_from_the_store_stops_in_time_and_comes_back(server
 
 
 @pytest.mark.long
-async def test_a_node_alone_waits_for_the_store_and_goes_on(server_url: str) -> None:
+async def test_a_lone_node_waits_for_the_store_and_goes_on(server_url: str) -> None:
     url = server_url
     email, password = process.funded(url)
     with ExitStack() as stack:

@@ -166,7 +166,7 @@ def fails(place: Place, words: str, **how: str) -> None:
     assert "every client is here" not in done.stdout
 
 
-def test_an_index_that_fails_twice_is_told(place: Place) -> None:
+def test_an_index_that_fails_twice_is_reported(place: Place) -> None:
     place.failures.write_text("always\n")
     fails(place, "apt-get update failed twice")
     assert place.asked == ["apt-get update"] * 2
@@ -176,7 +176,7 @@ def test_a_program_that_is_still_missing_is_named(place: Place) -> None:
     fails(place, "had nothing to say: chromium", never="chromium")
 
 
-def test_another_kind_of_system_is_told(place: Place) -> None:
+def test_another_kind_of_system_is_reported(place: Place) -> None:
     place.has(*PROGRAMS)
     (place.bin / "chromium").unlink()
     (place.bin / "apt-get").unlink()

@@ -411,7 +411,7 @@ def test_the_operators_commands_work_beside_the_processes(url: str, tmp_path: Pa
         assert daemon.stop() == 0
 
 
-def test_one_process_that_is_told_to_stop_drains_and_has_a_successor(url: str) -> None:
+def test_a_process_with_a_stop_signal_drains_and_has_a_successor(url: str) -> None:
     with serving(url, 2) as daemon:
         pid = daemon.pid_of(1)
         assert pid is not None
@@ -462,7 +462,7 @@ def test_a_first_process_that_is_killed_while_it_starts_is_not_started_again(url
     daemon.stop()
 
 
-def test_a_process_that_is_killed_while_all_drain_is_told_of_in_the_exit_status(url: str) -> None:
+def test_a_process_that_is_killed_while_all_drain_changes_the_exit_status(url: str) -> None:
     email, password = process.funded(url)
     limits = {"PROXYD_LIMITS__DRAIN_SECONDS": "3600"}
     with threads.web() as target, serving(url, 2, **limits) as daemon:

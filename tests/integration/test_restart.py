@@ -186,7 +186,7 @@ def test_a_socket_of_a_part_that_is_off_is_a_mistake(tmp_path: Path) -> None:
         assert supervisor.wait() == 2
 
 
-def test_systemd_is_told_of_every_step_and_that_the_loop_turns(tmp_path: Path) -> None:
+def test_systemd_is_notified_of_every_step_and_that_the_loop_turns(tmp_path: Path) -> None:
     with supervising(tmp_path) as supervisor:
         supervisor.start()
         until_true(lambda: supervisor.count("WATCHDOG=1") >= 3, "watchdog")

@@ -16,13 +16,13 @@ def settings(**sections: object) -> Settings:
     return settings_for("sqlite:///unused.db", **sections)
 
 
-def test_buyers_are_told_the_bound_ports_where_no_public_ones_are_set() -> None:
+def test_buyers_get_the_bound_ports_where_no_public_ones_are_set() -> None:
     terms = slices.terms(settings(proxy={"host": "127.0.0.1"}), 1080, [1081, 1082])
     assert (terms.public_host, terms.public_port) == ("127.0.0.1", 1080)
     assert terms.passwordless_ports == (1081, 1082)
 
 
-def test_buyers_are_told_the_public_ports_and_for_a_0_the_bound_one() -> None:
+def test_buyers_get_the_public_ports_and_for_a_0_the_bound_one() -> None:
     public = {
         "public_host": "proxy.example.com",
         "public_port": 443,

@@ -461,7 +461,7 @@ async def test_a_token_with_a_claim_of_another_type_is_refused(
     unauthorized(await service.call("GET", "/auth/me", token=token))
 
 
-async def test_a_token_is_good_for_its_own_login_session_alone(service: Service) -> None:
+async def test_a_token_is_good_only_for_its_own_login_session(service: Service) -> None:
     person, other = await service.person(), await service.person()
     crossed = {**claims_of(person), "sub": other.user_id}
     unknown = {**claims_of(person), "sid": str(uuid.uuid4())}

@@ -54,7 +54,7 @@ async def test_a_deploy_is_as_many_jobs_as_it_has_replicas(tmp_path: Path) -> No
         await service.assert_audit()
 
 
-async def test_a_user_s_jobs_have_so_many_bytes(tmp_path: Path) -> None:
+async def test_the_bytes_of_a_users_jobs_are_bounded(tmp_path: Path) -> None:
     async with running_in(tmp_path, limits={"job_bytes_per_user": 100_000}) as service:
         person = await service.person(credit="10")
         body = {**JOB, "description": "\N{GRINNING FACE}" * 20_000}

@@ -69,7 +69,7 @@ async def test_the_email_is_sent_again_on_request(
     assert int(answer.headers["Retry-After"]) > 1
 
 
-async def test_a_logout_ends_this_login_alone(service: Service) -> None:
+async def test_a_logout_ends_only_this_login(service: Service) -> None:
     person = await service.person()
     other = (await log_in(service)).body["token"]
     answer = await service.call("POST", "/auth/logout", token=person.token)

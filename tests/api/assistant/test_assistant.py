@@ -327,7 +327,7 @@ async def test_one_failure_is_asked_again(modelled: Service, upstream: Upstream)
     assert (await modelled.upload(ANALYZE, PHOTO)).body["goodness_type"] == "giving"
 
 
-async def test_a_server_without_schemas_is_asked_without(
+async def test_a_server_without_schemas_gets_questions_without_one(
     modelled: Service, upstream: Upstream
 ) -> None:
     upstream.will(stand_in.fails(400), stand_in.judges())

@@ -104,7 +104,7 @@ async def test_the_rows_of_a_session_are_its_bill_to_the_byte(service: Service) 
     assert "e" not in "".join(row["gb"] + row["cost_usd"] for row in rows).lower()
 
 
-async def test_why_connections_were_refused_is_told_by_session(service: Service) -> None:
+async def test_the_reasons_of_refused_connections_are_listed_by_session(service: Service) -> None:
     """By policy, by a target, for a wish, and because the session is over."""
     person, bought = await buy(service)
     over = await service.buy(person)

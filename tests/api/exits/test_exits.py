@@ -90,7 +90,7 @@ async def test_every_caller_can_read_the_terms_and_the_address_of_exits(offered:
     assert place == ("exits.example.com", 1090, "ab" * 32)
 
 
-async def test_a_worker_is_told_where_to_attach_for_its_jobs(
+async def test_a_worker_gets_the_address_to_attach_for_its_jobs(
     offered: Service, service: Service
 ) -> None:
     made = await device(offered, await offered.person())
@@ -279,7 +279,7 @@ async def test_a_buyer_sees_where_a_session_left(offered: Service) -> None:
         assert (answer.status, answer.code) == (404, "session_not_found")
 
 
-async def test_coverage_is_told_in_bands(offered: Service) -> None:
+async def test_coverage_is_shown_in_bands(offered: Service) -> None:
     attached = offered.daemon.market.exits.attached
     assert isinstance(attached, SomeAttached)
     counts = {"xx": 1, "fr": 9, "de": 10, "us": 999, "ca": 5_000, "jp": 0, "": 4}

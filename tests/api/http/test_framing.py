@@ -106,7 +106,7 @@ async def test_other_versions_of_http_are_refused(parsed: Service, line: str) ->
 
 
 @pytest.mark.parametrize("coding", ["chunked", "Chunked", " chunked "])
-async def test_chunks_alone_are_taken_and_the_connection_goes_on(
+async def test_only_chunks_are_taken_and_the_connection_goes_on(
     parsed: Service, coding: str
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", parsed.api_port)

@@ -160,7 +160,7 @@ async def test_a_parameter_that_is_no_unicode_is_refused(service: Service) -> No
         assert answer.status == 400
 
 
-async def test_a_field_of_a_form_is_refused_too(service: Service) -> None:
+async def test_a_wrong_field_of_a_form_is_refused(service: Service) -> None:
     for field, status in (("descripton", 400), ("description", 200)):
         body = (
             f'--x\r\nContent-Disposition: form-data; name="{field}"\r\n\r\nnice\r\n--x\r\n'

@@ -12,7 +12,7 @@ class Writer:
         self.output_size = size
 
 
-def test_a_body_comes_on_by_so_many_bytes_at_a_time() -> None:
+def test_a_body_comes_on_by_a_bounded_number_of_bytes_at_a_time() -> None:
     incoming = Incoming()
     assert not incoming.is_progress(PROGRESS_BYTES - 1)
     assert incoming.is_progress(1)

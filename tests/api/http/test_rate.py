@@ -121,7 +121,7 @@ async def test_all_logins_and_devices_of_a_user_have_one_rate_together(tmp_path:
 
 
 @pytest.mark.usefixtures("no_time_for_rates")
-async def test_pages_and_wrong_turns_are_counted_too(tmp_path: Path) -> None:
+async def test_pages_and_wrong_turns_are_counted(tmp_path: Path) -> None:
     for path in ("/docs", "/openapi.json", "/nowhere", "/metrics"):
         folder = tmp_path / path.strip("/")
         folder.mkdir()
@@ -145,7 +145,7 @@ async def test_health_has_a_rate_of_its_own_and_a_generous_one(tmp_path: Path) -
         assert (await service.call("GET", "/nowhere")).status == 404
 
 
-def test_a_caller_without_an_address_has_a_rate_too() -> None:
+def test_a_caller_without_an_address_has_a_rate() -> None:
     """A connection that was reset before it was accepted has no address any more."""
     rates = Rates(Limits(requests_per_second=1), lambda: 0.0)
     assert [rates.exceeds("") for _ in range(3)] == [None, None, ""]

@@ -43,7 +43,7 @@ class Anything(Struct):
     about: dict[str, Any]
 
 
-def test_a_small_one_still_has_room_to_be_told_which_field_is_too_long() -> None:
+def test_a_small_answer_has_room_for_the_name_of_the_field_that_is_too_long() -> None:
     assert largest(Small) == LEAST_BYTES
 
 

@@ -294,7 +294,7 @@ async def test_a_report_may_name_its_attempt(service: Service) -> None:
     assert (done.status, done.body) == (200, {"ok": True})
 
 
-async def test_the_worker_of_a_cancelled_job_is_told_so(service: Service) -> None:
+async def test_the_worker_of_a_cancelled_job_is_notified(service: Service) -> None:
     buyer, owner = await service.person(credit="20"), await service.person()
     job_id, device = await running(service, buyer, owner)
     await cancel(service, buyer, job_id)

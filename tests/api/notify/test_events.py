@@ -194,7 +194,7 @@ async def test_an_event_is_sent_at_once(service: Service) -> None:
         assert first.name == "test.ping"
 
 
-async def test_only_types_that_are_wanted_are_heard(service: Service) -> None:
+async def test_only_wanted_types_are_sent(service: Service) -> None:
     me = await service.person("10")
     async with following(service, me, "?types=session.ended") as reader:
         await service.end(me, await service.buy(me))
@@ -363,7 +363,7 @@ async def test_a_notice_that_was_lost_is_made_up_for(
 # --- jobs, end to end ------------------------------------------------------------------------
 
 
-async def test_the_life_of_a_job_is_heard(service: Service) -> None:
+async def test_the_life_of_a_job_is_sent(service: Service) -> None:
     buyer, owner = await service.person(credit="10"), await service.person()
     token = await worker_token(service, owner)
     job = {"title": "x", "job_type": "script", "price_credit": 1, "duration_hrs": 1}

@@ -83,7 +83,7 @@ async def browser(opened: Door, job: Job, http: aiohttp.ClientSession) -> Browse
 # --- who comes in --------------------------------------------------------------------------------
 
 
-async def test_a_key_in_the_address_becomes_a_cookie_of_the_app_alone(
+async def test_a_key_in_the_address_becomes_a_cookie_of_only_the_app(
     browser: Browser, job: Job
 ) -> None:
     status, told, _ = await browser.ask(f"/lab?a=1&key={KEY}&b=2", headers={})
@@ -347,7 +347,7 @@ async def test_a_client_that_does_not_read_makes_the_job_wait(browser: Browser, 
     writer.transport.abort()
 
 
-async def test_continue_is_said_before_the_body_is_asked_for(browser: Browser, job: Job) -> None:
+async def test_continue_is_sent_before_the_body_is_requested(browser: Browser, job: Job) -> None:
     async def takes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await job.head(reader)
         assert b"xpect" not in head
@@ -562,7 +562,7 @@ async def test_a_connection_to_a_job_serves_one_request_after_the_other(
     assert job.connections == 3
 
 
-async def test_a_kept_connection_is_for_the_same_app_and_key_alone(
+async def test_a_kept_connection_is_only_for_the_same_app_and_key(
     browser: Browser, job: Job, opened: Door, http: aiohttp.ClientSession
 ) -> None:
     job.answer = job.keep
@@ -855,7 +855,7 @@ async def test_a_machine_that_hangs_gets_less_time_where_there_is_another(
     ("reason", "status"),
     [("away", 502), ("refused", 503), ("gone", 503), ("timeout", 504), ("busy", 503)],
 )
-async def test_it_is_said_why_a_job_cannot_be_reached(
+async def test_the_reason_of_an_unreachable_job_is_shown(
     browser: Browser, opened: Door, reason: str, status: int
 ) -> None:
     opened.unreached = {APP: reason}
@@ -877,7 +877,7 @@ def _said(answer: tuple[int, dict[str, list[str]], bytes]) -> tuple[int, bytes]:
     return answer[0], answer[2]
 
 
-async def test_an_app_that_is_over_is_not_said_to_start(browser: Browser, opened: Door) -> None:
+async def test_an_ended_app_is_not_shown_as_starting(browser: Browser, opened: Door) -> None:
     wrong = await browser.ask("/", headers={})
     assert (await browser.ask())[0] == 200  # so it is known for a moment
     del opened.apps[APP]
@@ -927,9 +927,7 @@ async def test_another_port_has_an_address_of_its_own(
     assert {each[3] for each in opened.asked} == {8888}
 
 
-async def test_an_app_has_so_many_streams_and_no_more(
-    job: Job, http: aiohttp.ClientSession
-) -> None:
+async def test_the_streams_of_an_app_are_bounded(job: Job, http: aiohttp.ClientSession) -> None:
     async with door(streams_per_app=2) as made:
         browser = Browser(made, made.offer(job), http)
 
@@ -948,7 +946,7 @@ async def test_an_app_has_so_many_streams_and_no_more(
         await until(lambda: len(made.server.streams) == 0)
 
 
-async def test_a_network_has_so_many_connections_and_no_more(
+async def test_the_connections_of_a_network_are_bounded(
     job: Job, http: aiohttp.ClientSession
 ) -> None:
     async with door(limits=Limits(connections=100, connections_per_network=2)) as made:

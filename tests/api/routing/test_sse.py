@@ -171,7 +171,7 @@ async def test_a_stream_goes_on_while_its_login_does(
         assert await names_of(response) == ["bye"]
 
 
-async def test_events_that_come_without_a_pause_are_checked_too() -> None:
+async def test_events_that_come_without_a_pause_are_checked() -> None:
     closed = []
 
     async def endless() -> AsyncGenerator[Event, None]:

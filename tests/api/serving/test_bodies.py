@@ -234,7 +234,7 @@ async def test_a_sender_is_held_to_a_rate_and_a_handler_is_not(reader: Reader) -
     assert (status, taken["size"]) == (200, MIB)
 
 
-async def test_a_client_that_waits_to_send_is_told_to(reader: Reader) -> None:
+async def test_a_client_that_waits_to_send_gets_continue(reader: Reader) -> None:
     source, writer = await asyncio.open_connection("127.0.0.1", reader.port)
     head = b"POST /bytes HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
     writer.write(head)

@@ -239,7 +239,7 @@ async def test_a_trusted_proxy_is_not_bounded_like_one_client(tmp_path: Path, op
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
-async def test_bodies_that_do_not_end_take_so_much_memory_and_no_more(
+async def test_the_memory_of_bodies_that_do_not_end_is_bounded(
     tmp_path: Path, opened: Open
 ) -> None:
     half = 512 * 1024

@@ -7,7 +7,7 @@ from proxyctl import files
 from proxyctl.files import FileError
 
 
-def test_a_file_is_replaced_whole_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder" / "file.json"
     assert files.read(path) is None
     assert files.stamp(path) == (0, 0)

@@ -99,7 +99,7 @@ async def test_one_answer_counts(market: Market) -> None:
     assert refused == [Code.USER_CODE_NOT_FOUND] * 3
 
 
-async def test_a_no_is_told(market: Market) -> None:
+async def test_a_refusal_is_returned(market: Market) -> None:
     codes, person = market.device_codes, await ada(market)
     asked = await begun(codes)
     await codes.answer(person, asked.user_code, is_approved=False)
@@ -231,7 +231,7 @@ async def test_codes_are_not_to_be_guessed(market: Market) -> None:
         await codes.find(person, asked.user_code)
 
 
-async def test_a_network_begins_so_often(market: Market) -> None:
+async def test_the_beginnings_of_a_network_are_bounded(market: Market) -> None:
     codes = market.device_codes
     for _ in range(BEGUN_MAX):
         await begun(codes)

@@ -358,7 +358,7 @@ async def test_a_bonus_that_can_not_be_paid_stops_no_registration(market: Market
     assert await market.store.read(ledger_queries.count_transfers) == before
 
 
-async def test_the_totals_are_of_ones_own_referrals_alone(market: Market) -> None:
+async def test_the_totals_are_only_of_ones_own_referrals(market: Market) -> None:
     first, second = await market.person(), await market.person()
     assert await totals(market, first) == (0, 0)
     for referrer, number in ((first, 3), (second, 1)):
@@ -419,7 +419,7 @@ async def test_a_user_with_a_confirmed_address_is_paid_at_once(market: Market) -
 
 
 @pytest.mark.both_engines
-async def test_a_referrer_is_paid_for_so_many_a_day_and_for_the_rest_on_the_next(
+async def test_the_paid_referrals_of_a_day_are_bounded_and_the_rest_paid_on_the_next(
     market: Market,
 ) -> None:
     referrals = programme(market, per_referrer_daily=2)
@@ -530,7 +530,7 @@ async def test_a_registration_looks_for_no_circle(
     assert (await register(market, code))[1] is True
 
 
-async def test_a_line_is_followed_so_far_and_no_farther(market: Market) -> None:
+async def test_a_line_is_followed_up_to_a_bound(market: Market) -> None:
     market.referrals.chain_max = 3
     line = [await market.person() for _ in range(5)]
     for referrer, referred in pairwise(line):

@@ -245,7 +245,7 @@ def test_no_text_in_a_rightly_signed_token_breaks_anything(header: str, payload:
     refused(made(header, payload, raw=True))
 
 
-def test_a_token_has_at_most_so_many_characters() -> None:
+def test_the_characters_of_a_token_are_bounded() -> None:
     padding = 0
     while len(token := made({"alg": "HS256"}, PAYLOAD | {"x": "y" * padding})) <= (
         TOKEN_MAX_CHARACTERS
@@ -282,7 +282,7 @@ def test_a_refused_token_is_not_remembered() -> None:
     assert tokens.remembered == 0
 
 
-def test_a_token_that_is_remembered_ends_all_the_same() -> None:
+def test_a_remembered_token_still_ends() -> None:
     tokens = Tokens(KEY, lifetime_seconds=LIFETIME)
     assert tokens.verify(GOOD, now=NOW) == CLAIMS
     refused(GOOD, now=NOW + LIFETIME, tokens=tokens)

@@ -144,7 +144,7 @@ async def test_an_answer_that_does_not_end_is_cut() -> None:
     assert await pieces(made) == ["word ", "word ", "", " …"]
 
 
-async def test_so_many_calls_run_at_once_and_no_more() -> None:
+async def test_the_concurrent_calls_are_bounded() -> None:
     model = ScriptedModel("yes")
     slots = model_slots(3)
     first, second = asking(model, slots=slots), asking(model, slots=slots)
@@ -154,7 +154,7 @@ async def test_so_many_calls_run_at_once_and_no_more() -> None:
     assert len(model.asked) == 40
 
 
-async def test_of_those_that_wait_too_many_are_turned_away_and_the_operator_is_told(
+async def test_too_many_waiting_callers_are_turned_away_and_the_operator_is_notified(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = asking(ScriptedModel(None), seconds=0.1, slots=model_slots(1, waiting_max=2))

@@ -193,7 +193,7 @@ async def test_without_a_verdict_nothing_is_claimed(market: Market, answers: Any
         "{" * 100_000,
     ],
 )
-async def test_a_verdict_of_another_kind_is_none(market: Market, answer: str) -> None:
+async def test_a_verdict_of_another_kind_is_refused(market: Market, answer: str) -> None:
     user = await market.person()
     found = await look(goodness(market, answer), market, photo(1), user)
     assert (found.goodness_type, found.model) == ("unverified", "builtin")
@@ -280,7 +280,7 @@ async def test_a_reward_that_would_pass_a_cap_is_not_paid_in_part(market: Market
 
 
 @pytest.mark.both_engines
-async def test_the_audit_finds_a_reward_that_was_not_paid_and_a_payment_for_none(
+async def test_the_audit_finds_an_unpaid_reward_and_a_payment_without_one(
     store: Store, clock: Clock
 ) -> None:
     market = Market(store, clock)
@@ -319,7 +319,7 @@ async def test_a_band_is_looked_up_by_its_index(market: Market, store: Store) ->
         assert any("goodness_prints_by_band_b" in row for row in await store.read(plan))
 
 
-async def test_a_reward_is_told_once(market: Market) -> None:
+async def test_a_reward_is_notified_once(market: Market) -> None:
     user = await market.person()
     made = goodness(market, saying())
     for _ in range(2):

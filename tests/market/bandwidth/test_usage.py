@@ -159,7 +159,7 @@ async def test_more_rows_than_an_answer_has_are_refused(market: Market) -> None:
     assert code is Code.TOO_MANY_ROWS
 
 
-async def test_days_are_of_the_zone_that_is_asked_for(market: Market) -> None:
+async def test_days_are_of_the_wanted_zone(market: Market) -> None:
     user = await market.person("10")
     usage = await leased(market, await bought(market, user))
     midnight = market.clock.now - market.clock.now % DAY + DAY

@@ -141,7 +141,7 @@ async def test_a_site_has_its_share_or_no_more_than_one_network(
 
 
 @pytest.mark.parametrize(("has_running", "served"), [(False, 3), (True, 2)])
-async def test_so_many_wait_and_no_more(has_running: bool, served: int) -> None:
+async def test_the_waiting_holders_are_bounded(has_running: bool, served: int) -> None:
     slots = Slots(SlotBounds(total=1, queue=2, queue_has_running=has_running))
     work = Work(slots)
     for name in "abcd":

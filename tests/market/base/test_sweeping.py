@@ -28,7 +28,7 @@ class Due:
         self.acted.append(each)
 
 
-async def test_at_most_so_many_are_done_the_first_ones_first() -> None:
+async def test_the_sweeps_of_a_turn_are_bounded_the_first_ones_first() -> None:
     sweep, due = Sweep("%s", LOGGER), Due("a", "b", "c")
     assert await sweep.run(due.find, due.act, most=2, now=0) == 2
     assert due.acted == ["a", "b"]

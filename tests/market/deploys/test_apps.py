@@ -87,7 +87,7 @@ async def test_a_job_with_a_readiness_check_is_not_ready_before_it_says_so(marke
 
 
 @pytest.mark.both_engines
-async def test_the_database_alone_opens_nothing(market: Market) -> None:
+async def test_the_database_without_the_key_opens_nothing(market: Market) -> None:
     buyer = await market.person(credit=10)
     job_id = await posted(market, buyer, payload=WEB)
     key = (await market.apps.of_job(buyer, job_id)).key

@@ -425,7 +425,7 @@ async def test_a_foreign_or_missing_deploy_is_not_found(market: Market) -> None:
     assert await held(market, user) == micro(27)
 
 
-async def test_a_replica_alone_is_not_a_deploy(market: Market) -> None:
+async def test_a_replica_by_itself_is_not_a_deploy(market: Market) -> None:
     user = await market.person("100")
     await create(market, user)
     with pytest.raises(MarketError) as caught:
@@ -597,7 +597,9 @@ async def test_a_page_has_a_bounded_number_of_replicas(market: Market) -> None:
     assert pages == [[scaled], [five], [four], [three, two, one]]
 
 
-async def test_a_requirement_that_no_device_meets_is_compared_with_none(market: Market) -> None:
+async def test_a_requirement_that_no_device_meets_is_compared_with_no_device(
+    market: Market,
+) -> None:
     plain = Template(image="a:1", resources=Resources(arch="x" * 1_000))
     with pytest.raises(MarketError) as caught:
         market.deploys.needs_of(NewDeploy(**{**FIELDS, "template": plain, "image": "a:1"}))

@@ -161,7 +161,7 @@ async def test_a_replica_names_its_program(market: Market, fleet: Fleet) -> None
 
 
 @pytest.mark.both_engines
-async def test_replicas_are_for_devices_with_the_reputation_that_is_asked_for(
+async def test_replicas_are_for_devices_with_the_wanted_reputation(
     market: Market,
 ) -> None:
     user = await market.person("100")
@@ -1060,7 +1060,9 @@ async def told(market: Market, user: str) -> list[str]:
     return [each for each in await types_of(market, user) if each.startswith("deploy.")]
 
 
-async def test_a_buyer_is_told_that_each_revision_is_ready(market: Market, fleet: Fleet) -> None:
+async def test_a_buyer_is_notified_that_each_revision_is_ready(
+    market: Market, fleet: Fleet
+) -> None:
     user = await market.person("100")
     deploy_id = await running(fleet, user)
     assert await told(market, user) == ["deploy.ready"]
@@ -1074,7 +1076,7 @@ async def test_a_buyer_is_told_that_each_revision_is_ready(market: Market, fleet
     assert await told(market, user) == [*["deploy.ready"] * 2, "deploy.cancelled"]
 
 
-async def test_a_buyer_is_told_once_that_a_deploy_with_revisions_is_over(
+async def test_a_buyer_is_notified_once_that_a_deploy_with_revisions_is_over(
     market: Market, fleet: Fleet
 ) -> None:
     user = await market.person("100")

@@ -228,7 +228,7 @@ async def test_a_device_is_online_for_ninety_seconds_and_not_longer(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_a_device_that_leaves_is_offline_until_it_is_heard_of_again(market: Market) -> None:
+async def test_a_device_that_leaves_is_offline_until_its_next_report(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await market.devices.authenticate(token)
@@ -266,7 +266,7 @@ async def test_a_revoked_token_is_refused_at_once_and_after_a_restart(market: Ma
     assert not market.devices.is_heard(revoked)
 
 
-async def test_a_token_that_was_never_shown_is_revoked_too(market: Market) -> None:
+async def test_a_token_that_was_never_shown_is_revoked(market: Market) -> None:
     user = await market.person()
     token = await made(market, user)
     device = await only(market.devices, user)
@@ -370,7 +370,7 @@ async def test_reports_cost_one_statement_however_many_devices_there_are(
     assert statements == [5, 3]
 
 
-async def test_a_report_is_written_as_it_was_said(market: Market) -> None:
+async def test_a_report_is_written_as_it_was_sent(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     report: Report = {
@@ -390,7 +390,7 @@ async def test_a_report_is_written_as_it_was_said(market: Market) -> None:
     assert [type(value) for value in stored] == [type(value) for value in said]
 
 
-async def test_devices_that_were_heard_of_long_ago_leave_memory_and_come_back(
+async def test_devices_with_an_old_report_leave_memory_and_come_back(
     market: Market,
 ) -> None:
     market.devices.pace = DevicePace(kept_devices=3)
@@ -565,7 +565,7 @@ async def told(market: Market, user: str) -> list[str]:
     return [each for each in types if each != "device.created"]
 
 
-async def test_an_owner_is_told_once_that_a_device_comes_and_leaves(market: Market) -> None:
+async def test_an_owner_is_notified_once_that_a_device_comes_and_leaves(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     for _ in range(3):
@@ -585,7 +585,7 @@ async def test_an_owner_is_told_once_that_a_device_comes_and_leaves(market: Mark
 
 
 @pytest.mark.both_engines
-async def test_an_owner_is_told_once_that_a_device_is_silent(market: Market) -> None:
+async def test_an_owner_is_notified_once_that_a_device_is_silent(market: Market) -> None:
     user = await market.person()
     device, other = await device_of(market, user), await device_of(market, user)
     for each in (device, other):
@@ -603,7 +603,7 @@ async def test_an_owner_is_told_once_that_a_device_is_silent(market: Market) -> 
     assert row.subject_id == device.id
 
 
-async def test_an_owner_is_told_once_that_a_token_was_revoked(market: Market) -> None:
+async def test_an_owner_is_notified_once_that_a_token_was_revoked(market: Market) -> None:
     user = await market.person()
     device = await device_of(market, user)
     market.devices.heartbeat(device, {})

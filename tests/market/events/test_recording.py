@@ -76,7 +76,7 @@ async def test_nothing_to_record_changes_nothing(market: Market, published: list
 # --- sessions --------------------------------------------------------------------------------
 
 
-async def test_a_session_tells_of_its_purchase_and_its_end(market: Market) -> None:
+async def test_a_session_records_its_purchase_and_its_end(market: Market) -> None:
     user = await market.person("10")
     bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     await market.bandwidth.end(user, bought.session_id)
@@ -201,7 +201,7 @@ async def jobs_of(market: Market, user: str) -> list[str]:
     return [each for each in await types_of(market, user) if each.startswith("job.")]
 
 
-async def test_a_job_tells_its_buyer_of_its_life(market: Market) -> None:
+async def test_a_job_notifies_its_buyer_of_its_life(market: Market) -> None:
     buyer, worker = await people(market)
     job_id = await market.jobs.create(buyer, wanted())
     device = await device_of(market, worker)
@@ -265,7 +265,9 @@ async def test_a_job_that_is_cancelled_or_not_taken_says_so(market: Market) -> N
     assert expired["reason"]
 
 
-async def test_jobs_that_are_given_to_devices_together_are_told_each_once(market: Market) -> None:
+async def test_jobs_that_are_given_to_devices_together_are_recorded_each_once(
+    market: Market,
+) -> None:
     buyer, worker = await people(market)
     job_ids = {await posted(market, buyer) for _ in range(3)}
     device = await device_of(market, worker)
@@ -282,7 +284,7 @@ async def test_jobs_that_are_given_to_devices_together_are_told_each_once(market
 
 
 @pytest.mark.both_engines
-async def test_a_job_that_two_accept_is_told_once(market: Market) -> None:
+async def test_a_job_that_two_accept_is_recorded_once(market: Market) -> None:
     buyer, worker = await people(market)
     job_id = await market.jobs.create(buyer, wanted())
     devices = [await device_of(market, worker) for _ in range(5)]

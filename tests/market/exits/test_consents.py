@@ -416,7 +416,7 @@ async def test_an_owner_sees_the_state_of_each_device(market: Market) -> None:
     assert await market.exits.page(await market.person(), before="", limit=10) == []
 
 
-async def test_earnings_are_told_by_day(market: Market) -> None:
+async def test_earnings_are_listed_by_day(market: Market) -> None:
     owner = await market.person()
     made = [await exit_device(market, owner) for _ in range(2)]
     session, today = await through(market), market.clock.now // 86_400

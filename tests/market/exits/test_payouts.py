@@ -154,7 +154,7 @@ async def test_a_claw_back_goes_on_behind_amounts_that_are_paid_meanwhile(
     assert await pending(market, made.owner) == 0
 
 
-async def test_a_claw_back_of_a_settled_session_refunds_its_advances_too(market: Market) -> None:
+async def test_a_claw_back_of_a_settled_session_refunds_its_advances(market: Market) -> None:
     made, session = await exit_device(market), await through(market)
     for used in (GB // 4, GB // 2):
         await session.report(used, (made, used))

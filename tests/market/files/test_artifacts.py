@@ -206,7 +206,7 @@ async def test_a_name_that_is_no_path_below_is_refused(market: Market, name: str
     assert (caught.value.code, caught.value.field) == (Code.INVALID_FIELD, "name")
 
 
-async def test_there_is_room_for_so_much_and_no_more(market: Market) -> None:
+async def test_the_stored_bytes_are_bounded(market: Market) -> None:
     market.artifacts.terms = replace(
         market.artifacts.terms,
         file_bytes=10,
@@ -607,7 +607,7 @@ async def test_a_device_does_not_get_a_file_by_its_hash(market: Market) -> None:
     assert claimed.artifact.content_id is None
 
 
-async def test_lost_bytes_are_said_to_be_lost(market: Market, tmp_path: Path) -> None:
+async def test_lost_bytes_are_marked_as_lost(market: Market, tmp_path: Path) -> None:
     buyer = await market.person()
     artifact = await upload(market, buyer, b"gone")
     for path in (tmp_path / "work").rglob("*"):

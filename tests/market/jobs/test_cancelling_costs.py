@@ -74,7 +74,7 @@ async def test_a_replica_costs_the_time_that_it_could_be_used(
     assert await cancelled(market, buyer, job_id, currency) == 0
 
 
-async def test_a_replica_that_is_served_now_costs_so_far(market: Market) -> None:
+async def test_a_replica_that_is_served_now_has_a_cost_until_now(market: Market) -> None:
     buyer = await market.person("3")
     new = NewDeploy("a service", "Docker", "A100", 1, 2, 1, Currency.USD, "web:1", template=PROBE)
     deploy = await market.deploys.create(buyer, new)
@@ -90,7 +90,7 @@ async def test_a_replica_that_is_served_now_costs_so_far(market: Market) -> None
     assert await cancelled(market, buyer, job_id, Currency.USD) == 3 * MICRO // 2
 
 
-async def test_only_its_buyer_is_told(market: Market) -> None:
+async def test_only_its_buyer_gets_the_cost(market: Market) -> None:
     job_id = await market.jobs.create(await market.person(credit="10"), wanted())
     stranger = await market.person()
     assert await refusal(market.jobs.cancelling_costs(stranger, job_id)) is Code.JOB_NOT_FOUND

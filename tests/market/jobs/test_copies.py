@@ -132,7 +132,7 @@ def test_work_that_is_done_once_is_no_copy() -> None:
     assert copying_of(2, "numbers:1e-6", SCRIPT) == Copying(2, "numbers:1e-6")
 
 
-async def test_each_copy_is_a_job_with_its_own_hold_or_there_is_none(market: Market) -> None:
+async def test_each_copy_is_a_job_with_its_own_hold_or_no_copy_is_made(market: Market) -> None:
     buyer = await market.person(credit="35")
     assert await refusal(copied(market, buyer, 4)) is Code.INSUFFICIENT_FUNDS
     assert await held(market, buyer) == 0
@@ -311,7 +311,7 @@ async def test_a_worker_that_has_lost_a_copy_for_good_may_have_another_one(marke
     assert await given(market, device) == [two]
 
 
-async def test_other_daemons_hear_that_a_copy_is_taken(market: Market) -> None:
+async def test_other_daemons_are_notified_of_a_taken_copy(market: Market) -> None:
     buyer = await market.person(credit="1000")
     jobs = await copied(market, buyer, 3)
     await market.dispatch.pairing.reader.catch_up()

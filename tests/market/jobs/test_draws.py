@@ -289,7 +289,7 @@ async def test_each_attempt_is_paid_and_the_next_has_the_rest(market: Market) ->
 
 
 @pytest.mark.both_engines
-async def test_a_silent_device_is_paid_until_it_was_last_heard_of(market: Market) -> None:
+async def test_a_silent_device_is_paid_until_its_last_report(market: Market) -> None:
     user, owner = await market.person("3"), await market.person()
     deploy_id = await create(market, user)
     job = await replica(market, user, deploy_id)

@@ -64,7 +64,7 @@ def test_jobs_that_pay_too_little_are_counted_with_the_best_price_among_them() -
     assert compared == Compared(2, 0, {Hindrance.PRICE: 2}, best_price=MICRO * MILLION)
 
 
-def test_of_several_prices_the_best_that_is_too_low_is_told_and_the_one_asked_is_not() -> None:
+def test_of_several_low_prices_the_best_is_shown_and_the_wanted_one_is_not() -> None:
     waiting = book((PLAIN, 1), price=3 * MICRO)
     for number, price in enumerate((2 * MICRO, MICRO, 5 * MICRO)):
         waiting.add(WaitingJob(f"x{number}", PLAIN, price=price * MILLION, created_at=0))

@@ -783,7 +783,7 @@ async def test_a_jump_of_the_clock_is_no_silence(market: Market) -> None:
     assert (await stored_job(market, lost)).status == JobStatus.WAITING
 
 
-async def test_a_daemon_whose_clock_is_behind_hears_for_one_whose_clock_is_right(
+async def test_a_daemon_with_a_late_clock_uses_the_time_of_one_with_a_right_clock(
     market: Market,
 ) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
@@ -881,7 +881,7 @@ async def test_earnings_of_today_begin_at_midnight_utc(market: Market) -> None:
     assert await market.jobs.earned_today(worker) == {devices[1].id: 9 * MICRO + 9}
 
 
-async def test_a_share_of_a_cancelled_job_is_earned_today_too(market: Market) -> None:
+async def test_a_share_of_a_cancelled_job_is_earned_today(market: Market) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     job_id, device = await running(market, buyer, worker)
     market.clock.now += HOUR
@@ -889,7 +889,7 @@ async def test_a_share_of_a_cancelled_job_is_earned_today_too(market: Market) ->
     assert await market.jobs.earned_today(worker) == {device.id: 4_500_000}
 
 
-async def test_the_attempts_tell_a_jobs_history(market: Market) -> None:
+async def test_the_attempts_are_a_jobs_history(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     start = market.clock.now
     job_id, failing = await running(market, buyer, worker)

@@ -48,7 +48,7 @@ async def stored(market: Market, job_id: str) -> SpecRow | None:
     return await market.store.read(queries.find, job_id)
 
 
-def test_requirements_are_read_unless_the_resources_are_said() -> None:
+def test_requirements_are_read_unless_the_resources_are_given() -> None:
     spec = spec_of("RTX 4090, 16 GB RAM, nice weather")
     assert spec.resources == Resources(1, "RTX 4090", ram_gb=16.0)
     assert len(spec.warnings) == 1

@@ -52,7 +52,7 @@ async def reading(
         task.cancel()
 
 
-async def test_all_are_read_at_the_start_and_each_one_that_is_heard_of(market: Market) -> None:
+async def test_all_jobs_are_read_at_the_start_and_each_notified_one(market: Market) -> None:
     buyer = await market.person(credit="1000")
     first = [await posted(market, buyer) for _ in range(5)]
     async with reading(market, bounds=BookBounds(page_jobs=2, read_jobs=2)) as reader:

@@ -143,7 +143,7 @@ async def test_a_capture_above_the_hold_is_refused_by_the_database(market: Marke
     assert await balance(store, ledger.available(user, USD)) == 1_000_000
 
 
-async def test_a_hold_of_nothing_is_a_hold_too(market: Market) -> None:
+async def test_a_hold_of_nothing_is_a_hold(market: Market) -> None:
     user = await market.person()
     await market.store.write(ledger.hold, hold_request(user, 0), transfer_id="t1", now=1)
     resolved = await market.store.write(

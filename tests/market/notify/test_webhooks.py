@@ -352,7 +352,7 @@ async def test_an_attempt_at_the_url_before_says_nothing_of_the_next_one(
 
 
 @pytest.mark.both_engines
-async def test_a_deleted_endpoint_is_told_nothing(market: Market) -> None:
+async def test_a_deleted_endpoint_gets_nothing(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me)
@@ -369,7 +369,7 @@ async def test_a_deleted_endpoint_is_told_nothing(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_a_disabled_endpoint_is_told_nothing_until_it_recovers(market: Market) -> None:
+async def test_a_disabled_endpoint_gets_nothing_until_it_recovers(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
     await happen(market, me, "waits")
@@ -611,7 +611,7 @@ def test_urls_that_something_may_be_sent_to(url: str) -> None:
     assert checked_url(url, TERMS) == url
 
 
-def test_a_demonstration_may_tell_this_machine_without_tls() -> None:
+def test_a_demonstration_may_notify_this_machine_without_tls() -> None:
     demo = WebhookTerms(allows_loopback=True)
     for url in ("http://127.0.0.1:8000/", "http://localhost:8000/", "http://[::1]:8000/"):
         assert checked_url(url, demo) == url

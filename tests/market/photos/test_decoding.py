@@ -198,7 +198,7 @@ async def test_a_file_that_is_too_large_is_not_looked_at() -> None:
     photos.close()
 
 
-async def test_so_many_photos_wait_and_no_more() -> None:
+async def test_the_waiting_photos_are_bounded() -> None:
     photos = Photos(PhotoLimits(), waiting_max=3)
     outcomes = await asyncio.gather(*(photos.read(JPEG) for _ in range(8)), return_exceptions=True)
     refused = [outcome.code for outcome in outcomes if isinstance(outcome, MarketError)]

@@ -115,7 +115,7 @@ def test_a_copy_is_known(copy: str) -> None:
     assert missed == []
 
 
-def test_any_slight_crop_is_known_resized_and_compressed_too() -> None:
+def test_any_slight_crop_is_known_resized_and_compressed() -> None:
     random = Random(1)
     missed = []
     for seed in range(COPIED * 5 // 2):
@@ -209,7 +209,7 @@ def test_a_print_fits_a_column_and_its_bands_are_all_of_it() -> None:
         assert sum(value << 16 * band for band, value in enumerate(bands(bits))) == bits
 
 
-def test_so_many_values_of_a_band_are_looked_up_and_no_more() -> None:
+def test_the_looked_up_values_of_a_band_are_bounded() -> None:
     for probe in of(1).probes:
         values_of_bands = probe.band_values()
         assert len(values_of_bands) == BANDS

@@ -591,7 +591,7 @@ async def test_an_address_is_not_flooded_with_letters(recovery: Recovery, token:
 
 
 @pytest.mark.both_engines
-async def test_a_logout_bites_at_once_and_here_alone(market: Market, token: str) -> None:
+async def test_a_logout_bites_at_once_and_only_here(market: Market, token: str) -> None:
     other = (await market.accounts.login(email=EMAIL, password="long enough")).token
     await market.accounts.logout(await caller(market, token))
     assert await refused(market, token)

@@ -515,7 +515,7 @@ async def test_commands_work_beside_a_running_daemon(
         await service.assert_audit()
 
 
-def test_right_settings_are_said_to_be_right(run: Run, tmp_path: Path, database: Path) -> None:
+def test_right_settings_are_confirmed(run: Run, tmp_path: Path, database: Path) -> None:
     file = tmp_path / "proxyd.toml"
     file.write_text("[api]\nport = 8081\n")
     done = run(["config", "check", "--config", str(file)])
@@ -593,7 +593,7 @@ def test_mistakes_in_files_are_named_beside_those_in_settings(run: Run, tmp_path
     assert "api.tls_cert: cannot use the certificate" in run(["config", "check", str(file)]).stderr
 
 
-def test_the_program_tells_its_version_and_how_it_runs(run: Run) -> None:
+def test_the_program_prints_its_version_and_its_way_of_running(run: Run) -> None:
     done = run(["--version"])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"proxyd {__version__} ({finder.description()})\n"
@@ -689,12 +689,12 @@ def test_every_command_explains_itself(run: Run, database: Path) -> None:
     assert not database.exists()
 
 
-def test_without_a_command_the_usage_is_told(run: Run) -> None:
+def test_without_a_command_the_usage_is_printed(run: Run) -> None:
     for done in at_once(run, GROUPS):
         misused(done, "COMMAND")
 
 
-def test_a_command_called_wrongly_tells_its_usage(run: Run) -> None:
+def test_a_command_called_wrongly_prints_its_usage(run: Run) -> None:
     wrong = [
         ["nonsense"],
         ["user", "nonsense"],

@@ -347,7 +347,7 @@ def test_a_missing_key_is_not_blamed_on_its_certificate(
 
 
 @pytest.mark.long
-def test_a_certificate_that_is_none_is_named(fails: Callable[..., None], tmp_path: Path) -> None:
+def test_a_file_that_is_no_certificate_is_named(fails: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
     cert, _ = certificate(tmp_path / "first")
@@ -386,7 +386,7 @@ def test_wrong_settings_are_all_named_before_anything_starts(
 
 
 @pytest.mark.parametrize("number", brief([signal.SIGTERM, signal.SIGINT]))
-def test_a_daemon_serves_until_it_is_told_to_stop(
+def test_a_daemon_serves_until_a_stop_signal(
     serve: Serve,
     out: Callable[[], str],
     err: Callable[[], str],
@@ -410,7 +410,7 @@ def test_a_daemon_serves_until_it_is_told_to_stop(
 
 @pytest.mark.long
 @pytest.mark.parametrize("ports", brief([2, 0, 1]))
-def test_the_ports_without_passwords_are_told(
+def test_the_ports_without_passwords_are_logged(
     serve: Serve, err: Callable[[], str], ports: int
 ) -> None:
     daemon = serve(PROXYD_PROXY__PASSWORDLESS_PORTS=str([0] * ports))
@@ -667,7 +667,7 @@ def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
 
 
 @pytest.mark.parametrize("section", brief(["API", "PROXY"]))
-def test_the_demonstration_is_for_this_machine_alone(
+def test_the_demonstration_is_only_for_this_machine(
     serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path, section: str
 ) -> None:
     public = {f"PROXYD_{section}__HOST": "0.0.0.0", "PROXYD_PROXY__PUBLIC_HOST": "127.0.0.1"}

@@ -118,7 +118,7 @@ def test_stale_modules_that_cannot_be_renewed_are_not_used(checkout: Checkout) -
 
 
 @pytest.mark.long
-def test_modules_that_cannot_be_loaded_replace_none(checkout: Checkout) -> None:
+def test_modules_that_cannot_be_loaded_replace_no_other(checkout: Checkout) -> None:
     before = sorted(path.name for path in checkout.folder.iterdir())
     told = checkout.build(CC=nonsense(checkout))
     assert told.startswith("compiled: as before, because it cannot be done anew: loading what was ")

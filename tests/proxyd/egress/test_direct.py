@@ -398,7 +398,7 @@ async def test_the_next_candidate_is_tried_when_one_does_not_answer() -> None:
 
 
 @pytest.mark.parametrize("order", [("127.0.0.1", "127.0.0.3"), ("127.0.0.3", "127.0.0.1")])
-async def test_a_refusal_tells_more_than_silence(
+async def test_a_refusal_is_a_better_answer_than_silence(
     order: tuple[str, str], tracked: list[Tracked]
 ) -> None:
     async with mute() as port:
@@ -516,7 +516,7 @@ async def test_cancelling_a_race_closes_every_socket(tracked: list[Tracked]) -> 
     assert dialled.outcomes == []
 
 
-async def test_only_so_many_candidates_are_tried(
+async def test_the_tried_candidates_are_bounded(
     tracked: list[Tracked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tracked, "connect_ex", lambda *_: errno.ECONNREFUSED, raising=False)
@@ -621,7 +621,7 @@ async def test_a_resolver_that_never_answers_times_out_and_is_given_up() -> None
     await soon(resolver.given_up)
 
 
-async def test_cancelling_while_a_name_is_looked_up_tells_nothing() -> None:
+async def test_cancelling_while_a_name_is_looked_up_reports_nothing() -> None:
     resolver = Silent()
     dialled = Dialled(resolver, timeout=SHORT_SECONDS)
     dialled.start("slow.example", 80)
@@ -632,7 +632,7 @@ async def test_cancelling_while_a_name_is_looked_up_tells_nothing() -> None:
     assert dialled.outcomes == []
 
 
-async def test_cancelling_while_connecting_closes_the_socket_and_tells_nothing(
+async def test_cancelling_while_connecting_closes_the_socket_and_reports_nothing(
     tracked: list[Tracked],
 ) -> None:
     async with mute() as port:
@@ -646,7 +646,7 @@ async def test_cancelling_while_connecting_closes_the_socket_and_tells_nothing(
     assert len(tracked) == 1
 
 
-async def test_cancelling_between_the_connection_and_its_report_tells_nothing(
+async def test_cancelling_between_the_connection_and_its_report_reports_nothing(
     tracked: list[Tracked],
 ) -> None:
     async with echo() as target:

@@ -74,7 +74,7 @@ def test_without_a_descriptor_nothing_is_let_out_and_nothing_is_remembered(
     assert not asked.about("8.8.8.8")
 
 
-def test_a_kernel_that_does_not_tell_is_told_of_once(
+def test_a_kernel_that_does_not_answer_is_logged_once(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("proxyd.egress.own.socket.AF_NETLINK", 255)

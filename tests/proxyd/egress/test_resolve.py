@@ -139,7 +139,7 @@ async def test_the_memory_of_the_library_is_soon_cleared() -> None:
         await until(appears, "the address is seen")
 
 
-async def test_only_so_many_names_are_remembered() -> None:
+async def test_the_remembered_names_are_bounded() -> None:
     async with asking_with(names_max=2) as asking:
         for name in ("a.example", "b.example", "c.example"):
             asking.server.has(name, "192.0.2.1", ttl=60)
@@ -148,7 +148,7 @@ async def test_only_so_many_names_are_remembered() -> None:
         assert known == [None, [ONE], [ONE]]
 
 
-async def test_only_so_many_addresses_are_taken(asking: Asking) -> None:
+async def test_the_taken_addresses_are_bounded(asking: Asking) -> None:
     many = [f"192.0.2.{n}" for n in range(1, 101)]
     asking.server.has("many.example", *many, truncated=True)
     assert len(await asking.resolver.resolve("many.example")) == ADDRESSES_MAX
@@ -250,7 +250,7 @@ async def test_the_library_gives_up_by_itself() -> None:
         assert asking.resolver.lookups == 0
 
 
-async def test_a_dead_name_server_is_told_to_the_operator_once_a_minute(
+async def test_a_dead_name_server_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "resolver")

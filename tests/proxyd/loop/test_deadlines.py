@@ -17,7 +17,7 @@ class Waiting:
         self._told.append(self)
 
 
-async def test_the_late_are_told_in_order() -> None:
+async def test_late_entries_are_notified_in_order() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 0.05)
     waiting = [Waiting(told) for _ in range(3)]
@@ -29,7 +29,7 @@ async def test_the_late_are_told_in_order() -> None:
     assert len(deadlines) == 0
 
 
-async def test_one_that_is_done_is_not_told() -> None:
+async def test_an_entry_that_is_done_is_not_notified() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 0.05)
     done, late = Waiting(told), Waiting(told)
@@ -81,7 +81,7 @@ async def test_no_entry_is_late_after_the_close() -> None:
     assert told == [late]
 
 
-async def test_the_oldest_may_be_told_early() -> None:
+async def test_the_oldest_may_be_notified_early() -> None:
     told: list[Waiting] = []
     deadlines = Deadlines(asyncio.get_running_loop(), 3600.0)
     first, gone, last = (Waiting(told) for _ in range(3))

@@ -29,7 +29,7 @@ def test_the_only_place_can_be_had_and_is_had_once() -> None:
     assert places.take("b")
 
 
-def test_fewer_places_than_are_taken_are_none() -> None:
+def test_fewer_places_than_are_taken_are_no_places() -> None:
     places = FairSlots[str](10)
     assert all_that_can_be_had(places, "a") == 5
     places.most = 3

@@ -73,7 +73,7 @@ async def test_earlier_bytes_are_reported(
     await until(lambda: bool(heard.events), "it is told")
 
 
-async def test_the_end_and_the_loss_of_a_peer_are_told(
+async def test_the_end_and_the_loss_of_a_peer_are_reported(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     heard = Heard()
@@ -169,7 +169,7 @@ async def test_a_released_socket_may_be_watched_again_and_by_others(
     await until(lambda: bool(other.events), "it is told")
 
 
-async def test_a_watcher_that_fails_is_told_and_stops_no_other(poller: Poller) -> None:
+async def test_a_watcher_that_fails_is_notified_and_stops_no_other(poller: Poller) -> None:
     pairs = [socket.socketpair() for _ in range(3)]
     heard = []
     for number, (left, right) in enumerate(pairs):
@@ -183,7 +183,7 @@ async def test_a_watcher_that_fails_is_told_and_stops_no_other(poller: Poller) -
         sock.close()
 
 
-async def test_more_sockets_than_a_turn_tells_of_are_all_told(poller: Poller) -> None:
+async def test_more_sockets_than_a_turn_reports_are_all_reported(poller: Poller) -> None:
     pairs = [socket.socketpair() for _ in range(300)]
     heard = [Heard() for _ in pairs]
     for (left, right), each in zip(pairs, heard, strict=True):

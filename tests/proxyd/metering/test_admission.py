@@ -77,7 +77,7 @@ async def test_remembered_wrong_credentials_are_forgotten(meter: Meter, reads: l
     assert len(reads) == 4
 
 
-async def test_a_network_that_floods_with_made_up_credentials_holds_up_itself_alone(
+async def test_a_network_that_floods_with_made_up_credentials_holds_up_only_itself(
     meter: Meter, market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bought = await market.bandwidth.buy(
@@ -120,7 +120,7 @@ async def test_a_known_session_is_decided_at_once_without_a_later_call(
     assert later == [session]
 
 
-async def test_a_session_has_so_many_connections_and_no_more(meter: Meter, market: Market) -> None:
+async def test_the_connections_of_a_session_are_bounded(meter: Meter, market: Market) -> None:
     [session] = await bought_and_used(market, meter, 1)
     meter.connections_per_session = 0
     sold = meter.sessions.of_username(session.username)

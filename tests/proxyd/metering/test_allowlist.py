@@ -111,7 +111,7 @@ async def test_many_clients_with_the_same_question_are_one_question(asked: Asked
     assert outcomes == [Refusal.WRONG] * 100
 
 
-async def test_no_more_is_asked_at_once_than_there_is_room_for(asked: Asked) -> None:
+async def test_no_more_queries_are_open_than_there_is_room_for(asked: Asked) -> None:
     allowlist, outcomes = Allowlist(Sessions(), asked), []
     for each in range(LOOKUPS_MAX):
         ask(allowlist, (0, str(each)), outcomes)

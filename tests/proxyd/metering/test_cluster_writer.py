@@ -275,7 +275,7 @@ async def test_a_session_whose_cut_is_taken_back_returns_its_unused_bytes(
     assert await written(market, session) == 1
 
 
-async def test_a_lease_that_another_program_reduced_cuts_its_session_alone(
+async def test_a_lease_that_another_program_reduced_cuts_only_its_session(
     market: Market, node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = await bought_and_used(market, node.meter, 2)

@@ -219,7 +219,7 @@ def test_a_refund_counts_at_the_exit_when_it_counts_at_the_session(
     assert (share.used, session.used) == (used, used)
 
 
-def test_the_last_byte_is_the_exits_when_the_session_hears_of_it() -> None:
+def test_the_last_byte_is_the_exits_when_the_session_counts_it() -> None:
     seen: list[tuple[int, int]] = []
     _, grant = session_of(30)
     session = LiveSession(grant, lambda each: seen.append((each.used, share.used)))

@@ -136,14 +136,14 @@ def test_lines_from_the_level_up_are_written(
     assert written.out == ""
 
 
-def test_json_is_written_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_written_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_to_stderr("info", "json"):
         logging.getLogger("somewhere").info("hello")
     fields = json.loads(capsys.readouterr().err)
     assert (fields["logger"], fields["message"]) == ("somewhere", "hello")
 
 
-def test_the_journal_is_told_the_priority_of_each_line(
+def test_the_journal_gets_the_priority_of_each_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = os.fstat(2)

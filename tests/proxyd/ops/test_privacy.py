@@ -83,7 +83,7 @@ def test_a_key_that_every_user_may_read_is_refused(folder: Path, settings: Setti
     assert exposed_files(settings) == []
 
 
-def test_a_key_that_a_group_may_read_is_used_and_told(folder: Path, settings: Settings) -> None:
+def test_a_key_that_a_group_may_read_is_used_and_reported(folder: Path, settings: Settings) -> None:
     path = put(folder / "signing.key", 0o640)
     assert signing_key(settings) == KEY.encode()
     assert exposed_files(settings) == [

@@ -42,7 +42,7 @@ def test_an_explicit_public_host_causes_no_problem(public: str) -> None:
     assert told(ProxySettings(public_host=public), "0.0.0.0") == []
 
 
-def test_an_address_that_is_not_loopback_is_told() -> None:
+def test_an_address_that_is_not_loopback_is_reported() -> None:
     assert told(ProxySettings(host="192.0.2.1"), "0.0.0.0") == []
 
 
@@ -51,7 +51,7 @@ def test_a_socket_on_loopback_is_a_developers(bound: str) -> None:
     assert told(ProxySettings(), bound) == []
 
 
-def test_one_of_several_is_enough_and_told_once() -> None:
+def test_one_of_several_is_enough_and_reported_once() -> None:
     assert len(told(ProxySettings(), "127.0.0.1", "0.0.0.0", "0.0.0.0", name="passwordless")) == 1
 
 
@@ -59,7 +59,7 @@ def test_the_apis_socket_is_no_proxys() -> None:
     assert told(ProxySettings(), "0.0.0.0", name="api") == []
 
 
-def test_without_such_a_socket_loopback_is_meant() -> None:
+def test_without_such_a_socket_loopback_is_no_problem() -> None:
     assert list(reachability.problems(Settings(), {})) == []
 
 

@@ -24,7 +24,7 @@ def told(sock: socket.socket) -> list[str]:
     return sock.recv(4096).decode().split("\n")
 
 
-def test_each_state_is_told(manager: socket.socket) -> None:
+def test_each_state_is_notified(manager: socket.socket) -> None:
     service = service_manager({"NOTIFY_SOCKET": manager.getsockname()})
     service.ready("serving")
     assert told(manager) == ["READY=1", "STATUS=serving"]

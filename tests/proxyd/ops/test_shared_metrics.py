@@ -91,7 +91,7 @@ def test_counts_of_the_dead_stay_and_their_open_connections_do_not(
     assert successor["proxyd_clients"] == 3
 
 
-def test_metrics_that_are_too_large_are_told_once(
+def test_metrics_that_are_too_large_are_logged_once(
     role: Role, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counts = Counts({"x" * METRICS_MAX_BYTES: 1}, 1, 1.0)

@@ -105,13 +105,13 @@ def test_a_key_that_is_too_short_is_refused_by_its_file(tmp_path: Path, content:
     assert path.read_bytes() == content
 
 
-def test_a_folder_in_the_place_of_the_key_is_told(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_the_key_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SigningKeyError) as caught:
         signing_key(settings_with_file(tmp_path))
     assert str(caught.value) == f"the signing key {tmp_path}: Is a directory"
 
 
-def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "key"
     with pytest.raises(SigningKeyError, match=f"the signing key {path}: ."):

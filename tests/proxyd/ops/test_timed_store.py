@@ -31,7 +31,7 @@ async def test_each_read_and_write_is_counted_once_and_returns_the_stores_result
     assert timed.version() == store.version()
 
 
-async def test_one_that_fails_is_counted_too(store: Store) -> None:
+async def test_a_failed_call_is_counted(store: Store) -> None:
     timed = TimedStore(store)
     for ask in (timed.read, timed.write):
         with pytest.raises(LookupError):

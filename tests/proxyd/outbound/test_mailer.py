@@ -182,7 +182,7 @@ async def test_a_text_that_is_not_one_address_gets_no_email_and_harms_no_other(
     assert "given up" in caplog.text
 
 
-async def test_an_address_beyond_ascii_is_tried_once_where_the_server_takes_none(
+async def test_an_address_beyond_ascii_is_tried_once_where_the_server_refuses_it(
     post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
     mailbox = Mailbox()
@@ -453,7 +453,7 @@ async def test_an_email_that_is_being_sent_when_a_daemon_stops_is_not_sent_twice
     assert await emails_waiting(post.store) == 0
 
 
-async def test_a_mailer_that_waits_for_a_silent_server_ends_all_the_same(post: Post) -> None:
+async def test_a_mailer_that_waits_for_a_silent_server_still_ends(post: Post) -> None:
     mailbox = Mailbox(slow=["slow.example"])
     async with smtp(mailbox) as port:
         async with post.sending(port):

@@ -417,7 +417,7 @@ async def test_a_due_delivery_is_sent_and_written_down(market: Market) -> None:
     assert (row.last_status, row.attempts) == (200, 1)
 
 
-async def test_an_endpoint_has_a_bound_and_others_are_told_meanwhile(market: Market) -> None:
+async def test_an_endpoint_has_a_bound_and_others_are_served_meanwhile(market: Market) -> None:
     me, other = await market.person(), await market.person()
     sender = sender_of(market)
     async with receiving(is_held=True) as slow, receiving() as quick:
@@ -496,7 +496,7 @@ async def test_one_user_s_events_reach_a_host_at_a_pace(market: Market) -> None:
         assert len(busy.requests) == 14
 
 
-async def test_an_endpoint_that_is_disabled_while_an_attempt_waits_is_told_nothing(
+async def test_an_endpoint_that_is_disabled_while_an_attempt_waits_gets_nothing(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = await market.person()

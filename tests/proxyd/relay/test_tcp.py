@@ -410,7 +410,7 @@ async def test_after_an_end_nothing_is_refunded() -> None:
         assert made.certain() == made.session.used == 500_000
 
 
-async def test_a_mistake_cuts_the_relay_alone(
+async def test_a_mistake_cuts_only_the_relay(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scene(quota=1) as made:

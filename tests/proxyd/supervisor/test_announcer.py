@@ -91,7 +91,7 @@ def test_a_reload_is_complete_when_every_process_has_reloaded(processes: Process
     ]
 
 
-def test_a_reload_during_the_start_is_told_when_it_is_complete(
+def test_a_reload_during_the_start_is_notified_when_it_is_complete(
     processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -115,7 +115,7 @@ def test_one_that_dies_while_it_reloads_holds_up_nothing(processes: Processes) -
     assert processes.ends(1) == ["READY=1\nSTATUS=1 of 2 processes are ready: here"]
 
 
-def test_the_watchdog_and_the_stop_are_told(processes: Processes) -> None:
+def test_the_watchdog_and_the_stop_are_notified(processes: Processes) -> None:
     processes.announcer.alive()
     processes.announcer.stopping(30.0)
     assert processes.told == ["WATCHDOG=1", "STOPPING=1\nSTATUS=2 processes drain"]

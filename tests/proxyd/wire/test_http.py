@@ -166,7 +166,7 @@ def forwarded(request: bytes) -> bytes:
 # --- CONNECT -------------------------------------------------------------------------------------
 
 
-def test_a_tunnel_is_told_when_it_stands_and_not_before() -> None:
+def test_a_tunnel_is_reported_when_it_stands_and_not_before() -> None:
     protocol = dialling()
     protocol.succeed(*BOUND)
     assert protocol.data_to_send() == TUNNEL
@@ -514,7 +514,7 @@ def test_a_head_that_could_be_read_in_two_ways_is_refused(request_: bytes) -> No
 
 
 @pytest.mark.parametrize("line", [b"GET http://example.com/ HTTP/1.1\n", b"GET a\r\r", b"GET \0"])
-def test_a_line_that_ends_otherwise_is_told_at_once(line: bytes) -> None:
+def test_a_line_that_ends_otherwise_is_refused_at_once(line: bytes) -> None:
     refused(line, 400)
 
 
@@ -773,7 +773,7 @@ def test_where_no_password_is_required_none_is_looked_at(headers: tuple[bytes, .
 
 
 @pytest.mark.parametrize("refusal", sorted(set(Refusal) - {Refusal.PARAMETERS}, key=str))
-def test_where_no_password_is_required_none_is_asked_for(refusal: Refusal) -> None:
+def test_where_no_password_is_required_no_challenge_is_sent(refusal: Refusal) -> None:
     protocol = Http(password_required=False)
     assert says(protocol, CONNECT_BARE) == Identify()
     protocol.refuse_credentials(refusal)

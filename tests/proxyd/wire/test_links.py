@@ -200,7 +200,7 @@ def test_many_exits_take_several_frames_of_a_bounded_size() -> None:
     assert announced == exits
 
 
-def test_an_exit_with_all_that_it_may_tell_fits_into_a_frame() -> None:
+def test_an_exit_with_all_its_fields_fits_into_a_frame() -> None:
     words = "\N{SNOWMAN}" * 100
     ports = tuple(range(64_000, 64_000 + links.PORTS_MAX))
     widest = EXIT._replace(paused=words, city=words, limits=Limits(1, 2, 3, ports))

@@ -162,19 +162,19 @@ def test_a_two_beyond_the_list_is_no_method() -> None:
 
 
 @pytest.mark.parametrize("version", [0x00, 0x01, 0x06, 0x15, 0x43, 0x47, 0xFF])
-def test_another_version_is_told_at_its_first_byte_and_gets_no_answer(version: int) -> None:
+def test_another_version_is_refused_at_its_first_byte_and_gets_no_answer(version: int) -> None:
     protocol = Socks5()
     assert says(protocol, bytes([version])) == Violation(f"version {version} instead of 5")
     assert_over(protocol, b"")
 
 
-def test_a_client_of_socks4_is_told_in_its_own_words() -> None:
+def test_a_client_of_socks4_is_refused_in_its_own_protocol() -> None:
     protocol = Socks5()
     assert says(protocol, b"\x04") == Violation("SOCKS4 instead of SOCKS5")
     assert_over(protocol, b"\x00\x5b" + bytes(6))
 
 
-def test_a_client_of_tls_is_told_nothing() -> None:
+def test_a_client_of_tls_gets_no_answer() -> None:
     protocol = Socks5()
     assert says(protocol, b"\x16\x03\x01") == Violation("TLS instead of SOCKS5")
     assert_over(protocol, b"")
@@ -398,7 +398,7 @@ def test_an_unknown_address_type_is_refused_with_eight(kind: int) -> None:
     assert_over(protocol, refusal_reply(8))
 
 
-def test_an_unknown_address_type_is_told_at_its_byte() -> None:
+def test_an_unknown_address_type_is_refused_at_its_byte() -> None:
     protocol = logged_in()
     assert says(protocol, b"\x05\x01\x00") is None
     assert says(protocol, b"\x02") == Violation("address type 2")

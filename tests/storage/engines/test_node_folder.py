@@ -33,14 +33,14 @@ def read_all(pipe: int) -> list[str]:
     return [line for line in data.decode().split("\n") if line]
 
 
-def test_the_folder_is_its_owners_alone(folder: NodeFolder) -> None:
+def test_only_its_owner_reads_the_folder(folder: NodeFolder) -> None:
     folder.make()
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     os.close(folder.open_pipe("here"))
     assert stat.S_IMODE((folder.path / "here.pipe").stat().st_mode) == 0o600
 
 
-def test_a_place_for_it_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_a_place_for_it_that_is_taken_is_named(tmp_path: Path) -> None:
     (tmp_path / "proxyd.db.nodes").touch()
     with pytest.raises(CannotOpenError, match=r"proxyd\.db\.nodes"):
         NodeFolder(tmp_path / "proxyd.db").make()

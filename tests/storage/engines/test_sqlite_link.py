@@ -250,7 +250,7 @@ async def test_two_signs_of_life_within_a_second_are_two(pair: tuple[Member, Mem
     assert len(set(known)) == 21
 
 
-async def test_a_node_that_was_declared_dead_is_told_and_registers_anew(
+async def test_a_node_that_was_declared_dead_is_notified_and_registers_anew(
     pair: tuple[Member, Member],
 ) -> None:
     first, second = pair
@@ -507,7 +507,7 @@ async def test_no_unit_fails_beside_processes_that_write_all_the_time(
     await copy.close()
 
 
-async def test_a_folder_that_cannot_be_made_is_told(path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_is_named(path: Path) -> None:
     Path(f"{path}.nodes").touch()
     with pytest.raises(CannotOpenError, match="nodes"):
         await open_store(f"sqlite:///{path}", is_shared=True)

@@ -329,12 +329,12 @@ def test_a_frame_that_the_other_side_would_refuse_is_not_sent(frame: Frame) -> N
         encode(frame)
 
 
-def test_of_too_many_addresses_the_first_ones_are_said() -> None:
+def test_of_too_many_addresses_the_first_ones_are_sent() -> None:
     many = tuple(IPv4Address(each) for each in range(1, 10))
     assert read(encode(Dial(1, many, 443))) == [Dial(1, many[:CANDIDATES_MAX], 443)]
 
 
-def test_a_text_of_the_machine_that_is_none_is_said_all_the_same() -> None:
+def test_a_broken_text_of_the_machine_is_still_sent() -> None:
     assert read(encode(State("b\udcfccher"))) == [State("b?cher")]
 
 
@@ -535,7 +535,7 @@ def test_a_whole_frame_of_another_version_is_passed_over() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\0", b"\0\x01", b"\0\0", b"\0\0\x05", encode(Park(1))[:-1], encode(Park(1)) * 2]
 )
-def test_less_or_more_than_a_frame_is_none(data: bytes) -> None:
+def test_less_or_more_than_a_frame_is_no_frame(data: bytes) -> None:
     with pytest.raises(FrameError, match="not one frame"):
         frames.decode_whole(data)
 
@@ -563,7 +563,7 @@ def test_a_preface_has_33_bytes_and_names_its_sender() -> None:
 
 
 @given(integers, integers, st.binary(min_size=16, max_size=16))
-def test_a_preface_is_read_as_it_was_said(attachment: int, number: int, ticket: bytes) -> None:
+def test_a_preface_is_read_as_it_was_sent(attachment: int, number: int, ticket: bytes) -> None:
     said = Preface(attachment, number, ticket)
     assert Preface.decode(said.encode()) == said
 

@@ -376,7 +376,7 @@ def test_an_address_that_becomes_this_machines_own_is_refused_from_then_on() -> 
     assert not policy.permits(ip_address("8.8.8.8"), 443)
 
 
-def test_a_port_alone_may_be_asked_about() -> None:
+def test_a_port_may_be_checked_by_itself() -> None:
     policy = Policy(blocked_ports=[25])
     assert [policy.permits_port(port) for port in (0, 25, 443)] == [False, False, True]
 

@@ -127,7 +127,7 @@ def test_lists_are_read_to_their_end_and_not_for_ever(
         api.items("/endless")
 
 
-def test_a_refusal_is_told_in_the_servers_words_on_one_line(api: KubeApi) -> None:
+def test_a_refusal_has_the_servers_words_on_one_line(api: KubeApi) -> None:
     with pytest.raises(KubeError) as caught:
         api.get("/no")
     assert caught.value.status == 403

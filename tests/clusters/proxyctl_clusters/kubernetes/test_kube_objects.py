@@ -85,7 +85,7 @@ def test_a_pod_has_no_identity_in_its_cluster_and_on_its_node() -> None:
     assert spec["runtimeClassName"] == "gvisor"
 
 
-def test_a_job_sees_its_own_folders_alone_and_never_the_word() -> None:
+def test_a_job_sees_only_its_own_folders_and_never_the_word() -> None:
     """The folder with the word is the gate's; a job that had it could not write there, either."""
     [job], [gate] = pod_spec()["containers"], pod_spec()["initContainers"]
     shared = {each["mountPath"]: each for each in job["volumeMounts"] if each["name"] == "folder"}
@@ -208,7 +208,7 @@ def waiting(reason: str) -> dict[str, Any]:
     return pod_with("Pending", initContainerStatuses=[{"name": "gate", "state": state}])
 
 
-def test_why_a_pod_does_not_come_to_the_gate_is_told_by_its_kind() -> None:
+def test_the_reason_of_a_pod_that_does_not_come_to_the_gate_has_a_kind() -> None:
     for reason, kind, is_final in (
         ("InvalidImageName", "image", True),
         ("ErrImagePull", "image", False),

@@ -197,7 +197,7 @@ def test_a_job_runs_in_a_pod_and_its_log_comes_while_it_does(
 @pytest.mark.parametrize(
     ("bomb", "kind", "words"), [("memory", "oom", "memory"), ("disk", "job", "wrote")]
 )
-def test_a_bomb_ends_alone_and_its_buyer_is_told(
+def test_a_bomb_ends_only_itself_and_its_buyer_gets_the_reason(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
 ) -> None:
     [(verb, said)] = run(agent, market, BOMBS[bomb]).reports
@@ -421,7 +421,7 @@ def test_a_network_that_keeps_to_no_rule_is_found_out(cluster: Cluster) -> None:
     assert ":10250" in network.actual  # the kubelet of the node
 
 
-def test_an_agent_without_rights_is_told_which(cluster: Cluster) -> None:
+def test_an_agent_without_rights_gets_the_missing_ones(cluster: Cluster) -> None:
     account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
     secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
     cluster.ask("POST", account, {"metadata": {"name": "nobody"}})

@@ -214,7 +214,7 @@ def test_used_resources_are_reported(agent: WorkerAgent, market: WorkerMarket) -
     ("bomb", "kind", "words"),
     [("memory", "oom", "memory"), ("disk", "job", "wrote")],
 )
-def test_a_bomb_ends_alone_and_its_buyer_is_told(
+def test_a_bomb_ends_only_itself_and_its_buyer_gets_the_reason(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
 ) -> None:
     [(verb, said)] = agent.run(BOMBS[bomb]).reports

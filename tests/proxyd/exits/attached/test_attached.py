@@ -119,7 +119,7 @@ async def test_never_more_wait_than_an_exit_may_have(port: Port) -> None:
     sock.close()
 
 
-async def test_fewer_are_asked_for_when_the_burst_is_over(
+async def test_fewer_connections_are_requested_when_the_burst_is_over(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = await port.parked()

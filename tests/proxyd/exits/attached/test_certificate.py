@@ -18,7 +18,7 @@ from proxyd.exits.attached.certificate import (
 NOW = 1_700_000_000
 
 
-def test_it_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_it_is_made_once_and_only_for_its_owner(tmp_path: Path) -> None:
     path = own_certificate(tmp_path / "new", NOW)
     assert path.stat().st_mode & 0o777 == 0o600
     before = path.read_bytes()

@@ -38,7 +38,7 @@ def test_every_state_has_its_arrows_and_none_leads_out_of_the_end() -> None:
     assert reached == set(state)
 
 
-def test_frames_are_read_in_these_states_alone() -> None:
+def test_frames_are_read_only_in_these_states() -> None:
     state = module.State
     assert set(module._ACTIONS) == {state.GREETING, state.ASKED, state.ATTACHED}
     assert set(module._ACTIONS[state.ASKED]) == {Ping}, "hello is said once"
@@ -61,7 +61,7 @@ async def test_a_ping_is_answered(port: Port) -> None:
     await until(lambda: Pong(b"payload!") in device.frames)
 
 
-async def test_a_protocol_that_is_too_old_is_told_so(port: Port) -> None:
+async def test_a_protocol_that_is_too_old_is_refused(port: Port) -> None:
     device = await port.device(protocol=0)
     assert device.sorry is not None
     assert (device.sorry.code, device.sorry.retry_seconds) == ("version_too_old", 0)
@@ -84,7 +84,7 @@ async def test_nothing_goes_before_hello(port: Port, frame: Frame) -> None:
     await over(device, port, "violation")
 
 
-async def test_hello_is_said_once(port: Port) -> None:
+async def test_hello_is_sent_once(port: Port) -> None:
     device = await port.device()
     device.send(hello())
     await over(device, port, "violation")

@@ -97,7 +97,7 @@ async def refused(port: Port, preface: bytes) -> None:
     assert port.counters.parked == 0
 
 
-async def test_a_ticket_lets_one_connection_in_once_and_of_its_exit_alone(port: Port) -> None:
+async def test_a_ticket_lets_in_one_connection_of_only_its_exit_once(port: Port) -> None:
     first, second = port.unattached(), port.unattached()
     for device, token in ((first, "first"), (second, "second")):
         device.parks = False
@@ -363,7 +363,7 @@ async def test_a_store_that_is_away_keeps_every_exit(port: Port) -> None:
     assert len(port.listener) == 1
 
 
-async def test_exits_are_told_that_the_daemon_stops(port: Port) -> None:
+async def test_exits_are_notified_that_the_daemon_stops(port: Port) -> None:
     device = await port.parked()
     port.listener.drain(30.0)
     await until(lambda: device.drained, "it is told")

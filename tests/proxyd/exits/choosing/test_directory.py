@@ -276,7 +276,7 @@ def test_an_exit_that_an_older_one_displaces_has_its_failures_remembered(book):
     assert book.pick() is Missing.NO_EXIT  # it still rests
 
 
-def test_an_exit_that_moves_is_found_at_its_new_place_alone(book):
+def test_an_exit_that_moves_is_found_only_at_its_new_place(book):
     device = book.add(Device("one", BERLIN))
 
     device.place = PARIS
@@ -412,7 +412,7 @@ def test_rotation_never_chooses_an_exit_twice_in_a_row(book):
     assert others[0] is not others[1]
 
 
-def test_rotation_with_a_single_exit_finds_none(book):
+def test_rotation_with_a_single_exit_finds_no_other(book):
     book.fill(1)
     assert book.pick("rotate") is not Missing.NO_EXIT
     assert book.pick("rotate") is Missing.NO_EXIT
@@ -497,7 +497,7 @@ def test_a_full_exit_does_not_rest(book):
     assert book.pick() is device
 
 
-def test_faults_that_one_buyer_meets_count_for_that_buyer_alone(book):
+def test_faults_that_one_buyer_meets_count_only_for_that_buyer(book):
     device = book.add(Device("one"))
     for seconds in (30, 60):
         book.note(device, *[Outcome.FAILED] * 3, buyer="mallory")
@@ -879,7 +879,7 @@ def test_labels_that_other_nodes_have_bound_count_at_their_account():
         assert book.pick(f"session-{number}-strict", owner="alice", session="alice's") is device
 
 
-def test_the_rest_is_bounded_too():
+def test_the_rest_is_bounded():
     book = bounded(rotating_total=10, sites_total=10, gone_total=10, suspects_total=10)
     devices = book.fill(50)
     for number, device in enumerate(devices):

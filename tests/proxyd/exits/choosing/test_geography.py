@@ -159,7 +159,7 @@ def test_city_state_and_network_are_spelled_as_buyers_write_them(opened, tmp_pat
     ]
 
 
-def test_a_city_in_another_country_is_none(opened, tmp_path):
+def test_a_city_in_another_country_is_not_found(opened, tmp_path):
     city = mmdb.write(tmp_path / "city.mmdb", CITIES)
     country = mmdb.write(
         tmp_path / "country.mmdb",
@@ -204,7 +204,7 @@ def test_every_file_that_will_not_do_is_named_with_its_setting(opened, tmp_path,
     assert "is a file of something else (Test)" in problem(other)
 
 
-def test_all_mistakes_are_told_at_once(opened):
+def test_all_mistakes_are_reported_at_once(opened):
     with pytest.raises(SettingsError) as refused:
         opened(country="/a", city="/b", known={"1.2.3.4/8": "de", "192.0.2.0/24": "zz"})
 

@@ -59,7 +59,7 @@ def hall() -> Hall:
     return Hall()
 
 
-def test_a_buyer_alone_leaves_a_quarter_to_newcomers(hall: Hall) -> None:
+def test_a_lone_buyer_leaves_a_quarter_to_newcomers(hall: Hall) -> None:
     assert len(hall.take_all("a")) == MOST * 3 // 4
     assert len(hall.take_all("b")) == MOST // 4
 
@@ -146,7 +146,7 @@ def test_a_place_is_free_when_the_device_has_let_go_of_it(hall: Hall) -> None:
     assert hall.places.taken == 0
 
 
-def test_a_device_that_says_it_is_full_is_asked_again_later(hall: Hall) -> None:
+def test_a_full_device_is_asked_again_later(hall: Hall) -> None:
     hall.places.fill(hall.now, datagrams=True)
     assert hall.has("a")
     assert not hall.has("a", datagrams=True)
@@ -156,7 +156,7 @@ def test_a_device_that_says_it_is_full_is_asked_again_later(hall: Hall) -> None:
     assert hall.has("a", datagrams=True)
 
 
-def test_a_device_that_always_says_it_is_full_is_asked_less_and_less_often(hall: Hall) -> None:
+def test_a_device_that_is_always_full_is_asked_less_and_less_often(hall: Hall) -> None:
     hall.places.reports_ends = True
     began, asked = hall.now, []
     while hall.now < began + 200:

@@ -143,7 +143,7 @@ def test_the_address_that_an_exit_reports_is_believed_where_it_can_be(
     assert module.seen_address(known, said) == ip_address(told)
 
 
-async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> None:
+async def test_a_buyer_is_notified_that_another_exit_was_promised(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.CONNECTED)
     port.directory.has_moved = True
@@ -153,7 +153,7 @@ async def test_a_buyer_is_told_that_another_exit_was_promised(port: Port) -> Non
     await answer.close(port)
 
 
-async def test_a_name_is_looked_up_here_and_its_addresses_are_asked_for(port: Port) -> None:
+async def test_a_name_is_looked_up_here_and_its_addresses_are_sent(port: Port) -> None:
     device = await port.parked()
     async with targets.echo() as target:
         answer = await dialled(port, "localhost", target.port)
@@ -170,7 +170,7 @@ async def test_an_exit_that_does_not_know_the_denied_addresses_looks_up_no_names
     assert device.dials == []
 
 
-async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> None:
+async def test_an_exit_gets_no_order_for_its_own_addresses(port: Port) -> None:
     own, other = await port.parked("own"), await port.parked("other")
     for device in (own, other):
         device.obey = answering(Outcome.TIMED_OUT)
@@ -181,7 +181,7 @@ async def test_an_exit_is_asked_for_none_of_its_own_addresses(port: Port) -> Non
     assert (len(own.dials), len(other.dials)) == (0, 1)
 
 
-async def test_an_older_agent_that_is_attached_by_ipv6_is_asked_for_no_ipv4(port: Port) -> None:
+async def test_an_older_agent_that_is_attached_by_ipv6_gets_no_ipv4(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.TIMED_OUT)
     attached = port.listener.roster.attached_here("device")
@@ -194,7 +194,7 @@ async def test_an_older_agent_that_is_attached_by_ipv6_is_asked_for_no_ipv4(port
     assert attached.permitted(there) == there, "it judges by itself"
 
 
-async def test_exits_that_may_not_be_asked_use_up_no_try(port: Port) -> None:
+async def test_unusable_exits_use_up_no_try(port: Port) -> None:
     names = ["one", "two", "three", "four"]
     *blind, last = [await port.parked(name) for name in names]
     for name in names[:3]:
@@ -267,7 +267,7 @@ async def test_a_text_that_is_no_name_is_not_requested(
         (Outcome.NAME_UNKNOWN, Failure.HOST_UNREACHABLE),
     ],
 )
-async def test_the_words_of_the_target_are_told_and_no_other_exit_is_asked(
+async def test_the_bytes_of_the_target_are_passed_on_and_no_other_exit_is_tried(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
     devices = [await port.parked(token) for token in ("one", "two")]
@@ -355,7 +355,7 @@ async def test_an_exit_may_have_no_route_by_the_other_family(port: Port) -> None
 
 
 @DOUBTFUL
-async def test_it_is_told_where_there_is_no_other_exit(
+async def test_a_failure_is_reported_where_no_other_exit_exists(
     port: Port, outcome: Outcome, failure: Failure
 ) -> None:
     device = await port.parked()
@@ -397,7 +397,7 @@ async def test_no_buyer_leaves_through_an_own_device(port: Port) -> None:
     assert device.dials == []
 
 
-async def test_a_device_that_takes_nothing_is_not_asked_until_it_does(port: Port) -> None:
+async def test_a_device_that_takes_nothing_gets_no_order_until_it_does(port: Port) -> None:
     device = await port.parked()
     device.obey = answering(Outcome.REFUSED)
     device.send(paused("on battery"))
@@ -409,7 +409,7 @@ async def test_a_device_that_takes_nothing_is_not_asked_until_it_does(port: Port
     assert (await dialled(port)).failure is Failure.REFUSED
 
 
-async def test_a_device_that_attaches_paused_is_not_asked(port: Port) -> None:
+async def test_a_device_that_attaches_paused_gets_no_order(port: Port) -> None:
     await port.device(paused="at night")
     assert (await dialled(port)).failure is Failure.NO_EXIT
 

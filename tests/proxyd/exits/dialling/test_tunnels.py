@@ -419,7 +419,7 @@ async def test_a_device_that_floods_or_sends_frames_of_no_worker_is_cut(place: P
     assert place.tunnels.gone["violation"] == 2
 
 
-async def test_so_many_devices_are_attached_and_no_more(tmp_path: Path) -> None:
+async def test_the_attached_devices_are_bounded(tmp_path: Path) -> None:
     place = Place(tmp_path, most=1)
     await place.worker()
     late = await place.worker("other")
@@ -446,7 +446,7 @@ async def test_one_owner_leaves_room_for_others(tmp_path: Path) -> None:
     await place.close()
 
 
-async def test_a_hello_is_said_once(place: Place) -> None:
+async def test_a_hello_is_sent_once(place: Place) -> None:
     device = place.port.unattached()
     await device.connect()
     twice = encode(Tunnel(VERSION, "device", "0.0"))

@@ -167,7 +167,7 @@ async def register(
     await service.daemon.store.write(insert)
 
 
-async def test_a_node_with_a_proof_is_linked_and_told_of_every_exit(service: Service) -> None:
+async def test_a_node_with_a_proof_is_linked_and_notified_of_every_exit(service: Service) -> None:
     mesh_of(service).hub._lenders[:] = [Choosing()]
     await register(service, FIRST)
     made = await consented(service)
@@ -231,7 +231,7 @@ async def test_a_node_with_a_wrong_proof_is_refused(
     assert listener_of(service).counters.refused["not a node"] == 1
 
 
-async def test_a_flood_of_greetings_leaves_exits_and_links_alone(service: Service) -> None:
+async def test_a_flood_of_greetings_disturbs_no_exit_and_no_link(service: Service) -> None:
     await register(service, FIRST)
     made = await consented(service)
     device = await made.attach(service)
@@ -254,7 +254,7 @@ async def flood(service: Service, first: bytes) -> None:
 
 
 @pytest.mark.parametrize("garbage", brief(GARBAGE, 2), ids=range(len(GARBAGE)))
-async def test_a_node_that_talks_garbage_loses_its_link_alone(
+async def test_a_node_that_talks_garbage_loses_only_its_link(
     service: Service, garbage: bytes
 ) -> None:
     mesh_of(service).hub._lenders[:] = [lender := Choosing()]
@@ -436,7 +436,7 @@ async def test_a_node_whose_row_made_no_sense_is_linked_when_it_does(
         await until(lambda: mesh_of(service).link(OTHER) is not None, "it is linked")
 
 
-async def test_a_node_with_another_certificate_is_told_nothing(
+async def test_a_node_with_another_certificate_gets_nothing(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -527,7 +527,7 @@ async def test_another_exit_cannot_speak_for_a_loan(two: Two) -> None:
 
 
 @bounded(exit_bounds(lending=LendingBounds(per_exit=1)))
-async def test_one_exit_is_lent_so_often(two: Two) -> None:
+async def test_the_loans_of_one_exit_are_bounded(two: Two) -> None:
     device = await two.home.device(features=("lend",))
     two.link.send(Borrow(1, "device", "127.0.0.1", 1, 1))
     two.link.send(Borrow(3, "device", "127.0.0.1", 1, 1))
@@ -543,7 +543,7 @@ async def test_one_exit_is_lent_so_often(two: Two) -> None:
 
 
 @bounded(exit_bounds(lending=LendingBounds(loans_max=1)))
-async def test_all_exits_are_lent_so_often(two: Two) -> None:
+async def test_the_loans_of_all_exits_are_bounded(two: Two) -> None:
     for name in ("device", "other"):
         await two.home.device(name, features=("lend",))
     two.link.send(Borrow(1, "device", "127.0.0.1", 1, 1))

@@ -296,7 +296,7 @@ async def test_exits_of_a_node_that_drains_attach_to_the_others(
         )
 
 
-async def test_an_agent_is_told_of_nodes_that_come_and_go(url: str, tmp_path: Path) -> None:
+async def test_an_agent_is_notified_of_nodes_that_come_and_go(url: str, tmp_path: Path) -> None:
     async with nodes(url, tmp_path, 1) as services, agents(services, tmp_path, 1):
         await until(lambda: len(listener_of(services[0])) == 1)
         async with running(node_settings(url, tmp_path, 1)):

@@ -143,7 +143,7 @@ async def test_a_handed_over_connection_belongs_to_the_asking_process(two: Two) 
 
 
 @bounded(exit_bounds(asking=AskingTimes(tell_seconds=0.01)))
-async def test_traffic_and_the_end_are_told(two: Two) -> None:
+async def test_traffic_and_the_end_are_reported(two: Two) -> None:
     await two.port.parked()
     exit_ = exit_of(two.port)
     async with targets.echo() as target:
@@ -157,7 +157,7 @@ async def test_traffic_and_the_end_are_told(two: Two) -> None:
     assert exit_.load._ended_bytes == 140
 
 
-async def test_the_first_answer_of_a_target_is_told(two: Two) -> None:
+async def test_the_first_answer_of_a_target_is_reported(two: Two) -> None:
     """Or an exit that sends junk would be good as long as other processes relay it."""
     await two.port.parked()
     exit_, told = exit_of(two.port), []
@@ -181,7 +181,7 @@ async def test_the_first_answer_of_a_target_is_told(two: Two) -> None:
             each.close()
 
 
-async def test_an_exit_is_held_to_its_speed_here_too(two: Two) -> None:
+async def test_an_exit_is_held_to_its_speed_here(two: Two) -> None:
     slow = Limits(0, 1000, 0, ())
     two.port.devices.grants["device"] = Granted("device", "owner", limits=slow)
     await two.port.parked()

@@ -123,7 +123,7 @@ async def test_waiting_messages_are_sent_when_the_other_side_reads(pair: Pair) -
     assert pair.ours.waiting == 0
 
 
-async def test_the_end_is_heard_once(pair: Pair) -> None:
+async def test_the_end_is_notified_once(pair: Pair) -> None:
     pair.ours.send(b"last words")
     pair.ours.close()
     pair.ours.close()

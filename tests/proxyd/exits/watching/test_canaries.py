@@ -323,7 +323,7 @@ async def test_a_flood_bars(tmp_path: Path, pages: Pages) -> None:
         await device.kill()
 
 
-async def test_until_it_has_passed_an_exit_carries_443_alone(tmp_path: Path, pages: Pages) -> None:
+async def test_until_it_has_passed_an_exit_carries_only_443(tmp_path: Path, pages: Pages) -> None:
     allowed = asyncio.Event()
 
     async def waiting(device: Device, dial: Dial) -> None:

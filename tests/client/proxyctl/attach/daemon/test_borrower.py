@@ -219,7 +219,7 @@ async def test_a_pause_and_the_loss_of_the_home_are_over_all(
 
 
 @pytest.mark.parametrize("where", ["silent", "nobody"])
-async def test_a_borrower_that_is_not_reached_is_told_of_at_once(
+async def test_an_unreachable_borrower_is_reported_at_once(
     daemons: list[ExitDaemon], folder: Path, where: str
 ) -> None:
     bounds = replace(QUICK, carrying=CarryingBounds(borrower_seconds=0.2))

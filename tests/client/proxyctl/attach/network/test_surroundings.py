@@ -117,7 +117,7 @@ def test_without_the_kernels_word_it_is_assumed(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="rtnetlink is Linux'")
-def test_the_kernel_tells_its_own_networks() -> None:
+def test_the_kernel_lists_its_own_networks() -> None:
     networks = netlink.networks()
     assert ip_network("127.0.0.0/8") in networks
     assert ip_network("127.0.0.1/32") in networks

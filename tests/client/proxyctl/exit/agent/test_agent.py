@@ -332,7 +332,7 @@ async def test_the_daemon_has_itself_called_where_it_is(daemon: ExitDaemon, fold
         assert daemon.calls == [b"c" * 16]
 
 
-async def test_the_daemons_limits_hold_too(daemon: ExitDaemon, folder: Path) -> None:
+async def test_the_daemons_limits_hold(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder), targets.sink() as target:
         await daemon.attached()
         await daemon.park(3)
@@ -342,7 +342,7 @@ async def test_the_daemons_limits_hold_too(daemon: ExitDaemon, folder: Path) -> 
         assert (await daemon.dial(LOOPBACK, target.port))[0].outcome is Outcome.AT_LIMIT
 
 
-async def test_a_dial_tells_why_it_failed(daemon: ExitDaemon, folder: Path) -> None:
+async def test_a_dial_reports_its_failure(daemon: ExitDaemon, folder: Path) -> None:
     async with running(daemon, folder), targets.sink() as target:
         await daemon.attached()
         await daemon.park(1)
@@ -404,7 +404,7 @@ async def test_a_daemon_that_speaks_before_the_dial_is_cut_off(
             await reader.read(1)
 
 
-async def test_another_certificate_hears_nothing(
+async def test_another_certificate_gets_no_bytes(
     daemon: ExitDaemon, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "exit")
@@ -427,7 +427,7 @@ async def test_a_certificate_without_a_pin_needs_an_authority(
     assert daemon.hellos == []
 
 
-async def test_a_refusal_is_told_to_the_owner(daemon: ExitDaemon, folder: Path) -> None:
+async def test_a_refusal_is_shown_to_the_owner(daemon: ExitDaemon, folder: Path) -> None:
     daemon.reply = Sorry("terms_changed", "The \x1b[31mterms\nare new.", 0)
     async with running(daemon, folder) as (_, task):
         stop = await task

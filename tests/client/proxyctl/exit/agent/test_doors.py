@@ -221,7 +221,7 @@ async def test_a_daemon_that_refuses_exits_is_left_for_another_one(tmp_path: Pat
             await second.attached()
 
 
-async def test_a_node_with_another_certificate_than_was_told_hears_nothing(tmp_path: Path) -> None:
+async def test_a_node_with_an_unannounced_certificate_gets_no_bytes(tmp_path: Path) -> None:
     folder = tmp_path / "exit"
     async with daemon(tmp_path, "second") as second:
         async with daemon(tmp_path, "first") as first:
@@ -255,7 +255,9 @@ async def test_a_daemon_cannot_make_it_attach_to_near_addresses(tmp_path: Path, 
             near.accept()
 
 
-async def test_a_daemon_that_has_told_its_next_certificate_is_known_by_it(tmp_path: Path) -> None:
+async def test_a_daemon_that_has_announced_its_next_certificate_is_known_by_it(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "exit"
     for name in ("before", "next"):
         (tmp_path / name).mkdir()
@@ -380,7 +382,7 @@ def test_a_node_that_makes_no_sense_is_not_known(tmp_path: Path, node: object) -
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"nodes": 7}', '{"nodes": [[1]]}', "\x00"])
-def test_a_file_that_is_none_is_no_reason_to_stop(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_no_reason_to_stop(tmp_path: Path, text: str) -> None:
     path = tmp_path / "nodes"
     path.write_text(text)
     assert not Doors(HOME, path).has_others

@@ -182,7 +182,7 @@ async def test_answers_come_only_from_where_something_was_sent_to(tmp_path: Path
         streams[1].close()
 
 
-async def test_a_device_carries_so_many_at_once(tmp_path: Path) -> None:
+async def test_the_concurrent_associations_of_a_device_are_bounded(tmp_path: Path) -> None:
     async with attached(tmp_path, bounds=CarryingBounds(associations_max=1)) as (daemon, agent):
         dialled, streams = await daemon.associate()
         assert dialled.outcome is Outcome.CONNECTED

@@ -179,7 +179,7 @@ def test_an_api_that_is_not_there_is_named(path: Path) -> None:
         agree(api, path, url=url)
 
 
-def test_a_withdrawal_is_told_and_leaves_no_token(path: Path) -> None:
+def test_a_withdrawal_is_sent_and_leaves_no_token(path: Path) -> None:
     with exit_api() as api:
         agree(api, path)
         assert consent.withdraw(path.parent).startswith("withdrawn")

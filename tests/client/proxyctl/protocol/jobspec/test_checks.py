@@ -74,7 +74,7 @@ def test_the_longest_name_that_is_almost_an_image_is_refused_at_once() -> None:
     assert problem(image="a-" * 255 + "!") == "image"
 
 
-def test_something_is_to_run_and_one_thing_alone() -> None:
+def test_a_specification_has_exactly_one_program() -> None:
     assert problem(command=[]) == "command"
     assert problem(command=[], image="a") == ""
     assert problem(command=[], script="x") == ""

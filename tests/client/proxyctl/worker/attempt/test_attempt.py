@@ -532,7 +532,7 @@ def running(device: Device, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
     return device.attempt(State.RUNNING, **changes)
 
 
-def test_that_a_job_is_ready_is_told_until_it_is_heard_and_once(
+def test_the_readiness_of_a_job_is_reported_until_it_is_acknowledged_and_once(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = running(device, monkeypatch, is_start_known=True)

@@ -110,7 +110,7 @@ def test_the_end_of_an_orphan_is_seen_while_the_program_runs(tmp_path: Path) -> 
     supervisors.close()
 
 
-def test_no_more_is_kept_than_was_said(tmp_path: Path) -> None:
+def test_no_more_is_kept_than_the_bound(tmp_path: Path) -> None:
     ended = run(tmp_path, "head -c 300000 /dev/zero", log_bytes=1_000)
     assert ended["log_bytes"]["out"] == 300_000
     assert ended["log_kept"]["out"] == len(ended["out"]) == 1_000

@@ -85,7 +85,7 @@ def test_neither_the_agents_token_nor_its_folder_is_in_proc(
         ("deep", "job", "folders within folders"),
     ],
 )
-def test_a_bomb_ends_alone_and_its_buyer_is_told(
+def test_a_bomb_ends_only_itself_and_its_buyer_gets_the_reason(
     agent: WorkerAgent, market: WorkerMarket, bomb: str, kind: str, words: str
 ) -> None:
     """The agent goes on, and takes the next one."""

@@ -125,7 +125,7 @@ def test_a_request_that_is_sent_while_a_poll_is_interrupted_is_never_in_the_clea
     assert not in_the_clear
 
 
-def test_the_first_answer_after_an_outage_is_told_once() -> None:
+def test_the_first_answer_after_an_outage_is_logged_once() -> None:
     returns = []
     now = [0.0]
     outage = Outage(lambda: now[0])

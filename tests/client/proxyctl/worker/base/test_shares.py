@@ -43,7 +43,7 @@ def test_reported_free_resources_are_given(cores: float) -> None:
     assert told["cores"] > shares.free().cores - 0.001  # nor is anything to be lost
 
 
-def test_of_a_gpu_no_more_memory_is_told_than_it_has() -> None:
+def test_no_more_memory_of_a_gpu_is_reported_than_it_has() -> None:
     large = Gpu("GPU-80", "H100", 81_559, "550", 0)
     shares = Shares(LEND, [large])
     asked = capacity_fields(shares.free())["vram_gb"] / 0.95

@@ -141,7 +141,7 @@ def test_setup_asks_once_for_the_same_where_the_owner_wants_that(agent: WorkerAg
 
 
 @pytest.mark.long
-def test_setup_keeps_the_token_of_before_for_the_same_marketplace_alone(agent: WorkerAgent) -> None:
+def test_setup_keeps_the_earlier_token_only_for_the_same_marketplace(agent: WorkerAgent) -> None:
     before = agent.command("setup", "--api", agent.market.url, typed="yes\n")
     assert before.returncode == 1
     assert "there is no terminal to ask for the token at; name a file" in before.stderr

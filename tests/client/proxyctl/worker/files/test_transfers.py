@@ -176,7 +176,7 @@ def archive(**files: bytes) -> bytes:
     return made.getvalue()
 
 
-async def test_outputs_arrive_at_the_buyer_and_the_rest_is_told(device: Device) -> None:
+async def test_outputs_arrive_at_the_buyer_and_the_rest_is_reported(device: Device) -> None:
     model = os.urandom(3_000_000)
     device.leave("out/model.bin", model)
     device.leave("out/deep/log.txt", b"log")
@@ -307,7 +307,7 @@ async def test_a_line_too_slow_for_all_outputs_does_not_fail_the_work(
     ]
 
 
-async def test_outputs_beyond_the_bounds_are_told_in_a_file_and_in_the_report(
+async def test_outputs_beyond_the_bounds_are_named_in_a_file_and_in_the_report(
     device: Device,
 ) -> None:
     artifacts = device.service.daemon.market.artifacts
@@ -334,7 +334,7 @@ async def test_outputs_beyond_the_bounds_are_told_in_a_file_and_in_the_report(
     ]
 
 
-async def test_inputs_are_there_read_only_and_unpacked_where_that_is_said(device: Device) -> None:
+async def test_inputs_are_there_read_only_and_unpacked_on_request(device: Device) -> None:
     data = os.urandom(2_000_000)
     device.given["inputs"] = [
         await give(device, data, "in/data.bin"),
@@ -640,7 +640,7 @@ async def test_an_input_elsewhere_is_fetched_without_our_token(
         "{api}/api/worker/jobs",  # the device itself may request this
     ],
 )
-async def test_nothing_of_the_owners_own_network_is_asked(
+async def test_no_address_of_the_owners_own_network_is_requested(
     device: Device, target: WebTarget, url: str
 ) -> None:
     device.web = Web(device.service.url, device.token, to_nowhere_near())
@@ -655,7 +655,7 @@ async def test_nothing_of_the_owners_own_network_is_asked(
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://", "http://a b/", "gopher://x"]
 )
-async def test_other_addresses_are_none(device: Device, url: str) -> None:
+async def test_other_addresses_are_refused(device: Device, url: str) -> None:
     device.given["inputs"] = [from_others(url, b"x")]
     with pytest.raises(TaskError, match="not one with http or https"):
         await device.fetch()

@@ -233,14 +233,14 @@ def test_a_claim_that_all_is_done_counts_for_nothing(
     assert not (tmp_path / "into").exists()
 
 
-def test_an_archive_has_so_much_processor_time(tmp_path: Path) -> None:
+def test_the_processor_time_of_an_archive_is_bounded(tmp_path: Path) -> None:
     times = UnpackTimes(cpu_seconds=1, bytes_per_cpu_second=1 << 40)
     content, options = gzip.compress(b"") * 3_000_000, UnpackOptions(max_bytes=1 << 40)
     with pytest.raises(ArchiveError, match="signal 24 at the end"):
         unpacked(tmp_path, content, options, times=times)
 
 
-def test_an_archive_has_so_much_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_an_archive_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, f"{WALLS} import time; time.sleep(60)")
     with pytest.raises(ArchiveError, match=r"takes more than"):
         unpacked(tmp_path, ORDINARY, times=UnpackTimes(most_seconds=0.5))

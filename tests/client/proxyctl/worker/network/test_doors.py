@@ -113,7 +113,7 @@ async def test_while_the_marketplace_is_away_attached_doors_stay(service: Servic
     await service.at(A, B)
 
 
-async def test_so_many_and_no_more(service: Service) -> None:
+async def test_the_number_of_doors_is_bounded(service: Service) -> None:
     for number in range(4):  # a service that lies, and names others each time
         service.doors = [Door(f"{number}-{each}", 1, "") for each in range(DOORS_MAX)]
         asked = service.asked

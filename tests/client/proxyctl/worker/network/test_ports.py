@@ -144,7 +144,7 @@ def test_without_a_page_a_connection_is_enough(ports: Ports) -> None:
     job.close()
 
 
-def test_where_it_cannot_be_found_out_nothing_is_asked(ports: Ports) -> None:
+def test_where_the_port_cannot_be_found_nothing_is_requested(ports: Ports) -> None:
     job, told, asked = Job(b""), threading.Event(), threading.Event()
 
     def connect(_: int) -> socket.socket:

@@ -277,7 +277,7 @@ async def test_a_stream_on_its_way_when_the_day_is_spent_carries_nothing(place: 
         await until(lambda: place.device.streams == 0)
 
 
-async def test_why_a_job_is_not_reached_is_told(place: Place) -> None:
+async def test_the_reason_of_an_unreached_job_is_reported(place: Place) -> None:
     await place.attach(8888)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -330,7 +330,7 @@ async def test_a_ticket_that_the_daemon_does_not_know_costs_nothing(place: Place
         assert place.tunnels.is_attached(TOKEN)
 
 
-async def test_the_token_is_told_to_the_right_daemon_alone(
+async def test_only_the_right_daemon_gets_the_token(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "worker")

@@ -37,7 +37,9 @@ def spend(allowance: Allowance) -> int:
     return spent
 
 
-def test_a_day_has_so_many_bytes_and_the_next_one_again(tmp_path: Path, clock: Clock) -> None:
+def test_the_bytes_of_a_day_are_bounded_and_the_next_day_has_them_again(
+    tmp_path: Path, clock: Clock
+) -> None:
     allowance = made(tmp_path, clock)
     assert not allowance.is_spent
     assert spend(allowance) == DAY

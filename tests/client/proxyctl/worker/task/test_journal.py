@@ -64,7 +64,7 @@ def test_a_folder_without_an_entry_is_removed_and_a_broken_entry_is_not(tmp_path
         journal.load()
 
 
-def test_the_disk_is_waited_for_once_others_hear_of_an_attempt(
+def test_the_disk_is_waited_for_once_others_get_an_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []

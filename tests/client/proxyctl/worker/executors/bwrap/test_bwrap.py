@@ -307,7 +307,9 @@ def test_a_fork_bomb_ends_at_its_bound(executor: BwrapExecutor, folder: Path) ->
 
 
 @pytest.mark.parametrize("bomb", ["memory", "tmpfs"])
-def test_a_memory_bomb_is_killed_and_told(executor: BwrapExecutor, folder: Path, bomb: str) -> None:
+def test_a_memory_bomb_is_killed_and_reported(
+    executor: BwrapExecutor, folder: Path, bomb: str
+) -> None:
     """Its memory ends at its bound, temporary files counted, and other jobs keep theirs."""
     result = run(executor, folder, BOMBS[bomb])
     assert result.status != 0

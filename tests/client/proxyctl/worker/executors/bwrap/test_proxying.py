@@ -29,7 +29,7 @@ def test_bytes_that_are_no_socks_request_are_refused(request_: bytes) -> None:
         proxying.socks_request_size(request_)
 
 
-def test_socks_serves_connections_alone() -> None:
+def test_socks_serves_only_connections() -> None:
     """Neither BIND nor datagrams."""
     with pytest.raises(AskingError, match="CONNECT"):
         proxying.socks_wish(b"\x05\x03\x00\x01\x01\x02\x03\x04\x00\x50")

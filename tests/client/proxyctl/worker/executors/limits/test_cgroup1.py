@@ -56,7 +56,7 @@ def test_a_bound_that_the_kernel_refuses_leaves_nothing_behind(limits: Cgroup1) 
     assert "cgroup1-test" not in limits.attempts()
 
 
-def test_folders_that_are_not_ours_are_told() -> None:
+def test_foreign_folders_are_named() -> None:
     """With the command that gives them to the agent's user."""
     finding = Cgroup1({}).check()[0]
     assert not finding.is_met

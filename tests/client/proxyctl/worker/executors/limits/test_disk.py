@@ -91,7 +91,7 @@ def test_an_ordinary_user_sees_mapped_files(work: Path, monkeypatch: pytest.Monk
     assert as_ordinary_user(work, looking).startswith(", more than the 1048576 bytes")
 
 
-def test_a_thread_with_a_table_of_files_of_its_own_hides_none(work: Path) -> None:
+def test_a_thread_with_a_table_of_files_of_its_own_hides_no_file(work: Path) -> None:
     """`unshare` of its files is a call that jobs have, as is `clone` without them."""
     watch = DiskWatch(work, 1 << 20, reserve_bytes=0, processes=lambda: (os.getpid(),))
     opened, looked = threading.Event(), threading.Event()
