@@ -101,7 +101,7 @@ def turn(part: Part, server: Server, port: int, program: str) -> int:
     cpu = usage.cpu_seconds(server.processes()) - before
     served, failed, seconds, middle, tail = map(float, printed)
     if not served:
-        raise ServerError(f"{server.name} serves nobody: {failed:.0f} connections failed")
+        raise ServerError(f"{server.name} serves no client: {failed:.0f} connections failed")
     part.samples.add(RATE, server.name, served / seconds)
     part.samples.add(MEDIAN, server.name, middle / 1000)
     part.samples.add(TAIL, server.name, tail / 1000)

@@ -29,7 +29,7 @@ HALF_OPEN = 5_000
 DESCRIPTORS_WANTED = 14_000  # so that the daemon can afford this number of connections
 PER_ADDRESS = 1_000
 BYTES = 100_000
-NOBODY_IS_TOO_YOUNG = -1.0
+EVERY_AGE = -1.0
 WAITING_LONG = ClosingBounds(patience_seconds=3600.0)
 NONSENSE = b"GET / HTTP/1.1\r\nHost: nonsense\r\n\r\n"
 PAUSES_MAX = 1_000  # a daemon that spins says so more often
@@ -77,7 +77,7 @@ async def alive(client: Client) -> None:
 
 async def test_the_oldest_unfinished_handshake_makes_room(tmp_path: Path) -> None:
     limits = {"connections_total": 3}
-    bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG)
+    bounds = client_bounds(room_after_seconds=EVERY_AGE)
     async with (
         running_in(tmp_path, bounds=bounds, limits=limits) as service,
         targets.echo() as target,
@@ -129,7 +129,7 @@ async def refused(service: Service, source: str = "127.0.0.1") -> Client:
 
 async def test_a_refused_client_that_stays_makes_room(tmp_path: Path) -> None:
     limits = {"connections_total": 3}
-    bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG, closing=WAITING_LONG)
+    bounds = client_bounds(room_after_seconds=EVERY_AGE, closing=WAITING_LONG)
     async with (
         running_in(tmp_path, bounds=bounds, limits=limits) as service,
         targets.echo() as target,
@@ -160,12 +160,12 @@ async def test_a_refused_client_counts_until_it_has_left(tmp_path: Path) -> None
             await client.close()
         await until(lambda: len(gateway.closer) == 0, "they have left")
         await (await refused(service)).close()
-        await until(lambda: not gateway.closer.per_network, "nobody is counted who is gone")
+        await until(lambda: not gateway.closer.per_network, "no closed connection is counted")
 
 
 async def test_a_client_that_may_not_come_in_pushes_no_other_out(tmp_path: Path) -> None:
     limits = {"connections_total": 2, "connections_per_address": 2}
-    bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG)
+    bounds = client_bounds(room_after_seconds=EVERY_AGE)
     async with (
         running_in(tmp_path, bounds=bounds, limits=limits) as service,
         targets.echo() as target,
@@ -182,7 +182,7 @@ async def test_a_client_that_may_not_come_in_pushes_no_other_out(tmp_path: Path)
 
 async def test_a_client_that_has_asked_and_waits_for_a_target_makes_no_room(tmp_path: Path) -> None:
     limits = {"connections_total": 1, "dial_seconds": 3600.0}
-    bounds = client_bounds(room_after_seconds=NOBODY_IS_TOO_YOUNG)
+    bounds = client_bounds(room_after_seconds=EVERY_AGE)
     async with running_in(tmp_path, bounds=bounds, limits=limits) as service:
         bought = await service.buy(await service.person(usd="10"))
         with silent_port() as port:
@@ -277,7 +277,7 @@ def at_rest(buyer: Buyer) -> int:
     daemon = psutil.Process(buyer.daemon.process.pid)
     until_true(
         lambda: all(each.status == psutil.CONN_LISTEN for each in daemon.net_connections("tcp")),
-        "nobody is connected",
+        "no client is connected",
     )
     return descriptors(buyer)
 

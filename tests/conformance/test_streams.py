@@ -280,7 +280,7 @@ async def test_a_reset_is_passed_on_although_the_other_side_is_talking(
 ) -> None:
     async with plain_pair(service) as (client, target):
         broken, other = (client, target) if breaks == "client" else (target, client)
-        other.send(b"nobody reads this")
+        other.send(b"an unread text")
         reset(broken)
         assert await outcome(other) == (b"", "reset")
         await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
@@ -293,7 +293,7 @@ async def test_a_reset_is_passed_on_while_both_sides_are_talking(
     async with plain_pair(service) as (client, target):
         broken, other = (client, target) if breaks == "client" else (target, client)
         broken.send(b"last words")
-        other.send(b"nobody reads this")
+        other.send(b"an unread text")
         reset(broken)
         assert await outcome(other) == (b"last words", "reset")
         await until(lambda: service.daemon.gateway.connections == 0, "the relay is over")
@@ -554,7 +554,7 @@ async def test_a_client_that_leaves_while_it_is_dialed_for_leaves_nothing(tmp_pa
                 leaving_takes = leave(client)
                 if leaving_takes is not None:
                     await leaving_takes
-            await until(lambda: gateway.dialing == 0, "nobody is dialed for")
+            await until(lambda: gateway.dialing == 0, "no dial is under way")
             for client, _ in leaving:
                 await client.close()
             await all_gone(service, before)

@@ -504,7 +504,7 @@ async def test_datagrams_to_a_name_stay_in_order_while_it_is_looked_up(service: 
             for number in range(10):
                 client.send(("target.example", target.port), b"%d" % number)
             client.send(("target.example", other.port), b"another port")
-            await client.reaches(other, b"whoever needs no name does not wait")
+            await client.reaches(other, b"a target without a name does not wait")
             names.remembered["target.example"] = [LOOPBACK]  # known now, and others wait still
             client.send(("target.example", target.port), b"10")
             await client.reaches(other, b"all are there")

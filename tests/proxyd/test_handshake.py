@@ -179,7 +179,7 @@ async def test_a_decision_that_comes_when_all_is_over_changes_nothing(scenes) ->
     assert scene.requests == []
     assert len(scene.left) == 1
     assert scene.counters.handshake_failures == {Ending.TIMED_OUT: 1}
-    assert scene.records == [], "nobody has shown credentials"
+    assert scene.records == [], "no client has shown credentials"
 
 
 async def test_a_refusal_is_counted_and_sent(scenes) -> None:

@@ -182,7 +182,7 @@ def test_a_total_count_survives_a_report_and_only_changes_are_reported_again() -
     session.take(5, None)
     shares[1].deliver(5)
     assert session.certain_usage().exits == (("two", 15),)
-    assert session.certain_usage().exits == (("two", 15),), "nobody said that it was written"
+    assert session.certain_usage().exits == (("two", 15),), "no write was confirmed"
 
 
 def test_waiting_bytes_in_a_sink_of_one_exit_are_uncertain_only_for_it() -> None:

@@ -96,7 +96,7 @@ async def nobody_at(address: tuple) -> None:
                 return error.errno == errno.ECONNREFUSED
             return False
 
-        await until(is_refused, f"nobody is at {address}")
+        await until(is_refused, f"no socket is at {address}")
 
 
 class Associated:
@@ -136,9 +136,7 @@ class Associated:
         assert await self.receive() == (*target.address, down)
 
     async def ended(self) -> bytes:
-        """Wait until the proxy ends the TCP connection in order. Return the bytes that it sent
-        there.
-        """
+        """Wait until the proxy ends the TCP connection in order. Return its last bytes there."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.control.rest()
 

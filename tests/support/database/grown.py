@@ -255,9 +255,7 @@ def _work(grown: Grown) -> Iterator[str]:
 
 
 def _transfers() -> Iterator[str]:
-    """Yield the transfers of the work, and the deposits that paid for it; the entries set the
-    balances.
-    """
+    """Yield the transfers of the work, and their deposits; the entries set the balances."""
     for kind, number, only in (
         ("hold", 6, "n > 0"),
         ("capture", 7, "is_done"),

@@ -26,7 +26,7 @@ def answer(number: int) -> int:
 
 
 def fail(number: int) -> int:
-    return 1 // (number - number)  # as nobody should
+    return 1 // (number - number)  # never do this
 """
 SMALLER = """
 def doubled(number: int) -> int:

@@ -151,9 +151,7 @@ class Market(market.Market):
         return login.profile.user_id
 
     async def silence(self, seconds: int, jobs: Jobs | None = None) -> int:
-        """Let time pass, and take jobs back as the daemon does. Return the number of jobs taken
-        back.
-        """
+        """Let time pass, and take jobs back as the daemon does. Return their number."""
         end, taken = self.clock.now + seconds, 0
         while self.clock.now < end:
             self.clock.now += min(SWEEP_SECONDS, end - self.clock.now)

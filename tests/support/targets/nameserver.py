@@ -51,9 +51,7 @@ class NameServer:
         mute: bool = False,
         held: bool = False,
     ) -> Zone:
-        """Set the answers about a name. A name that is `held` waits for its event before the
-        answer.
-        """
+        """Set the answers about a name. A name that is `held` waits for its event first."""
         zone = Zone(addresses, ttl, cname, rcode, truncated, mute)
         if not held:
             zone.held.set()

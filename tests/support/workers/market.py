@@ -206,9 +206,7 @@ class WorkerMarket:
         return {"ok": True, "jobs": jobs, "actions": stops, "lease_s": self.lease_s, "seen": 1}
 
     def _lose(self, named: set[tuple[str, int]]) -> None:
-        """Take back given attempts that the device does not list: they got lost on the way or
-        there.
-        """
+        """Take back given attempts that the device does not list: they got lost."""
         for job in self.jobs.values():
             if job.is_held and (job.id, job.attempt) not in named:
                 job.is_held = False

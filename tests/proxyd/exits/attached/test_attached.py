@@ -132,7 +132,7 @@ async def test_fewer_connections_are_requested_when_the_burst_is_over(
     await until(lambda: device.wanted == 1)
     exit_.pool.demand.used_at -= pool.IDLE_SECONDS + 1
     exit_.pool.tend()
-    await until(lambda: device.wanted == 0, "nobody uses it")
+    await until(lambda: device.wanted == 0, "it is unused")
 
 
 async def test_an_old_parked_connection_is_replaced(port: Port) -> None:

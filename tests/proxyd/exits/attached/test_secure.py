@@ -113,7 +113,7 @@ async def test_an_answer_that_comes_late_is_no_lie(tmp_path: Path) -> None:
     await until(lambda: attached.pulse.heard_at > heard, "it is heard")
     assert watch.kinds == []
     device.send(connected(Dial(10**6, (LOOPBACK,), 80)))
-    await until(lambda: watch.kinds == ["unasked"], "what nobody asked for is one")
+    await until(lambda: watch.kinds == ["unasked"], "an unrequested frame is one")
     theirs.close()
     await port.close()
 

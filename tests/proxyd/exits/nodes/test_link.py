@@ -241,7 +241,7 @@ async def test_a_flood_of_greetings_disturbs_no_exit_and_no_link(service: Servic
         for _ in range(10):
             floods = [asyncio.create_task(flood(service, wrong)) for _ in range(20)]
             await asyncio.gather(*floods)
-        await until(lambda: len(listener_of(service).arrivals) == 0, "nobody is left")
+        await until(lambda: len(listener_of(service).arrivals) == 0, "no connection is left")
         assert not node.is_over
         assert listener_of(service).counters.refused["not a node"] == 200
         assert active(service) == {made.device_id}

@@ -292,7 +292,7 @@ async def test_exits_of_a_node_that_drains_attach_to_the_others(
                 == {other.daemon.exit_port.door().port for other in three[1:] if other is not each}
                 for each in three[1:]
             ),
-            "nobody is told of a node that drains",
+            "no agent lists a node that drains",
         )
 
 

@@ -139,7 +139,7 @@ async def test_a_handed_over_connection_belongs_to_the_asking_process(two: Two) 
         await until(lambda: len(two.port.reactor.poller) == watched + 2)
         assert watched_by_kernel(two.port) == len(two.port.reactor.poller)
         relay.close()
-        await until(lambda: target.ended + target.resets == 1, "nobody else holds it open")
+        await until(lambda: target.ended + target.resets == 1, "no other process holds it open")
 
 
 @bounded(exit_bounds(asking=AskingTimes(tell_seconds=0.01)))

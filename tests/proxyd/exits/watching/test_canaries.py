@@ -301,7 +301,7 @@ async def test_an_answer_that_comes_late_is_no_lie(
         await until(lambda: bool(late), "it is ordered")
         client.reset()  # an end of its stream might be no more than that: the dial would go on
         entry = listener_of(service).roster.by_device[made.device_id]
-        await until(lambda: not entry.dials, "nobody waits any more")
+        await until(lambda: not entry.dials, "no dial waits any more")
         for dial in late:
             device.send(Dialled(dial.number, Outcome.CONNECTED, 0, None, 0))
         heard = entry.pulse.heard_at

@@ -210,7 +210,7 @@ async def test_bulk_is_spliced(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_buffers_are_bounded_where_the_other_end_is_near(is_short: bool) -> None:
     allowed = int(Path("/proc/sys/net/core/rmem_max").read_text())
     if allowed < path.RECEIVE_BYTES:
-        pytest.skip("this system lets nobody have such buffers")
+        pytest.skip("this system forbids such buffers")
     first, second = pair()
     with closing(first), closing(second):
         await say(first, b"so that there is a round trip")
@@ -238,7 +238,7 @@ async def test_the_last_bytes_of_a_peer_that_resets_during_a_write_are_read() ->
                 if not far_first:
                     broken, other = other, broken
                 broken.send(b"last words")
-                other.send(b"nobody reads this")
+                other.send(b"an unread text")
                 reset(broken)
                 assert await outcome(other) == (b"last words", "reset")
                 await until(lambda ends=ends: ends.overs == 1)

@@ -103,7 +103,7 @@ def test_the_end_of_an_orphan_is_seen_while_the_program_runs(tmp_path: Path) -> 
     supervisors.give(folder)
     out = folder / names.LOGS["out"]
     until_true(lambda: out.exists() and out.read_text().endswith("\n"), "it runs")
-    until_true(lambda: not psutil.pid_exists(int(out.read_text())), "nobody waits for it")
+    until_true(lambda: not psutil.pid_exists(int(out.read_text())), "it has been reaped")
     assert Identity.of_fields(json.loads((folder / names.RUNNING).read_text())).is_alive()
     Identity.of_fields(json.loads((folder / names.BEGUN).read_text())).send(signal.SIGKILL)
     until_true(lambda: not supervisors.reap(), "nothing runs")
