@@ -18,7 +18,7 @@ where a connection leads, for the pools and for a node's link alike:
   then, an operator has compared the books. Before that time a balancer may lead to an old server
   for a moment.
 - When another server wins, every connection to the old one is worthless, also in a pool or in the
-  middle of a unit: it is ended at once.
+  middle of a unit: the process closes it without delay.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 PORT = 5432
-# An idle server answers in milliseconds, and a busy one within this time. Then the next one is
-# asked as well.
+# An idle server answers in milliseconds, and a busy one within this time. Then the process also
+# tries the next one.
 NEXT_SECONDS = 1.0
 # As long as a server may take that is the only hope; a lost connection attempt is repeated by TCP
 # after one and three seconds.
@@ -96,7 +96,7 @@ class Position(NamedTuple):
 
     A promotion begins a new timeline, and the log of changes only grows within one. So positions
     never fall, unless committed changes were lost: a frozen primary came back and took over again,
-    or somebody restored an older copy.
+    or an operator restored an older copy.
     """
 
     timeline: int
