@@ -124,7 +124,7 @@ async def redeem(tx: Transaction, row_id: str, now: int) -> bool:
 
 
 async def pace(tx: Transaction, row_id: str, *, interval_seconds: int, next_poll_at: int) -> None:
-    """Say when a program may ask again."""
+    """Set the time at which a program may ask again."""
     await tx.run(
         """
         UPDATE device_codes

@@ -284,7 +284,7 @@ async def used_up(tx: Transaction) -> list[str]:
 
 
 async def is_used_up(tx: Transaction, session_id: str) -> bool:
-    """Say whether every byte of a session is used."""
+    """Return whether every byte of a session is used."""
     row = await tx.one(
         IdRow,
         "SELECT id FROM bandwidth_sessions WHERE id = :id AND bytes_used = quota_bytes",
@@ -350,7 +350,7 @@ async def lease(
 
 
 async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bool:
-    """Say whether other nodes have open leases of a session."""
+    """Return whether other nodes have open leases of a session."""
     row = await tx.one(
         IdRow,
         """

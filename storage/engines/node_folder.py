@@ -103,7 +103,7 @@ class NodeFolder:
         return descriptor
 
     def is_pipe_of(self, node_id: str, descriptor: int) -> bool:
-        """Say whether others find the pipe that a node reads."""
+        """Return whether others find the pipe that a node reads."""
         try:
             return os.path.samestat(self._pipe(node_id).stat(), os.fstat(descriptor))
         except OSError:

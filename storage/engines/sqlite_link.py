@@ -181,7 +181,7 @@ class _SweeperLock:
         self._seen_at = 0.0
 
     def take(self) -> bool:
-        """Say whether this process has the lock, which it takes if it is free.
+        """Return whether this process has the lock, which it takes if it is free.
 
         Raises:
             OSError: the file cannot be used.

@@ -39,7 +39,7 @@ class EndpointRow(NamedTuple):
     quiet_until: int = 0
 
     def wants(self, kind: str) -> bool:
-        """Say whether events of a type are to be delivered here as they happen."""
+        """Return whether events of a type are to be delivered here as they happen."""
         if kind == TEST_TYPE:
             return False
         wanted = self.types.split(",")
