@@ -16,7 +16,7 @@ from api.reverse.places import Place, Places
 KEY_PARAMETER = "key"
 BEARER = b"bearer "
 COOKIES_MAX_BYTES = 16 * 1024  # of one header; a notebook and the door have a tenth in theirs
-# Asked more often would be somebody who tries: a browser has one, or one from before.
+# A request with more keys is guessing: a browser has one, or one from before.
 KEYS_TRIED_MAX = 4
 
 
