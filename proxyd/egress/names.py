@@ -30,7 +30,7 @@ def canonical(name: str) -> str | None:
 
 
 def is_number(key: str) -> bool:
-    """Say whether a canonical name ends in a number, and so can only be an address.
+    """Return whether a canonical name ends in a number, and so can only be an address.
 
     The rule of the URL standard ("ends in a number checker"): no such name is in the DNS, and a
     name server is not to be asked for one.

@@ -13,7 +13,7 @@ _SHORTEST: Final = 4 + 1 + 1 + 2
 
 
 class Datagram(NamedTuple):
-    """A client's datagram: what to send, and where; `payload` is a slice of what came."""
+    """A client's datagram: its payload and its destination; `payload` is a slice of the input."""
 
     host: Address | str
     port: int
