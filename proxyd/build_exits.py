@@ -283,7 +283,7 @@ def _own_ports(
 
 
 def _exits_certificate(settings: Settings) -> tuple[str, str]:
-    """Return the files of the certificate and the key: the operator's, or what is made here.
+    """Return the files of the certificate and the key: the operator's, or self-made ones.
 
     Raises:
         CannotListenError: none can be made.

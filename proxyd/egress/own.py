@@ -1,7 +1,7 @@
-"""Which addresses lead to this machine itself, as its kernel would route them (rtnetlink(7)).
+"""Addresses that lead to this machine itself, as its kernel would route them (rtnetlink(7)).
 
-A globally routable address of our own passes every list of special ranges, and what is sent to it
-never meets the firewall that keeps others from the machine's services.
+A globally routable address of our own passes every list of special ranges, and bytes sent to it
+never meet the firewall that keeps others from the machine's services.
 """
 
 import errno
@@ -36,7 +36,7 @@ _logger = logging.getLogger("egress")
 class OwnAddresses:
     """Says of an address whether it leads here, or to everybody on a link of ours.
 
-    What the kernel said is believed for ten seconds.
+    An answer of the kernel is believed for ten seconds.
 
     Args:
         now: a clock that never goes back, in seconds.
@@ -51,7 +51,7 @@ class OwnAddresses:
         self._is_refused = False
 
     def open(self) -> None:
-        """Open what it takes to ask the kernel, while there are descriptors for it."""
+        """Open the socket for queries to the kernel, while descriptors are left for it."""
         try:
             self._opened()
         except OSError as error:
@@ -72,7 +72,7 @@ class OwnAddresses:
         return bool(known)
 
     def close(self) -> None:
-        """Close what was opened; closing twice is harmless."""
+        """Close the opened socket; closing twice is harmless."""
         if self._kernel is not None:
             self._kernel.close()
             self._kernel = None
