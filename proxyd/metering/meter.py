@@ -243,7 +243,9 @@ class Meter(Admitter):
         except StoreError as error:
             if not self._store_failing:
                 _logger.log(
-                    level_of(error, logging.ERROR), "counts wait for the store to return: %s", error
+                    level_of(error, logging.ERROR),
+                    "byte counts wait in memory until the database is back: %s",
+                    error,
                 )
             self._store_failing = True
         else:
