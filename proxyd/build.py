@@ -85,7 +85,7 @@ def import_the_rest(settings: Settings) -> None:
 
 
 async def import_for_tokens(tokens: Tokens) -> None:
-    """Import what tokens need in a process that is alone and serves: its loop goes on meanwhile."""
+    """Import the modules for tokens in a single serving process, without a stop of its loop."""
     await asyncio.to_thread(tokens.load)
     gc.freeze()  # as the modules imported before (`commands`); of clients there is little so early
 

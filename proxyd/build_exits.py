@@ -301,7 +301,7 @@ def _exits_certificate(settings: Settings) -> tuple[str, str]:
 
 
 async def geography_of(settings: Settings) -> "Geography":
-    """Return what says where exits are; reading it takes a second.
+    """Return the source of the places of exits; reading it takes a second.
 
     Raises:
         SettingsError: a file of it cannot be used.

@@ -127,7 +127,7 @@ class ExitPort:
                 self.mesh.change_door(self._door)
 
     def announce_certificate(self, certificate: str) -> None:
-        """Tell devices the certificate (a PEM file) that they will be shown some time.
+        """Notify devices of the certificate (a PEM file) that the service will show some time.
 
         The notice uses a connection that they know by the present certificate, so they trust it.
 
@@ -139,7 +139,7 @@ class ExitPort:
         _logger.info("exits are notified of the next certificate %s", door.certificate_sha256)
 
     def drain(self, seconds: float) -> None:
-        """Tell exits that the daemon stops, and take no further ones.
+        """Notify exits that the daemon stops, and take no further ones.
 
         Attached exits serve until the end: clients may still ask for targets.
         """

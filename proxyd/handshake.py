@@ -221,7 +221,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     # --- the loop ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Act on what the client says until it, or the store, has to say more."""
+        """Act on the client's events until more bytes, or a decision of the store, are needed."""
         protocol = self._protocol
         if protocol is None:
             return
@@ -301,7 +301,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
             self.fail(error)
 
     def _admit(self, protocol: ServerProtocol, decision: LiveSession | Refusal) -> bool:
-        """Let the client go on to its request, or close it and return False.
+        """Let the client send its request, or close it and return False.
 
         The wishes are judged last: only buyers learn the mistakes in their wishes.
         """
@@ -340,7 +340,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         services.requested(self.client, protocol, session, self._wants, request, self._unread)
 
     def _refuse(self, ending: Ending) -> None:
-        """Send what the protocol has to say to a client that is turned away, and close it."""
+        """Send the protocol's refusal to the client, and close it."""
         self._services.counters.handshake_failures[ending] += 1
         output = self._protocol.data_to_send() if self._protocol is not None else b""
         self._close(ending, after_last_bytes=not output or self._send(output))

@@ -291,7 +291,7 @@ def app_url(settings: Settings, api_port: int) -> str:
 
 
 def webhook_terms(settings: Settings) -> WebhookTerms:
-    """Return where webhooks may go, beside what the policy says of each address.
+    """Return the permitted targets of webhooks, beside the policy for each address.
 
     They may go to this machine, and without TLS, where sessions may: in a demonstration.
     """

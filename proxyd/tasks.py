@@ -80,7 +80,7 @@ class Tasks:
         await cancellation.end([*self._writers, *self._tasks])
 
     def stop_daemon(self, reason: str) -> None:
-        """Drain because something has ended that must not; the exit status will say so."""
+        """Drain because a necessary part has ended; the exit status will show a failure."""
         _logger.critical("%s; the daemon stops", reason)
         self.has_failed = True
         signal.raise_signal(signal.SIGTERM)

@@ -73,7 +73,7 @@ class KeyChangeRequest(Struct):
 
 
 class RollRequest(Struct):
-    """For how many hours the old key goes on beside the new one."""
+    """Hours that the old key works beside the new one."""
 
     overlap_hours: Annotated[int, Meta(ge=0, le=OVERLAP_MAX_HOURS)] = 0
 

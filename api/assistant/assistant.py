@@ -74,7 +74,7 @@ class ChatDelta(Struct):
 
 
 class AnalyzeForm(Struct):
-    """A photo, JPEG or PNG, what its sender says about it, and the language to answer in."""
+    """A photo, JPEG or PNG, its sender's description of it, and the language of the answer."""
 
     file: File
     mode: Literal["goodness"] | None = None

@@ -24,7 +24,7 @@ AllowIps = Annotated[list[str], Meta(min_length=1, max_length=ADDRESSES_MAX)]
 
 
 class ExitRequest(Struct):
-    """Through which exits a session leaves, unless a client says otherwise behind its user name.
+    """Exits of a session, unless a client names others behind its user name.
 
     `country` is a code of two letters (ISO 3166), "eu", or several joined by "_". Connections of
     one `session`, a label, keep their exit for `lifetime_seconds` from its first use; with `strict`

@@ -571,7 +571,7 @@ class DeployRoutes:
         return Reply()
 
     async def resume(self, call: Call[Nothing, Any]) -> Reply:
-        """Go on."""
+        """Resume a rollout."""
         await self._rollouts.pause(call.user_id, _deploy_id(call), is_paused=False)
         return Reply()
 

@@ -405,7 +405,7 @@ class ExitRoutes:
 
 
 def _band(exits: int) -> Literal["1-9", "10-99", "100-999", "1000+"]:
-    """Return about how many: exact numbers would tell when a single device comes and goes."""
+    """Return a rough number: exact numbers would show when a single device comes and goes."""
     if exits < 10:
         return "1-9"
     if exits < 100:

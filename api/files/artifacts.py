@@ -27,7 +27,7 @@ Etag = Annotated[str, Meta(max_length=256)]
 
 
 class AnnounceRequest(Struct):
-    """A file that is to be sent: its name, its size in bytes, its SHA-256 in hexadecimal."""
+    """File to send: its name, its size in bytes, its SHA-256 in hexadecimal."""
 
     name: Name
     size_bytes: FileBytes
@@ -292,13 +292,13 @@ class ArtifactRoutes:
         ]
 
     async def announce(self, call: Call[AnnounceRequest, Any]) -> AnnounceReply:
-        """Begin to take a file, or go on."""
+        """Begin or continue to take a file."""
         body = call.body
         new = NewArtifact(body.name, body.sha256, body.size_bytes)
         return _announced(await self._artifacts.announce(call.user_id, new), "/api/artifacts")
 
     async def announce_for_job(self, call: Call[AnnounceForJobRequest, Any]) -> AnnounceReply:
-        """Begin to take a file of a job, or go on."""
+        """Begin or continue to take a file of a job."""
         body = call.body
         announced = await self._artifacts.announce_for_job(
             call.device,

@@ -66,7 +66,7 @@ async def send(
 async def _send(
     request: web.BaseRequest, response: web.StreamResponse, content: Content, start: int, end: int
 ) -> None:
-    """Send a range; where that cannot go on, the connection is cut: nothing may look whole."""
+    """Send a range; after an error the connection is cut, so that no partial file looks whole."""
     try:
         piece = await content.read(start, min(PIECE_BYTES, end - start))
         while start < end:

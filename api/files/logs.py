@@ -227,7 +227,7 @@ class LogRoutes:
 async def _sent(
     events: AsyncGenerator[LogEvent, None], *, is_text: bool
 ) -> AsyncGenerator[Event, None]:
-    """Yield what a reader hears as events of HTTP."""
+    """Yield the events of a reader as events of HTTP."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Idle):

@@ -35,7 +35,7 @@ def _quality(accept: str, kind: str) -> float:
 
 
 def _wish(accept: str, kind: str) -> tuple[float, int]:
-    """Return how much a type is wanted, and how specific the range is that says so, from 0 to 3."""
+    """Return the weight of a type, and how specific its range is, from 0 to 3."""
     ranges = {kind: 3, kind.partition("/")[0] + "/*": 2, "*/*": 1}
     best, quality = 0, 0.0
     for part in accept.split(","):

@@ -1,4 +1,4 @@
-"""Routes of attempts: what devices say while they run jobs, and how each attempt went."""
+"""Routes of attempts: reports of devices while they run jobs, and each attempt's result."""
 
 from typing import Annotated, Any
 
@@ -246,7 +246,7 @@ def _item(past: Past) -> AttemptItem:
 
 
 def left_out_of(body: OutputsLeftOut | None) -> LeftOut | None:
-    """Return the outputs that a report says were not sent."""
+    """Return the outputs that the device could not send, from its report."""
     return None if body is None else LeftOut(body.files, body.bytes, body.reasons)
 
 

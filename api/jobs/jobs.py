@@ -188,7 +188,7 @@ class OwnJobItem(JobItem, kw_only=True):
 
 
 class Review(Struct):
-    """Whether a finished job is paid for; `until` is when it is, if its buyer says nothing."""
+    """Payment of a finished job; `until` is its time, if the buyer does not dispute the result."""
 
     state: literals.ReviewStatus
     until: Timestamp
@@ -196,7 +196,7 @@ class Review(Struct):
 
 
 class CopyItem(Struct):
-    """One of several copies; `agrees` says whether its result is the one that most agree on."""
+    """One of several copies; `agrees` is true if its result is the one that most agree on."""
 
     job_id: str
     status: literals.JobStatus

@@ -152,7 +152,7 @@ def _wanted(types: frozenset[str]) -> Wanted:
 
 
 async def _sent(items: AsyncGenerator[Item, None]) -> AsyncGenerator[Event, None]:
-    """Yield what a reader hears as events of HTTP."""
+    """Yield the events of a reader as events of HTTP."""
     async with aclosing(items):
         async for item in items:
             yield _event(item)

@@ -25,7 +25,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def is_forwarded(headers: Mapping[str, str]) -> bool:
-    """Return whether a web server that passes a request on says so in a header."""
+    """Return whether a header shows that a web server has passed the request on."""
     return any(name in headers for name in FORWARDED)
 
 

@@ -1,4 +1,4 @@
-"""Apps as they were a moment ago, so that not each request asks the store."""
+"""Apps as they were a moment ago, so that not each request costs a query."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -53,6 +53,6 @@ class KnownApps:
         return app
 
     def forget(self, app_id: str) -> None:
-        """Ask the store the next time."""
+        """Forget an app, so that the next `find` queries the store."""
         self._asking.pop(app_id, None)
         self._known.pop(app_id, None)

@@ -110,7 +110,7 @@ class Upstream:
         chunked: bool,
         keeps: bool = False,
     ) -> None:
-        """Send the head of the request; `keeps` says that the connection may serve another one.
+        """Send the head of the request; with `keeps` the connection may serve another one.
 
         Raises:
             OSError: the connection is broken.

@@ -151,7 +151,7 @@ class _Fields:
         self._content: bytearray | None = None
 
     def take(self, event: object) -> None:
-        """Take an event of the parser: a field begins, goes on, or (None) ends."""
+        """Take an event of the parser: a field begins, continues, or (None) ends."""
         if isinstance(event, MultipartSegment):
             self._begin(event.name or "")
         elif isinstance(event, (bytes, bytearray)):

@@ -233,7 +233,7 @@ class Builder:
             return ""
 
     def _note(self, why: str) -> None:
-        """Have `proxyd --version` say what went wrong, unless there is what may be used still."""
+        """Record the failure for `proxyd --version`, unless an earlier library is usable."""
         with suppress(OSError):
             for each in self._folder.glob("*.part"):
                 each.unlink()

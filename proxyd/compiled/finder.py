@@ -104,7 +104,7 @@ class CompiledLoader(ExtensionFileLoader):
 
 
 def _is_interpreted(name: str) -> bool:
-    """Say whether a module is there already, from its source: compiled code does not expect it."""
+    """Return whether a module was imported from its source, which compiled code does not expect."""
     module = sys.modules.get(name)
     return module is not None and not isinstance(module.__loader__, ExtensionFileLoader)
 

@@ -28,7 +28,7 @@ MANIFEST_MAX_BYTES = 100_000
 
 
 class UnusableError(Exception):
-    """There are no compiled files that may be used; the message says why."""
+    """No compiled files may be used; the message has the reason."""
 
 
 def folder(root: str) -> str:
@@ -97,7 +97,7 @@ def entry_of(path: str) -> Entry:
 
 
 def read(root: str, name: str = FILE) -> Manifest:
-    """Return what the compiled files below `root` say that they were made from.
+    """Return the record of the sources of the compiled files below `root`.
 
     Args:
         root: the folder with the package `proxyd`.

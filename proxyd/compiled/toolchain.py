@@ -11,7 +11,7 @@ FLAGS = ("-fvisibility=hidden", "-fno-semantic-interposition")
 
 
 class CompileError(Exception):
-    """It could not be compiled; the message says why, in half a line."""
+    """The compilation failed; the message has the reason, in half a line."""
 
 
 class Toolchain:

@@ -297,7 +297,7 @@ class Dial(Cancellable, Expiring):
         self._finish(Failure.GENERAL)
 
     def _note(self, code: int | None) -> None:
-        """Remember a failure, unless a more telling one is remembered already."""
+        """Remember a failure, unless a more significant one is remembered already."""
         failure = FAILURE_OF_ERRNO.get(code or 0, Failure.GENERAL)
         if MOST_TELLING.index(failure) < MOST_TELLING.index(self._failure):
             self._failure = failure

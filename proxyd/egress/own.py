@@ -34,7 +34,7 @@ _logger = logging.getLogger("egress")
 
 
 class OwnAddresses:
-    """Says of an address whether it leads here, or to everybody on a link of ours.
+    """Decides whether an address leads here, or to everybody on a link of ours.
 
     An answer of the kernel is believed for ten seconds.
 
@@ -58,7 +58,7 @@ class OwnAddresses:
             self._unanswered(error)
 
     def __call__(self, address: Address) -> bool:
-        """Say so; what cannot be found out for want of descriptors or memory leads here."""
+        """Return whether it does; if descriptors or memory are lacking for the query, True."""
         now = self._now()
         if now >= self._until or len(self._known) >= KEPT_MAX:
             self._known.clear()
@@ -100,7 +100,7 @@ class OwnAddresses:
             return True
         self._is_refused = True
         _logger.warning(
-            "the kernel does not tell which addresses are this machine's: %s; sessions can reach "
+            "the kernel does not list this machine's addresses: %s; sessions can reach "
             "those that are globally routable, unless egress.deny names them",
             error.strerror,
         )

@@ -37,7 +37,7 @@ async def end(tasks: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
 
 
 async def within(seconds: float, awaitable: Awaitable[Any], name: str) -> None:
-    """Wait for something to close, for a bounded time; `name` is what the log says of it.
+    """Wait for something to close, for a bounded time; `name` is its name in the log.
 
     Raises:
         Exception: its own error, if it raised one in time.

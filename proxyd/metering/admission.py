@@ -34,7 +34,7 @@ Decide = Callable[[LiveSession | Refusal], None]
 
 
 class Admitter(Protocol):
-    """Says who may. It is the `Meter`, whose methods these are; a test gives the answers itself."""
+    """Admits clients. The `Meter` has these methods; a test gives the answers itself."""
 
     def admit(
         self, username: bytes, password: bytes, asker: str, decide: Decide

@@ -71,11 +71,11 @@ class Allowlist:
                 self._granted_since.add(entry)
 
     async def stop(self) -> None:
-        """Ask the store nothing any more."""
+        """Send no more queries to the store."""
         await self._lookups.stop()
 
     async def _look_up(self, entry: Entry) -> LiveSession | Refusal:
-        """Ask the store; again, if the answer may be older than the sale that made it wrong."""
+        """Query the store; again, if the answer may be older than the sale that made it wrong."""
         session = await self._find(entry)
         while session is None and entry in self._granted_since:
             self._granted_since.discard(entry)

@@ -48,7 +48,7 @@ class Payer(Protocol):
 
     @property
     def is_used_up(self) -> bool:
-        """Whether it is to be settled as soon as nothing is on its way."""
+        """Whether it will be settled as soon as nothing is on its way."""
 
     def may_wait(self, sink: InTransit, size: int) -> None:
         """Note that at most `size` of the paid bytes may not have left through a sink."""

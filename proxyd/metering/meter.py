@@ -100,7 +100,7 @@ def cluster_meter(
     forgotten: Callable[[str], None] | None = None,
     bounds: MeterBounds = USUAL,
 ) -> tuple["Meter", ClusterWriter]:
-    """Return the meter of one node among several, and its writer, which hears the others.
+    """Return the meter of one node among several, and its writer, which receives their notices.
 
     Args:
         leases: as for `solo_meter`.

@@ -65,7 +65,7 @@ class Poster:
         self._tls = tls
 
     async def post(self, attempt: Attempt) -> Outcome:
-        """Send one attempt, and say how it went."""
+        """Send one attempt, and return its outcome."""
         started = monotonic()
         connector = aiohttp.TCPConnector(
             limit=1,

@@ -176,7 +176,7 @@ class S3Blobs:
         data: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> AsyncIterator[tuple[int, str, Mapping[str, str]]]:
-        """Ask the store; yield status, body and headers of its answer, which any case names.
+        """Request something of the store; yield status, body and headers, which any case names.
 
         Raises:
             BlobError: it did not answer. The message never has a signature in it.

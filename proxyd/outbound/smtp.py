@@ -1,4 +1,4 @@
-"""Sends e-mails by SMTP, and tells failures of one e-mail from failures of the server."""
+"""Sends e-mails by SMTP, and distinguishes failures of one e-mail from those of the server."""
 
 import asyncio
 from dataclasses import dataclass

@@ -88,7 +88,7 @@ def unsent(sock: socket.SocketType, *, ended: bool) -> int:
 
 
 def is_dead(sock: socket.SocketType) -> bool:
-    """Say whether a connection is over on both sides, so that nothing will ever arrive (tcp(7))."""
+    """Return whether a connection is over on both sides, so that nothing can arrive (tcp(7))."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
     except OSError:
@@ -324,7 +324,7 @@ class _Closing(Watcher, Closing):
             self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _holds_up(self, now: float) -> bool:
-        """Say whether a peer that takes a little again and again has kept a bill open for long."""
+        """Return whether a peer that takes a little at a time has kept a bill open too long."""
         return now >= self._latest and self._payer is not None and self._payer.is_used_up
 
     def ready(self, _events: int) -> None:

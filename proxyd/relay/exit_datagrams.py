@@ -52,7 +52,7 @@ class Receiver(Protocol):
     __slots__ = ()
 
     def arrived(self, host: Address, port: int, payload: memoryview) -> None:
-        """Take a datagram that a target has sent, as the exit says."""
+        """Take a datagram that a target has sent, according to the exit."""
 
     def went(self, size: int) -> None:
         """Count `size` bytes of payload that are on their way, or that are lost if negative."""
@@ -296,7 +296,7 @@ class ExitWay(Watcher, InTransit):
     # --- back ----------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Read a number of times; if that was not all, go on in the next turn of the loop."""
+        """Read a number of times; if more is left, continue in the next turn of the loop."""
         self._is_due = False
         try:
             for _ in range(READS_PER_TURN):

@@ -361,7 +361,7 @@ class HalfPipe(Mover, InTransit):
         return False
 
     def _wait(self, share: ExitShare | None) -> None:
-        """Wait for budget; a source that was reset meanwhile has no more to say.
+        """Wait for budget; a source that was reset meanwhile ends its relay.
 
         Args:
             share: the share that has refused it; None if the session has. That is not asked again:

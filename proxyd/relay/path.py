@@ -46,7 +46,7 @@ USUAL: Final = ShortPath()
 
 
 def fit_to_path(sock: socket.SocketType, *, was_short: bool, short_path: ShortPath = USUAL) -> bool:
-    """Fit a TCP socket to its path, and say whether that is short.
+    """Fit a TCP socket to its path, and return whether that is short.
 
     Args:
         sock: a connected socket.

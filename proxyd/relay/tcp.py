@@ -157,7 +157,7 @@ class Relay(Owner):
         self._closed()
 
     def is_last(self, half: HalfPipe) -> bool:
-        """Say whether the other way has ended in order, so that closing tells of this end too."""
+        """Return whether the other way has ended in order, so that a close announces this end."""
         other = self._down if half is self._up else self._up
         return other.ended and not other.gave_up
 

@@ -284,7 +284,7 @@ class Association(Receiver):
         return not self.is_closed
 
     def _may_be_client(self, sender: SocketAddress) -> bool:
-        """Say whether a sender is the client; its first good datagram tells the port it sends from.
+        """Return whether a sender is the client; its first good datagram sets its port.
 
         Until then anybody at its address may be, unless it has announced a port.
         """
@@ -521,7 +521,7 @@ class _Reader(Watcher):
         self._association.fail(error)
 
     def _turn(self) -> None:
-        """Read a number of times; if that was not all, go on in the next turn of the loop."""
+        """Read a number of times; if more is left, continue in the next turn of the loop."""
         self._is_due = False
         if self._association.is_closed:
             return

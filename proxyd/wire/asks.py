@@ -33,7 +33,7 @@ PlaceText = tuple[str, str, str, int, str]
 
 
 class Ask(Struct, frozen=True, tag=1, array_like=True):
-    """A target is wanted through an exit; `is_name` says what the host is.
+    """A target is requested through an exit; `is_name` is true if the host is a name.
 
     Or, if it `is_datagrams`, an exit that carries datagrams to any target; there is no host then.
 
@@ -67,7 +67,7 @@ class Relaying(Struct, frozen=True, array_like=True):
 
 
 class Resume(Struct, frozen=True, tag=3, array_like=True):
-    """Relays go on that the process with the exits cannot know: it has been started again."""
+    """Running relays that the process with the exits does not know, since it was restarted."""
 
     relays: tuple[Relaying, ...]
 

@@ -1,4 +1,4 @@
-"""One port for every protocol: the first byte tells which one a client speaks."""
+"""One port for every protocol: the first byte of a client selects it."""
 
 from string import ascii_letters
 from typing import Final

@@ -112,13 +112,13 @@ class ServerProtocol(Protocol):
         """Take bytes from the client."""
 
     def next_event(self) -> Event | None:
-        """Return what the client said, or None until more bytes or a decision arrive."""
+        """Return the next event of the client, or None until more bytes or a decision arrive."""
 
     def data_to_send(self) -> bytes:
         """Return the bytes to send to the client, once."""
 
     def accept_credentials(self) -> None:
-        """Let the client go on to its request."""
+        """Accept the credentials, so that the client sends its request."""
 
     def refuse_credentials(self, refusal: Refusal, words: str = "") -> None:
         """Send the client the reason of the refusal; close it after the pending bytes.
@@ -130,7 +130,7 @@ class ServerProtocol(Protocol):
         """
 
     def succeed(self, host: Address, port: int, headers: tuple[str, ...] = ()) -> None:
-        """Tell the client that the target is connected, from this address.
+        """Send the client that the target is connected, from this address.
 
         After `Associate`: datagrams are relayed, and the client sends them to this address.
 

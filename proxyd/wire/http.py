@@ -100,7 +100,7 @@ class Http(ServerProtocol):
             self._buffer += data
 
     def next_event(self) -> Event | None:
-        """Return what the client said, or None until more bytes or a decision arrive."""
+        """Return the next event of the client, or None until more bytes or a decision arrive."""
         if self.state is State.REQUEST:
             try:
                 return self._read()
@@ -138,7 +138,7 @@ class Http(ServerProtocol):
         port: int,  # noqa: ARG002
         headers: tuple[str, ...] = (),
     ) -> None:
-        """Tell the client that its tunnel stands; to a plain request, the target itself answers."""
+        """Send the client that its tunnel stands; to a plain request, the target itself answers."""
         request = self._served(State.REQUEST_DECISION)
         if request.is_tunnel:
             self._output += _TUNNEL

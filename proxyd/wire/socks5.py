@@ -133,7 +133,7 @@ class Socks5(ServerProtocol):
         self._buffer = self._buffer + data if self._buffer else data
 
     def next_event(self) -> Event | None:
-        """Return what the client said, or None until more bytes or a decision arrive."""
+        """Return the next event of the client, or None until more bytes or a decision arrive."""
         state = self.state
         if state is _METHODS:
             event = self._read_methods()
@@ -154,7 +154,7 @@ class Socks5(ServerProtocol):
         return data
 
     def accept_credentials(self) -> None:
-        """Let the client go on to its request."""
+        """Accept the credentials, so that the client sends its request."""
         if self.state is _IDENTITY_DECISION:
             self._output += _NOTHING_CHOSEN
         else:
@@ -181,7 +181,7 @@ class Socks5(ServerProtocol):
         port: int,
         headers: tuple[str, ...] = (),  # noqa: ARG002 - SOCKS5 has no room for them
     ) -> None:
-        """Tell the client that the target is connected, from this address."""
+        """Send the client that the target is connected, from this address."""
         self._require(_REQUEST_DECISION)
         start = _SUCCEEDED_V4 if isinstance(host, IPv4Address) else _SUCCEEDED_V6
         self._output += start + host.packed + port.to_bytes(2, "big")

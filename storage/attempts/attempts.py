@@ -88,7 +88,7 @@ class JobStateRow(NamedTuple):
 
 
 class RenewalRow(NamedTuple):
-    """A sign of life of an attempt; `is_named` says that the device itself named it."""
+    """Sign of life of an attempt; `is_named` is 1 if the device itself listed it."""
 
     job_id: str
     attempt: int
@@ -120,7 +120,7 @@ class UnstartedRow(NamedTuple):
 
 
 class OverdueRow(NamedTuple):
-    """An attempt whose time is over; `has_payload` is 1 where the job says how long it may take.
+    """Attempt whose time is over; `has_payload` is 1 if the job has a payload.
 
     `is_unready` is 1 for a replica that has not become ready in time.
     """

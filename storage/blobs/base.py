@@ -122,7 +122,7 @@ class Blobs(Protocol):
         """Return the requests that bring an upload elsewhere; only where `is_elsewhere`."""
 
     async def stored(self, upload: Upload) -> int:
-        """Return how many bytes of an upload are there, to go on behind them."""
+        """Return the number of stored bytes of an upload; its sender continues behind them."""
 
     def receive(self, upload: Upload, offset: int) -> AbstractAsyncContextManager[Receiver]:
         """Take bytes of an upload within the block; only where not `is_elsewhere`.

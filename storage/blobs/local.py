@@ -416,7 +416,7 @@ class _Threads:
 
 
 async def _translated(future: "asyncio.Future[_Result]") -> _Result:
-    """Wait for a future, which goes on if this is cancelled; raise errors of files as `BlobError`s.
+    """Wait for a future; a cancellation leaves it running. Raise errors of files as `BlobError`s.
 
     Raises:
         BlobError: in the place of an `OSError`, without the path in it.

@@ -197,7 +197,7 @@ async def set_running(
 
 
 async def open_ids(tx: Transaction, *, after: str, limit: int) -> list[str]:
-    """Return deploys with rollouts that may go on, in order, those behind `after`."""
+    """Return deploys with unfinished rollouts, in order, from behind `after`."""
     return await tx.all(
         str,
         f"""

@@ -221,7 +221,7 @@ async def mark_present(
 
 
 async def mark_left(tx: Transaction, device_ids: Sequence[str]) -> list[PresentRow]:
-    """Note of these devices which have said that they leave; return those that were there."""
+    """Mark those of these devices absent that have logged off; return those that were present."""
     return await tx.all(
         PresentRow,
         f"""

@@ -93,7 +93,7 @@ class OwnerLoadRow(NamedTuple):
 
 
 class HeldRow(NamedTuple):
-    """A job with a payload that a device runs, and whether it ever said so."""
+    """Job with a payload that a device runs, and whether it ever listed the attempt."""
 
     device_id: str
     job_id: str
@@ -185,7 +185,7 @@ async def excluded(tx: Transaction, job_ids: Sequence[str], *, now: int) -> list
 
 
 async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int) -> list[LoadRow]:
-    """Count what devices run, and say which are proven; revoked ones are left out."""
+    """Return the loads of devices, and whether they are proven; revoked ones are left out."""
     return await tx.all(
         LoadRow,
         f"""

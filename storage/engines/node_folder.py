@@ -139,14 +139,14 @@ class NodeFolder:
             try:
                 descriptor = _open_to_write(pipe)
             except OSError as error:
-                if error.errno not in (ENOENT, ENXIO):  # its process lives, and heard nothing
+                if error.errno not in (ENOENT, ENXIO):  # its process lives, and got nothing
                     self._note_missed(pipe.stem)
                 continue
             try:
                 for chunk in chunks:
                     os.write(descriptor, chunk)
             except BrokenPipeError:
-                _logger.debug("node %s ended before it heard", pipe.stem)
+                _logger.debug("node %s ended before the notices arrived", pipe.stem)
             except OSError:  # the pipe is full
                 self._note_missed(pipe.stem)
                 # It may have been emptied before the note was there. Now its reader is woken by

@@ -219,7 +219,7 @@ class PostgresStore:
         return result
 
     def version(self) -> bytes | None:
-        """See `Store.version`: None, because only a query could tell."""
+        """See `Store.version`: None, because it would cost a query."""
         return None
 
     def health(self) -> Health:

@@ -310,7 +310,7 @@ class Servers:
         return place(self._url) if server is None else str(server)
 
     def _begin_with(self, server: Server | None) -> None:
-        """Ask the server that accepts writes first from here on."""
+        """Try this server, which accepts writes, first from here on."""
         self._servers = [server, *(each for each in self._servers if each != server)]
         has_moved = self._is_known and self.current != self._name(server)
         self.current, self._is_known = self._name(server), True
@@ -430,7 +430,7 @@ def _server(spec: str, port: str) -> Server:
 
 
 def cause_of(*errors: BaseException) -> Cause:
-    """Return the kind of failure that says most of several servers."""
+    """Return the most significant kind of failure of several servers."""
     kinds = [_cause(error) for error in errors]
     # The trouble of the primary says more than its standbys, and they say more than a silent one.
     ranks = (Cause.WENT_BACK, Cause.FULL, Cause.BUSY, Cause.READ_ONLY, Cause.SILENT)

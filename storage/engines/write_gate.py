@@ -146,7 +146,7 @@ class _Lock:
         return True
 
     def _is_locked(self) -> bool:
-        """Lock this file if it is free, and change its time: the others see that it goes on."""
+        """Lock this file if it is free, and set its time, as a sign of life for the others."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -168,7 +168,7 @@ class _Lock:
             return False
 
     def _reopen(self) -> bool:
-        """Go on with a new file, or with that of another process; False to go on with this one."""
+        """Switch to a new file, or to that of another process; False to keep this one."""
         try:
             descriptor = self._folder.open_lock(self._path.name, create=self._makes_files)
         except OSError:

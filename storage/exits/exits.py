@@ -187,7 +187,7 @@ class PaidRow(NamedTuple):
 
 
 class ActiveRow(NamedTuple):
-    """A session that goes on until `expires_at`, in UTC seconds."""
+    """Session that lasts until `expires_at`, in UTC seconds."""
 
     expires_at: int
     id: str

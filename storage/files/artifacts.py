@@ -382,7 +382,7 @@ async def drop_unused_content(tx: Transaction, content_id: str, now: int) -> Non
 
 
 async def dropped(tx: Transaction, *, until: int, limit: int) -> list[str]:
-    """Return contents that are to be deleted: those that were dropped until a moment."""
+    """Return contents to delete: the contents that were dropped until a moment."""
     return await tx.all(
         str,
         """

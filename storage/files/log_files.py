@@ -201,7 +201,7 @@ class LogFiles:
         return found
 
     def _is_in_the_middle(self, index: int, last: int) -> bool:
-        """Return whether a segment is cut out of a stream that goes on to another one."""
+        """Return whether a segment is cut out of a stream that has a later one."""
         return self._kept_segments <= index < last - self._kept_segments
 
     def _begin(self, attempt: Attempt, stream: str, index: int) -> None:

@@ -37,12 +37,12 @@ _VALUES = ", ".join(f":{name}" for name in SpecRow._fields)
 
 
 async def insert(tx: Transaction, spec: SpecRow) -> None:
-    """Add what a job says."""
+    """Add the specification of a job."""
     await tx.run(f"INSERT INTO job_specs ({_COLUMNS}) VALUES ({_VALUES})", **spec._asdict())
 
 
 async def find(tx: Transaction, job_id: str) -> SpecRow | None:
-    """Return what a job says; None when it says nothing beyond the specification's own fields."""
+    """Return the specification of a job; None if it has only the fields of every job."""
     return await tx.one(
         SpecRow, f"SELECT {_COLUMNS} FROM job_specs WHERE job_id = :job_id", job_id=job_id
     )

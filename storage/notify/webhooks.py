@@ -39,7 +39,7 @@ class EndpointRow(NamedTuple):
     quiet_until: int = 0
 
     def wants(self, kind: str) -> bool:
-        """Return whether events of a type are to be delivered here as they happen."""
+        """Return whether events of a type are delivered here as they happen."""
         if kind == TEST_TYPE:
             return False
         wanted = self.types.split(",")
@@ -205,7 +205,7 @@ async def endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> EndpointR
 
 
 async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
-    """Have an endpoint be as this row says, but for whether and why it is disabled."""
+    """Store the fields of an endpoint, except its state and the reason of that."""
     await tx.run(
         """
         UPDATE webhook_endpoints SET url = :url, types = :types, description = :description,
@@ -229,7 +229,7 @@ async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
 
 
 async def enable(tx: Transaction, endpoint_id: str) -> bool:
-    """Have an endpoint told again, its failures forgotten; False when it was not disabled."""
+    """Enable an endpoint again, and forget its failures; False when it was not disabled."""
     changed = await tx.run(
         """
         UPDATE webhook_endpoints
@@ -242,7 +242,7 @@ async def enable(tx: Transaction, endpoint_id: str) -> bool:
 
 
 async def disable(tx: Transaction, endpoint_id: str, reason: str, now: int) -> bool:
-    """Have an endpoint told nothing more; what waits for it fails. False when it was so before."""
+    """Disable an endpoint; its waiting deliveries fail. False when it was so before."""
     changed = await tx.run(
         """
         UPDATE webhook_endpoints SET disabled_at = :now, disabled_reason = :reason
@@ -276,7 +276,7 @@ async def delete_endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> bo
 async def begin_failing(
     tx: Transaction, endpoint_id: str, url: str, now: int
 ) -> EndpointRow | None:
-    """Note a failure; return the endpoint, whose `failing_since` says since when it fails.
+    """Note a failure; return the endpoint with its `failing_since`.
 
     None when it is deleted, or leads elsewhere by now: the failure says nothing of another server.
     """
@@ -626,7 +626,7 @@ async def drop_newest(tx: Transaction, endpoint_id: str, most: int) -> int:
 
 
 async def waiting(tx: Transaction, now: int) -> Waiting:
-    """Count what waits, and say since when the delivery that is due for longest is."""
+    """Return the number of waiting deliveries, and the time of the one due for longest."""
     found = await tx.one(
         Waiting,
         """

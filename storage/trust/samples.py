@@ -204,7 +204,7 @@ async def held_reviews(tx: Transaction, device_id: str, *, limit: int) -> list[s
 async def freeze(
     tx: Transaction, device_id: str, job_ids: Sequence[str], *, reason: str, now: int
 ) -> None:
-    """Dispute what a device is to be paid for these jobs, which are locked."""
+    """Dispute the pay of a device for these jobs, which the caller has locked."""
     await tx.run(
         f"""
         UPDATE job_reviews SET state = 'disputed', reason = :reason, disputed_at = :now
