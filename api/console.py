@@ -2,7 +2,7 @@
 
 Every asset is under a digest of them all, so that a browser may keep it for ever, and imports
 between them stay relative; the address of a page is a shell that names the digest. Each asset is
-compressed once, when it is asked for: all of them would be most of what a start takes.
+compressed once, at its first request: all of them together would be most of a start's work.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from api.routing.pages import Page
 
 FOLDER = Path(__file__).parent / "console"
 PREFIX = "/console"
-# What letters, referral links and devices lead to; the console's own addresses are below PREFIX.
+# Destinations of e-mails, referral links and devices; the console's own addresses are below PREFIX.
 ENTRIES = ("/login", "/register", "/verify", "/forgot", "/reset", "/device")
 ICON = "/favicon.ico"  # browsers ask for it beside pages that name no icon, such as files
 POLICY = (
@@ -76,13 +76,13 @@ class Console:
         self._files = {base + name: body for name, body in files.items()}
         icon = files.get("icon.svg", b"")
         self._icon = _page(KINDS[".svg"], icon, pages.CACHE)
-        self._assets: dict[str, Page] = {}  # those that were asked for
+        self._assets: dict[str, Page] = {}  # requested so far
 
     def page(self, path: str) -> Page | None:
-        """Return what is at a path; None where it is nothing of the console's.
+        """Return the page at a path; None for a path outside the console.
 
-        Every address below the console's is a page, since a browser finds out which one it is; what
-        looks like an asset of another version is none.
+        Every address below the console's is a page, since the browser resolves it; an asset of
+        another version has none.
         """
         if path in ENTRIES or path == PREFIX:
             return self._shell
@@ -116,7 +116,7 @@ def _digest(files: list[tuple[str, bytes]]) -> str:
 
 
 def _filled(shell: str, base: str, files: dict[str, bytes]) -> bytes:
-    """Return the shell of this version; what every page needs is asked for at once."""
+    """Return the shell of this version, with the files that every page needs as preloads."""
     preloads = "\n".join(
         f'<link rel="modulepreload" href="{base}{name}">' for name in SHARED if name in files
     )

@@ -106,7 +106,7 @@ def document(routes: Iterable[Route], *, version: str, base_url: str) -> dict[st
     """Return the whole document.
 
     Args:
-        routes: what the server serves.
+        routes: the routes that the server serves.
         version: the program's.
         base_url: how the outside world reaches the API, "" for wherever the document came from.
     """
@@ -365,7 +365,7 @@ def _events(route: Route, refs: dict[type[Struct], dict[str, Any]]) -> dict[str,
 def _webhook(
     name: str, kind: type[EventData], refs: dict[type[Struct], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Declare what an endpoint of webhooks, and who reads the feed, gets of an event."""
+    """Declare the event that endpoints of webhooks receive, and readers of the feed."""
     identifier = {"type": "string", "format": "uuid"}
     event = {
         "type": "object",

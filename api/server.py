@@ -117,8 +117,8 @@ class HttpServer(Front):
         console: Console | None = None,
         exposition: Exposition | None = None,
     ) -> None:
-        # Its parts are objects already; what is left are one of each, and four that a reload or the
-        # end of the process replaces.
+        # Its parts are objects already; the remaining attributes are one of each, and four that a
+        # reload or the end of the process replaces.
         self.routes = table = tuple(routes)
         self._describe = partial(openapi.document, table, version=version, base_url=base_url)
         self._pages = pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
@@ -193,7 +193,7 @@ class HttpServer(Front):
         finally:
             request.connection.ends_request = False
             request_id.current.reset(token)
-        if isinstance(answer, Response):  # what was streamed has been sent
+        if isinstance(answer, Response):  # a streamed answer has been sent
             answer.add(request_id.HEADER, name)
             if request.handling is not Handling.UNSPECIFIED:
                 for header, value in _applied(request).items():
@@ -218,7 +218,7 @@ class HttpServer(Front):
             return _page(request, page)
         try:
             route, names = self._router.find(request.method, path)
-        except TransportError:  # an unknown path counts against the rate, too
+        except TransportError:  # an unknown path also counts against the rate
             await self._callers.rates.count(client)
             raise
         if prefer.HEADER in request.headers:
@@ -239,7 +239,7 @@ class HttpServer(Front):
         return GoesOn(check, self._limits.times.login_check_seconds)
 
     async def _goes_on(self, request: Request, login: Caller | None) -> bool:
-        """Say whether a login, or else a device, may still read; also while the store is away."""
+        """Return whether a login or a device may still read; True while the store is away."""
         try:
             if login is not None:
                 return await self._is_current(login)
@@ -248,7 +248,7 @@ class HttpServer(Front):
             return True
 
     def _is_visit(self, request: Request, path: str) -> bool:
-        """Say whether a browser opens the service's address; programs get JSON there."""
+        """Return whether a browser opens the service's address; programs get JSON there."""
         if path != "/" or self._console is None or request.method not in ("GET", "HEAD"):
             return False
         return prefers_page(request.headers.get(hdrs.ACCEPT, ""))
@@ -350,7 +350,7 @@ class HttpServer(Front):
 
         Raises:
             MarketError: `unauthorized`, `worker_unauthorized`, `too_busy`.
-            TransportError: it is too large, too slow, or of another type.
+            TransportError: it is over the size limit, slow, or of another type.
         """
         comes_later = not request.content.is_eof()
         absent = route.body_optional and not request.body_exists
@@ -457,7 +457,7 @@ def _whole(
 def _held(
     request: Request, route: Route, call: Call[Any, Any]
 ) -> Coroutine[Any, Any, web.StreamResponse]:
-    """Answer a request whose answer may be minutes in coming; nothing here keeps what was sent."""
+    """Answer a request whose answer may take minutes; the frames here keep no sent bytes."""
     patience = Patience(request)
     answering = route.handler(structs.replace(call, send_space=patience.send_space))
     return _late(request, call.client, patience, answering)
@@ -482,7 +482,7 @@ async def _late(
 async def _sent(
     request: Request, reply: Streamed | Download | Redirect, client: str, goes_on: GoesOn | None
 ) -> web.StreamResponse:
-    """Answer with what is no object in memory: events, a file, or where a file is."""
+    """Answer with a reply that is not in memory: events, a file, or the place of a file."""
     if isinstance(reply, Redirect):
         place: dict[str, str] = {hdrs.LOCATION: reply.url}
         return Response(302, encode(reply), place)
@@ -537,7 +537,7 @@ def _page(request: Request, page: Page) -> Response:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Say whether an Accept-Encoding names gzip, and not with a weight of nothing."""
+    """Return whether an Accept-Encoding names gzip, and not with a weight of nothing."""
     for each in accepted.lower().split(","):
         coding, _, weight = each.partition(";")
         if coding.strip() == "gzip":

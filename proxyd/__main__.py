@@ -1,4 +1,4 @@
-"""The command line: its commands and options. What they do stands in `cli.commands`.
+"""The command line: its commands and options. Their code is in `cli.commands`.
 
 A command's imports happen once it is known which one it is, so that `--version` and `--help` wait
 for neither a server nor a database driver.
@@ -169,7 +169,7 @@ class _StoreIfGiven(argparse.Action):
 
 
 def _finish(parser: argparse.ArgumentParser, command: str) -> None:
-    """Have a parser say which of `commands.COMMANDS` is meant."""
+    """Set the name of one of `commands.COMMANDS` as the parser's result."""
     _add_config(parser)
     parser.set_defaults(command=command)
 

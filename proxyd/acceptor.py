@@ -34,7 +34,8 @@ class Acceptor(Generic[Sock]):
         loop: the event loop.
         listener: listens already, and is owned from here on.
         welcome: takes a client.
-        shed: lets go of at most so many clients that have not finished, and returns how many.
+        shed: closes at most the given number of clients that have not finished, and returns their
+            number.
         logger: where failures are logged.
         new_socket: makes a socket of a family, a type, a protocol and a descriptor.
     """
@@ -76,8 +77,9 @@ class Acceptor(Generic[Sock]):
             if self._listener is None:
                 return
             try:
-                # What `accept` does, without asking the listener for its family and its type, which
-                # socket.py makes members of an enumeration again for every client: 2 % of its cost.
+                # The code of `accept`, without querying the listener for its family and its type,
+                # which socket.py makes members of an enumeration again for every client: 2 % of its
+                # cost.
                 fd, peer = self._listener._accept()  # type: ignore[attr-defined]
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return

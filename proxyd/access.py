@@ -17,14 +17,14 @@ class Ending(StrEnum):
     stay as they are.
     """
 
-    # What a relay ends with.
+    # Ends of a relay.
     ENDED = "ended"  # both streams have ended in order
     RESET = "reset"  # one side has reset its connection
     IDLE = "idle"  # no byte has moved for the limit
     EXHAUSTED = "exhausted"  # the session has no bytes left; also a refusal
     CUT = "cut"  # the session was ended, the daemon stops, or something failed here
 
-    # What a handshake ends with, or a dial before there is an outcome.
+    # Ends of a handshake, or of a dial before its outcome.
     CLIENT_LEFT = "client_left"
     VIOLATION = "violation"  # the client does not speak the protocol
     TIMED_OUT = "timed_out"  # the client has not finished in time; also a failure: the target
@@ -55,9 +55,9 @@ ENDING_OF_FAILURE: Final = {failure: Ending[failure.name] for failure in Failure
 class Access(NamedTuple):
     """A connection that is over, and had shown credentials.
 
-    `client` is its address, `host` and `port` what it asked for ("" and 0 if it ended before that),
-    `seconds` how long it was connected. `exit` is the device that it went through, `exit_address`
-    the address that its target has seen; both "" for a connection from this machine.
+    `client` is its address, `host` and `port` its target ("" and 0 if it ended before that was
+    known), `seconds` its duration. `exit` is the device that it went through, `exit_address` the
+    address that its target has seen; both "" for a connection from this machine.
     """
 
     connection: int

@@ -16,7 +16,7 @@ from storage.engines.errors import StoreError, level_of
 if TYPE_CHECKING:
     from proxyd.tasks import Tasks
 
-SWEEP_SECONDS = 5.0  # how long somebody stays whom another daemon has told a new key, at most
+SWEEP_SECONDS = 5.0  # longest time that a client stays after another daemon has changed the key
 CLOSE_SECONDS = 4.0
 
 _logger = logging.getLogger("apps")
@@ -39,7 +39,7 @@ class JobStreams:
         """Return a stream into a job.
 
         Raises:
-            UnreachedError: there is none.
+            UnreachedError: the device opened no stream.
         """
         if self._tunnels is None:
             raise UnreachedError(AWAY)
@@ -54,7 +54,7 @@ class JobStreams:
 
 
 class AppPort:
-    """The listener of apps, for those who start and stop it.
+    """The listener of apps, for the code that starts and stops it.
 
     Args:
         server: serves apps.
@@ -77,7 +77,7 @@ class AppPort:
         self._acceptor: Acceptor[socket.socket] | None = None
 
     def spawn_tasks(self, tasks: "Tasks") -> None:
-        """Begin to end what is idle or no longer allowed."""
+        """Begin to end streams that are idle or no longer allowed."""
         tasks.spawn("apps", self._sweep())
 
     async def _sweep(self) -> None:
@@ -92,7 +92,7 @@ class AppPort:
                     "streams into apps wait for the store to return: %s",
                     error,
                 )
-            except Exception:  # whatever it is: the next sweep may do
+            except Exception:  # any other error: the next sweep may do
                 _logger.exception("a sweep of apps failed")
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
 """Building the daemon from settings: the one place that knows every class.
 
-What a part needs of the settings is made in `slices`; when it runs is said in `daemon`.
+The settings of a part are made in `slices`; `daemon` decides when it runs.
 
 Process 0 of several has the services (`services.py`). Only this module decides that, by the role of
 the process; the rooms below see a node among nodes.
@@ -55,7 +55,7 @@ from storage.engines.store import Link, Store
 if TYPE_CHECKING:
     from proxyd.exits.choosing.geography import Geography
 
-# What is otherwise imported when it is used first, if ever.
+# Modules that are otherwise imported at their first use, if ever.
 USED_LATER = (
     "cryptography.fernet",
     "cryptography.hazmat.primitives.kdf.hkdf",
@@ -66,7 +66,7 @@ USED_LATER = (
 
 
 def import_the_rest(settings: Settings) -> None:
-    """Import what these settings call for and one process imports when it needs it.
+    """Import the modules that these settings require, and that one process imports when needed.
 
     So processes that are forked afterwards, at any time, run the same code. None of them looks for
     garbage in it: a collection writes to each object that it looks at, and a page that a process
@@ -85,9 +85,9 @@ def import_the_rest(settings: Settings) -> None:
 
 
 async def import_for_tokens(tokens: Tokens) -> None:
-    """Import what tokens need in a process that is alone and serves: its loop goes on meanwhile."""
+    """Import the modules for tokens in a single serving process, without a stop of its loop."""
     await asyncio.to_thread(tokens.load)
-    gc.freeze()  # as what was imported before (`commands`); of clients there is little so early
+    gc.freeze()  # as the modules imported before (`commands`); of clients there is little so early
 
 
 async def build(
@@ -96,12 +96,12 @@ async def build(
     role: Role | None = None,
     bounds: Bounds = USUAL,
 ) -> Daemon:
-    """Bind, open the store, and build the daemon; whatever fails leaves nothing open.
+    """Bind, open the store, and build the daemon; a failure leaves nothing open.
 
     Args:
-        settings: what the operator wants.
+        settings: the operator's settings.
         listeners: the sockets to serve on, which are owned from here on; bound here if None.
-        role: which of several processes this is; None where there is one.
+        role: the role among several processes; None where there is one.
         bounds: of its parts.
 
     Raises:
@@ -296,7 +296,7 @@ def _metering(
     """Return what counts bytes, and this process among others where there may be others.
 
     Args:
-        settings: what the operator wants.
+        settings: the operator's settings.
         context: the store, identifiers and the time.
         leases: grant bytes, and take the counts.
         link: the connection to the other processes; None where there can be none.

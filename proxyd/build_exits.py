@@ -283,7 +283,7 @@ def _own_ports(
 
 
 def _exits_certificate(settings: Settings) -> tuple[str, str]:
-    """Return the files of the certificate and the key: the operator's, or what is made here.
+    """Return the files of the certificate and the key: the operator's, or self-made ones.
 
     Raises:
         CannotListenError: none can be made.
@@ -301,7 +301,7 @@ def _exits_certificate(settings: Settings) -> tuple[str, str]:
 
 
 async def geography_of(settings: Settings) -> "Geography":
-    """Return what says where exits are; reading it takes a second.
+    """Return the source of the places of exits; reading it takes a second.
 
     Raises:
         SettingsError: a file of it cannot be used.

@@ -1,4 +1,4 @@
-"""Plain counters of what the daemon does: cheap to keep, and read when metrics are collected."""
+"""Plain counters of the daemon's work: cheap to keep, and read when metrics are collected."""
 
 from collections import Counter
 from typing import Final
@@ -41,7 +41,7 @@ class Latency:
 
 
 class Counters:
-    """What became of the proxy's clients; bytes are those of connections that are over."""
+    """Counts of the proxy's clients and their ends; bytes are those of ended connections."""
 
     __slots__ = (
         "accepted",
@@ -60,7 +60,7 @@ class Counters:
         self.refused = 0
         self.bytes_up = 0
         self.bytes_down = 0
-        # Begun; those of TCP that are open are `open_relays`.
+        # Begun; open TCP relays are in `open_relays`.
         self.relays = {"tcp": 0, "udp": 0}
         self.open_relays = 0
         self.handshake_failures: Counter[str] = Counter()
@@ -69,11 +69,11 @@ class Counters:
 
 
 class ExitCounters:
-    """What became of exits, of their connections, and of dials through them.
+    """Counts of exits, of their connections, and of dials through them.
 
     `cut` are exits that were let go of, `refused` those that were not taken, each by reason.
-    `canaries` are looks at whether an exit is honest, by what came of them, and `canary_failures`
-    what was found, by kind.
+    `canaries` are checks of an exit's honesty, by their results, and `canary_failures` the
+    findings, by kind.
     """
 
     __slots__ = (

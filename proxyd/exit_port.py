@@ -1,4 +1,4 @@
-"""Where devices attach as exits: the port, who is attached, and what the marketplace is told."""
+"""The port where devices attach as exits, the attached exits, and notices to the marketplace."""
 
 import asyncio
 import logging
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from proxyd.tasks import Tasks
 
 LABEL_SWEEP_SECONDS = 60.0  # labels live for minutes to a day
-CLOSE_SECONDS = 2.0  # to end what was asked of the marketplace, and handshakes under way
+CLOSE_SECONDS = 2.0  # to end questions to the marketplace, and running handshakes
 
 _logger = logging.getLogger("exits")
 
 
 class ExitPort:
-    """The exits of a daemon, for those who start and stop it, and for the marketplace.
+    """The exits of a daemon, for the code that starts and stops it, and for the marketplace.
 
     Args:
         listener: takes exits in.
@@ -46,7 +46,7 @@ class ExitPort:
         geography: says where exits are; closed with the port.
         tunnels: streams into jobs on devices that are attached as workers.
         canaries: look whether exits are honest, as long as the port is there.
-        own_ports: what no buyer reaches through an exit.
+        own_ports: addresses and ports that no buyer reaches through an exit.
         mesh: the other nodes and their exits; None where there can be none.
         labels: agree with the other nodes on the exits of labels; None where there can be none.
         desk: answers the other processes of this machine; None where there are none.
@@ -114,8 +114,8 @@ class ExitPort:
     def change_certificate(self, certificate: str, key: str) -> None:
         """Show devices another certificate (PEM files, which can be used) from now on.
 
-        Those that are attached are told it. Those that are not, and were not told before, know the
-        service no more (`announce_certificate`).
+        Attached devices are notified of it. Devices that are away, and were not notified before,
+        know the service no more (`announce_certificate`).
         """
         self._context.load_cert_chain(certificate, key)
         known_by = fingerprint(Path(certificate))
@@ -127,28 +127,28 @@ class ExitPort:
                 self.mesh.change_door(self._door)
 
     def announce_certificate(self, certificate: str) -> None:
-        """Tell devices the certificate (a PEM file) that they will be shown some time.
+        """Notify devices of the certificate (a PEM file) that the service will show some time.
 
-        It is told over a connection that they know by the present one, so they trust it.
+        The notice uses a connection that they know by the present certificate, so they trust it.
 
         Raises:
             CannotListenError: there is no certificate in it.
         """
         door = replace(self._door, certificate_sha256=known_by(certificate))
         self.listener.notices.announce(door)
-        _logger.info("exits are told the next certificate %s", door.certificate_sha256)
+        _logger.info("exits are notified of the next certificate %s", door.certificate_sha256)
 
     def drain(self, seconds: float) -> None:
-        """Tell exits that the daemon stops, and take no further ones.
+        """Notify exits that the daemon stops, and take no further ones.
 
-        Those that are attached serve until the end: clients may still ask for targets.
+        Attached exits serve until the end: clients may still ask for targets.
         """
         self.listener.drain(seconds)
         if self.mesh is not None:
             self.mesh.drain()
 
     def recheck(self, device_id: str) -> None:
-        """Look again, on every node, whether a device may be attached, and what it may do."""
+        """Check again, on every node, whether a device may be attached, and its permissions."""
         self.listener.recheck(device_id)
         if self.mesh is not None:
             self.mesh.recheck(device_id)
@@ -202,7 +202,7 @@ class ExitPort:
         ]
 
     def attribution(self) -> Sequence[str]:
-        """Return whom to name wherever it is shown where exits are."""
+        """Return the sources to name wherever the places of exits are shown."""
         return self._geography.attribution
 
     def origins(self) -> Sequence[OriginRow]:

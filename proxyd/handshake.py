@@ -6,8 +6,8 @@ One `Handshake` owns the client's socket, the protocol that its first byte has c
 among the deadlines. It is in one of four states (`TRANSITIONS` has the arrows):
 
 * READING: the client has to say more. `ready` reads, and runs the loop below.
-* ADMISSION: the store is asked who the client is. Nothing is read meanwhile; what arrives waits in
-  the kernel, and that it has arrived is remembered.
+* ADMISSION: the meter looks the client up in the store. Nothing is read meanwhile; arriving bytes
+  wait in the kernel, and the handshake remembers that some have arrived.
 * HANDED_OVER: there is a session and a request, and both went to `requested`, with the socket.
 * CLOSED: it was refused, has left, took too long, or was cut.
 
@@ -17,9 +17,9 @@ again: a decision that is known at once is returned by the meter, and the same l
 that is not comes back through `_decided`, which starts the loop anew.
 
 epoll is edge-triggered: an event is reported once. A reader that stops early must remember that
-data may be left (`_unread`). A read that fills less than it could has emptied the queue, and what
-comes next is announced (epoll(7)); unless the peer has hung up or sent urgent data, which shorten a
-read without emptying the queue, and were announced already (`_reads_on`).
+data may be left (`_unread`). A read that fills less than it could has emptied the queue, and the
+next bytes cause an event (epoll(7)); unless the peer has hung up or sent urgent data, which shorten
+a read without emptying the queue, and were announced already (`_reads_on`).
 """
 
 import logging
@@ -66,7 +66,7 @@ _logger = logging.getLogger("gateway")
 
 @dataclass(eq=False, slots=True)
 class Client:
-    """Who is connected.
+    """A connected client.
 
     `sock` does not block. `address` is in text, an IPv4 one never mapped; `network` is what its
     connections are counted by. `port_index` says on which of the ports without passwords it came;
@@ -80,7 +80,7 @@ class Client:
     number: int
     began: float
 
-    # The one that `dataclass` writes is not compiled.
+    # The constructor that `dataclass` writes is not compiled.
     def __init__(
         self,
         sock: socket.SocketType,
@@ -120,14 +120,13 @@ TRANSITIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HandshakeServices:
-    """What all handshakes of a gateway share.
+    """Objects that all handshakes of a gateway share.
 
     `requested` takes over a client, with its protocol (which waits for `succeed` or `fail`), its
-    session, by which exits it wants to leave (None: directly), its request, and whether its socket
-    may have more to read. `over` hears of each client
-    that is not handed over, when it has let go of everything but its socket. `record` is called
-    with each that had shown credentials by then. `tallies` count those that were refused for what
-    they wanted.
+    session, its wishes for an exit (None: directly), its request, and whether its socket may have
+    more to read. `over` is called with each client that is not handed over, when it has let go of
+    everything but its socket. `record` is called with each that had shown credentials by then.
+    `tallies` count clients that were refused for their wishes.
     """
 
     reactor: Reactor
@@ -141,7 +140,7 @@ class HandshakeServices:
     record: Callable[[Access], None] | None = None
 
 
-# Names of this module: looking a member of an enumeration up costs six times as much (3.11).
+# Names of this module: a lookup of an enumeration's member costs six times that (3.11).
 _READING: Final = State.READING
 _ADMISSION: Final = State.ADMISSION
 _HANDED_OVER: Final = State.HANDED_OVER
@@ -153,7 +152,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     """One client until its request; a `MeteredConnection` once it is admitted.
 
     Args:
-        services: what all handshakes share.
+        services: the objects that all handshakes share.
         client: whose socket is owned from here on.
     """
 
@@ -190,7 +189,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         self.abort()
 
     def abort(self, ending: Ending = Ending.CUT) -> None:
-        """Cut it at once."""
+        """Cut it without delay."""
         self._close(ending, after_last_bytes=False)
 
     def timed_out(self) -> None:
@@ -222,7 +221,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     # --- the loop ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Act on what the client says until it, or the store, has to say more."""
+        """Act on the client's events until more bytes, or a decision of the store, are needed."""
         protocol = self._protocol
         if protocol is None:
             return
@@ -302,9 +301,9 @@ class Handshake(Watcher, Expiring, MeteredConnection):
             self.fail(error)
 
     def _admit(self, protocol: ServerProtocol, decision: LiveSession | Refusal) -> bool:
-        """Let the client go on to its request, or close it and return False.
+        """Let the client send its request, or close it and return False.
 
-        What it wants is judged last: only who has bought something hears of its mistakes.
+        The wishes are judged last: only buyers learn the mistakes in their wishes.
         """
         if isinstance(decision, Refusal):
             self._refuse_credentials(protocol, decision, "")
@@ -332,7 +331,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     # --- ending --------------------------------------------------------------------------------
 
     def _hand_over(self, protocol: ServerProtocol, request: Request) -> None:
-        """Give the client away: somebody else answers its request."""
+        """Give the client away: `requested` answers its request."""
         session, services = self._session, self._services
         assert session is not None  # noqa: S101 - a request that nobody pays for must not go on
         self._to(_HANDED_OVER)
@@ -341,7 +340,7 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         services.requested(self.client, protocol, session, self._wants, request, self._unread)
 
     def _refuse(self, ending: Ending) -> None:
-        """Send what the protocol has to say to a client that is turned away, and close it."""
+        """Send the protocol's refusal to the client, and close it."""
         self._services.counters.handshake_failures[ending] += 1
         output = self._protocol.data_to_send() if self._protocol is not None else b""
         self._close(ending, after_last_bytes=not output or self._send(output))
@@ -353,14 +352,14 @@ class Handshake(Watcher, Expiring, MeteredConnection):
         self.abort(ending)
 
     def _send(self, output: bytes) -> bool:
-        """Send; False when the client does not take it at once."""
+        """Send; False when the client does not take it in one call."""
         try:
             return _os_write(self.client.sock.fileno(), output) == len(output)
         except OSError:
             return False
 
     def _close(self, ending: Ending, *, after_last_bytes: bool) -> None:
-        """Let go of everything, and of the socket at once or once the client has what was sent."""
+        """Let go of everything, and of the socket now or once the client has the bytes sent."""
         if self._state in (_HANDED_OVER, _CLOSED):
             return
         self._to(_CLOSED)

@@ -4,38 +4,40 @@ import resource
 from dataclasses import dataclass
 
 DESCRIPTORS_MAX = 1_048_576  # the kernel's own default for one process (fs.nr_open)
-# Of the descriptors: connections have most, and what is left after these shares is for files, the
-# store, name servers and sockets that are closing.
+# Of the descriptors: connections have most, and the rest is for files, the store, name servers and
+# sockets that are closing.
 DESCRIPTORS_SHARE = 0.8
 DESCRIPTORS_PER_CONNECTION = 2  # the client's and the target's
 # Where exits attach, half of the connections' share is theirs: one socket for the control of each,
-# and those that wait for a target. One that has its target is the connection's.
+# and the connections that wait for a target. A connection that has its target counts as the
+# client's.
 EXITS_SHARE = 0.4
-# Of several processes one has the exits, and dials through them for the others: what has no target
-# yet is open there. It comes out of the connections' share.
+# Of several processes one has the exits, and dials through them for the others: dials without a
+# target yet are open there. It comes out of the connections' share.
 ASKS_SHARE = 0.1
 DESCRIPTORS_PER_ASK = 2  # an order may be given once more, on another connection of the exit
-# Streams into jobs, where devices attach: out of the connections' share, too.
+# Streams into jobs, where devices attach: also out of the connections' share.
 STREAMS_SHARE = 0.05
-# A work connection, a pair, and whoever uses the stream; and as many devices may be attached.
+# A work connection, a pair, and the user of the stream; and the same number of devices may be
+# attached.
 DESCRIPTORS_PER_STREAM = 5
 CONTROLS_SHARE = 0.75  # of the exits' share; the rest waits for targets, or has not said who it is
 PIPES_SHARE = 0.1
 API_SHARE = 0.05
 API_MOST_DIVISOR = 2  # an operator may give the API half of them; the proxy has that much less
 RACERS_SHARE = 0.02
-# Where apps are reached: clients, of which not all have a stream into a job just now.
+# Where apps are reached: clients; some have no stream into a job just now.
 APPS_SHARE = 0.1
-API_CONNECTIONS_MIN = 64  # an operator gets through to a small machine, too
+API_CONNECTIONS_MIN = 64  # so that an operator reaches a small machine
 API_CONNECTIONS_MAX = 10_000  # at 100 KiB each in the worst case that is a gigabyte
 DESCRIPTORS_PER_PIPE = 2
 ASSOCIATIONS_SHARE = 0.1
-ASSOCIATIONS_MAX = 7_000  # at two ports each, half of what Linux hands out by default
+ASSOCIATIONS_MAX = 7_000  # at two ports each, half of the ports that Linux hands out by default
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on connections: times in seconds, numbers of what is open at once.
+    """Bounds on connections: times in seconds, numbers of simultaneous ones.
 
     `datagrams_per_second` is for each session; 0 for no limit.
     """
@@ -54,11 +56,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ExitLimits:
-    """Bounds on exits: times in seconds, numbers of what is open at once.
+    """Bounds on exits: times in seconds, numbers of simultaneous ones.
 
-    `parked` are connections of exits that wait for a target, `arrivals` those that have not said
-    yet what they are. `asks` are dials for each of the other processes of this machine. `streams`
-    are those into jobs on devices, and as many devices may be attached for them.
+    `parked` are connections of exits that wait for a target, `arrivals` connections that have not
+    sent their type yet. `asks` are dials for each of the other processes of this machine. `streams`
+    are those into jobs on devices, and the same number of devices may be attached for them.
     """
 
     exits_total: int
@@ -85,7 +87,7 @@ def connections_total(
     """Return how many connections a share of the descriptors pays for, at most `configured`.
 
     Args:
-        configured: what the operator set; 0 for as many as that.
+        configured: the operator's setting; 0 for as many as that.
         descriptors: how many may be open.
         with_exits: whether exits attach, and take a part of that share.
         with_asks: whether other processes ask for them, which takes another part.
@@ -99,7 +101,7 @@ def exits_total(configured: int, descriptors: int) -> int:
     """Return how many exits their share of the descriptors pays for, at most `configured`.
 
     Args:
-        configured: what the operator set; 0 for as many as that.
+        configured: the operator's setting; 0 for as many as that.
         descriptors: how many may be open.
     """
     affordable = int(descriptors * EXITS_SHARE * CONTROLS_SHARE)
@@ -107,7 +109,7 @@ def exits_total(configured: int, descriptors: int) -> int:
 
 
 def parked_total(descriptors: int) -> int:
-    """Return how many connections of exits may wait for a target; half as many are arrivals."""
+    """Return the number of exits' connections that may wait for a target; arrivals have half."""
     return int(descriptors * EXITS_SHARE * (1 - CONTROLS_SHARE)) * 2 // 3
 
 
@@ -120,7 +122,7 @@ def asks_total(descriptors: int, processes: int) -> int:
     """Return how many dials each process may have under way through exits of another one.
 
     Args:
-        descriptors: how many may be open in the one that has the exits.
+        descriptors: limit of open descriptors in the process with the exits.
         processes: how many there are; 0 dials where that is the only one.
     """
     others = processes - 1
@@ -137,7 +139,7 @@ def pipes_total(descriptors: int) -> int:
 def api_connections_total(descriptors: int, wanted: int = 0) -> int:
     """Return how many connections of the API a third share of the descriptors pays for.
 
-    An operator with many devices, each of which holds a request, may want more than that share.
+    An operator with many devices, each with a held request, may want more than that share.
     """
     share = min(max(int(descriptors * API_SHARE), API_CONNECTIONS_MIN), API_CONNECTIONS_MAX)
     return min(wanted, max(share, descriptors // API_MOST_DIVISOR)) if wanted else share
@@ -170,8 +172,8 @@ def racers_total(descriptors: int) -> int:
 
 
 def associations_total(connections: int) -> int:
-    """Return how many of so many connections may relay datagrams; at least one.
+    """Return the number of these connections that may relay datagrams; at least one.
 
-    They take twice the descriptors of others, and ports that the rest of the machine needs, too.
+    They take twice the descriptors of others, and also ports that the rest of the machine needs.
     """
     return max(1, min(int(connections * ASSOCIATIONS_SHARE), ASSOCIATIONS_MAX))

@@ -27,11 +27,11 @@ from proxyd.ops.listening import (
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The sockets that clients reach, and what makes the API's speak TLS.
+    """The sockets that clients reach, and the TLS context of the API's socket.
 
     `passwordless` are those where a client's address stands for a password. `held` are the ones
-    that the service manager keeps for the next daemon. `api` is None in a process without the API,
-    `exits` where no device may attach, `apps` where none is reached.
+    that the service manager keeps for the next daemon. `api` is absent in a process without the
+    API, `exits` if no device may attach, `apps` if apps are not served.
     """
 
     api: socket.socket | None
@@ -49,8 +49,8 @@ class Listeners:
 
         Raises:
             CannotListenError: an address or the certificate cannot be used.
-            SettingsError: buyers would be told an address that leads nowhere, or a socket is held
-                that nothing serves.
+            SettingsError: buyers would get an address that leads nowhere, or a socket is held that
+                nothing serves.
         """
         host = settings.proxy.host
         with ExitStack() as opened:
@@ -93,9 +93,9 @@ class Listeners:
     def beside(self) -> Self:
         """Return the sockets of another process, at the same ports of the proxy.
 
-        Those that the service manager holds are shared. The clients of any other port the kernel
+        Sockets that the service manager holds are shared. The clients of any other port the kernel
         divides among its sockets (SO_REUSEPORT, socket(7)). That is allowed from now on, to
-        programs of the same user: when these sockets were bound nobody else had their ports.
+        programs of the same user: at the time of their binding, no other socket had their ports.
 
         Raises:
             CannotListenError: a further socket cannot be bound.
@@ -120,8 +120,9 @@ class Listeners:
     def pause(self) -> None:
         """Listen at the proxy's ports no more until `resume`: clients go to the other processes.
 
-        Those that wait here are reset. The ports stay bound. What the service manager holds is left
-        alone: the other processes accept from it. Pausing twice, or when closed, is harmless.
+        Clients that wait here are reset. The ports stay bound. Sockets that the service manager
+        holds are left alone: the other processes accept from it. Pausing twice, or when closed, is
+        harmless.
         """
         for sock in self._of_proxy:
             if sock not in self.held and _listens(sock):

@@ -1,4 +1,4 @@
-"""What the sessions in this process's memory have used, for their buyers to watch."""
+"""Use of the sessions in this process's memory, for their buyers to watch."""
 
 from collections.abc import Collection
 

@@ -19,7 +19,7 @@ class Presence(Protocol):
 
 
 class Readiness:
-    """Says why this process cannot serve.
+    """Gives the reason why this process cannot serve.
 
     Args:
         gateway: accepts the clients of the proxy.

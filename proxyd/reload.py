@@ -1,4 +1,4 @@
-"""SIGHUP: the settings are read again, and what can change while the daemon runs does."""
+"""SIGHUP: the settings are read again, and changeable ones take effect."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def reload(daemon: Daemon, read: Callable[[], Settings]) -> None:
     """Read the settings and the certificate again; if either is wrong, log why and change nothing.
 
     Args:
-        daemon: what runs.
+        daemon: the running daemon.
         read: reads the settings again, as at the start, and raises `SettingsError`.
     """
     try:

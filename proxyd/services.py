@@ -1,4 +1,4 @@
-"""What a daemon does beside the proxy: the marketplace's API, its sweeps, its e-mails.
+"""The daemon's work beside the proxy: the marketplace's API, its sweeps, its e-mails.
 
 Of several processes one has it, the others have the proxy alone.
 """
@@ -27,27 +27,27 @@ from storage.engines.errors import StoreError
 if TYPE_CHECKING:
     from proxyd.outbound.chat_model import OpenAiModel
 
-WARN_CHECK_SECONDS = 60.0  # buyers are told a day before, and of 500 sessions at most each time
-TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device has ten minutes to be heard of
-SILENT_DEVICE_CHECK_SECONDS = 15.0  # owners are told of a device that is away two minutes
+WARN_CHECK_SECONDS = 60.0  # buyers get a day's notice, for at most 500 sessions each time
+TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device may be silent for ten minutes
+SILENT_DEVICE_CHECK_SECONDS = 15.0  # owners are notified of a device that is away two minutes
 JOB_EXPIRY_CHECK_SECONDS = 15.0
 REVIEW_CHECK_SECONDS = 30.0  # workers have waited for hours
-# What happens to a replica here is looked at at once; this is for other daemons, and for deadlines.
+# Changes of a replica here are handled immediately; this is for other daemons, and for deadlines.
 ROLLOUT_LOOK_SECONDS = 5.0
 ARTIFACT_CHECK_SECONDS = 15.0  # 200 files at most each time; their times are days
-KEY_CHECK_SECONDS = 600.0  # owners are told a week before, and 500 of them at most each time
+KEY_CHECK_SECONDS = 600.0  # owners get a week's notice, at most 500 of them each time
 APP_KEY_CHECK_SECONDS = 60.0  # they open nothing once their app is over
 EVENT_CHECK_SECONDS = 60.0  # 100,000 events at most each time; they are kept for a month
-USAGE_FRAME_SECONDS = 1.0  # what people see move
-WEBHOOK_LOOK_SECONDS = 0.5  # how late somebody is told, at most
-WEBHOOK_CHECK_SECONDS = 15.0  # one endpoint has no more waiting than it may for longer than this
-USAGE_CHECK_SECONDS = 600.0  # once a day there is something to do, and nobody waits for it
-LOG_CHECK_SECONDS = 15.0  # a user has no more logs than they may for longer than this
+USAGE_FRAME_SECONDS = 1.0  # the pace of the figures that people watch
+WEBHOOK_LOOK_SECONDS = 0.5  # the longest delay of a delivery
+WEBHOOK_CHECK_SECONDS = 15.0  # longest time of an endpoint above its limit of waiting deliveries
+USAGE_CHECK_SECONDS = 600.0  # it has work once a day, and no caller waits for it
+LOG_CHECK_SECONDS = 15.0  # longest time of a user above their limit of logs
 CLOSE_SECONDS = 8.0  # the API's requests in progress have 5 s of them (`api.server`)
-# 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More would stand in the kernel for so
-# long that an honest client that reads slowly would look like one that does not read.
+# 1.3 MB/s at a round trip of 100 ms, since Linux doubles it. More bytes would stay in the kernel
+# longer than a client may read nothing, and an honest slow client would be cut.
 API_SEND_BUFFER_BYTES = 64 * 1024
-API_RECEIVE_BUFFER_BYTES = 128 * 1024  # the loop reads no more than this at once
+API_RECEIVE_BUFFER_BYTES = 128 * 1024  # the loop reads no more than this in one turn
 
 _logger = logging.getLogger("daemon")
 
@@ -86,7 +86,7 @@ class Services:
         photos: decodes photos of good deeds.
         blobs: keeps files of jobs.
         observed_time: for how long this daemon has been there to hear devices.
-        webhooks: sends what users want to be told.
+        webhooks: sends the notices that users have requested.
         app_port: where apps are reached; None where they are not.
         times: how often sessions, bonuses and exits are checked.
     """
@@ -185,7 +185,7 @@ class Services:
 
     def serve(self, api: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve the API on a listening socket, which is owned from here on."""
-        # Its connections inherit both; what the kernel keeps for each is bounded, too.
+        # Its connections inherit both; the kernel's memory for each is also bounded.
         api.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, API_SEND_BUFFER_BYTES)
         api.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, API_RECEIVE_BUFFER_BYTES)
         self.http.start(tls)
@@ -211,7 +211,7 @@ class Services:
             self.app_port.drain()
 
     def leave_socket(self) -> None:
-        """Accept no new client; whoever else holds the socket has it for the next daemon."""
+        """Accept no new client; another holder of the socket keeps it for the next daemon."""
         if self._acceptor is not None:
             self._acceptor.close()
 
@@ -265,10 +265,10 @@ class Services:
         await self.market.artifacts.expire()
 
     async def tell_silent(self) -> None:
-        """Tell owners of devices that are not heard of any more.
+        """Notify owners of devices that have become silent.
 
         Raises:
-            StoreError: they are told later.
+            StoreError: they are notified later.
         """
         await self.market.devices.tell_silent(self._observed_time.seconds())
 
@@ -285,7 +285,8 @@ class Services:
         """Take jobs back from devices that are silent, or take too long.
 
         Raises:
-            StoreError: devices may not have been heard either, so that this time does not count.
+            StoreError: devices may have been unable to send a sign of life, so that this time does
+                not count.
         """
         taken = await self.market.jobs.take_back()
         self._observed_time.tick()

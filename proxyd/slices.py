@@ -90,12 +90,12 @@ def rules(settings: Settings, session_terms: Terms, app_url: str, *, descriptors
 
 
 def terms(settings: Settings, proxy_port: int, passwordless_ports: Sequence[int]) -> Terms:
-    """Return what sessions cost, and what their buyers dial.
+    """Return the price of sessions, and the address that their buyers dial.
 
     Args:
         settings: all of them.
         proxy_port: the port that the proxy is bound to.
-        passwordless_ports: those it is bound to where addresses stand for passwords.
+        passwordless_ports: the ports it is bound to where addresses stand for passwords.
     """
     market, proxy = settings.market, settings.proxy
     public_ports = proxy.public_passwordless_ports or passwordless_ports
@@ -156,7 +156,7 @@ def event_feed_terms(settings: Settings, descriptors: int) -> EventFeedTerms:
 def dispatch_terms(settings: Settings, descriptors: int) -> DispatchTerms:
     """Return how requests for work are answered; `descriptors` is how many may be open."""
     jobs, connections = settings.jobs, api_limits(settings, descriptors).connections
-    # The others stay for buyers, and for what devices send.
+    # The others stay for buyers, and for data that devices send.
     return DispatchTerms(
         credit=rates(settings).credit,
         lease_seconds=jobs.lease_seconds,
@@ -191,7 +191,7 @@ def bucket(settings: Settings) -> Bucket | None:
 
 
 def log_terms(settings: Settings) -> LogTerms:
-    """Return what is kept of logs, and how fast they may come."""
+    """Return the limits of logs: the kept bytes, and their rate."""
     work = settings.work
     return LogTerms(
         folder=work_folder(settings) / "logs",
@@ -204,7 +204,7 @@ def log_terms(settings: Settings) -> LogTerms:
 
 
 def work_folder(settings: Settings) -> Path:
-    """Return where files of jobs are kept: beside the database, unless it is said."""
+    """Return the folder of files of jobs: beside the database, unless the operator has set one."""
     if settings.work.folder:
         return Path(settings.work.folder)
     url = settings.storage.url if is_sqlite(settings.storage.url) else StorageSettings().url
@@ -212,7 +212,7 @@ def work_folder(settings: Settings) -> Path:
 
 
 def bounds(settings: Settings) -> Bounds:
-    """Return how much one user may have open at once."""
+    """Return the limits of the things that one user may have open."""
     limits = settings.limits
     return Bounds(
         sessions=limits.sessions_per_user,
@@ -229,7 +229,7 @@ def bounds(settings: Settings) -> Bounds:
 
 
 def login_limits(settings: Settings) -> LoginLimits:
-    """Return how often somebody may fail to log in, and register."""
+    """Return the limits of failed logins, and of registrations."""
     limits = settings.limits
     return LoginLimits(
         failures_per_email=limits.login_failures_per_email,
@@ -291,7 +291,7 @@ def app_url(settings: Settings, api_port: int) -> str:
 
 
 def webhook_terms(settings: Settings) -> WebhookTerms:
-    """Return where webhooks may go, beside what the policy says of each address.
+    """Return the permitted targets of webhooks, beside the policy for each address.
 
     They may go to this machine, and without TLS, where sessions may: in a demonstration.
     """
@@ -309,12 +309,12 @@ def policy(
 ) -> Policy:
     """Return which targets may be dialled.
 
-    An exit may dial this machine: it gets there as anybody does who comes from there.
+    An exit may dial this machine: it gets there like any other client from there.
 
     Args:
         settings: all of them.
         is_own: says which addresses are this machine's.
-        is_closed: says which ports of which addresses are refused besides.
+        is_closed: returns whether a port of an address is refused besides.
     """
     egress = settings.egress
     return Policy(

@@ -39,7 +39,7 @@ class Tasks:
 
         Args:
             name: of the task, for the log.
-            work: what it does, until it is cancelled at the latest.
+            work: its code, which ends at its cancellation at the latest.
             is_writer: whether it writes counts down, and so is ended before the last are written.
         """
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -58,7 +58,7 @@ class Tasks:
         Args:
             seconds: how long to wait before each time.
             name: of the task.
-            sweep: what is done.
+            sweep: the sweep's code.
             what: waits meanwhile, for the log.
         """
         return self.spawn(name, self._sweep(seconds, sweep, what))
@@ -80,7 +80,7 @@ class Tasks:
         await cancellation.end([*self._writers, *self._tasks])
 
     def stop_daemon(self, reason: str) -> None:
-        """Drain because something has ended that must not; the exit status will say so."""
+        """Drain because a necessary part has ended; the exit status will show a failure."""
         _logger.critical("%s; the daemon stops", reason)
         self.has_failed = True
         signal.raise_signal(signal.SIGTERM)
@@ -108,7 +108,7 @@ class Tasks:
                         error,
                     )
                 is_failing = True
-            except Exception:  # whatever it is: the proxy and the other sweeps go on
+            except Exception:  # any other error: the proxy and the other sweeps go on
                 if not is_failing:
                     _logger.exception("%s wait: the sweep failed", what)
                 is_failing = True

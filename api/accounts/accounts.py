@@ -418,7 +418,9 @@ class AccountRoutes:
 
 
 def _check_keep(is_console: bool, keep: Keep) -> None:
-    """Refuse a cookie to who is no page of this origin: others must not log a browser in.
+    """Refuse a cookie to a client that is not a page of this origin.
+
+    Pages of other origins must not log a browser in.
 
     Raises:
         MarketError: `invalid_field`.

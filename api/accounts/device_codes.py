@@ -1,4 +1,4 @@
-"""Routes of device authorisation: a program asks, a person who is logged in answers (RFC 8628)."""
+"""Routes of device authorisation (RFC 8628): a program requests a key, a person answers."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ BY_HAND_ERRORS = (Code.USER_CODE_NOT_FOUND, Code.TOO_MANY_ATTEMPTS)
 
 
 class DeviceRequest(Struct):
-    """What a program says that it is, which people see, and what it wants a key for."""
+    """Name of a program, which people see, and the scopes of its key."""
 
     client_name: Annotated[str, Meta(min_length=1, max_length=CLIENT_NAME_MAX_CHARACTERS)]
     scopes: Annotated[list[Scope], Meta(min_length=1, max_length=len(Scope))]
@@ -54,7 +54,7 @@ class DeviceTokenReply(Reply, kw_only=True):
 
 
 class DeviceShownReply(Reply, kw_only=True):
-    """Who asks: what it says that it is, from which network, since when, and what it wants."""
+    """Request of a program: its name, its network, its time, and its scopes."""
 
     client_name: str
     network: str
@@ -63,7 +63,10 @@ class DeviceShownReply(Reply, kw_only=True):
 
 
 class DeviceCodeRoutes:
-    """The routes of device authorisation. Those for people want a login: no key may let keys in."""
+    """The routes of device authorisation.
+
+    Routes for people require a login: no key may let keys in.
+    """
 
     def __init__(self, codes: DeviceCodes) -> None:
         self._codes = codes
@@ -148,7 +151,7 @@ class DeviceCodeRoutes:
         return DeviceTokenReply(key=issued.key, key_id=issued.row.id)
 
     async def show(self, call: Call[Nothing, Nothing]) -> Reply:
-        """Say who asks."""
+        """Return the request of a program for a key."""
         row = await self._codes.find(call.caller, call.path["user_code"])
         return DeviceShownReply(
             client_name=row.client_name,

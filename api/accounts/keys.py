@@ -47,10 +47,10 @@ Days = Annotated[int, Meta(ge=1, le=LIFETIME_MAX_DAYS)]
 
 
 class KeyRequest(Struct):
-    """A new key: what it is for, until when, from where, and how much may be spent with it.
+    """A new key: its name, its scopes, its lifetime, its addresses, and its spending limits.
 
-    With `expires_in_days` null it does not expire. `allow_ips` are addresses and networks; none is
-    any. Limits hold for each `spend_period` (UTC); null is none.
+    With `expires_in_days` null it does not expire. `allow_ips` are addresses and networks; an empty
+    list allows all. Limits hold for each `spend_period` (UTC); null is no limit.
     """
 
     name: Name
@@ -63,7 +63,7 @@ class KeyRequest(Struct):
 
 
 class KeyChangeRequest(Struct):
-    """What of a key is to be another; what is left out stays, and a limit of null is none."""
+    """Fields of a key to change. A field left out stays, and a null limit removes the limit."""
 
     name: Name | UnsetType = UNSET
     allow_ips: Addresses | UnsetType = UNSET
@@ -73,7 +73,7 @@ class KeyChangeRequest(Struct):
 
 
 class RollRequest(Struct):
-    """For how many hours the old key goes on beside the new one."""
+    """Hours that the old key works beside the new one."""
 
     overlap_hours: Annotated[int, Meta(ge=0, le=OVERLAP_MAX_HOURS)] = 0
 
@@ -81,7 +81,7 @@ class RollRequest(Struct):
 class RevokeKeyRequest(Struct):
     """Whether to end the worker tokens and endpoints of webhooks that the key has made.
 
-    All keys of its line count: those before it, and those that have replaced it.
+    All keys of its line count: the keys before it, and the keys that have replaced it.
     """
 
     with_created: bool = False
@@ -137,7 +137,7 @@ class KeyReply(Reply, kw_only=True):
 
 
 class KeyRoutes:
-    """The routes of keys. None takes a key: whoever has one must not make others of it."""
+    """The routes of keys. None takes a key: the holder of a key must not make others from it."""
 
     def __init__(self, keys: ApiKeys, made: MadeByKeys) -> None:
         self._keys = keys

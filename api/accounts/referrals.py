@@ -37,7 +37,7 @@ class InfoReply(Reply, kw_only=True):
 
 
 class ReferredUser(Struct):
-    """Somebody who came by the caller's code, without their name.
+    """User who registered by the caller's code, without their name.
 
     `bonus` is the caller's, in credits: paid, pending, or lapsed after thirty days.
     """
@@ -48,7 +48,7 @@ class ReferredUser(Struct):
 
 
 class ReferralsReply(Reply, kw_only=True):
-    """Who came by the caller's code, newest first; a hundred at most."""
+    """Users who registered by the caller's code, newest first; a hundred at most."""
 
     referrals: list[ReferredUser]
 
@@ -60,7 +60,7 @@ class ApplyRequest(Struct):
 
 
 class ApplyReply(Reply, kw_only=True):
-    """What the caller earned, in credits; the message says when it is paid, if that is not now."""
+    """Earnings of the caller, in credits; the message gives the time of a later payment."""
 
     message: str
     bonus: int

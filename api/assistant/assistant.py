@@ -74,7 +74,7 @@ class ChatDelta(Struct):
 
 
 class AnalyzeForm(Struct):
-    """A photo, JPEG or PNG, what its sender says about it, and the language to answer in."""
+    """A photo, JPEG or PNG, its sender's description of it, and the language of the answer."""
 
     file: File
     mode: Literal["goodness"] | None = None
@@ -85,7 +85,7 @@ class AnalyzeForm(Struct):
 
 
 class AnalyzeReply(Reply, kw_only=True):
-    """What the photo shows and what it earned, in credits; `unverified` when no model saw it."""
+    """Description of the photo and its reward, in credits; `unverified` when no model saw it."""
 
     is_real: bool
     goodness_type: str
@@ -96,7 +96,7 @@ class AnalyzeReply(Reply, kw_only=True):
 
 
 class PhotoReward(Struct):
-    """What a photo earned, in credits."""
+    """Reward for a photo, in credits."""
 
     id: str
     goodness_type: str
@@ -107,7 +107,8 @@ class PhotoReward(Struct):
 class RewardsReply(Reply, kw_only=True):
     """The caller's rewards for photos, newest first, a hundred at most; amounts in credits.
 
-    `daily` is what one user can earn in a day (UTC), `left_today` what can still be paid today.
+    `daily` is the most that one user can earn in a day (UTC), `left_today` the rest that can still
+    be paid today.
     """
 
     daily: float
@@ -262,7 +263,7 @@ class AssistantRoutes:
         yield Event("done", ChatReply(reply=reply, model=model, credit_reward=0))
 
     def _counted(self, call: Call[Any, Any]) -> str:
-        """Count a call; return what it is counted by: the user, or the network without a login."""
+        """Count a call; return the counted caller: the user, or the network without a login."""
         caller = call.login.profile.user_id if call.login is not None else call.client
         self._throttle.take(caller)
         return caller

@@ -1,4 +1,4 @@
-"""The route that tells a client by which address it is seen, and where that is."""
+"""The route that returns a client's visible address, and the location of that."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from market.exits.consents import Exits
 
 
 class IpReply(Reply, kw_only=True):
-    """The address of the client, and where it is; "" and 0 for what is not known.
+    """The address of the client, and its location; "" and 0 for unknown fields.
 
-    `opinions` has the country (ISO 3166, in lower case) that each source names; `country` is the
-    one that all of them name that know the address. Through a proxy, `ip` is the address that
-    targets see. `attribution` names whom the data is from; show it with them.
+    `opinions` has the country (ISO 3166, in lower case) that each source names; `country` is set if
+    all sources that know the address name the same one. Through a proxy, `ip` is the address that
+    targets see. `attribution` names the sources of the data; show it with them.
     """
 
     # One field for each thing that is known of an address.

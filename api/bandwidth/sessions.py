@@ -24,7 +24,7 @@ AllowIps = Annotated[list[str], Meta(min_length=1, max_length=ADDRESSES_MAX)]
 
 
 class ExitRequest(Struct):
-    """Through which exits a session leaves, unless a client says otherwise behind its user name.
+    """Exits of a session, unless a client names others behind its user name.
 
     `country` is a code of two letters (ISO 3166), "eu", or several joined by "_". Connections of
     one `session`, a label, keep their exit for `lifetime_seconds` from its first use; with `strict`
@@ -67,8 +67,8 @@ class BuyRequest(Struct):
 class Proxy(Struct):
     """The address of the proxy, and the credentials.
 
-    With `allow_ips`, those clients dial `passwordless_port` without credentials; those of them
-    that are `pending_ips` need the password until they have connected with it once.
+    With `allow_ips`, those clients dial `passwordless_port` without credentials; addresses among
+    them that are `pending_ips` need the password until they have connected with it once.
     """
 
     host: str
@@ -89,7 +89,7 @@ class BuyReply(Reply, kw_only=True):
 
 
 class ListQuery(Page):
-    """Which sessions to list: `status=all` adds the past ones."""
+    """Sessions to list: `status=all` adds the past ones."""
 
     status: Literal[literals.SessionStatus, "all"] = "active"
 
@@ -97,9 +97,9 @@ class ListQuery(Page):
 class SessionItem(Struct):
     """A session in the list; sizes in bytes and GB, price in USD per GB, `paid` in USD.
 
-    While it is active, clients from `allow_ips` need no password on `passwordless_port`, but for
-    those that are `pending_ips`. `exit` is what it wants of exits, as it would be written behind
-    the user name; it is not there if the session leaves directly.
+    While it is active, clients from `allow_ips` need no password on `passwordless_port`, except the
+    `pending_ips`. `exit` is the wish for exits, in the form that stands behind the user name; it is
+    absent if the session leaves directly.
     """
 
     # One field for each of the documented reply.
@@ -134,11 +134,11 @@ class ListReply(Reply, kw_only=True):
 
 
 class TermsReply(Reply, kw_only=True):
-    """What sessions are sold at, in USD, and for how long.
+    """Terms of sale of sessions: the price in USD, and the lifetime.
 
     Without a price of the buyer's own a GB costs `price_per_gb`; none is sold below
-    `price_per_gb_floor`, nor a session that costs less than `cost_floor_usd`. `allow_ips` is taken
-    if there is `has_passwordless`. Exits may cost more: `GET /api/exits/coverage`.
+    `price_per_gb_floor`, nor a session that costs less than `cost_floor_usd`. `allow_ips` is
+    accepted if `has_passwordless` is true. Exits may cost more: `GET /api/exits/coverage`.
     """
 
     price_per_gb: float
@@ -150,10 +150,10 @@ class TermsReply(Reply, kw_only=True):
 
 
 class OneReply(Reply, kw_only=True):
-    """A session, and what a client dials; its password was returned when it was bought.
+    """A session, and the address that a client dials; its password was returned with the purchase.
 
-    `held_usd` was set aside when it was bought. `due_usd` of it is what it has cost, or would have
-    if it ended now; the rest is released.
+    `held_usd` was set aside with the purchase. `due_usd` is the part of it that the session has
+    cost, or would cost if it ended now; the rest is released.
     """
 
     session: SessionItem
@@ -164,13 +164,13 @@ class OneReply(Reply, kw_only=True):
 
 
 class EndRequest(Struct):
-    """Which session to end."""
+    """Session to end."""
 
     session_id: RequiredText
 
 
 class AllowRequest(Struct):
-    """Which session the address that this request comes from shall open."""
+    """Session that the address of this request shall open."""
 
     session_id: RequiredText
 

@@ -1,4 +1,4 @@
-"""Routes of usage: how much was used when, as JSON and as a table; and a summary."""
+"""Routes of usage: the use over time, as JSON and as a table; and a summary."""
 
 import re
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UsageQuery(Struct, rename={"begins": "from", "ends": "to"}):
-    """When and whose: whole hours or days from `from` until before `to`, up to the present one.
+    """Time and sessions: whole hours or days from `from` until before `to`, up to the present one.
 
     Both are days (2026-11-21, from midnight), or times with `Z` or an offset (in a URL, `+` is
     written `%2B`). Without `to` it is until now, without `from` a day of hours, or 30 days. Days
-    begin at midnight in `tz`. With `fill` the series has hours and days of nothing, too; for
+    begin at midnight in `tz`. With `fill` the series also has hours and days without use; for
     `by=none` it has them unless `fill` is false.
     """
 
@@ -56,10 +56,10 @@ class SummaryQuery(Struct):
 
 
 class UsageSum(Struct):
-    """What was used, and how many connections got what they wanted, or were refused, by reason.
+    """Use, with the numbers of successful connections and of refusals by reason.
 
-    `cost_usd` is the price of the bytes, not rounded: what a session has cost is in the list of
-    sessions when it is over. Connections and refusals are counted, and never billed.
+    `cost_usd` is the price of the bytes, not rounded: the list of sessions has the final cost of a
+    session when it is over. Connections and refusals are counted, and never billed.
     """
 
     bytes: int
@@ -70,7 +70,7 @@ class UsageSum(Struct):
 
 
 class UsageItem(UsageSum):
-    """What was used from `at` on, for an hour, or for the `day`; of one session, or of all."""
+    """Use from `at` on, for an hour, or for the `day`; of one session, or of all."""
 
     at: Timestamp
     day: str | UnsetType = UNSET
@@ -88,11 +88,11 @@ class BilledSum(Struct):
 class UsageReply(Reply, kw_only=True, rename={"begins": "from", "ends": "to"}):
     """Usage over time; the series adds up to `total`.
 
-    What ends by `complete_until` does not change any more. Bytes are of the hour in which the proxy
-    reported them, half a second later; until then they are of the present one. Connections and
-    refusals are there once they were reported, half a second after their bytes. `undated` is there
-    where sessions that were bought in this time have used some before hours were recorded: it is
-    part of what they have used, and of no hour.
+    Use that ends by `complete_until` does not change any more. Bytes belong to the hour in which
+    the proxy reported them, half a second later; until then they belong to the present one.
+    Connections and refusals are included once they were reported, half a second after their bytes.
+    `undated` is present if sessions that were bought in this time used bytes before hours were
+    recorded: these are part of their use, and in no hour.
     """
 
     step: StepWord
@@ -106,9 +106,9 @@ class UsageReply(Reply, kw_only=True, rename={"begins": "from", "ends": "to"}):
 
 
 class ForecastSum(BilledSum):
-    """What the next 24 hours use, if they are like the last `window_hours` whole ones.
+    """Forecast of the next 24 hours, if they are like the last `window_hours` whole ones.
 
-    In `hours_used` of those something was used: with fewer than 6 there is no forecast.
+    `hours_used` of those hours had use: with fewer than 6 the forecast is null.
     """
 
     window_hours: int
@@ -116,9 +116,9 @@ class ForecastSum(BilledSum):
 
 
 class SummaryReply(Reply, kw_only=True):
-    """What was used today, in 7 and in 30 days including today, and ever; as of `at`.
+    """Use today, in 7 and in 30 days including today, and ever; as of `at`.
 
-    `forecast` is null when too little was used lately to say anything.
+    `forecast` is null when too little was used lately.
     """
 
     at: Timestamp

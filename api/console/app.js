@@ -1,4 +1,4 @@
-// The console begins here: which page an address is, and what stands around it.
+// The console begins here: it finds the page of an address, and draws the frame around it.
 
 import { ApiError, get, post, whenSignedOut } from "./lib/api.js";
 import { el, replace } from "./lib/dom.js";
@@ -10,7 +10,7 @@ import { failure } from "./lib/view.js";
 import { keep, kept } from "./lib/storage.js";
 import { load, t } from "./lib/words.js";
 
-// Of each path its module. A page is for who is logged in, unless it is `open`; `bare` ones have no menu.
+// Of each path its module. A page requires a login, unless it is `open`; `bare` ones have no menu.
 const PAGES = [
   ["/console", "overview"],
   ["/console/sessions", "traffic/sessions"],
@@ -49,14 +49,14 @@ const REFRESH_MS = 3_600_000;
 
 let leaving = new AbortController(); // of the page that is shown
 let isFirst = true;
-let known = null; // who was there last: while the server is away the menu stays
+let known = null; // the last user: while the server is away the menu stays
 
 // A name in a path is an identifier and nothing else: pages put it into the addresses that they ask for.
 function pattern(path) {
   return new RegExp(`^${path.replace(/\{(\w+)\}/g, "(?<$1>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")}/?$`);
 }
 
-// Which page an address is, and the values of the names in its path.
+// The page of an address, and the values of the names in its path.
 function found(pathname) {
   for (const page of PAGES) {
     const match = page.pattern.exec(pathname);
@@ -87,7 +87,7 @@ async function render(url, kept) {
   await shown(page, url, me, title, (main) => module.render(main, { params, query: url.searchParams, me, signal, kept, path: url.pathname }), signal);
 }
 
-// Who is logged in, asked for once the stream is there: what happens from then on is told.
+// The logged-in user, requested once the stream is open, so that later events reach the page.
 async function who(page, signal) {
   if (!page.bare) await opening(signal);
   return get("/auth/me", null, { signal });
@@ -95,7 +95,7 @@ async function who(page, signal) {
 
 const isAway = (error) => error.status === 0 || error.status >= 500;
 
-// Puts a page into its frame; what `fill` refuses stands where the page would have been.
+// Puts a page into its frame; if `fill` refuses, the refusal stands in the place of the page.
 async function shown(page, url, me, title, fill, signal) {
   document.title = `${title} – proxyd`;
   const heading = el("h1", { tabindex: "-1" }, title);
@@ -118,8 +118,8 @@ async function shown(page, url, me, title, fill, signal) {
   }
 }
 
-// The module of a page, with its words. One that does not come is another version's, or was asked for
-// while the server was away, which browsers remember: both are mended by loading this document again.
+// The module of a page, with its words. A module that fails to load belongs to another version, or was requested while
+// the server was away, which browsers remember: both are mended by loading this document again.
 async function loaded(page) {
   try {
     const module = await import(`./pages/${page.module}.js`);
@@ -151,7 +151,7 @@ function mayReload() {
   return Date.now() - last > RELOAD_MS;
 }
 
-// A token is good for hours, a login for a month: who comes now and then stays logged in.
+// A token is good for hours, a login for a month: regular visitors stay logged in.
 async function refresh() {
   const last = Number(kept(REFRESHED));
   if (Date.now() - last < REFRESH_MS) return;

@@ -23,11 +23,11 @@ class AppPort(Struct):
 
 
 class AppItem(Struct):
-    """An app, the address at which it is opened, and what it has carried.
+    """An app, its address, and its traffic.
 
-    `url` is that of its first port. There is no `key`, and none in `url`, for an API key that may
-    not write jobs, and where the key cannot be read any more: then a new one is needed. Bytes are
-    those of bodies, since this service has started; they cost nothing.
+    `url` is that of its first port. `key` is absent, also from `url`, for an API key that may not
+    write jobs, and where the key cannot be read any more: then a new one is needed. Bytes are those
+    of bodies, since this service has started; they cost nothing.
     """
 
     # One field for each thing that a buyer wants to know.
@@ -50,7 +50,7 @@ class AppReply(Reply, kw_only=True):
 
 
 class DeployAppsReply(Reply, kw_only=True):
-    """A deploy as an app, which leads to any of its replicas, and those that are ready."""
+    """A deploy as an app, which leads to any of its replicas, and its ready replicas as apps."""
 
     app: AppItem
     replicas: list[AppItem]

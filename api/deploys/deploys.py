@@ -68,7 +68,7 @@ COST_ERRORS = (
 
 
 class ReplicaResources(Struct):
-    """What a replica needs beside its GPUs, at least; 0 and "" ask for nothing."""
+    """Least resources of a replica beside its GPUs; 0 and "" set no requirement."""
 
     vram_gb: Size = 0.0
     cores: Size = 0.0
@@ -76,7 +76,7 @@ class ReplicaResources(Struct):
     disk_gb: Size = 0.0
     arch: str = ""
     cuda: str = ""
-    # Those of the deploy: shown with a revision, and refused if they are other ones.
+    # The deploy's own values: shown with a revision, and refused if they differ.
     gpus: Annotated[int, Meta(ge=0)] = 0
     gpu_model: str = ""
 
@@ -96,17 +96,17 @@ class DeployStrategy(Struct):
 
 
 class DeployTrust(Struct):
-    """What is asked of the devices that replicas run on: the least score, as of a job."""
+    """Requirement on the devices that run replicas: the least score, as of a job."""
 
     min_reputation: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class ReplicaFields(Struct, kw_only=True):
-    """What each replica is to run, and needs; whatever is not said stays as it is.
+    """Program and needs of each replica; fields left out stay as they are.
 
-    `ready` may also be null: then a replica is ready when it runs, also where it was said before.
-    Any of it but `secrets` is told to each worker that looks at a replica, and `secrets` to each
-    that has one, and anybody may be one: what is in them should not be worth more than the work.
+    `ready` may also be null: then a replica is ready when it runs, even if `ready` was set before.
+    Each worker that looks at a replica sees all of it but `secrets`, and each worker that runs one
+    sees `secrets`. Anybody may be a worker: the secrets should not be worth more than the work.
     """
 
     image: Annotated[str, Meta(max_length=IMAGE_MAX_CHARACTERS)] | None = None
@@ -122,7 +122,7 @@ class ReplicaFields(Struct, kw_only=True):
     trust: DeployTrust | None = None
 
     def change(self) -> Change:
-        """Return it as a change of what runs."""
+        """Return the fields as a change of the running revision."""
         return Change(
             image=self.image,
             command=self.command,
@@ -139,10 +139,10 @@ class ReplicaFields(Struct, kw_only=True):
 
 
 class DeployRequest(ReplicaFields, kw_only=True):
-    """What to run, on which GPUs, for how many hours, and what to pay with.
+    """Program to run, its GPUs, its number of hours, and the means of payment.
 
-    A deploy that says what its replicas run is given to devices that have what it needs, and its
-    replicas are replaced as `strategy` says.
+    A deploy that describes the program of its replicas is given to devices that have the needed
+    resources, and its replicas are replaced by `strategy`.
     """
 
     job_name: RequiredText
@@ -156,7 +156,7 @@ class DeployRequest(ReplicaFields, kw_only=True):
 
 
 class RevisionRequest(ReplicaFields, kw_only=True):
-    """What is other from now on. `replicas` scales as well."""
+    """Fields that change. `replicas` scales as well."""
 
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)] | None = None
 
@@ -168,7 +168,7 @@ class ScaleRequest(Struct):
 
 
 class RollbackRequest(Struct):
-    """Which revision to go back to; by default the last one that was available."""
+    """Revision to go back to; by default the last one that was available."""
 
     revision: Annotated[int, Meta(ge=1)] | None = None
 
@@ -180,7 +180,7 @@ class RevisionReply(Reply, kw_only=True):
 
 
 class Revision(Struct):
-    """What was to run from some time on, and how far that has come; `secrets` are names alone."""
+    """Configuration from some time on, and its progress; `secrets` has only the names."""
 
     revision: int
     cause: str
@@ -219,14 +219,14 @@ class DeployReply(Reply, kw_only=True):
 
 
 class Rate(Struct):
-    """What an hour of a GPU of some model costs, in USD."""
+    """Price of an hour of a GPU of some model, in USD."""
 
     gpu_model: str
     usd_per_hour: float
 
 
 class RatesReply(Reply, kw_only=True):
-    """What an hour of a GPU costs, in USD: by model, whatever its case, and of every other."""
+    """Price of an hour of a GPU, in USD: by model, in any case, and of every other model."""
 
     rates: list[Rate]
     default_usd_per_hour: float
@@ -236,9 +236,9 @@ class RatesReply(Reply, kw_only=True):
 class DeployItem(Struct):
     """A deploy; `cost`, and `paid` once it is over, are in the currency of `payment_type`.
 
-    `ready_replicas` are those that run, or, if the deploy says what they run, those that can be
-    used; how far such a deploy is with its `revision` is there as well. `warnings` are there while
-    a replica waits that no device runs.
+    `ready_replicas` is the number of running replicas, or, if the deploy describes their program,
+    of usable ones; how far such a deploy is with its `revision` is there as well. `warnings` are
+    there while a replica waits that no device runs.
     """
 
     # One field for each of the documented reply.
@@ -456,7 +456,7 @@ class DeployRoutes:
     async def create(self, call: Call[DeployRequest, Any]) -> DeployReply:
         """Queue a deploy."""
         body, change = call.body, call.body.change()
-        # The specification has these two; and what is null is not said.
+        # The specification has these two; and null is the same as absent.
         plain = Change(image=body.image, command=body.command)
         is_plain = msgspec.structs.replace(change, ready=change.ready or UNSET) == plain
         new = NewDeploy(
@@ -528,7 +528,7 @@ class DeployRoutes:
         )
 
     async def cancel(self, call: Call[Nothing, Any]) -> Reply:
-        """Cancel what is left of a deploy."""
+        """Cancel the unfinished part of a deploy."""
         await self._deploys.cancel(call.user_id, _deploy_id(call))
         return Reply()
 
@@ -571,7 +571,7 @@ class DeployRoutes:
         return Reply()
 
     async def resume(self, call: Call[Nothing, Any]) -> Reply:
-        """Go on."""
+        """Resume a rollout."""
         await self._rollouts.pause(call.user_id, _deploy_id(call), is_paused=False)
         return Reply()
 

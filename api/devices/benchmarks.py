@@ -1,4 +1,4 @@
-"""Routes by which a device shows what it has, and how that is shown."""
+"""Routes for the benchmark of a device, and the format of the results."""
 
 from typing import Annotated, Any, Literal
 
@@ -16,11 +16,11 @@ Hex = Annotated[str, Meta(pattern="^(?:[0-9a-f]{2}){0,32}$")]
 
 
 class Benchmark(Struct):
-    """What a device has shown that it has: the least, and not that jobs get it.
+    """Resources that a device has proved: the least, and not a promise for jobs.
 
-    `hashes_per_s` are rounds of PBKDF2 with SHA-256 a second, of all its cores at once, and
-    `core_hashes_per_s` of one; `memory_bytes` is what it has filled. The best are the most of each
-    that it has ever shown.
+    `hashes_per_s` are rounds of PBKDF2 with SHA-256 a second, of all its cores together, and
+    `core_hashes_per_s` of one; `memory_bytes` is the memory that it has filled. The best are the
+    highest values of each that it has ever proved.
     """
 
     core_hashes_per_s: int
@@ -32,9 +32,10 @@ class Benchmark(Struct):
 
 
 class BeginRequest(Struct):
-    """What the device is to show: of more cores and memory than are tried, a part is.
+    """Resources that the device will prove: beyond the bounds of a benchmark, a part is tried.
 
-    With `is_short` memory is not tried: that is for a device which was asked to between jobs.
+    With `is_short` memory is not tried: a device uses that when the service requests a benchmark
+    between jobs.
     """
 
     cores: Annotated[int, Meta(ge=1, le=4_096)]
@@ -43,7 +44,7 @@ class BeginRequest(Struct):
 
 
 class AnswerRequest(Struct):
-    """What came of a task, in hexadecimal: the links of its chains, or the steps of the walk."""
+    """Result of a task, in hexadecimal: the links of its chains, or the steps of the walk."""
 
     task_id: Annotated[str, Meta(min_length=1, max_length=64)]
     values: Annotated[list[Hex], Meta(max_length=VALUES_MAX)]
@@ -64,7 +65,7 @@ class TaskItem(Struct):
 
 
 class TaskReply(Reply, kw_only=True):
-    """The task that comes next, or what the device has shown."""
+    """The next task, or the benchmark of the device."""
 
     task: TaskItem | UnsetType = UNSET
     benchmark: Benchmark | UnsetType = UNSET

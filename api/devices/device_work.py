@@ -1,4 +1,4 @@
-"""Routes of what a device is at: why it earns nothing, the jobs that it has had, its earnings."""
+"""Routes about the work of a device: the reasons without work, its jobs, and its earnings."""
 
 from typing import Annotated, Any
 
@@ -38,7 +38,7 @@ ONE = "/api/worker/devices/{device_id}"
 
 
 class OfferedWork(Struct):
-    """What a device last offered: how much is free, and what it runs; price in USD per hour."""
+    """Last offer of a device: its free resources and its kinds of work; price in USD per hour."""
 
     slots: int
     cores: float
@@ -53,7 +53,7 @@ class OfferedWork(Struct):
 
 
 class HindranceItem(Struct):
-    """What keeps waiting jobs from a device, and how many: each is counted once, by the first."""
+    """Obstacle between jobs and a device, and the number of jobs, each counted at its first."""
 
     reason: Hindrance
     jobs: int
@@ -63,7 +63,7 @@ class Suitability(Struct):
     """How the jobs that wait now suit a device: how many wait, and how many it could be given.
 
     `best_price_usd` is what the best of those pays an hour that pay less than it wants.
-    `is_reported`: it has offered nothing here, and is judged by what it reported of itself.
+    `is_reported`: it has offered nothing to this daemon, and is judged by its own report.
     """
 
     waiting: int
@@ -114,7 +114,7 @@ class DeviceReply(Reply, kw_only=True):
 class DoneJob(Struct):
     """A job that a device has or had, by its last attempt there; amounts in credits.
 
-    `outcome` is there once the attempt is over. What it `earned` may still be in review.
+    `outcome` is there once the attempt is over. The `earned` amount may still be in review.
     """
 
     # One field for each thing that an owner wants to know.
@@ -147,7 +147,7 @@ class DaysQuery(Struct, kw_only=True):
 
 
 class EarnedDayItem(Struct):
-    """What a device earned on a day: credits by jobs, and USD as an exit, which carried `bytes`."""
+    """Earnings of a device on a day: credits by jobs, and USD as an exit, which carried `bytes`."""
 
     day: Annotated[str, Meta(extra_json_schema={"format": "date"})]
     earned: float
@@ -162,7 +162,7 @@ class EarnedReply(Reply, kw_only=True):
 
 
 class DeviceRoutes:
-    """The routes of what a device is at."""
+    """The routes about the work of a device."""
 
     def __init__(self, device_work: DeviceWork, devices: Devices, exits: Exits) -> None:
         self._work = device_work
@@ -226,7 +226,7 @@ class DeviceRoutes:
         return DoneReply.of(query, rows, _done)
 
     async def earnings(self, call: Call[Nothing, DaysQuery]) -> EarnedReply:
-        """Return what one of the caller's devices has earned."""
+        """Return the earnings of one of the caller's devices."""
         days = await self._work.earned(call.user_id, _device_id(call), call.query.days)
         return EarnedReply(earnings=[_earned(day) for day in days])
 

@@ -9,10 +9,11 @@ from market.trust.reputation import WHOLE
 
 
 class Reputation(Struct):
-    """How often a device did what it took on, and how often its results were right.
+    """Share of accepted work that a device did, and share of its right results.
 
-    `score` is the lesser of the two, which `trust.min_reputation` of a job or a deploy is compared
-    with.
+    `score` is the lesser of the two, and `trust.min_reputation` of a job or a deploy is compared
+    with it.
+
     `reliability` is made of `attempts`, later ones weighing more, and is 0.5 before the first;
     `correctness` is made of `checks`, and 1 before the first.
     """

@@ -39,7 +39,7 @@ class GpuRow(SupplyRow, kw_only=True):
 
 
 class StepRow(SupplyRow, kw_only=True):
-    """Devices that lend at least so much, and less than the next row."""
+    """Devices that lend at least `least`, and less than the next row."""
 
     least: int
 

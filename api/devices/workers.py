@@ -53,7 +53,7 @@ class CreateTokenReply(Reply, kw_only=True):
 
 
 class HeartbeatRequest(Struct):
-    """What a device reports of itself; what is left out keeps its last value."""
+    """Report of a device about itself. A field left out keeps its last value."""
 
     hostname: ShortText | None = None
     gpu_name: Annotated[str, Meta(max_length=NAME_MAX_CHARACTERS)] | None = None
@@ -68,11 +68,11 @@ class HeartbeatRequest(Struct):
 class DeviceItem(Struct):
     """A device in the list; memory in GB, earnings in credits since 00:00 UTC.
 
-    `earn_today_usd` and `shared_bytes_today` are what it has earned and carried as an exit since.
-    `work` is what it is at; `not_asking`: it is alive, but no agent asks for work, as with an exit
-    alone; `wants_none`: its owner's rules have it rest. What it never reported is not there.
-    `exit` is what it is at as an exit, of a device that is or was one. `is_online`: it was heard of
-    lately, or is attached as an exit.
+    `earn_today_usd` and `shared_bytes_today` are its earnings and bytes as an exit since then.
+    `work` is its state: `not_asking` means that it is alive, but no agent requests work, as with an
+    exit; `wants_none` means that its owner's rules have it rest. Values that it never reported are
+    absent. `exit` is its state as an exit, for a device that is or was one. `is_online` means that
+    it showed life lately, or is attached as an exit.
     """
 
     # One field for each thing that an owner wants to know.
@@ -121,7 +121,7 @@ class TokensReply(Listed[TokenItem], kw_only=True):
 
 
 class RevokeRequest(Struct):
-    """Which token to end."""
+    """Token to end."""
 
     token_id: RequiredText
 
@@ -269,7 +269,7 @@ class WorkerRoutes:
         return Reply()
 
     async def tunnel(self, call: Call[Nothing, Any]) -> TunnelReply:  # noqa: ARG002 - the same for all
-        """Say where devices attach."""
+        """Return the address at which devices attach."""
         door = self._exits.attached.door()
         if door is None:
             raise MarketError(Code.TUNNELS_NOT_OFFERED)
@@ -351,7 +351,7 @@ def _made(made: WorkerToken) -> CreateTokenReply:
 
 
 def report_of(body: HeartbeatRequest) -> Report:
-    """Return what a device reports, without what it left out."""
+    """Return the report of a device, without the fields that it left out."""
     report = Report()
     if body.hostname is not None:
         report["hostname"] = body.hostname

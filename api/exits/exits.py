@@ -1,4 +1,4 @@
-"""Routes of exits: consent and limits of a device, what it has earned, where there are exits."""
+"""Routes of exits: consent and limits of a device, its earnings, and the countries with exits."""
 
 from typing import Annotated, Any, Literal
 
@@ -30,9 +30,9 @@ Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
 class TermsReply(Reply, kw_only=True):
-    """What the owner of an exit agrees to, and where exits attach.
+    """Terms that the owner of an exit agrees to, and the address at which exits attach.
 
-    `terms_hash` is the SHA-256 of `text`. Without `host` there are no exits at this service.
+    `terms_hash` is the SHA-256 of `text`. Without `host` this service has no exits.
     `certificate_sha256` is that of the certificate there, in hexadecimal.
     """
 
@@ -46,7 +46,7 @@ class TermsReply(Reply, kw_only=True):
 
 
 class LimitsBody(Struct):
-    """How much a device carries at most; what is left out stays as it is, at first as proposed.
+    """Limits of a device. A field left out stays as it is, at first as proposed.
 
     Bytes are both ways together, and 0 is no limit. `ports` are those of targets. The device
     carries nothing for buyers who pay less than `min_price_per_gb`, in USD.
@@ -60,7 +60,7 @@ class LimitsBody(Struct):
 
 
 class ConsentRequest(Struct):
-    """Which device shall be an exit, the hash of the terms that its owner has read, and limits."""
+    """Device that shall be an exit, the hash of the terms that its owner has read, and limits."""
 
     token_id: RequiredText
     terms_hash: RequiredText
@@ -68,19 +68,19 @@ class ConsentRequest(Struct):
 
 
 class DeviceRequest(Struct):
-    """Which device."""
+    """Device of the request."""
 
     token_id: RequiredText
 
 
 class RevokeExitRequest(Struct):
-    """Which device; the device itself, which shows its worker token, need not say."""
+    """Device of the request; a device that shows its own worker token may leave it out."""
 
     token_id: RequiredText | None = None
 
 
 class LimitsRequest(Struct):
-    """Which device, and how much it carries at most."""
+    """Device of the request, and its new limits."""
 
     token_id: RequiredText
     limits: LimitsBody
@@ -133,13 +133,13 @@ class MyExitsReply(Listed[ExitItem], kw_only=True):
 
 
 class EarningsQuery(Struct):
-    """By what earnings are summed."""
+    """Unit in which earnings are summed."""
 
     by: Literal["day"] = "day"
 
 
 class EarningsItem(Struct):
-    """What exits carried on a day (UTC), what that earns, and what was taken back then, in USD."""
+    """Bytes of exits on a day (UTC), the earnings for them, and the amount taken back, in USD."""
 
     day: Annotated[str, Meta(extra_json_schema={"format": "date"})]
     bytes: int
@@ -165,7 +165,7 @@ class CoverageItem(Struct):
 class CoverageReply(Reply, kw_only=True):
     """The countries in which exits take connections now.
 
-    `attribution` names whom the data on places is from; show it with them.
+    `attribution` names the sources of the data on places; show it with them.
     """
 
     countries: list[CoverageItem]
@@ -405,7 +405,7 @@ class ExitRoutes:
 
 
 def _band(exits: int) -> Literal["1-9", "10-99", "100-999", "1000+"]:
-    """Return about how many: exact numbers would tell when a single device comes and goes."""
+    """Return a rough number: exact numbers would show when a single device comes and goes."""
     if exits < 10:
         return "1-9"
     if exits < 100:

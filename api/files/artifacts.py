@@ -15,7 +15,7 @@ from market.files.artifacts import Announced, Artifacts, NewArtifact
 from storage.devices.devices import DeviceRow
 from storage.files.artifacts import ArtifactRow
 
-# What the largest file may be where the operator has set no limit; any disk is smaller.
+# Size of the largest file if the operator has set no limit; any disk is smaller.
 ANY_BYTES = 2**62
 PARTS_MAX = 10_000  # of one upload, in any S3 store
 NO_EXAMPLE = "0" * 64
@@ -27,7 +27,7 @@ Etag = Annotated[str, Meta(max_length=256)]
 
 
 class AnnounceRequest(Struct):
-    """A file that is to be sent: its name, its size in bytes, its SHA-256 in hexadecimal."""
+    """File to send: its name, its size in bytes, its SHA-256 in hexadecimal."""
 
     name: Name
     size_bytes: FileBytes
@@ -45,7 +45,7 @@ class AnnounceForJobRequest(Struct):
 
 
 class FinishRequest(Struct):
-    """What was sent, once more; `etags` are those of each part, where there are parts."""
+    """Hash of the sent file, once more, and the `etags` of its parts, if it has parts."""
 
     sha256: Sha256 | None = None
     etags: Annotated[list[Etag], Meta(max_length=PARTS_MAX)] | None = None
@@ -54,8 +54,8 @@ class FinishRequest(Struct):
 class Request(Struct):
     """A request that brings a file, or a part of it: with these headers, as they are.
 
-    A `url` that begins with a slash is a path of this API, which also wants the caller's token, and
-    the parameter `offset` to go on behind what it has. The others work for an hour.
+    A `url` that begins with a slash is a path of this API. It requires the caller's token, and the
+    parameter `offset` to continue an upload. The other URLs work for an hour.
     """
 
     method: Literal["PUT"]
@@ -71,9 +71,10 @@ class PartRequest(Request, kw_only=True):
 
 
 class AnnounceReply(Reply, kw_only=True):
-    """An artifact that was announced; without `upload` and `parts` there is nothing to be sent.
+    """An artifact that was announced; without `upload` and `parts` nothing needs to be sent.
 
-    `offset` is how much is here already. With `parts`, each is sent by a request of its own.
+    `offset` is the number of bytes already received. With `parts`, each is sent by a request of its
+    own.
     """
 
     artifact_id: str
@@ -83,7 +84,7 @@ class AnnounceReply(Reply, kw_only=True):
 
 
 class ReceiveQuery(Struct):
-    """Where in the file the body begins; what was there behind it is replaced."""
+    """Place in the file where the body begins; later bytes received before are replaced."""
 
     offset: FileBytes = 0
 
@@ -291,13 +292,13 @@ class ArtifactRoutes:
         ]
 
     async def announce(self, call: Call[AnnounceRequest, Any]) -> AnnounceReply:
-        """Begin to take a file, or go on."""
+        """Begin or continue to take a file."""
         body = call.body
         new = NewArtifact(body.name, body.sha256, body.size_bytes)
         return _announced(await self._artifacts.announce(call.user_id, new), "/api/artifacts")
 
     async def announce_for_job(self, call: Call[AnnounceForJobRequest, Any]) -> AnnounceReply:
-        """Begin to take a file of a job, or go on."""
+        """Begin or continue to take a file of a job."""
         body = call.body
         announced = await self._artifacts.announce_for_job(
             call.device,
@@ -373,7 +374,7 @@ class ArtifactRoutes:
         return await self._download(artifact)
 
     async def address(self, call: Call[Nothing, Any]) -> AddressReply:
-        """Say where one of the caller's files is, for who cannot follow a redirect to elsewhere."""
+        """Return the address of one of the caller's files, for clients that follow no redirect."""
         artifact = await self._artifacts.find(call.user_id, _artifact_id(call))
         url = self._artifacts.address(artifact)
         return AddressReply(url=url or f"/api/artifacts/{artifact.id}")

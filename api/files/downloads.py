@@ -14,12 +14,12 @@ from api.serving.connections import connection_of
 from proxyctl.protocol.jobspec import download_name
 from storage.blobs.base import BlobError, Content
 
-# Two pieces of each download are in memory: the one that leaves, and the one that is read.
+# Two pieces of each download are in memory: one that leaves, and one that is being read.
 PIECE_BYTES = 256 * 1024
 BYTES = "application/octet-stream"
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-_DIGITS_MAX = 18  # of a position in a range: what any file's size is below
+_DIGITS_MAX = 18  # of a position in a range: any file's size is below it
 _logger = logging.getLogger("api")
 
 
@@ -30,12 +30,12 @@ async def send(
     headers: dict[str, str],
     goes_on: GoesOn | None,
 ) -> web.StreamResponse:
-    """Send a file, or the range of it that was asked for, and close it.
+    """Send a file, or the requested range of it, and close it.
 
     Args:
-        request: which asks for it.
+        request: the request for it.
         download: the file.
-        client: the network by which the memory is counted.
+        client: the network whose memory is counted.
         headers: further headers.
         goes_on: the login of the request; the file is cut with it.
 
@@ -66,7 +66,7 @@ async def send(
 async def _send(
     request: web.BaseRequest, response: web.StreamResponse, content: Content, start: int, end: int
 ) -> None:
-    """Send a range; where that cannot go on, the connection is cut: nothing may look whole."""
+    """Send a range; after an error the connection is cut, so that no partial file looks whole."""
     try:
         piece = await content.read(start, min(PIECE_BYTES, end - start))
         while start < end:
@@ -111,7 +111,7 @@ def _headers(download: Download) -> dict[str, str]:
 
 
 def _range(request: web.BaseRequest, download: Download) -> tuple[int, int]:
-    """Return the part of a file that is asked for: where it begins, and where it ends.
+    """Return the requested part of a file: its first byte, and the end.
 
     A header that is not one range is ignored, as is one for another state of the file.
 

@@ -33,7 +33,7 @@ _POSITION = re.compile(r"(\d{1,6})\.(\d{1,16})\.(\d{1,16})", re.ASCII)
 
 
 class AppendQuery(Struct):
-    """Which bytes a device sends: of what stream of what attempt, and where they stand in it."""
+    """Place of the bytes that a device sends: the attempt, the stream, and the offset in it."""
 
     attempt: AttemptNumber
     offset: Offset
@@ -53,7 +53,7 @@ class AppendReply(Reply, kw_only=True):
 
 
 class LogQuery(Struct):
-    """Which part of a log: of which attempt (by default the latest), and of which stream.
+    """Part of a log: its attempt (by default the latest) and its stream.
 
     `offset` and `limit` count bytes, and are for JSON; `encoding` is for events.
     """
@@ -66,7 +66,7 @@ class LogQuery(Struct):
 
 
 class WholeQuery(Struct):
-    """Which log: of which attempt (by default the latest), and of which stream."""
+    """Attempt (by default the latest) and stream of a log."""
 
     attempt: AttemptNumber | None = None
     stream: Stream = "out"
@@ -95,7 +95,7 @@ class AttemptEvent(Struct):
 
 
 class LogEventData(Struct):
-    """What came of a stream: as text without what a terminal would obey, or as bytes in base64."""
+    """Bytes of a stream: as text without terminal control sequences, or as bytes in base64."""
 
     attempt: int
     stream: Stream
@@ -227,7 +227,7 @@ class LogRoutes:
 async def _sent(
     events: AsyncGenerator[LogEvent, None], *, is_text: bool
 ) -> AsyncGenerator[Event, None]:
-    """Yield what a reader hears as events of HTTP."""
+    """Yield the events of a reader as events of HTTP."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Idle):

@@ -1,4 +1,4 @@
-"""What a client wants an answer to be: the header Accept (RFC 9110, section 12.5.1)."""
+"""Preference of a client for a media type: the header Accept (RFC 9110, section 12.5.1)."""
 
 TEXT = "text/plain"
 HTML = "text/html"
@@ -7,25 +7,25 @@ EVENTS = "text/event-stream"
 
 
 def prefers_events(accept: str) -> bool:
-    """Say whether events are wanted rather than JSON, which is sent where both are as good."""
+    """Return whether events are wanted rather than JSON, which is sent where both are as good."""
     return _quality(accept, EVENTS) > _quality(accept, JSON)
 
 
 def prefers_text(accept: str) -> bool:
-    """Say whether text is wanted rather than JSON, which is sent where both are as good."""
+    """Return whether text is wanted rather than JSON, which is sent where both are as good."""
     return _quality(accept, TEXT) > _quality(accept, JSON)
 
 
 def prefers_json(accept: str) -> bool:
-    """Say whether JSON is wanted rather than a page, which is sent where both are as good.
+    """Return whether the client prefers JSON to a page; for equal preferences it gets the page.
 
-    Of two that are wanted as much, the one is better that is named.
+    Of two types with equal weight, the type that the header names explicitly wins.
     """
     return _wish(accept, JSON) > _wish(accept, HTML)
 
 
 def prefers_page(accept: str) -> bool:
-    """Say whether a page is wanted rather than JSON, which is sent where both are as good."""
+    """Return whether a page is wanted rather than JSON, which is sent where both are as good."""
     return _wish(accept, HTML) > _wish(accept, JSON)
 
 
@@ -35,7 +35,7 @@ def _quality(accept: str, kind: str) -> float:
 
 
 def _wish(accept: str, kind: str) -> tuple[float, int]:
-    """Return how much a type is wanted, and how specific the range is that says so, from 0 to 3."""
+    """Return the weight of a type, and how specific its range is, from 0 to 3."""
     ranges = {kind: 3, kind.partition("/")[0] + "/*": 2, "*/*": 1}
     best, quality = 0, 0.0
     for part in accept.split(","):

@@ -3,7 +3,7 @@
 aiohttp offers no public way to refuse a head that does not end, to bound the requests that wait
 behind one, or to know when a request is being served. Nothing else in this room reads a name of
 aiohttp that begins with an underscore. `tests/api/http/test_aiohttp_compat.py` checks each of them,
-and fails on any other release than this one until somebody has compared `web_protocol.py`,
+and fails on any other release than this one until a developer has compared `web_protocol.py`,
 `web_server.py`, and `web_response.py`, whose `StreamResponse` our `Response` is.
 """
 
@@ -24,7 +24,7 @@ COMPARED_VERSION = "3.14.5"
 
 
 class PrivateServer(web.Server):
-    """What a server keeps for its connections."""
+    """State that a server keeps for its connections."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -38,7 +38,7 @@ class PrivateServer(web.Server):
 
 
 class PrivateProtocol(RequestHandler):
-    """What a connection keeps about the requests that it has parsed."""
+    """State of a connection about the requests that it has parsed."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ class PrivateProtocol(RequestHandler):
 
     @property
     def is_raw(self) -> bool:
-        """Whether what comes is HTTP no more, and goes to whoever has set a parser for it."""
+        """Whether arriving bytes are HTTP no more, and go to the parser that was set for them."""
         return self._payload_parser is not None
 
     def bound_queue(self, most: int) -> None:
@@ -95,7 +95,7 @@ class PrivateProtocol(RequestHandler):
     ) -> None:
         """Have `handle_error` answer those of the newest requests that have a problem.
 
-        Its answer must close the connection: what comes behind such a request is nobody's.
+        Its answer must close the connection: bytes behind such a request belong to no request.
 
         Args:
             count: how many requests are looked at, from the end of the queue.

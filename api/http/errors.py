@@ -1,4 +1,4 @@
-"""From failures to HTTP: every status of the API is chosen here, and what only HTTP can refuse.
+"""From failures to HTTP: this module chooses every status, and has the refusals of HTTP itself.
 
 The codes and messages of the market's refusals are in `market.base.errors`.
 """
@@ -12,7 +12,7 @@ from market.base.errors import Kind, MarketError
 
 
 class Transport(Enum):
-    """Refusals of the transport itself, each with its status and what it means."""
+    """Refusals of the transport itself, each with its status and its message."""
 
     BAD_REQUEST = "bad_request", 400, "This is not a well-formed HTTP request."
     NO_SUCH_PATH = "no_such_path", 404, "There is nothing at this path; /docs lists the paths."

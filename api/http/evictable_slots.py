@@ -1,9 +1,8 @@
 """Slots whose idle holders make room for newcomers: the API's connections.
 
-Nobody waits here, which is the difference to `market.base.slots`: browsers keep connections open
-that they do not use. When all slots are taken, the holder that does nothing and was active least
-recently is cut, and the newcomer is served at once. `proxyd.loop.fair_slots` cuts nobody: it
-refuses newcomers.
+No newcomer waits here, in contrast to `market.base.slots`: browsers keep connections open that they
+do not use. When all slots are taken, the idle holder that was active least recently is cut, and the
+newcomer is served without a wait. `proxyd.loop.fair_slots` cuts no holder: it refuses newcomers.
 """
 
 from collections import OrderedDict
@@ -13,8 +12,8 @@ from typing import Generic, Protocol, TypeVar
 
 from market.base.networks import enclosing
 
-# Holders at work are touched, and so move behind the idle ones before long: a search that goes past
-# so many of them finds nobody idle, and must not cost more with every connection.
+# Holders at work are touched, and so move behind the idle ones before long: a search that passes
+# this number of them has found no idle one, and must not cost more with every connection.
 SEARCH_MAX = 256
 
 
@@ -26,7 +25,7 @@ class Holder(Protocol):
         """Whether it does nothing with its slot."""
 
     def cut(self) -> None:
-        """Be closed, at once."""
+        """Close the connection without delay."""
 
 
 _Holder = TypeVar("_Holder", bound=Holder)
@@ -55,12 +54,12 @@ class EvictableSlots(Generic[_Holder]):
         return len(self._of.get(network, ()))
 
     def refusal(self, network: str, most: int, most_of_network: int) -> str:
-        """Make room for one more; return the reason when there is none, else "".
+        """Make room for one more; return the reason if there is no room, else "".
 
         Args:
             network: the newcomer's; "" is not counted by network.
             most: how many slots there are.
-            most_of_network: how many a network may have; those around it have their share.
+            most_of_network: how many a network may have; larger networks have their share.
         """
         if network:
             for name, share in enclosing(network):
@@ -78,7 +77,7 @@ class EvictableSlots(Generic[_Holder]):
         return f"{len(self._all)} connections are open"
 
     def shed(self, most: int) -> int:
-        """Cut at most `most` idle holders; return how many were cut."""
+        """Cut at most `most` idle holders. Return the number cut."""
         shed = 0
         while shed < most and self._make_room(self._all):
             shed += 1

@@ -1,4 +1,4 @@
-"""The address of a client: that of its connection, or what a trusted proxy forwards."""
+"""The address of a client: the peer of its connection, or one that a trusted proxy forwards."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,8 @@ class Clients:
         """Return the client's address.
 
         Each proxy appends the address that it was connected from. So hops are read from the right
-        for as long as the hop that reported them is trusted; what is no address ends the reading.
+        for as long as the hop that reported them is trusted; an entry that is not an address ends
+        the reading.
 
         Args:
             peer: the address that the connection came from.
@@ -55,7 +56,7 @@ class Clients:
         return str(address)
 
     def believes(self, peer: str) -> bool:
-        """Say whether the X-Forwarded-For of a peer is believed."""
+        """Return whether the X-Forwarded-For of a peer is believed."""
         address = _address(peer)
         return address is not None and self._is_trusted(address)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from aiohttp.http_parser import RawRequestMessage
 
 CHUNKED = "chunked"
-# A request of HTTP/0.9 is one line, and what parsers make of the lines behind it differs.
+# A request of HTTP/0.9 is one line, and parsers differ in their reading of the lines behind it.
 SPOKEN = (HttpVersion10, HttpVersion11)
 
 

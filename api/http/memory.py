@@ -34,7 +34,7 @@ class Memory:
         self._counts.add(network, size)
 
     def check(self, network: str, size: int) -> None:
-        """Check that a network may have so many more bytes.
+        """Check that a network may have `size` more bytes.
 
         Raises:
             MarketError: `too_busy`, when there is no room for them.

@@ -32,7 +32,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Handling(Enum):
-    """What happens to fields and parameters that a path does not have."""
+    """Handling of fields and parameters that a path does not have."""
 
     UNSPECIFIED = ""
     LENIENT = "lenient"
@@ -84,7 +84,7 @@ def check_body(body: bytes, kind: type[Struct], fixed: Mapping[str, str]) -> Non
 
     Args:
         body: the JSON.
-        kind: what it should be.
+        kind: the type that it should have.
         fixed: see `Route.fixed`.
 
     Raises:
@@ -103,7 +103,7 @@ def check_body(body: bytes, kind: type[Struct], fixed: Mapping[str, str]) -> Non
 
 
 def _fields(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of an object, each of which is there once (RFC 8259, section 4)."""
+    """Return the fields of an object, and refuse repeated names (RFC 8259, section 4)."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = Counter(name for name, _ in pairs)

@@ -1,4 +1,4 @@
-"""Which program asks, in two words that its user recognises: "Firefox, Linux"."""
+"""The program of a client, in two words that its user recognises: "Firefox, Linux"."""
 
 # The first that a header User-Agent names counts: browsers name those that they want to pass for.
 _PROGRAMS = (
@@ -27,7 +27,7 @@ _SYSTEMS = (
 
 
 def program(user_agent: str) -> str:
-    """Return the program of a User-Agent, and its system; what is not known is left out."""
+    """Return the program of a User-Agent, and its system; unknown parts are left out."""
     found = (
         next((name for mark, name in known if mark in user_agent), "")
         for known in (_PROGRAMS, _SYSTEMS)

@@ -1,4 +1,4 @@
-"""What comes and leaves on a connection, counted to tell a slow client from one that stalls."""
+"""Bytes that arrive and leave on a connection, counted to detect a client that stalls."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ PROGRESS_BYTES = 1024
 
 
 class Incoming:
-    """What comes: bytes of a head, or of a body while somebody reads it (`is_read`)."""
+    """Arriving bytes: of a head, or of a body while the server reads it (`is_read`)."""
 
     __slots__ = ("_uncounted", "body", "head_bytes", "is_read")
 
@@ -33,9 +33,9 @@ class Incoming:
 
 
 class Outgoing:
-    """What leaves: bytes that were written, and how many of them the kernel has taken.
+    """Leaving bytes: the number that were written, and the number that the kernel has taken.
 
-    `waiting` is always the size of the transport's buffer: what was written and has not left.
+    `waiting` is always the size of the transport's buffer: the bytes written that have not left.
     """
 
     __slots__ = ("_due", "_due_since", "_left", "_left_then", "_writer", "_written_before")
@@ -50,13 +50,13 @@ class Outgoing:
         self._left_then = 0
 
     def begin(self, writer: "AbstractStreamWriter") -> None:
-        """Count what this writer writes from now on."""
+        """Count the bytes that this writer writes from now on."""
         if self._writer is not None:
             self._written_before += self._writer.output_size
         self._writer = writer
 
     def has_left_more(self, waiting: int) -> bool:
-        """Say whether more has left than at the last call."""
+        """Return whether more has left than at the last call."""
         left = self._written - waiting
         if left <= self._left:
             return False
@@ -69,7 +69,7 @@ class Outgoing:
         self._expect(now)
 
     def is_overdue(self, now: float, patience_seconds: float, bytes_per_second_min: int) -> bool:
-        """Say whether what waits should have left by now.
+        """Return whether what waits should have left by now.
 
         It has `patience_seconds`, and one more second for each `bytes_per_second_min` that did
         leave: a client that takes a byte now and then does not keep the connection by that.

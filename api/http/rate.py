@@ -15,9 +15,10 @@ HEALTH_SHARE = 4  # probes are frequent, and all come from one address
 
 
 class RateLimit:
-    """Lets each caller call so many times a second, and twice as many in a burst.
+    """Rate limit: each caller may call `per_second` times a second, and twice that in a burst.
 
-    A network takes from the buckets of those around it too, which hold their share.
+    A call of a network also counts in the buckets of the larger networks around it, which hold
+    their share.
 
     Args:
         per_second: the rate; 0 for no limit.
@@ -80,7 +81,8 @@ class Rates:
 
         Args:
             caller: a login, a device, or a network without either.
-            user_id: the user of the login or device; all of a user's have a rate together, too.
+            user_id: the user of the login or device; all logins and devices of a user also have a
+                rate together.
             requests: the number of requests that it counts as.
 
         Raises:
@@ -91,10 +93,11 @@ class Rates:
             await self.refuse(insistent)
 
     def exceeds(self, caller: str, user_id: str = "", requests: int = 1) -> str | None:
-        """Count requests as `count` does; return whose rate they exceed, None for nobody's.
+        """Count requests as `count` does; return the caller or user over its rate, or None.
 
-        For what answers most requests: those it lets pass cost no coroutine. A caller may be "": a
-        connection that was reset before it was accepted has no address any more.
+        It is for the path that answers most requests: within the rate it costs no coroutine. A
+        caller may be "": a connection that was reset before it was accepted has no address any
+        more.
         """
         if not self._callers.allows(caller, requests):
             return caller

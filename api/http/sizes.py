@@ -8,7 +8,7 @@ KIB = 1024
 # So a text that is somewhat too long is refused by the name of its field, not as a whole body.
 LEAST_BYTES = 128 * KIB
 CHARACTER_BYTES = 6  # a character written as \uXXXX; in UTF-8 it has at most four
-TEXT_CHARACTERS = 1024  # of a text whose type has no bound, and of what it may be converted to
+TEXT_CHARACTERS = 1024  # of a text whose type has no bound, and of the types that it converts to
 SCALAR_BYTES = 64
 
 

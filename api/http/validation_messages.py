@@ -1,4 +1,4 @@
-"""Says what is wrong with a request in terms of its JSON, where msgspec speaks of Python types.
+"""Turns msgspec's messages about Python types into messages about the JSON of a request.
 
 msgspec has no structured errors, so its messages are parsed. They are no promise of its authors:
 `tests/api/http/test_validation_messages.py` provokes one message for each pattern below, and fails
@@ -14,7 +14,7 @@ from msgspec import inspect
 from market.base.errors import Code, MarketError
 
 COMPARED_VERSION = "0.22.0"
-SHOWN_MAX_CHARACTERS = 40  # of a wrong value: enough to recognise it, too short to flood a log
+SHOWN_MAX_CHARACTERS = 40  # of a wrong value: enough to recognise it, and short enough for a log
 
 # It takes a millisecond, and a wrong request shall cost no more than a right one.
 type_info = cache(inspect.type_info)
@@ -117,7 +117,7 @@ def _got(text: str, *, from_text: bool) -> str:
 
 
 def _type_at(kind: type[msgspec.Struct], path: str) -> inspect.Type:
-    """Return what is declared at a path such as `items[1].name`."""
+    """Return the declared type at a path such as `items[1].name`."""
     declared = plain(type_info(kind))
     for step in _STEP.findall(path):
         if isinstance(declared, (inspect.ListType, inspect.VarTupleType)):

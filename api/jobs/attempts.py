@@ -1,4 +1,4 @@
-"""Routes of attempts: what devices say while they run jobs, and how each attempt went."""
+"""Routes of attempts: reports of devices while they run jobs, and each attempt's result."""
 
 from typing import Annotated, Any
 
@@ -20,12 +20,12 @@ from market.jobs.attempt_reports import AttemptReports, Named, Past
 # How far the device is, in its program's words; "preparing" is waited for longer.
 Phase = Annotated[str, Meta(pattern="^[a-z_]{1,32}$")]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]
-LEFT_OUT_REASONS = 10  # enough to see what is wrong; the file has the others
+LEFT_OUT_REASONS = 10  # enough to see the problem; the file has the others
 LeftOutReason = Annotated[str, Meta(max_length=300)]
 
 
 class Usage(Struct):
-    """What the work took: seconds of all processors together, and the most memory at a time."""
+    """Resources that the work used: seconds of all processors together, and the peak of memory."""
 
     cpu_seconds: Annotated[float, Meta(ge=0, le=1e12)] | None = None
     max_memory_bytes: Bytes | None = None
@@ -56,7 +56,7 @@ class ReadyRequest(Struct):
 
 
 class HeldAttempt(Struct):
-    """An attempt that a device holds, how far it is, and which share of the work is done."""
+    """An attempt that a device holds, its phase, and the share of the work that is done."""
 
     job_id: str
     attempt: AttemptNumber
@@ -76,7 +76,7 @@ class SyncRequest(HeartbeatRequest):
 
 
 class ActionItem(Struct):
-    """What the device is to do with an attempt, and why: to stop it."""
+    """Action that the device should take on an attempt, and the reason: to stop it."""
 
     job_id: str
     attempt: int
@@ -85,7 +85,7 @@ class ActionItem(Struct):
 
 
 class SyncReply(Reply, kw_only=True):
-    """For how many seconds the device may be silent, and what it is to stop."""
+    """Longest silence of the device in seconds, and the attempts that it should stop."""
 
     lease_s: int
     actions: list[ActionItem]
@@ -95,7 +95,7 @@ class AttemptItem(Struct):
     """An attempt of a device at a job; `outcome` is there once it is over.
 
     `state`, of one that is not over, and `progress` are what the device last said; `reputation` is
-    what it has now, and `benchmark` what the device has shown that it has, if it ever did.
+    its present reputation, and `benchmark` the proved resources of the device, if it ever ran one.
     """
 
     attempt: int
@@ -214,7 +214,7 @@ class AttemptRoutes:
 
 
 def action_item(action: Action) -> ActionItem:
-    """Return an action as devices are told of it."""
+    """Return an action in the form for devices."""
     return ActionItem(action.job_id, action.attempt, action.action, action.reason)
 
 
@@ -246,7 +246,7 @@ def _item(past: Past) -> AttemptItem:
 
 
 def left_out_of(body: OutputsLeftOut | None) -> LeftOut | None:
-    """Return the outputs that a report says were not sent."""
+    """Return the outputs that the device could not send, from its report."""
     return None if body is None else LeftOut(body.files, body.bytes, body.reasons)
 
 

@@ -51,15 +51,16 @@ ExitCode = Annotated[int, Meta(ge=-255, le=255)]  # below zero it is a signal
 
 
 class Trust(Struct):
-    """What the buyer asks of whoever does the job.
+    """Requirements of the buyer on the device that does the job, and on the result.
 
-    `review_hours` is for how long the buyer may look at a result before its worker is paid, and
-    `min_reputation` the score that a device must have: 0.5 is that of one that nothing is known of,
-    and after forty good attempts it is 0.96. With `copies`, so many devices of different owners do
-    the work, each for the price. Their results are compared as `compare` says: `bytes`, `json`, or
-    `numbers:1e-6` for numbers that may differ by such a part. Once most agree, only those are paid
-    for; if they never do, each may be disputed. So the work must be deterministic. Whatever it is,
-    the owner of the device can read all that the job is given, computes and returns.
+    `review_hours` is the time in which the buyer may review a result before its worker is paid, and
+    `min_reputation` the score that a device must have: an unknown device has 0.5, and after forty
+    good attempts it has 0.96. With `copies`, that number of devices of different owners do the
+    work, each for the price. Their results are compared by `compare`: `bytes`, `json`, or
+    `numbers:1e-6` for numbers that may differ by such a part. Once most agree, only the agreeing
+    ones are paid for; if they never do, each may be disputed. So the work must be deterministic. In
+    any case the owner of the device can read everything that the job receives, computes and
+    returns.
     """
 
     review_hours: Annotated[int, Meta(ge=0, le=REVIEW_MAX_HOURS)] | None = None
@@ -69,12 +70,12 @@ class Trust(Struct):
 
 
 class CreateRequest(Struct):
-    """What is to be done, for how many credits, and how many hours it may take.
+    """Work to do, its price in credits, and the hours that it may take.
 
-    Every worker device may read the texts before it accepts: keep secrets out of them. Whoever owns
-    the device that runs the job can read everything in it, and nothing keeps that from them. A job
-    with a payload is given to a device that has what it needs: `resources`, or without these what
-    its requirements say.
+    Every worker device may read the texts before it accepts: keep secrets out of them. The owner of
+    the device that runs the job can read everything in it, and nothing prevents that. A job with a
+    payload is given to a device that meets its needs: `resources`, or without these the words of
+    its requirements.
     """
 
     title: Annotated[str, Meta(min_length=1, max_length=TITLE_MAX_CHARACTERS)]
@@ -99,11 +100,11 @@ ONE_COPY = (
 
 
 class CreateReply(Reply, kw_only=True):
-    """A job that was put up; what it needs as it was understood, if it says what it runs or needs.
+    """A job that was put up, with its understood needs if it describes a program or needs.
 
-    `warnings` are the words that were not understood, and the reasons why no device runs it. A job
-    that is manual is given to no device by itself: it waits for one that accepts it. `copies` are
-    all jobs that do the same work, the first one first.
+    `warnings` are the words that were not understood, and the reasons why no device runs it. A
+    manual job is not given to devices: it waits for one that accepts it. `copies` are all jobs that
+    do the same work, the first one first.
     """
 
     job_id: str
@@ -131,7 +132,7 @@ class JobItem(Struct):
 
 
 class MarketplaceQuery(Page):
-    """Which open jobs to list."""
+    """Open jobs to list."""
 
     status: Literal["waiting", "running"] | None = None
     job_type: JobType | None = None
@@ -146,9 +147,9 @@ class MarketplaceReply(Listed[JobItem], kw_only=True):
 class OpenJob(JobItem, kw_only=True):
     """An open job; its texts are for its buyer, and for worker devices, who may want to do it.
 
-    So is what it needs, as that was understood, for how many hours the buyer may look at the result
-    before it is paid, where that is not as usual, and the reputation that a device must have. With
-    `copies` others do the same work, and only who agrees with most of them is paid.
+    They also see its understood needs, the hours of review before payment if these are not the
+    default, and the reputation that a device must have. With `copies` other jobs do the same work,
+    and only results that agree with most of them are paid.
     """
 
     description: str | UnsetType = UNSET
@@ -187,7 +188,7 @@ class OwnJobItem(JobItem, kw_only=True):
 
 
 class Review(Struct):
-    """Whether a finished job is paid for; `until` is when it is, if its buyer says nothing."""
+    """Payment of a finished job; `until` is its time, if the buyer does not dispute the result."""
 
     state: literals.ReviewStatus
     until: Timestamp
@@ -195,7 +196,7 @@ class Review(Struct):
 
 
 class CopyItem(Struct):
-    """One of several copies; `agrees` says whether its result is the one that most agree on."""
+    """One of several copies; `agrees` is true if its result is the one that most agree on."""
 
     job_id: str
     status: literals.JobStatus
@@ -203,7 +204,7 @@ class CopyItem(Struct):
 
 
 class Copies(Struct):
-    """The copies of a job, the first one first, and what came of comparing their results.
+    """The copies of a job, the first one first, and the comparison of their results.
 
     `canonical` is the one with the result that most agree on; without one the state is `undecided`.
     """
@@ -217,7 +218,7 @@ class Copies(Struct):
 class OwnJob(OwnJobItem, kw_only=True):
     """A job as its buyer sees it; `failure_reason` is why the last attempt failed.
 
-    Of the secrets in its payload only the names are told.
+    The secrets in its payload are shown by name only.
     """
 
     description: str
@@ -234,7 +235,7 @@ class OwnJob(OwnJobItem, kw_only=True):
 
 
 class OwnQuery(Page):
-    """Which of the caller's jobs to list."""
+    """The caller's jobs to list."""
 
     status: literals.JobStatus | None = None
 
@@ -252,10 +253,10 @@ class JobReply(Reply, kw_only=True):
 
 
 class CancelCostReply(Reply, kw_only=True):
-    """What cancelling would do now: how many jobs it ends, what is paid for them, what comes back.
+    """Effect of cancelling now: the number of jobs that end, their pay, and the sum returned.
 
-    More than one is ended where a job is one of several copies. A job that runs costs more later.
-    `pays` includes the pay of earlier attempts whose own work has failed.
+    More than one ends if a job is one of several copies. A job that runs costs more later. `pays`
+    includes the pay of earlier attempts whose own work has failed.
     """
 
     jobs: int
@@ -280,7 +281,7 @@ class AcceptReply(Reply, kw_only=True):
 
 
 class Work(Struct):
-    """What a device is to run, and until when that is worth its price.
+    """Job for a device to run, and the time until which it is worth its price.
 
     `image` and `command` are those of the deploy that the job is a replica of, if it names them.
     `payload` has the values of secrets; after `timeout_s` seconds the work is stopped.
@@ -335,11 +336,11 @@ class LogBytes(Struct):
 
 
 class CompleteRequest(Struct):
-    """What came of it, and in which attempt; without that, in the one that runs.
+    """Result of the work, and its attempt, by default the running one.
 
-    `exit_code` is what the process ended with, and `log_bytes` how much of the log there is: while
-    less of it has arrived, the report is refused. `outputs_left_out` has the outputs that the
-    device could not send.
+    `exit_code` is the exit code of the process, and `log_bytes` the length of the log: while less
+    of it has arrived, the report is refused. `outputs_left_out` has the outputs that the device
+    could not send.
     """
 
     result: LongText | None = None
@@ -351,13 +352,13 @@ class CompleteRequest(Struct):
 
 
 class FailRequest(Struct):
-    """Why it could not be done, and in which attempt; without that, in the one that runs.
+    """Reason of a failure, and its attempt, by default the running one.
 
-    `kind` says whose fault it is: the device's own (`host`, or `refused` where it would not), and
-    then the job may come back to its owner once, or the job's. A job that machines of three owners
-    have not done who have done ten jobs before, or of ten owners in all, has failed, whoever was to
-    blame; those that refuse it do not count. One whose own work has failed is paid for its time,
-    except for a copy of work on whose result most others agree.
+    `kind` attributes the fault: to the device (`host`, or `refused` where it would not run the
+    job), and then the job may come back to its owner once, or to the job. A job has failed,
+    regardless of the cause, once machines of three owners with ten done jobs each, or of ten owners
+    in all, have not done it; refusals do not count. An attempt whose own work has failed is paid
+    for its time, except for a copy of work if most other copies agree on a result.
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=2_000)]
@@ -626,9 +627,9 @@ class JobRoutes:
         owners: Container[str],
         networks: Container[str] = (),
     ) -> list[str]:
-        """Return the warning that not all copies that wait can be taken, as `Dispatch.takers`.
+        """Return the warning that not all waiting copies can be taken, as `Dispatch.takers`.
 
-        None where nobody can take any, for that is another warning.
+        None if no device can take any, since that is another warning.
         """
         needs = _needs(spec, job_type)
         if needs is None or self._dispatch.devices.lacks(needs):
@@ -773,7 +774,7 @@ class JobRoutes:
 
 
 def _understood(body: CreateRequest) -> Spec | None:
-    """Return what a job runs and needs; None when nothing but the specification's fields are said.
+    """Return the program and needs of a job; None if it has only the fields of the specification.
 
     Raises:
         MarketError: `payload_invalid`.

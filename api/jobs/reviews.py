@@ -12,7 +12,7 @@ from market.jobs.reviews import REASON_MAX_CHARACTERS, Reviews
 
 
 class DisputeRequest(Struct):
-    """What is wrong with the result, for the operator, who decides."""
+    """Fault of the result, for the operator, who decides."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=REASON_MAX_CHARACTERS)]
 
@@ -57,7 +57,7 @@ class ReviewRoutes:
         return Reply()
 
     async def dispute(self, call: Call[DisputeRequest, Any]) -> Reply:
-        """Have nobody paid until the operator has decided."""
+        """Stop the payment until the operator has decided."""
         await self._reviews.dispute(call.user_id, _job_id(call), call.body.reason)
         return Reply()
 

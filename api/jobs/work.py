@@ -1,4 +1,4 @@
-"""Routes by which worker devices get work without looking for it: one held request, and a list."""
+"""Routes that give work to worker devices: one held request, and a list."""
 
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -22,7 +22,8 @@ from market.jobs.matching import MILLION, Offer
 from proxyctl.protocol.jobspec import Capacity
 from storage.devices.devices import DeviceRow
 
-# So often a device is heard of at least: one that was unplugged says nothing when it goes.
+# The longest wait of a request, so that devices show life at least this often: an unplugged device
+# sends no notice.
 WAIT_MAX_SECONDS = 300
 SLOTS_MAX = 1_000
 OFFERS_MAX = 100
@@ -30,19 +31,19 @@ OFFERS_MAX = 100
 GPU_KINDS_MAX = 8
 # The largest whole number that every reader of JSON keeps as it is.
 SEEN_MAX = 2**53
-WORDS_KEPT = 256  # sets of executors or types, of which nearly all devices have one of a few
+WORDS_KEPT = 256  # sets of executors or types; nearly all devices have one of a few
 
 Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
 Word = Annotated[str, Meta(min_length=1, max_length=32)]
-# As it was written by whoever posted the job.
+# As the buyer of the job wrote it.
 Written = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 ShortText = Annotated[str, Meta(max_length=200)]
 
 
 class FreeCapacity(Struct):
-    """What a device has free for jobs now; with 0 slots it wants no work, and hears actions only.
+    """Free resources of a device; with 0 slots it wants no work, and receives only actions.
 
-    Sizes are in GB of 10^9 bytes; `vram_gb` is what the smallest of the free GPUs has.
+    Sizes are in GB of 10^9 bytes; `vram_gb` is the memory of the smallest free GPU.
     """
 
     slots: Annotated[int, Meta(ge=0, le=SLOTS_MAX)]
@@ -63,7 +64,7 @@ class Gpu(Struct):
 
 
 class Capabilities(Struct):
-    """What a device can do: the sandboxes that it has, and the types of jobs that its owner allows.
+    """Abilities of a device: its sandboxes, and the types of jobs that its owner allows.
 
     Without the executor bwrap it runs no job that has no image; every other one runs images.
     `ports` are those of its executors whose jobs can be reached at ports on which they listen.
@@ -88,12 +89,12 @@ class HeldAttempt(Struct):
 
 
 class NextRequest(Struct):
-    """What a device has free and can do, all that it has taken, and for how long it waits.
+    """Free resources and abilities of a device, its attempts, and the time that it waits.
 
-    `min_price_usd` is per hour, and by default the one that the token was made with. `seen` is the
-    number of the last answer that has arrived. `agent` names the program that asks, and
-    `agent_since` is when it was started, in UTC seconds: of two with the same token, the one that
-    was started later gets the jobs. `can_benchmark`: it would show now what it has, if it is asked.
+    `min_price_usd` is per hour, and by default the price of the token. `seen` is the number of the
+    last answer that has arrived. `agent` names the requesting program, and `agent_since` is its
+    start, in UTC seconds: of two programs with the same token, the later one gets the jobs. With
+    `can_benchmark` it is ready to run a benchmark now.
     """
 
     capacity: FreeCapacity
@@ -108,9 +109,9 @@ class NextRequest(Struct):
 
 
 class NewInput(Struct, kw_only=True):
-    """A file that the job is given: an artifact, or what is at a `url`. Its hash is to be checked.
+    """A file that the job is given: an artifact, or the file at a `url`. Its hash must be checked.
 
-    `path` is where it lies for the job; with `unpack`, that is a folder with what is in it.
+    `path` is its place for the job; with `unpack`, that is a folder with its content.
     """
 
     name: str
@@ -123,7 +124,7 @@ class NewInput(Struct, kw_only=True):
 
 
 class NewCheckpoint(Struct):
-    """What an earlier attempt has left for this one, a .tar file of its checkpoints."""
+    """Checkpoints that an earlier attempt left for this one, as a .tar file."""
 
     artifact_id: str
     sha256: str
@@ -155,7 +156,7 @@ class NewWork(Struct):
 
 
 class Action(Struct):
-    """What a device is to do with an attempt, and why."""
+    """Action that a device should take on an attempt, and the reason."""
 
     job_id: str
     attempt: int
@@ -164,10 +165,10 @@ class Action(Struct):
 
 
 class NextReply(Reply, kw_only=True):
-    """What there is for the device; `seen` is the number of this answer.
+    """Jobs and actions for the device; `seen` is the number of this answer.
 
     `replaced`: another agent with this token was started later, and gets the jobs. `benchmark`: the
-    device is to show what it has, before it asks again.
+    device should run a benchmark before its next request.
     """
 
     jobs: list[NewWork]
@@ -262,7 +263,7 @@ class WorkRoutes:
         )
 
     async def offers(self, call: Call[Nothing, OffersQuery]) -> OffersReply:
-        """List what would fit, as the device has last said what it offers."""
+        """List the jobs that would fit the last offer of the device."""
         offers = await self._dispatch.offers(call.device, call.query.limit, site(call.address))
         return OffersReply(
             jobs=[_offer_item(job) for job in offers.jobs], reputation=shown(offers.reputation)

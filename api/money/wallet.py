@@ -15,11 +15,11 @@ from market.jobs.reviews import Reviews
 
 
 class WalletReply(Reply, kw_only=True):
-    """What the caller can spend, in credits and in USD, and what is held of each for open work.
+    """Balances of the caller, in credits and in USD, and the sums of each held for open work.
 
     `credit_in_review` is the part of `credit_held` that the caller's devices have earned and that
-    buyers may still dispute. `usd_pending` is what the caller's exits have earned of sessions that
-    have ended, and will be paid out, the oldest part at `usd_payable_at`.
+    buyers may still dispute. `usd_pending` are the earnings of the caller's exits by sessions that
+    have ended. They will be paid out, the oldest part at `usd_payable_at`.
     """
 
     credit_balance: float
@@ -32,12 +32,13 @@ class WalletReply(Reply, kw_only=True):
 
 
 class TransactionItem(Struct):
-    """One change of what the caller can spend; an `amount` below zero left the wallet.
+    """One change of the caller's balance; an `amount` below zero left the wallet.
 
     A price is held when something is bought (`hold`); the part that was not used comes back
-    (`release`). A `reward` is for a photo of a good deed, a `refund` for what an exit falsified or
-    a device did badly.
-    `reference` names what it was for.
+    (`release`). A `reward` is for a photo of a good deed, a `refund` for falsified traffic of an
+    exit or bad work of a device.
+
+    `reference` names the cause.
     """
 
     id: str
@@ -87,7 +88,7 @@ class WalletRoutes:
         ]
 
     async def balances(self, call: Call[Nothing, Any]) -> WalletReply:
-        """Return what the caller can spend, and what is held."""
+        """Return the caller's balances, and the held sums."""
         user = call.caller.profile
         payable_at = await self._exits.payable_at(call.user_id)
         return WalletReply(

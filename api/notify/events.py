@@ -22,9 +22,9 @@ USAGE = "usage"
 
 
 class EventsQuery(Listing, Struct, kw_only=True):
-    """Which events: of `types`, a list with commas in between, or of all.
+    """Events to list: of `types`, a list with commas in between, or of all.
 
-    `after` is the `next` of the part before. Those that are newest come first, or oldest.
+    `after` is the `next` of the part before. The newest come first, or the oldest.
     """
 
     types: str = ""
@@ -34,10 +34,10 @@ class EventsQuery(Listing, Struct, kw_only=True):
 
 
 class StreamQuery(Struct):
-    """What is followed: `types`, a list with commas in between, or all.
+    """Events to follow: `types`, a list with commas in between, or all.
 
-    `usage` is a type here, too: of sessions that move. `since` is the event that was read last; the
-    header Last-Event-ID says the same, and is the one that counts.
+    Here `usage` is also a type: of sessions that move. `since` is the event that was read last; the
+    header Last-Event-ID has the same meaning, and takes precedence.
     """
 
     types: str = ""
@@ -45,7 +45,7 @@ class StreamQuery(Struct):
 
 
 class EventItem(Struct):
-    """What happened: `data` is as its type says (`webhooks` in this document)."""
+    """An event: the schema of `data` depends on its type (`webhooks` in this document)."""
 
     id: str
     type: str
@@ -145,14 +145,14 @@ class EventRoutes:
 
 
 def _wanted(types: frozenset[str]) -> Wanted:
-    """Return what is followed; usage alone means no event."""
+    """Return the followed types; usage without other types means no event."""
     if not types:
         return Wanted()
     return Wanted(types - {USAGE} or types, has_usage=USAGE in types)
 
 
 async def _sent(items: AsyncGenerator[Item, None]) -> AsyncGenerator[Event, None]:
-    """Yield what a reader hears as events of HTTP."""
+    """Yield the events of a reader as events of HTTP."""
     async with aclosing(items):
         async for item in items:
             yield _event(item)

@@ -1,4 +1,4 @@
-"""Routes of webhooks: where I am told of events, and what became of each."""
+"""Routes of webhooks: the endpoints of a user, and the deliveries to them."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -26,7 +26,7 @@ BY_HAND_ERRORS = (Code.WEBHOOK_DISABLED, Code.TOO_MANY_ATTEMPTS)
 
 
 class NewWebhook(Struct):
-    """Where to be told of events of these types; `*` is every type."""
+    """Endpoint for events of these types; `*` is every type."""
 
     url: Url
     types: Types
@@ -34,9 +34,9 @@ class NewWebhook(Struct):
 
 
 class WebhookChange(Struct):
-    """What is other from now on; whatever is not said stays as it is.
+    """Fields to change; fields left out stay as they are.
 
-    `enabled` forgets that the endpoint has failed. What it has missed is sent by `recover`.
+    `enabled` forgets that the endpoint has failed. `recover` sends the events that it has missed.
     """
 
     url: Url | None = None
@@ -77,19 +77,19 @@ class WebhooksReply(Reply, kw_only=True):
 
 
 class SecretReply(Reply, kw_only=True):
-    """The secret that signs from now on, shown this once; the one before signs for a day, too."""
+    """The secret that signs from now on, shown this once; the one before also signs for a day."""
 
     secret: str
 
 
 class TestReply(Reply, kw_only=True):
-    """What was sent to try the endpoint."""
+    """Delivery that tests the endpoint."""
 
     delivery_id: str
 
 
 class RecoverRequest(Struct):
-    """From when on what has failed is sent again: the time of an event, as RFC 3339 writes it."""
+    """Time since which failed deliveries are sent again: the time of an event, as in RFC 3339."""
 
     since: Annotated[str, Meta(max_length=40, extra_json_schema={"format": "date-time"})]
 
@@ -101,7 +101,7 @@ class RecoverReply(Reply, kw_only=True):
 
 
 class DeliveriesQuery(Listing, Struct, kw_only=True):
-    """Which deliveries: of one status, or all; `after` is the `next` of the part before."""
+    """Deliveries to list: of one status, or all; `after` is the `next` of the part before."""
 
     status: Literal["", "pending", "delivered", "failed"] = ""
     after: str = ""
@@ -109,7 +109,7 @@ class DeliveriesQuery(Listing, Struct, kw_only=True):
 
 
 class Delivery(Struct):
-    """An event that is, or was, to be told to an endpoint.
+    """Delivery of an event to an endpoint.
 
     `last_error` is a class of errors; `next_at` is there while there is another attempt.
     """
@@ -145,7 +145,7 @@ class Attempted(Struct):
 
 
 class DeliveryDetail(Delivery, kw_only=True):
-    """A delivery with its last attempts, and what is sent; null when that is not kept any more."""
+    """A delivery with its last attempts, and its body; null when that is not kept any more."""
 
     webhook_id: str
     body: str | None
@@ -338,7 +338,7 @@ class WebhookRoutes:
         return TestReply(delivery_id=await self._webhooks.test(call.user_id, _place(call.path)))
 
     async def recover(self, call: Call[RecoverRequest, Nothing]) -> Reply:
-        """Send again what has failed."""
+        """Send the failed deliveries again."""
         count = await self._webhooks.recover(
             call.user_id, _place(call.path), _seconds(call.body.since)
         )

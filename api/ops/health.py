@@ -8,7 +8,7 @@ from typing import Any
 from api.http.errors import Transport, TransportError
 from api.routing.routes import Call, Reply, Route
 
-READY_SECONDS = 1.0  # an answer is reused for so long: probes cost one query a second
+READY_SECONDS = 1.0  # an answer is reused for this time: probes cost one query a second
 
 
 class AliveReply(Reply, kw_only=True):

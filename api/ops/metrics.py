@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from market.base.networks import plain
 
 PATH = "/metrics"
-# Headers by which web servers name their clients.
+# Headers in which web servers name their clients.
 FORWARDED = frozenset(
     {
         "Forwarded",
@@ -25,12 +25,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def is_forwarded(headers: Mapping[str, str]) -> bool:
-    """Say whether a web server that passes a request on says so in a header."""
+    """Return whether a header shows that a web server has passed the request on."""
     return any(name in headers for name in FORWARDED)
 
 
 def is_this_machine(host: str) -> bool:
-    """Say whether the header Host names this machine, and no service on the internet."""
+    """Return whether the header Host names this machine, and no service on the internet."""
     match = _HOST.fullmatch(host)
     if match is None:
         return False
@@ -46,7 +46,7 @@ class Exposition:
 
     Args:
         render: returns the metrics as text, in the format of `CONTENT_TYPE`.
-        allow: networks that may read them, too.
+        allow: networks that may also read them.
     """
 
     def __init__(self, render: Callable[[], bytes], allow: Iterable[str] = ()) -> None:
@@ -54,13 +54,13 @@ class Exposition:
         self._allow = tuple(ip_network(text) for text in allow)
 
     def permits(self, client: str, host: str, *, forwarded: bool) -> bool:
-        """Say whether a client may read them.
+        """Return whether a client may read them.
 
         Args:
             client: its address.
             host: the header Host. A program on this machine asks for this machine; a web server on
-                it may pass on what its clients ask for. One that changes Host, and adds no header,
-                cannot be told from such a program.
+                it may pass on what its clients ask for. The server cannot tell a web server that
+                changes Host, and adds no header, from such a program.
             forwarded: whether a proxy has passed the request on without a client that is believed:
                 then the address is the proxy's, and no reader is allowed.
         """

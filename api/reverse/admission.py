@@ -1,8 +1,9 @@
-"""Who may come in: whoever shows the key of the app, and how that is kept from everybody else.
+"""Admission to apps: clients that show the key of the app; keeps the key from all others.
 
 A key is in the address once, and then in a cookie that no script reads; programs send it as a
-bearer token. Neither of them reaches the job. A browser sends the cookie by itself, so that it
-counts only for what the app's own pages ask, and for addresses that a person follows.
+bearer token. Neither of them reaches the job. A browser sends the cookie without the person's
+choice, so that it counts only for requests of the app's own pages, and for addresses that a person
+follows.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,13 +15,13 @@ from api.reverse.places import Place, Places
 
 KEY_PARAMETER = "key"
 BEARER = b"bearer "
-COOKIES_MAX_BYTES = 16 * 1024  # of one header; those of a notebook and of the door have a tenth
-# Asked more often would be somebody who tries: a browser has one, or one from before.
+COOKIES_MAX_BYTES = 16 * 1024  # of one header; a notebook and the door have a tenth in theirs
+# A request with more keys is guessing: a browser has one, or one from before.
 KEYS_TRIED_MAX = 4
 
 
 class Shown(Enum):
-    """By what a request has shown the key."""
+    """Way in which a request has shown the key."""
 
     QUERY = auto()
     BEARER = auto()
@@ -28,14 +29,14 @@ class Shown(Enum):
 
 
 class Names(NamedTuple):
-    """What the cookies of the door are called: with the key, and with the replica."""
+    """Names of the door's cookies: with the key, and with the replica."""
 
     key: str
     replica: str
 
     @classmethod
     def of(cls, places: Places) -> "Names":
-        """Return the names; where a browser takes them from nobody else, those that say so.
+        """Return the names, with the prefix that keeps other hosts from setting the cookies.
 
         A host with `__Host-` in the name of a cookie sets it for itself, and no page of another
         host below the same domain can.
@@ -46,7 +47,7 @@ class Names(NamedTuple):
         return cls(f"{prefix}proxyd-app", f"{prefix}proxyd-replica")
 
     def include(self, name: str) -> bool:
-        """Say whether a cookie is the door's, however its name is written."""
+        """Return whether a cookie is the door's, however its name is written."""
         return name.strip().lower() in (self.key.lower(), self.replica.lower())
 
 
@@ -117,12 +118,12 @@ def shown(
     names: Names,
     opens: Callable[[str], bool],
 ) -> Shown | None:
-    """Return by what a request has shown the key of its app; None if it has not.
+    """Return the way in which a request has shown the key of its app; None if it has not.
 
     Args:
         target: the request's.
         headers: the request's.
-        names: what the door's cookies are called.
+        names: the names of the door's cookies.
         opens: says whether a key is the app's.
     """
     headers = tuple(headers)
@@ -141,16 +142,16 @@ def shown(
 def is_from_elsewhere(
     headers: Iterable[tuple[bytes, bytes]], origin: str, *, is_upgrade: bool
 ) -> bool:
-    """Say whether a page of another origin asks, so that a cookie does not count.
+    """Return whether a page of another origin asks, so that a cookie does not count.
 
     Apps below one domain are one site, so that `SameSite` does not tell them apart. An address that
-    a person follows may be anywhere, but leads to a page of its own: what is shown inside another
-    page can be clicked by people who do not see it.
+    a person follows may be anywhere, but leads to a page of its own: people can click a page inside
+    another page without seeing it.
 
     Args:
         headers: the request's.
         origin: the app's.
-        is_upgrade: whether a WebSocket is asked for; browsers let any page do that.
+        is_upgrade: whether the request is for a WebSocket; browsers let any page do that.
     """
     values = {name.lower(): value.strip().lower() for name, value in headers}
     said = values.get(b"origin")

@@ -1,4 +1,4 @@
-"""Which replica of an app is asked, and which ones after that."""
+"""Order in which the replicas of an app are tried."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ def in_turn(
     streams_of: Callable[[str], int],
     kept: str = "",
 ) -> list[tuple[Serving, int]]:
-    """Return the replicas that may be asked, each with the port, the best first.
+    """Return the replicas that may be tried, each with the port, the best first.
 
     Args:
         targets: the replicas that are ready, those of the newest revision first.
@@ -24,5 +24,5 @@ def in_turn(
         for each in targets
         if (any(port == own.port for own in each.ports) if port else each.ports)
     ]
-    # The sort keeps the order of the newest where as many streams are open.
+    # With equal numbers of streams, the sort keeps the order of the newest.
     return sorted(listening, key=lambda each: (each[0].job_id != kept, streams_of(each[0].job_id)))

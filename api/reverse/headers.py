@@ -1,7 +1,7 @@
-"""What of a head is passed on, both ways (RFC 9110, section 7.6.1), and what a job may not say.
+"""Headers that are passed on, both ways (RFC 9110, section 7.6.1), or forbidden to jobs.
 
-Heads are built from bytes as they came, with what frames a message left out: each side's own
-library has read it, and each connection has one message that was framed by us.
+Heads are built from bytes as they came, without the framing headers: each side's own library has
+read it, and each connection has one message that was framed by us.
 """
 
 import re
@@ -29,7 +29,7 @@ HOP_BY_HOP = frozenset(
     )
 )
 FRAMING = frozenset((b"content-length", b"expect", b"host"))
-# What tells a job who asks; nobody else may.
+# Headers that describe the client to a job; clients must not set them.
 FORWARDING = frozenset(
     (
         b"forwarded",
@@ -42,8 +42,9 @@ FORWARDING = frozenset(
         b"x-real-ip",
     )
 )
-# What a job could do with them to others below the same domain, or after its end: have browsers
-# refuse plain HTTP, come to another server, report elsewhere, or forget all cookies of the domain.
+# A job could use these headers to harm other hosts below the same domain, or outlast its end: have
+# browsers refuse plain HTTP, come to another server, report elsewhere, or forget all cookies of the
+# domain.
 NOT_A_JOBS = frozenset(
     (
         b"alt-svc",
@@ -68,7 +69,7 @@ _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 
 
 class Client(NamedTuple):
-    """What a job is told of who asks."""
+    """Description of the client for a job."""
 
     address: str
     host: str
@@ -78,12 +79,12 @@ class Client(NamedTuple):
 def to_job(
     headers: Headers, place: Place, client: Client, names: Names, by: Shown
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the headers that a job is asked with, but for those that frame the request."""
+    """Yield the headers of the request to a job, except the framing headers."""
     left_out = HOP_BY_HOP | FRAMING | FORWARDING | named(headers)
     is_key_sent = by is Shown.BEARER
     for name, value in headers:
         lower = name.lower()
-        # Gateways read `_` as `-`: what may not be said in one spelling may not in the other.
+        # Gateways read `_` as `-`: a name forbidden in one spelling must not pass in the other.
         if lower.replace(b"_", b"-") in left_out or lower == b"cookie":
             continue
         if lower == b"authorization" and is_key_sent and bearer(((name, value),)):
@@ -101,17 +102,17 @@ def to_job(
 
 
 def target_of(place: Place, opens: Callable[[str], bool]) -> str:
-    """Return the target that a job is asked for, without the key, however often it is there.
+    """Return the target of the request to a job, without the key, even if it is there repeatedly.
 
     Args:
-        place: which app is asked for what.
+        place: the app and the requested target.
         opens: says whether a key is the app's.
     """
     return without_keys(place.target, opens)
 
 
 def from_job(headers: Headers, place: Place, names: Names) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the headers of a job's answer that its client gets, but for those that frame it."""
+    """Yield the headers of a job's answer that its client gets, except the framing headers."""
     left_out = HOP_BY_HOP | FRAMING | NOT_A_JOBS | named(headers)
     for name, value in headers:
         lower = name.lower()
@@ -139,7 +140,7 @@ def named(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
 
 
 def length_of(headers: Headers) -> int | None:
-    """Return how long a body is said to be; None if it is not said, or not in one number."""
+    """Return the declared length of a body; None if it is absent, or not one number."""
     values = {value.strip() for name, value in headers if name.lower() == b"content-length"}
     if len(values) != 1:
         return None

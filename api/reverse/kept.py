@@ -1,9 +1,9 @@
 """Connections to jobs that are kept after an answer, for the next request of the same visitors.
 
 A new one takes three round trips to the device, for the order, TCP and TLS, and some 5 ms of
-processor on both sides, nearly all of it for the handshake. Only requests that do nothing and
-have no body go over one that was kept: they may be asked again if the job has closed it meanwhile,
-and what follows a body that two programs read differently is no request of somebody else.
+processor on both sides, nearly all of it for the handshake. Only requests that do nothing and have
+no body go over one that was kept: they can be repeated if the job has closed it meanwhile, and a
+body that two programs read differently cannot turn into the request of another visitor.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ USUAL_BOUNDS = KeptBounds()
 
 
 class Way(NamedTuple):
-    """What a connection was made for: it serves the same key at the same port, and no other."""
+    """Destination of a connection: it serves the same key at the same port, and no other."""
 
     app_id: str
     key_hash: str

@@ -1,4 +1,4 @@
-"""Apps as they were a moment ago, so that not each request asks the store."""
+"""Apps as they were a moment ago, so that not each request costs a query."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ KNOWN_MAX = 10_000
 
 
 class KnownApps:
-    """What was found of apps, for a moment.
+    """Apps that the store returned, kept for a moment.
 
     Args:
         find: asks the store.
@@ -24,7 +24,7 @@ class KnownApps:
         self._asking: dict[str, object] = {}  # by app: the latest question under way
 
     def recent(self, app_id: str) -> bool:
-        """Say whether the store need not be asked."""
+        """Return whether `find` will answer without the store."""
         known = self._known.get(app_id)
         return known is not None and known[1] > monotonic()
 
@@ -32,7 +32,7 @@ class KnownApps:
         """Return an app; None for none that has a key.
 
         Raises:
-            StoreError: it cannot be asked.
+            StoreError: the store does not answer.
         """
         known = self._known.get(app_id)
         if known is not None and known[1] > monotonic():
@@ -53,6 +53,6 @@ class KnownApps:
         return app
 
     def forget(self, app_id: str) -> None:
-        """Ask the store the next time."""
+        """Forget an app, so that the next `find` queries the store."""
         self._asking.pop(app_id, None)
         self._known.pop(app_id, None)

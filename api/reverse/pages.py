@@ -1,4 +1,4 @@
-"""What the door says itself: short pages, or JSON for programs that want it, in the same words."""
+"""Own answers of the door: short pages, or JSON for programs that prefer it, in the same words."""
 
 from enum import Enum
 from html import escape
@@ -129,14 +129,14 @@ def answer(refusal: Refusal, accept: str) -> Response:
     if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     response = Response(refusal.status, body, headers)
-    # What comes behind it may be no request either.
+    # The bytes behind it may be no request either.
     if refusal in (Refusal.MALFORMED, Refusal.TOO_LONG, Refusal.UNKNOWN_CODING):
         response.force_close()
     return response
 
 
 def answer_unparsed(reason: Transport, is_too_long: bool) -> Response:
-    """Return the answer to what is no request, of which nobody knows what it wants."""
+    """Return the answer to bytes that are not a request, so that its preferences are unknown."""
     refusal = Refusal.TOO_LONG if is_too_long else _UNPARSED.get(reason, Refusal.FAILED)
     return answer(refusal, "")
 

@@ -1,6 +1,6 @@
 """Where apps are on the web: a host for each of them, or a path for each on one host.
 
-Only hosts keep apps from one another: those on one host are one origin to a browser.
+Only hosts keep apps from one another: apps on one host are one origin to a browser.
 """
 
 import re
@@ -16,15 +16,16 @@ PORT_MAX = 65_535
 
 
 class Place(NamedTuple):
-    """Which app a request is for.
+    """App of a request, and its target.
 
     Attributes:
         app_id: the identifier of a job or a deploy.
         port: one of its ports; 0 for the first one.
         origin: as browsers name it.
-        prefix: what the job's own paths stand behind, without a slash at the end; "" on a host.
-        target: the rest of the request's target, which the job is asked for; it has no slash at
-            its beginning where that behind the prefix is missing.
+        prefix: the path below which the job's own paths stand, without a slash at the end; "" on a
+            host.
+        target: the rest of the request's target, which the job receives; it has no slash at its
+            beginning where that behind the prefix is missing.
     """
 
     app_id: str

@@ -1,4 +1,4 @@
-"""Bytes that come on a connection which speaks no HTTP any more, for one who reads them in turn.
+"""Bytes of a connection that speaks no HTTP any more, for one reader that takes them in turn.
 
 Both sides of aiohttp hand such bytes to a parser (`set_parser`); this one keeps them as they are.
 """
@@ -6,11 +6,11 @@ Both sides of aiohttp hand such bytes to a parser (`set_parser`); this one keeps
 import asyncio
 from typing import Protocol
 
-UNREAD_MAX_BYTES = 64 * 1024  # as much waits at most, and one more read of the socket
+UNREAD_MAX_BYTES = 64 * 1024  # at most this waits, and one more read of the socket
 
 
 class Readable(Protocol):
-    """A connection that can be asked to wait."""
+    """A connection whose reading can be paused."""
 
     def pause_reading(self) -> None:
         """Read no more."""
@@ -20,7 +20,7 @@ class Readable(Protocol):
 
 
 class RawStream:
-    """What has come and was not read.
+    """Bytes that have arrived and were not read.
 
     Args:
         connection: on which it comes; it waits while there is much.
@@ -35,7 +35,7 @@ class RawStream:
         self._arrival = asyncio.Event()
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take what has come; called by aiohttp, which is told to go on."""
+        """Take arrived bytes; called by aiohttp. The result lets it continue."""
         self._parts.append(bytes(data))
         self._size += len(data)
         if self._size > UNREAD_MAX_BYTES and not self._is_paused:
@@ -50,7 +50,7 @@ class RawStream:
         self._arrival.set()
 
     async def read(self) -> bytes:
-        """Return what has come; b"" at the end."""
+        """Return the bytes that have arrived; b"" at the end."""
         while not self._parts and not self._is_over:
             self._arrival.clear()
             await self._arrival.wait()

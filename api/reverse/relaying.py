@@ -79,7 +79,7 @@ async def pass_back(
     headers: Iterable[tuple[bytes, bytes]],
     stream: Stream,
 ) -> web.StreamResponse:
-    """Send an answer as the job sends it; one that breaks off is broken off for the client, too."""
+    """Send an answer as the job sends it; if it breaks off, break it off for the client as well."""
     writer, version = request.writer, request.version
     has_body = request.method != "HEAD" and head.status not in _BODILESS
     length = None if head.is_chunked or head.status == 204 else length_of(head.headers)
@@ -132,7 +132,7 @@ async def become_raw(
     headers: Iterable[tuple[bytes, bytes]],
     stream: Stream,
 ) -> web.StreamResponse:
-    """Pass bytes on both ways, after an answer by which HTTP ends, until one side is done."""
+    """Pass bytes on both ways, after an answer that ends HTTP, until one side is done."""
     lines = [b"%s: %s\r\n" % header for header in headers]
     await request.writer.write(first_line(head) + b"".join((*lines, *UPGRADED)) + b"\r\n")
     from_client = RawStream(request.protocol)

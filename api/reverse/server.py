@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-# Until a device has opened a stream: one that is there needs a round trip, so that another replica
-# is asked soon. Where there is no other one, a machine with much to do gets its time.
+# Until a device has opened a stream: a living device needs one round trip, so that another replica
+# is tried soon. Where there is no other one, a machine with much to do gets its time.
 OPEN_SECONDS = 2.0
 LAST_OPEN_SECONDS = 10.0
 TRIED_MAX = 3  # replicas for a request, of one look; more would make a client wait for nothing
-LOOKS = 2  # for replicas: those of a rollout's beginning are perhaps all gone, and others there
+LOOKS = 2  # for replicas: a rollout may have replaced all of them since the first look
 SHUTDOWN_SECONDS = 2.0  # a WebSocket does not end by itself
 TARGET_MAX_CHARACTERS = 8 * 1024
 NOT_PASSED_ON = frozenset(("CONNECT", "TRACE"))
@@ -70,10 +70,10 @@ class Reach(Protocol):
     ) -> "socket.socket":
         """Return a connected, non-blocking socket whose other end is the job's port.
 
-        It counts as the buyer's, of whom each has a part of all.
+        It counts against the buyer's share of all streams.
 
         Raises:
-            UnreachedError: there is none.
+            UnreachedError: the device opened no stream.
         """
 
     def reset(self, sock: "socket.socket") -> None:
@@ -91,7 +91,7 @@ REFUSAL_OF_REASON = {
 
 
 class Terms(Struct, frozen=True):
-    """What the operator decides about the door; `idle_seconds` is for a stream without a byte."""
+    """Settings of the operator for the door; `idle_seconds` is for a stream without a byte."""
 
     places: Places
     limits: Limits
@@ -100,7 +100,7 @@ class Terms(Struct, frozen=True):
 
 
 class Visit(Struct):
-    """A request that was let in: for which app, where, by what, and to be counted as what."""
+    """An admitted request: its app, its place, the way it showed the key, and its stream."""
 
     request: Request
     place: Place
@@ -123,7 +123,7 @@ class AppServer(Front):
         find: returns an app that has a key, or None.
         key_hashes: returns the hash of the key of each of some apps that still has one.
         reach: opens streams into jobs.
-        terms: what the operator decides.
+        terms: the operator's settings.
         trusted_proxies: networks whose X-Forwarded-For is believed.
     """
 
@@ -178,7 +178,7 @@ class AppServer(Front):
         self._kept.forget()
 
     def forget(self, app_id: str) -> None:
-        """End what was opened by an earlier key of an app."""
+        """End the streams and connections that an earlier key of an app opened."""
         self._known.forget(app_id)
         self._kept.forget(app_id)
         self.streams.end_app(app_id)
@@ -187,7 +187,7 @@ class AppServer(Front):
         """End streams that are idle, and those of apps that are over or have another key now.
 
         Raises:
-            StoreError: those of apps are looked at the next time.
+            StoreError: streams of apps are checked again the next time.
         """
         ended = self.streams.end_idle(self._terms.idle_seconds)
         apps = self.streams.apps
@@ -264,11 +264,11 @@ class AppServer(Front):
         return place
 
     async def _admitted(self, request: Request, place: Place, network: str) -> tuple[App, Shown]:
-        """Return the app that a request has shown the key of, and by what.
+        """Return the app whose key a request has shown, and the way in which it did.
 
         Raises:
             RefusedError: it has not.
-            StoreError: nobody knows.
+            StoreError: the store does not answer.
         """
         if not self._known.recent(place.app_id) and not self._strangers.allows(network):
             raise RefusedError(Refusal.TOO_OFTEN)
@@ -294,11 +294,12 @@ class AppServer(Front):
             return None
         key, _ = admission.key_in_query(place.target)
         cookie = admission.cookie(place, self.places, self._names.key, key)
-        # With the origin: what begins with two slashes would be another one's address.
+        # With the origin: a target that begins with two slashes would be an address on another
+        # host.
         return pages.redirect((place.origin if self.places.has_hosts else path) + target, cookie)
 
     async def _passed_on(self, visit: Visit) -> web.StreamResponse:
-        """Have a replica answer, or another one where nothing has been asked yet."""
+        """Have a replica answer, or another one if the first has not received anything yet."""
         app, place, kept = visit.app, visit.place, ""
         if app.stays:
             cookies = dict(admission.cookies(visit.request.raw_headers))
@@ -328,7 +329,7 @@ class AppServer(Front):
                         raise RefusedError(refusal) from None
             try:
                 app = await self._as_it_is_now(app, was_tried=bool(tried))
-            except StoreError:  # what is known of it is enough to refuse
+            except StoreError:  # the known state of the app is enough to refuse
                 break
         raise RefusedError(refusal)
 
@@ -337,7 +338,7 @@ class AppServer(Front):
 
         Raises:
             RefusedError: it is over, or its key was replaced.
-            StoreError: nobody knows.
+            StoreError: the store does not answer.
         """
         if not was_tried:  # it waits for a machine, or is over: no device can say which
             self._known.forget(app.id)
@@ -383,7 +384,7 @@ class AppServer(Front):
         """Return a new connection to a replica.
 
         Raises:
-            UnreachedError: there is none.
+            UnreachedError: the device opened no stream.
         """
         sock = await self._reach(
             target.device_id, target.job_id, target.attempt, port, seconds, buyer_id
@@ -445,12 +446,12 @@ class AppServer(Front):
         if head.status != SWITCHING:
             return await pass_back(visit.request, head, back, visit.stream)
         if not (visit.is_upgrade and upstream.is_upgraded):
-            raise NoAnswerError("an upgrade that nobody asked for")
+            raise NoAnswerError("an upgrade without a request for it")
         return await become_raw(visit.request, upstream, head, back, visit.stream)
 
 
 def _is_plain(target: str) -> bool:
-    """Say whether a target is a path, in characters that mean the same to everybody."""
+    """Return whether a target is a path, in characters that mean the same to everybody."""
     return (
         target.startswith("/")
         and target.isascii()
@@ -465,7 +466,7 @@ def _accept(request: Request) -> str:
 
 
 def _is_websocket(request: Request) -> bool:
-    """Say whether a request asks for a WebSocket (RFC 6455, section 4.1)."""
+    """Return whether a request asks for a WebSocket (RFC 6455, section 4.1)."""
     if request.method != "GET" or b"upgrade" not in headers.named(request.raw_headers):
         return False
     return request.headers.get("Upgrade", "").strip().lower() == WEBSOCKET

@@ -1,4 +1,4 @@
-"""Which streams there are into apps: bounded by app, ended when idle or no longer allowed, counted.
+"""Streams into apps: bounded by app, ended when idle or no longer allowed, counted.
 
 A stream is a request that a job answers, or a connection that has become a WebSocket.
 """
@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from time import monotonic
 
-COUNTED_MAX = 10_000  # apps whose bytes are remembered; those not used for longest go first
+COUNTED_MAX = 10_000  # apps whose bytes are remembered; the longest unused ones go first
 
 
 class Traffic:
-    """What an app has carried since this daemon counts it, in bytes of bodies.
+    """Traffic of an app since this daemon counts it, in bytes of bodies.
 
     `received` went to the job, `sent` came from it; `requests` were answered by it.
     """
@@ -27,7 +27,7 @@ class Stream:
 
     Attributes:
         app_id: the app that its client was let in to.
-        key_hash: of the key by which that was.
+        key_hash: the hash of the key that admitted the client.
         job_id: the job that it leads to.
 
     Args:
@@ -61,7 +61,7 @@ class Stream:
             each.sent += size
 
     def reaches(self, job_id: str) -> None:
-        """Note which job is asked now."""
+        """Note the job that now receives the request."""
         self._streams.move(self, job_id)
 
     def answered(self) -> None:
@@ -112,7 +112,7 @@ class Streams:
         return self._of_job.get(job_id, 0)
 
     def has_room(self, app_id: str) -> bool:
-        """Say whether an app may have one more."""
+        """Return whether an app may have one more."""
         return self.of(app_id) < self.most_per_app
 
     def take(self, stream: Stream) -> None:
@@ -140,7 +140,7 @@ class Streams:
             self._of_job[job_id] = self._of_job.get(job_id, 0) + 1
 
     def traffic(self, app_id: str) -> Traffic:
-        """Return what is counted for an app."""
+        """Return the counts of an app."""
         traffic = self._traffic.get(app_id)
         if traffic is None:
             traffic = self._traffic[app_id] = Traffic()
@@ -150,7 +150,7 @@ class Streams:
         return traffic
 
     def end_app(self, app_id: str, but: str = "") -> int:
-        """End the streams of an app, but for those of a key with this hash; return how many."""
+        """End the streams of an app, except those of a key with this hash. Return the count."""
         theirs = [each for each in self._of_app.get(app_id, ()) if each.key_hash != but]
         for stream in theirs:
             stream.cut()
@@ -158,7 +158,7 @@ class Streams:
         return len(theirs)
 
     def end_idle(self, idle_seconds: float) -> int:
-        """End streams in which nothing has moved for so long; return how many."""
+        """End streams in which nothing has moved for `idle_seconds`. Return the number ended."""
         since = monotonic() - idle_seconds
         idle = [each for each in self if each.moved_at < since]
         for stream in idle:

@@ -1,7 +1,7 @@
 """The connection to a job, for one request at a time, over a socket that is handed in.
 
-What a job answers is not to be trusted: its head is bounded, and a connection on which something
-has come behind an answer is used no more.
+The answers of a job are not trusted: its head is bounded, and a connection on which something has
+come behind an answer is used no more.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ FIELDS_MAX = 128
 UNREAD_BYTES = 64 * 1024  # of an answer: no more is read until its client takes them
 INTERIM_MAX = 8  # answers with a status of 1xx before the one
 SWITCHING = 101
-LINGER_SECONDS = 2.0  # for a job that has answered, to take the rest of what it was sent
+LINGER_SECONDS = 2.0  # for a job that has answered, to take the rest of its request
 _COUNT = struct.Struct("i")
 
-# What aiohttp raises for a connection that breaks, and for an answer that is none.
+# Errors of aiohttp for a connection that breaks, and for an answer that is malformed.
 Broken = (OSError, client_exceptions.ClientError, http_exceptions.HttpProcessingError, EOFError)
 
 
 class NoAnswerError(Exception):
-    """The job has closed the connection, or what it says is no answer."""
+    """The job has closed the connection, or sent no valid answer."""
 
 
 class Head(NamedTuple):
@@ -50,12 +50,12 @@ class Head(NamedTuple):
 
 
 class _Protocol(ResponseHandler):
-    """What aiohttp reads answers by; one that turns to nonsense in its body ends for its reader."""
+    """Reads answers for aiohttp; an answer whose body turns to nonsense ends for its reader."""
 
     body: StreamReader | None = None
 
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        """Tell whoever waits, for an answer or for more of one, that none comes."""
+        """Raise in the tasks that wait for an answer, or for more of one."""
         super().set_exception(exc, *cause)
         if self.body is not None and not self.body.is_eof():
             self.body.set_exception(exc)
@@ -110,7 +110,7 @@ class Upstream:
         chunked: bool,
         keeps: bool = False,
     ) -> None:
-        """Send the head of the request; `keeps` says that the connection may serve another one.
+        """Send the head of the request; with `keeps` the connection may serve another one.
 
         Raises:
             OSError: the connection is broken.
@@ -147,7 +147,7 @@ class Upstream:
         """Wait for the answer.
 
         Raises:
-            NoAnswerError: there is none.
+            NoAnswerError: no answer arrived.
         """
         for _ in range(INTERIM_MAX):
             try:
@@ -157,14 +157,14 @@ class Upstream:
             if message.code >= 200 or message.code == SWITCHING:
                 self._protocol.body = body
                 if not (self._protocol.upgraded or self._is_to_be_kept):
-                    body.on_eof(self.close)  # what a job sends behind its answer is not read
+                    body.on_eof(self.close)  # bytes behind its answer are not read
                 headers = tuple(message.raw_headers)
                 return Head(message.code, message.reason or "", headers, message.chunked, body)
         raise NoAnswerError("too many answers before the one")
 
     @property
     def can_ask_again(self) -> bool:
-        """Whether the answer is over, nothing has come behind it, and another may be asked for."""
+        """Whether the answer is over, nothing came behind it, and another request may follow."""
         return (
             self._is_to_be_kept
             and self._protocol.is_connected()
@@ -194,7 +194,7 @@ class Upstream:
         await self._writer.drain()
 
     def close(self) -> None:
-        """Close the connection; what was written is still sent, if the job takes it in time.
+        """Close the connection; written bytes are still sent, if the job takes them in time.
 
         Closing twice is harmless.
         """
@@ -221,7 +221,7 @@ class Upstream:
             self._transport.close()
 
     def _has_unsent(self) -> bool:
-        """Say whether anything waits for the job to read."""
+        """Return whether anything waits for the job to read."""
         if self._transport.get_write_buffer_size():
             return True
         try:

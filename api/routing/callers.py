@@ -1,4 +1,4 @@
-"""Who calls: checks the session or worker token of a request, and counts it by its owner."""
+"""Callers: checks the session or worker token of a request, and counts it by its owner."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -128,7 +128,7 @@ class Callers:
             await self.rates.count(client, requests=requests)
 
     async def is_device(self, request: web.BaseRequest) -> bool:
-        """Say whether the worker token of a request is valid."""
+        """Return whether the worker token of a request is valid."""
         try:
             await self.require_device(request)
         except MarketError:

@@ -17,7 +17,7 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 NUL = rb"\u0000"
 BACKSLASH = rb"\\"  # as JSON writes one
 QUOTE = rb"\""
-# Reading a smaller body takes milliseconds, whatever it contains.
+# Reading a smaller body takes milliseconds, for any content.
 COUNTED_FROM_BYTES = 64 * 1024
 # Of a larger body: far more than any path takes. Each object takes a microsecond or two.
 OBJECTS_MAX = 5_000
@@ -60,7 +60,7 @@ class Decoder(Generic[_Body]):
             MarketError: `invalid_field`, naming the field where there is one to blame.
         """
         try:
-            body.decode()  # also of what is ignored: a body that is no UTF-8 is no JSON
+            body.decode()  # also the ignored parts: a body that is no UTF-8 is no JSON
             if NUL in body and NUL in body.replace(BACKSLASH, b"  "):
                 raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
             return self._decoder.decode(body)
@@ -135,7 +135,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def _number(kind: type[Any], value: object) -> object:
-    """Return an amount or a size; msgspec adds the field's name to what it raises."""
+    """Return an amount or a size; msgspec adds the field's name to the errors raised here."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         raise ValueError(f"Expected a number, got {validation_messages.json_name(value)}")  # noqa: TRY004
     if isinstance(value, Decimal) and value.is_nan():

@@ -1,8 +1,8 @@
 """The cookie that keeps a person logged in to the console, and when it counts.
 
-A browser sends cookies with every request, whoever made the page that asks. So this one counts only
-beside a header that no form can send, and that a script of another origin may send only with leave,
-which is never given.
+A browser sends cookies with every request, even if the page of another origin makes it. So this one
+counts only beside a header that no form can send, and that a script of another origin may send only
+with leave, which is never given.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ FETCH_SITE = "Sec-Fetch-Site"
 
 
 def is_console(headers: Mapping[str, str]) -> bool:
-    """Say whether a request was made by a page of this origin itself."""
+    """Return whether a request was made by a page of this origin itself."""
     site = headers.get(FETCH_SITE, "same-origin")
     return headers.get(REQUESTED_BY) == CONSOLE and site == "same-origin"
 
@@ -41,11 +41,11 @@ class Cookies:
         return f"{self.name}=; Max-Age=0; {self._attributes}"
 
     def token(self, headers: Mapping[str, str]) -> str | None:
-        """Return the token in a request's cookie, None where there is none that counts."""
+        """Return the token in a request's cookie; None if it is absent or does not count."""
         sent = headers.get("Cookie")
         if sent is None or not is_console(headers):
             return None
-        # What other programs on this host have set may be anything, and spoils nothing of ours.
+        # Cookies of other programs on this host may hold anything, and do not break ours.
         for each in sent.split(";"):
             name, separator, value = each.strip().partition("=")
             if name == self.name and separator:

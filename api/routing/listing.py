@@ -1,4 +1,4 @@
-"""What lists share: their query, their reply, their cursors, and how times are written."""
+"""Parts that lists share: their query, their reply, their cursors, and the format of times."""
 
 from collections.abc import Callable
 from datetime import date, timedelta
@@ -44,7 +44,7 @@ class Listing:
 
 
 class Page(Listing, Struct, kw_only=True):
-    """Which part of a list: at most `limit`, from where the last part's `next_cursor` says."""
+    """Part of a list: at most `limit` items, from the last part's `next_cursor` on."""
 
     limit: Limit = 100
     cursor: str = ""

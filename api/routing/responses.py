@@ -39,7 +39,7 @@ class Response(web.StreamResponse):
     many read it.
 
     Args:
-        status: one that has a body: neither 204 nor 304.
+        status: a status with a body: neither 204 nor 304.
         body: the body; it is left out of the response to HEAD.
         headers: headers beside those that each response has, or in their place; with a
             Content-Type, it is no JSON.

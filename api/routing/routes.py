@@ -43,7 +43,7 @@ class Encoded(Reply):
 
 
 class Text(Reply):
-    """A successful response that is a line of text, for who asked for one."""
+    """A successful response that is a line of text, for clients that request text."""
 
     line: str = ""
 
@@ -76,7 +76,8 @@ class Streamed(Reply):
 class Download(Reply):
     """A successful response that is a file, which is closed once it was sent.
 
-    `name` is what it is saved as, without its folders; `etag` changes whenever its bytes do.
+    `name` is the name under which it is saved, without its folders; `etag` changes whenever its
+    bytes do.
     """
 
     name: str
@@ -85,13 +86,13 @@ class Download(Reply):
 
 
 class Redirect(Reply, kw_only=True):
-    """What was asked for is elsewhere: at `url`, for a while."""
+    """Redirection to another place: to `url`, for a while."""
 
     url: str
 
 
 class WithCookie(Reply, kw_only=True):
-    """A successful response, with the header Set-Cookie; `reply` is what it says."""
+    """A successful response, with the header Set-Cookie; `reply` is its body."""
 
     reply: Reply
     cookie: str
@@ -149,7 +150,7 @@ class Call(Struct, Generic[Body, Query], frozen=True):
         """Return what keeps the reply to this request; None without an Idempotency-Key.
 
         Args:
-            reply: makes it of what came of the request.
+            reply: makes it of the outcome of the request.
         """
         if self.keyed is None:
             return None
@@ -183,15 +184,15 @@ class Route(Struct, frozen=True):
     honours an Idempotency-Key. `example` is a body that works; `unavailable` are refusals of the
     transport that this one has beside those of all. One with `is_health` has a rate of its own.
 
-    With `form_max_bytes`, the body is multipart/form-data of at most so many bytes, and is handed
-    over unread, as a `Form`. With `raw_max_bytes`, the body is bytes of any type, at most so many,
+    With `form_max_bytes`, the body is multipart/form-data of at most that size, and is handed over
+    unread, as a `Form`. With `raw_max_bytes`, the body is bytes of any type, of at most that size,
     and is handed over unread, as a `RawBody` (`api.serving.bodies`); it may be compressed by one of
     `raw_encodings`, and no Idempotency-Key covers it.
 
     With `events`, the response may also be a stream of server-sent events; they are declared by
-    name. With `has_text`, it may also be a line of text, and is about the client: nobody keeps it
-    for another one. With `ends_with_client`, a request is cancelled when its client closes the
-    connection. With `has_file`, the response is a file, or a redirection to where it is. With
+    name. With `has_text`, it may also be a line of text, and is about the client: caches do not
+    keep it for another one. With `ends_with_client`, a request is cancelled when its client closes
+    the connection. With `has_file`, the response is a file, or a redirection to where it is. With
     `is_held`, the answer may be minutes in coming, and the handler sends spaces meanwhile
     (`Call.send_space`).
 
@@ -199,8 +200,8 @@ class Route(Struct, frozen=True):
     asks for.
 
     `fixed` are fields that cannot be changed here, each with the refusal of a strict request. A
-    body in which nothing else is known is refused so, too, however the request is handled, and
-    with its unknown fields; all fields of such a body have defaults.
+    body that has only such and unknown fields is refused in the same way, in every handling; all
+    fields of such a body have defaults.
     """
 
     # One field for each thing that a route can declare: the router, the document of the API and the

@@ -43,7 +43,7 @@ async def send(
     the status and the headers of GET (RFC 9110, section 9.3.2), and the events are closed.
 
     Args:
-        request: which asks for them.
+        request: the request for them.
         events: the events.
         headers: further headers.
         write_seconds: for one event (`event_write_seconds` of `api.http.limits`).

@@ -25,7 +25,7 @@ async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], N
         take: is called with each piece.
 
     Raises:
-        TransportError: it is too large, too slow or broken; and whatever `take` raises.
+        TransportError: it is over the size limit, slow or broken; and the errors of `take`.
     """
     if (request.content_length or 0) > most:
         raise too_large(most)
@@ -113,7 +113,7 @@ class RawBody:
         """Yield the body, a piece of at most some 100 KB at a time; none of them is empty.
 
         Raises:
-            TransportError: it is too large, too slow, broken, or was cut off.
+            TransportError: it is over the size limit, slow, broken, or was cut off.
         """
         while piece := await self.read():
             yield piece
@@ -152,7 +152,7 @@ class RawBody:
 
 
 def _take_rest(content: "StreamReader", most: int, take: Callable[[bytes], None]) -> None:
-    """Hand over what has come of a body that has ended; raises as `receive`."""
+    """Hand over the buffered bytes of a body that has ended; raises as `receive`."""
     rest = content.read_nowait()
     if len(rest) > most:
         raise too_large(most)
@@ -161,7 +161,7 @@ def _take_rest(content: "StreamReader", most: int, take: Callable[[bytes], None]
 
 
 def too_large(most: int) -> TransportError:
-    """Return the refusal of a body of more than so many bytes."""
+    """Return the refusal of a body of more than `most` bytes."""
     message = f"The request body has more than {most} bytes, the most that this path takes."
     return TransportError(Transport.BODY_TOO_LARGE, message=message)
 

@@ -52,8 +52,9 @@ class Server(PrivateServer):
         clients: knows the trusted proxies. All clients of one come from its address, which is
             therefore not bounded like a client; its connections make room like others.
         tls: the TLS context; None for plain HTTP.
-        request_ids: names what is no request, for its answer and the log.
-        answer_unparsed: returns what is answered to that, and whether it was only too long.
+        request_ids: names malformed requests, for their answer and the log.
+        answer_unparsed: returns the answer to a malformed request; its second argument is whether
+            it was only too long.
         settings: aiohttp's own.
     """
 
@@ -112,7 +113,7 @@ class Server(PrivateServer):
     async def close(self, seconds: float) -> None:
         """Let requests in progress finish, for a bounded time, and close everything."""
         self._timer.cancel()
-        await asyncio.sleep(0)  # so that what has arrived is begun
+        await asyncio.sleep(0)  # so that the requests that have arrived begin
         self.pre_shutdown()
         await self.shutdown(seconds)
         for connection in self.slots:
@@ -128,7 +129,7 @@ class Server(PrivateServer):
 
 
 class Front:
-    """What clients are handed to: none is served before it has a server, or after it was closed."""
+    """Takes over clients: it serves none before it has a server, or after it was closed."""
 
     _server: Server | None = None
 
@@ -137,7 +138,7 @@ class Front:
         return "nothing is served" if self._server is None else self._server.welcome(sock, address)
 
     def shed(self, most: int) -> int:
-        """Cut at most `most` idle clients; return how many were cut."""
+        """Cut at most `most` idle clients. Return the number cut."""
         return 0 if self._server is None else self._server.slots.shed(most)
 
     @property
@@ -155,7 +156,8 @@ class Front:
 class Request(web.BaseRequest):
     """A request.
 
-    `connection` is the one that it came on, `handling` what it prefers, once its route is known.
+    `connection` is the connection of the request, `handling` its preference, once its route is
+    known.
     """
 
     handling = Handling.UNSPECIFIED
@@ -326,7 +328,7 @@ class Connection(PrivateProtocol):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - it quotes the request
     ) -> web.StreamResponse:
-        """Return the answer to what is no request, and log one line."""
+        """Return the answer to a malformed request, and log one line."""
         reason = Transport.BAD_REQUEST if status < 500 else Transport.INTERNAL_ERROR
         if isinstance(exc, TransportError):
             reason = exc.reason
@@ -368,7 +370,7 @@ class Connection(PrivateProtocol):
         self._held += size
 
     def expect(self, client: str, size: int) -> None:
-        """Check that there is memory for a body, before it comes.
+        """Check that memory for a body is available, before it comes.
 
         Raises:
             MarketError: `too_busy`, as `hold`.
@@ -387,7 +389,7 @@ class Connection(PrivateProtocol):
         self._outgoing.begin(writer)
 
     def is_unread(self, now: float) -> bool:
-        """Say whether something of an answer waits; cut the connection when it waits too long."""
+        """Return whether part of an answer waits; cut the connection after too long a wait."""
         if not self._waiting_bytes:
             return False
         if self._note_leaving():
@@ -405,7 +407,7 @@ class Connection(PrivateProtocol):
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
 
     def _note_leaving(self) -> bool:
-        """Note how much has left; say whether it is more than before."""
+        """Note the bytes that have left. Return whether there are more than before."""
         if not self._outgoing.has_left_more(self._waiting_bytes):
             return False
         self._progress_at = self.loop.time()

@@ -53,7 +53,7 @@ class Uploads:
 
         Args:
             client: the network that the sender is counted by.
-            user_id: the user who is logged in, "" for none; they are counted, too.
+            user_id: the logged-in user, "" for no user; the slot also counts for this user.
             size: the bytes that the form has, or may have.
 
         Raises:
@@ -102,7 +102,7 @@ class Form(Generic[_Body]):
 
         Raises:
             MarketError: `invalid_field`, `too_busy`.
-            TransportError: it is too large, too slow, broken, or no form.
+            TransportError: it is over the size limit, slow, broken, or not a form.
         """
         request = self._request
         declared = request.headers.get("Content-Type", "")
@@ -138,7 +138,7 @@ class _Fields:
     """Collects the fields of a form; those that the type does not have are dropped as they come.
 
     An empty text counts as absent: that is how browsers send a field that was not filled in. A
-    field that is there twice is refused, since either could be the one that was meant.
+    repeated field is refused, since either could be the right one.
     """
 
     def __init__(self, kind: type[Struct], *, is_strict: bool = False) -> None:
@@ -151,7 +151,7 @@ class _Fields:
         self._content: bytearray | None = None
 
     def take(self, event: object) -> None:
-        """Take an event of the parser: a field begins, goes on, or (None) ends."""
+        """Take an event of the parser: a field begins, continues, or (None) ends."""
         if isinstance(event, MultipartSegment):
             self._begin(event.name or "")
         elif isinstance(event, (bytes, bytearray)):

@@ -1,7 +1,7 @@
 """An answer that may be minutes in coming: spaces before it keep its connection open.
 
 Proxies and routers on the way close a connection on which nothing has come for a minute. JSON may
-begin with spaces (RFC 8259, section 2), so whoever reads the answer needs to know nothing of it.
+begin with spaces (RFC 8259, section 2), so clients need no change for it.
 """
 
 import logging
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from api.serving.connections import Request
 
 SPACE = b" "
-# What is buffered on the way reaches nobody in time (nginx reads this header).
+# Buffered bytes reach no client in time (nginx reads this header).
 _UNBUFFERED = "X-Accel-Buffering"
 
 _logger = logging.getLogger("api")
 
 
 class Patience:
-    """The response to a request that is held, once a space of it has been sent.
+    """The response to a held request, once a space of it has been sent.
 
-    Its status has been sent then, too: what goes wrong later breaks the connection off, and the
-    client asks again.
+    By then its status has also been sent: an error after that breaks the connection off, and the
+    client repeats its request.
     """
 
     __slots__ = ("_request", "_response")

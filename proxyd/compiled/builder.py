@@ -24,7 +24,7 @@ from proxyd.compiled.hot import HOT
 from proxyd.compiled.manifest import Entry, Manifest, UnusableError, entry_of
 from proxyd.compiled.toolchain import CompileError, Toolchain
 
-# What else changes the library that is made of the same sources.
+# Further files that change the library made of the same sources.
 RECIPE = (
     CONSTRAINTS,
     *(f"proxyd/compiled/{each}.py" for each in ("builder", "compilation", "generate", "toolchain")),
@@ -34,7 +34,8 @@ COST = (
 )
 ANNOUNCEMENT = "compiling the data path: this takes a minute"
 STAGED = f"{manifest.FILE}.part"  # a manifest that is not in its place yet
-# Run where the files were put, by the Python that will: what it cannot import is not used there.
+# Run where the files were put, by the Python that will: files that it cannot import are not used
+# there.
 TRIAL = """
 import importlib, sys
 from proxyd.compiled.finder import FINDER, CompiledFinder
@@ -58,7 +59,7 @@ class Builder:
         environment: the process's variables.
         headers: the folder that must have Python's headers.
         modules: the names of the modules that are compiled; the checkout's own list.
-        announce: is told what takes long, before it begins.
+        announce: called with the description of a long step, before it begins.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Builder:
         self._folder = Path(manifest.folder(str(target)))
 
     def build(self) -> str:
-        """Compile what is not compiled yet; return what there is to say, which may be nothing."""
+        """Compile the missing files. Return a message for the operator, which may be empty."""
         if self._is_switched_off():
             return f"proxyd runs interpreted: {SWITCH} is set; nothing was compiled"
         try:
@@ -90,7 +91,7 @@ class Builder:
             return self._without(reason(failure))
 
     def shortfall(self, why: str) -> str:
-        """Return what is wrong if compiled files could be used here and are not; else nothing.
+        """Return the fault if compiled files could be used here and are not; else an empty text.
 
         Args:
             why: why this process does not use them, or nothing if it does.
@@ -144,7 +145,7 @@ class Builder:
             digest = digests.pop(made.library)
             self._publish(self._checkout / made.library, digests, steps, digest)
             return f"{what}, as the checkout has them"
-        # Root may install what somebody else has checked out, and must leave nothing in there.
+        # Root may install another user's checkout, and must leave nothing in there.
         with tempfile.TemporaryDirectory(prefix="proxyd-compiled-") as folder:
             self._publish(self._compiled(Path(folder), steps), before, steps)
         return f"{what}, in {time.monotonic() - began:.0f} s"
@@ -173,7 +174,7 @@ class Builder:
         """Return the entries of the target's sources.
 
         Raises:
-            CompileError: they are not those with these digests, of which the library is made.
+            CompileError: their digests differ from those of the library's sources.
         """
         entries = {path: entry_of(str(self._target / path)) for path in digests}
         for path, entry in entries.items():
@@ -189,14 +190,15 @@ class Builder:
     ) -> None:
         """Put the library and its manifest where the finder looks, if it can be loaded there.
 
-        Until then what was there is used, and nothing is written over: a daemon that runs keeps the
-        library that it has. The one before stays until the next time, for whoever starts meanwhile.
+        Until then the old library is used, and nothing is written over: a daemon that runs keeps
+        the library that it has. The one before stays until the next time, for processes that start
+        meanwhile.
 
         Args:
             library: where it was made.
-            digests: those of the sources of which it was made, by their paths below the root.
+            digests: the digests of the library's sources, by their paths below the root.
             steps: runs the trial.
-            digest: what the library's must be, if that is known.
+            digest: the digest that the library must have, if that is known.
         """
         part = self._folder / "library.part"
         shutil.copyfile(library, part)
@@ -231,7 +233,7 @@ class Builder:
             return ""
 
     def _note(self, why: str) -> None:
-        """Have `proxyd --version` say what went wrong, unless there is what may be used still."""
+        """Record the failure for `proxyd --version`, unless an earlier library is usable."""
         with suppress(OSError):
             for each in self._folder.glob("*.part"):
                 each.unlink()

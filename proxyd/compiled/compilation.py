@@ -17,7 +17,7 @@ from proxyd.compiled.toolchain import CompileError, Toolchain
 
 ROOMS = ("proxyd", "api", "market", "storage", "config")
 CONSTRAINTS = "constraints.txt"  # the versions of mypyc, and of the packages whose types are used
-# A step takes seconds on one slow core, half a minute at most; what takes this long hangs.
+# A step takes seconds on one slow core, half a minute at most; a step that takes this long hangs.
 STEP_SECONDS = 600.0
 
 
@@ -68,10 +68,10 @@ class Compilation:
 
     Args:
         checkout: the root of the checkout, in which every step runs.
-        place: the folder for what is made, which is there; one within the checkout is named from
-            its root: the checkout may be moved then, and nothing changes. What an earlier one left
-            is not made again.
-        toolchain: what makes objects of C.
+        place: the folder for the results, which exists; the path of one within the checkout is
+            relative to its root: the checkout may be moved then, and nothing changes. Results of an
+            earlier run are not made again.
+        toolchain: makes objects of C.
         steps: runs the programs.
     """
 
@@ -179,13 +179,13 @@ class Compilation:
 def sources(checkout: Path, modules: Sequence[str]) -> list[str]:
     """Return the paths, from the root of a checkout, of all that the compiled code depends on.
 
-    The types and constants of what a compiled module imports are in its code, too, and so on.
+    The types and constants that a compiled module imports are also in its code, and so on.
 
     Raises:
         CompileError: one of them is not Python.
         OSError: one of them cannot be read.
     """
-    found: dict[str, None] = {"proxyd/compiled/hot.py": None}  # names what is in the library
+    found: dict[str, None] = {"proxyd/compiled/hot.py": None}  # names the modules of the library
     waiting = [name.replace(".", "/") + ".py" for name in modules]
     while waiting:
         path = waiting.pop()

@@ -1,8 +1,8 @@
 """Finds the compiled modules, if all of them may be used, and else leaves all of them to Python.
 
 `import proxyd` puts it before Python's own finders. Whether compiled files are used is decided once
-in a process, when the first of their modules is imported or somebody asks: no process runs some
-modules compiled and others from a source that has changed since.
+in a process, at the first import of one of their modules or at the first query: no process runs
+some modules compiled and others from a source that has changed since.
 
 The finder compares each file with its entry in the manifest, by size and time, and by its hash if
 the time differs. It uses the whole library, or none of it if anything differs. So an edit is never
@@ -104,7 +104,7 @@ class CompiledLoader(ExtensionFileLoader):
 
 
 def _is_interpreted(name: str) -> bool:
-    """Say whether a module is there already, from its source: compiled code does not expect it."""
+    """Return whether a module was imported from its source, which compiled code does not expect."""
     module = sys.modules.get(name)
     return module is not None and not isinstance(module.__loader__, ExtensionFileLoader)
 

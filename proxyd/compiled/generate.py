@@ -18,7 +18,7 @@ PLAN = "plan.json"
 
 
 def main(folder: str, python: str) -> None:
-    """Write the C files into a folder, and what to compile them with into its `PLAN`.
+    """Write the C files into a folder, and the plan of their compilation into its `PLAN`.
 
     Args:
         folder: where they are written.

@@ -1,9 +1,9 @@
 """The modules that are compiled: all that runs for each connection, message and datagram.
 
-What runs once a second, or waits for the store most of its time, gains nothing and is left out. A
-module belongs here with its neighbours: a call between two compiled modules is a call in C, any
-other goes through Python's objects. No interpreted class may inherit from one of these modules. One
-of another room than `proxyd` must not be imported before `proxyd`; the finder notices.
+Code that runs once a second, or waits for the store most of its time, gains nothing and is left
+out. A module belongs here with its neighbours: a call between two compiled modules is a call in C,
+any other goes through Python's objects. No interpreted class may inherit from one of these modules.
+One of another room than `proxyd` must not be imported before `proxyd`; the finder notices.
 
 Rules for these sources: a part that a test replaces is handed in, through a protocol or a callable,
 or belongs to a module that is not compiled, because a compiled call does not look up its target. A
@@ -19,7 +19,7 @@ HOT = (
     "proxyd.gateway",
     "proxyd.handshake",
     "proxyd.limits",
-    # by what clients are counted
+    # networks for counting clients
     "market.base.networks",
     # sockets, deadlines and turns
     "proxyd.loop.deadlines",
@@ -36,7 +36,7 @@ HOT = (
     "proxyd.relay.path",
     "proxyd.relay.tcp",
     "proxyd.relay.udp",
-    # what clients say
+    # the protocols of clients
     "proxyd.wire.datagram",
     "proxyd.wire.detect",
     "proxyd.wire.events",
@@ -70,7 +70,7 @@ HOT = (
     "proxyd.exits.attached.roster",
     "proxyd.exits.attached.terms",
     "proxyd.exits.choosing.places",
-    # who may, and how many bytes
+    # admission, and budgets of bytes
     "proxyd.metering.address_proofs",
     "proxyd.metering.admission",
     "proxyd.metering.allowlist",

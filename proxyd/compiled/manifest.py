@@ -1,4 +1,4 @@
-"""What a library of compiled modules was made from, and whether all of that is still so.
+"""Sources of a library of compiled modules, and the check that they are unchanged.
 
 `import proxyd` brings this in, for every command: it imports nothing that a bare Python has not.
 """
@@ -23,12 +23,12 @@ FILE = "MANIFEST"
 TITLE = "proxyd, compiled files, form 2"
 FAILED = "failed "  # the one line of a manifest that says why there is nothing
 END = "end"  # the last line: a manifest without it was cut off
-# Ten times what there is; a manifest that is longer is not ours.
+# Ten times the usual size; a longer manifest is not ours.
 MANIFEST_MAX_BYTES = 100_000
 
 
 class UnusableError(Exception):
-    """There are no compiled files that may be used; the message says why."""
+    """No compiled files may be used; the message has the reason."""
 
 
 def folder(root: str) -> str:
@@ -37,10 +37,10 @@ def folder(root: str) -> str:
 
 
 class Manifest:
-    """What a library was made from.
+    """Record of a library's sources.
 
     Args:
-        recipe: how it was made: whatever changes the outcome apart from the sources.
+        recipe: digest of its making: everything that changes the outcome apart from the sources.
         library: the library's path below the root.
         files: the entry of each source, by its path below the root, and of the library.
     """
@@ -97,7 +97,7 @@ def entry_of(path: str) -> Entry:
 
 
 def read(root: str, name: str = FILE) -> Manifest:
-    """Return what the compiled files below `root` say that they were made from.
+    """Return the record of the sources of the compiled files below `root`.
 
     Args:
         root: the folder with the package `proxyd`.
@@ -155,7 +155,8 @@ def check(root: str, name: str = FILE) -> Manifest:
 def library_of(digest: str) -> str:
     """Return the path below the root of the library whose bytes have that SHA-256.
 
-    No library is put in another's place: whoever has read a manifest loads what that one names.
+    No library is put in another's place: a process that has read a manifest loads the library that
+    it names.
     """
     return f"proxyd/compiled/{PYTHON}/{LIBRARY}-{digest[:16]}{SUFFIX}"
 
@@ -175,7 +176,7 @@ def _entry(line: str) -> tuple[str, Entry]:
 
 
 def _nothing(root: str) -> str:
-    """Say that nothing was compiled, and for which Python something was."""
+    """Return the message that nothing was compiled, and the Pythons with compiled files."""
     above = os.path.dirname(folder(root))
     others = [
         name

@@ -1,4 +1,4 @@
-"""The C compiler, and with which words this Python has it called."""
+"""The C compiler, and its command line for this Python."""
 
 import shlex
 import shutil
@@ -11,11 +11,11 @@ FLAGS = ("-fvisibility=hidden", "-fno-semantic-interposition")
 
 
 class CompileError(Exception):
-    """It could not be compiled; the message says why, in half a line."""
+    """The compilation failed; the message has the reason, in half a line."""
 
 
 class Toolchain:
-    """The C compiler, and what this Python says about its use.
+    """The C compiler, and this Python's settings for it.
 
     Args:
         environment: the process's variables; `CC` names a compiler, `CFLAGS` has flags for it, as
@@ -40,7 +40,7 @@ class Toolchain:
 
     @property
     def compiler(self) -> list[str]:
-        """The command that compiles: the first of those that may be meant that is there.
+        """The command that compiles: the first candidate that exists.
 
         Raises:
             CompileError: none is, or `CC` cannot be understood.

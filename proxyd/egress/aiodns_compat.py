@@ -3,7 +3,7 @@
 aiodns hides the c-ares channel, and has no call to make it forget its answers. Nothing else in this
 room reads a name of aiodns that begins with an underscore. A test,
 `tests/proxyd/egress/test_aiodns_compat.py`, checks it, and fails on any other release than this one
-until somebody has compared `aiodns/__init__.py`.
+until a developer has compared `aiodns/__init__.py`.
 """
 
 import aiodns

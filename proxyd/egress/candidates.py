@@ -1,4 +1,4 @@
-"""Which of a name's addresses are tried, and in which order. Pure."""
+"""Selection of a name's addresses for a dial, and their order. Pure."""
 
 from collections.abc import Iterable
 from itertools import chain, zip_longest

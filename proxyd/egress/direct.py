@@ -84,12 +84,12 @@ class DirectExit(Exit):
     """The way out from this machine itself.
 
     Args:
-        reactor: what the sockets of the loop share; one that has connected stays watched.
+        reactor: the resources that the sockets of the loop share; a connected socket stays watched.
         resolver: looks names up.
         policy: says which addresses may be dialled.
         seconds: how long a dial may take in all.
-        racers_max: how many sockets may connect beside the first one of their dial; when there are
-            as many, the next candidate of a dial takes the place of the one before.
+        racers_max: how many sockets may connect beside the first one of their dial; when that
+            number is reached, the next candidate of a dial takes the place of the one before.
         new_socket: makes a socket of a family and a kind.
     """
 
@@ -147,9 +147,9 @@ class Dial(Cancellable, Expiring):
     """One dial of a target.
 
     Args:
-        exit_: what all dials share.
+        exit_: the resources that all dials share.
         port: the target's port.
-        asker: for whom names are looked up, if several compete for that.
+        asker: the network whose look-ups are counted, if several compete.
         done: called with the outcome, perhaps before `start` returns; never after `cancel`.
     """
 
@@ -274,7 +274,7 @@ class Dial(Cancellable, Expiring):
     def connected(self, attempt: "_Attempt", events: int) -> None:
         """An attempt has connected, or it has failed and the next one begins."""
         sock = attempt.sock
-        # epoll(7) reports a failure as an error event, so success need not be asked for.
+        # epoll(7) reports a failure as an error event, so success needs no query.
         code = sock.getsockopt(_SOL_SOCKET, _SO_ERROR) if events & GONE else 0
         if code == 0:
             self._leave(attempt)
@@ -297,7 +297,7 @@ class Dial(Cancellable, Expiring):
         self._finish(Failure.GENERAL)
 
     def _note(self, code: int | None) -> None:
-        """Remember a failure, unless a more telling one is remembered already."""
+        """Remember a failure, unless a more significant one is remembered already."""
         failure = FAILURE_OF_ERRNO.get(code or 0, Failure.GENERAL)
         if MOST_TELLING.index(failure) < MOST_TELLING.index(self._failure):
             self._failure = failure

@@ -1,17 +1,17 @@
-"""What name servers have said, for as long as they said; pure, the time comes from outside."""
+"""Answers of name servers, kept for their lifetime; pure, the time comes from outside."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from market.base.networks import Address
 
-TTL_MIN_SECONDS = 1.0  # one that is to be asked for each time would cost a question a connection
+TTL_MIN_SECONDS = 1.0  # an answer with a lifetime of 0 would cost a query a connection
 TTL_MAX_SECONDS = 3600.0  # a mistake in a zone is not kept for longer
 NEGATIVE_SECONDS = 5.0  # little: a name that was just made is tried again soon
 
 
 class DnsCache:
-    """Answers by name; the one that was asked for longest ago makes room for the next.
+    """Answers by name; the least recently requested one makes room for the next.
 
     Args:
         entries_max: how many names are kept.

@@ -1,4 +1,4 @@
-"""The ways out: what a gateway asks of whatever connects a session to its targets.
+"""The ways out: a gateway connects a session to its targets with them.
 
 Today there is one, `direct`: from this machine itself. A gateway is handed its exits and knows
 nothing of how they reach a target.
@@ -11,7 +11,8 @@ from typing import Protocol
 from proxyd.wire.events import Address, Failure
 
 # Takes the outcome of a dial: a connected non-blocking socket, the callee's from here on and still
-# watched by the poller, or why there is none; and whether the target may have sent something.
+# watched by the poller, or the reason of the failure; and whether the target may have sent
+# something.
 Done = Callable[[socket.SocketType | Failure, bool], None]
 
 
@@ -40,7 +41,7 @@ class Exit(Protocol):
         """
 
     def change_seconds(self, seconds: float) -> None:
-        """Let dials take so long in all from now on, those under way too."""
+        """Set the longest time of a dial from now on, also for running ones."""
 
     def close(self) -> None:
         """Watch no deadline any more."""

@@ -1,4 +1,4 @@
-"""A name looked up for a dial: its addresses, or the failure that the client is told."""
+"""A name looked up for a dial: its addresses, or the failure that the client gets."""
 
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, final
@@ -20,7 +20,7 @@ Answer = list[Address] | Failure
 
 
 def known(resolver: Resolver, name: str) -> Answer | None:
-    """Return what is known of a name without asking anybody; None when somebody must be asked."""
+    """Return the known answer about a name without a query; None when a query is necessary."""
     try:
         return resolver.cached(name)
     except NameNotFoundError:
@@ -32,10 +32,10 @@ class Lookup(Cancellable):
     """One question about a name that is not known.
 
     Args:
-        loop: where it is asked.
+        loop: the loop of the query.
         resolver: asks.
         name: the name.
-        asker: for whom, if several compete.
+        asker: the network that it counts for, if several compete.
         done: called once with the answer, never before this returns or after `cancel`.
     """
 

@@ -19,8 +19,8 @@ _NOWHERE = "invalid"
 def canonical(name: str) -> str | None:
     """Return the one spelling of a name that is a name at all: lower case, without the last dot.
 
-    None for what no name server knows: characters that names do not have (a NUL would end the name
-    early in C), labels and names that are too long, and what stands below `invalid` (RFC 6761,
+    None for names that no name server knows: characters that names do not have (a NUL would end the
+    name early in C), labels and names that are too long, and names below `invalid` (RFC 6761,
     section 6.4).
     """
     key = name.lower().removesuffix(".")
@@ -30,10 +30,10 @@ def canonical(name: str) -> str | None:
 
 
 def is_number(key: str) -> bool:
-    """Say whether a canonical name ends in a number, and so can only be an address.
+    """Return whether a canonical name ends in a number, and so can only be an address.
 
-    The rule of the URL standard ("ends in a number checker"): no such name is in the DNS, and a
-    name server is not to be asked for one.
+    The rule of the URL standard ("ends in a number checker"): no such name is in the DNS, and name
+    servers should not receive one.
     """
     return _NUMBER.fullmatch(key) is not None
 

@@ -1,7 +1,7 @@
-"""Which addresses lead to this machine itself, as its kernel would route them (rtnetlink(7)).
+"""Addresses that lead to this machine itself, as its kernel would route them (rtnetlink(7)).
 
-A globally routable address of our own passes every list of special ranges, and what is sent to it
-never meets the firewall that keeps others from the machine's services.
+A globally routable address of our own passes every list of special ranges, and bytes sent to it
+never meet the firewall that keeps others from the machine's services.
 """
 
 import errno
@@ -34,9 +34,9 @@ _logger = logging.getLogger("egress")
 
 
 class OwnAddresses:
-    """Says of an address whether it leads here, or to everybody on a link of ours.
+    """Decides whether an address leads here, or to everybody on a link of ours.
 
-    What the kernel said is believed for ten seconds.
+    An answer of the kernel is believed for ten seconds.
 
     Args:
         now: a clock that never goes back, in seconds.
@@ -51,14 +51,14 @@ class OwnAddresses:
         self._is_refused = False
 
     def open(self) -> None:
-        """Open what it takes to ask the kernel, while there are descriptors for it."""
+        """Open the socket for queries to the kernel, while descriptors are left for it."""
         try:
             self._opened()
         except OSError as error:
             self._unanswered(error)
 
     def __call__(self, address: Address) -> bool:
-        """Say so; what cannot be found out for want of descriptors or memory leads here."""
+        """Return whether it does; if descriptors or memory are lacking for the query, True."""
         now = self._now()
         if now >= self._until or len(self._known) >= KEPT_MAX:
             self._known.clear()
@@ -72,7 +72,7 @@ class OwnAddresses:
         return bool(known)
 
     def close(self) -> None:
-        """Close what was opened; closing twice is harmless."""
+        """Close the opened socket; closing twice is harmless."""
         if self._kernel is not None:
             self._kernel.close()
             self._kernel = None
@@ -100,7 +100,7 @@ class OwnAddresses:
             return True
         self._is_refused = True
         _logger.warning(
-            "the kernel does not tell which addresses are this machine's: %s; sessions can reach "
+            "the kernel does not list this machine's addresses: %s; sessions can reach "
             "those that are globally routable, unless egress.deny names them",
             error.strerror,
         )

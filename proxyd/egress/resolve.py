@@ -34,16 +34,16 @@ from proxyd.loop.fair_slots import FairSlots
 
 LOOKUP_SECONDS = 5.0
 NAMES_MAX = 10_000  # some megabytes of them
-LOOKUPS_MAX = 2048  # c-ares keeps each in memory, and a name server answers only so many at once
+LOOKUPS_MAX = 2048  # c-ares keeps each in memory, and a name server's answers are limited
 ADDRESSES_MAX = 32  # of one name: many times what a dial tries
-# The first try; the second takes twice as long: both end within LOOKUP_SECONDS.
+# The first try; the second takes twice that: both end within LOOKUP_SECONDS.
 TRY_SECONDS = 1.0
 TRIES = 2
 FORGET_SECONDS = 5.0  # after a question, the library forgets its answers
 COMPLAINT_PAUSE_SECONDS = 60.0  # between log lines: name servers that are away fail every look-up
 
-# No search domains of this machine, nor anybody's HOSTALIASES: a client of the proxy says the
-# whole name, and what it means must not depend on where the proxy stands.
+# No search domains of this machine, nor anybody's HOSTALIASES: a client of the proxy sends the
+# whole name, and its meaning must not depend on the place of the proxy.
 _FLAGS = pycares.ARES_FLAG_EDNS | pycares.ARES_FLAG_NOSEARCH | pycares.ARES_FLAG_NOALIASES
 # Its sorting connects a socket to every address (RFC 6724); the race finds out which one works.
 _ADDRINFO_FLAGS = 1 << 7  # ARES_AI_NOSORT
@@ -61,7 +61,7 @@ class NameNotFoundError(Exception):
 
 
 class LookupFailedError(Exception):
-    """Whether the name has addresses cannot be said now: the name servers fail, or we are busy."""
+    """The addresses of the name are unknown now: the name servers fail, or this process is busy."""
 
 
 class LookupTimedOutError(LookupFailedError):
@@ -75,7 +75,7 @@ class Resolver(Protocol):
         """Return the addresses of a name if they are in memory, else None.
 
         Raises:
-            NameNotFoundError: it is known that there are none.
+            NameNotFoundError: the name is known to have no addresses.
         """
 
     async def resolve(self, name: str, asker: Hashable = None) -> list[Address]:
@@ -83,10 +83,11 @@ class Resolver(Protocol):
 
         Args:
             name: the name.
-            asker: for whom; one asker's look-ups leave room for those of others.
+            asker: the network that it counts for; one asker's look-ups leave room for those of
+                others.
 
         Raises:
-            NameNotFoundError: there is none.
+            NameNotFoundError: the name has no addresses.
             LookupFailedError: it could not be found out; it may be tried again.
         """
 
@@ -98,11 +99,11 @@ class DnsResolver:
     failure is reported and not remembered; that a name does not exist is, for a few seconds.
 
     Args:
-        nameservers: an IP address each, perhaps with a port; none: those of resolv.conf, which is
-            read again when it changes.
+        nameservers: an IP address each, perhaps with a port; none: the servers of resolv.conf,
+            which is read again when it changes.
         lookup_seconds: how long a caller waits for one look-up.
         names_max: how many names are remembered.
-        lookups_max: how many names are asked for at once, half of them for one asker.
+        lookups_max: limit of simultaneous look-ups, half of them for one asker.
         now: a clock that never goes back, in seconds.
         try_seconds: how long the first try of a question takes.
         forget_seconds: how long the library may keep an answer.
@@ -133,11 +134,11 @@ class DnsResolver:
 
     @property
     def lookups(self) -> int:
-        """How many names are being asked for."""
+        """Number of names being looked up."""
         return len(self._lookups)
 
     def cached(self, name: str) -> list[Address] | None:
-        """See `Resolver.cached`. An address in an old spelling is known, too."""
+        """See `Resolver.cached`. An address in an old spelling is also known."""
         key = _key(name)
         addresses = self._cache.get(key)
         if addresses is None and is_number(key):
@@ -221,7 +222,7 @@ class DnsResolver:
 
 
 class _Lookup:
-    """One question of an asker, and who waits for its answer; no leaving disturbs the others."""
+    """One question of an asker, and the futures that wait for its answer, independently."""
 
     __slots__ = ("asker", "query", "waiters")
 
@@ -244,10 +245,10 @@ class _Lookup:
 class _Channel(PrivateResolver):
     """Sockets to the name servers, watched by a thread of c-ares.
 
-    c-ares keeps answers of its own: any number of them, and that a name has no address for an hour
-    whatever the name server said. It cannot be told not to, so it is made to forget (`reinit`) a
-    few seconds after it was asked something. Its options that are texts (`lookups`) are left alone:
-    pycares passes them as memory that is freed already.
+    c-ares keeps answers of its own: any number of them, and the absence of an address for an hour,
+    regardless of the name server's lifetime. It has no switch for that, so the channel makes it
+    forget (`reinit`) a few seconds after a query. Its options that are texts (`lookups`) are left
+    alone: pycares passes them as memory that is freed already.
     """
 
     def __init__(
@@ -288,8 +289,8 @@ def _key(name: str) -> str:
 def _read(result: pycares.AddrInfoResult) -> tuple[list[Address], int]:
     """Return the addresses, IPv6 first (RFC 8305, section 4), and for how many seconds they hold.
 
-    A name that leads over others holds as long as the shortest-lived step. What the hosts file says
-    holds for 0 seconds.
+    A name that leads over others holds as long as the shortest-lived step. An answer of the hosts
+    file holds for 0 seconds.
     """
     addresses = dict.fromkeys(ip_address(node.addr[0].decode()) for node in result.nodes)
     ttls = [node.ttl for node in result.nodes] + [cname.ttl for cname in result.cnames]

@@ -1,1 +1,1 @@
-"""What sockets and time cost: readiness, deadlines, turns, clocks, the loop itself."""
+"""Sockets and time: readiness, deadlines, turns, clocks, the loop itself."""

@@ -1,8 +1,8 @@
-"""Ending tasks within a bound, whatever a library does with a cancellation.
+"""Ending tasks within a bound, even if a library mishandles a cancellation.
 
-A cancellation can be lost: `asyncio.wait_for` of Python 3.11 returns the result of what it waited
-for when both come in the same turn of the loop, and the task goes on as if nobody had cancelled it.
-Whoever then waits for the task's end waits for ever.
+A cancellation can be lost: `asyncio.wait_for` of Python 3.11 returns the result that it waited for
+when both come in the same turn of the loop, and the task continues as if it had not been cancelled.
+A caller that then waits for the task's end waits for ever.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ _logger = logging.getLogger("tasks")
 async def end(tasks: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
     """Cancel tasks, again and again, until they have ended; return those that never do.
 
-    Takes at most `ATTEMPTS` times `ATTEMPT_SECONDS`. What a task ended with is not raised.
+    Takes at most `ATTEMPTS` times `ATTEMPT_SECONDS`. The results and errors of the tasks are not
+    raised.
     """
     pending = set(tasks)
     for _ in range(ATTEMPTS):
@@ -36,10 +37,10 @@ async def end(tasks: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
 
 
 async def within(seconds: float, awaitable: Awaitable[Any], name: str) -> None:
-    """Wait for something to close, for a bounded time; `name` is what the log says of it.
+    """Wait for something to close, for a bounded time; `name` is its name in the log.
 
     Raises:
-        Exception: whatever it raised in time.
+        Exception: its own error, if it raised one in time.
     """
 
     async def wait() -> None:

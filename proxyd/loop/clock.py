@@ -26,7 +26,7 @@ class ObservedTime:
     with its machine, has observed nothing meanwhile.
 
     Args:
-        steady: a clock that nobody sets, in seconds.
+        steady: a clock that is never set, in seconds.
         most: seconds.
     """
 

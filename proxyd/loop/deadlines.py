@@ -9,7 +9,7 @@ LONGEST_PAUSE_SECONDS: Final = 1.0  # or by a second, where a twentieth is more
 
 
 class Expiring(Protocol):
-    """Something that has only so much time."""
+    """Object with a bounded lifetime."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class Deadlines(Generic[Member]):
         self._check_later()
 
     def _check_later(self) -> None:
-        """Look again, unless that is to happen already, or there is nobody to look after."""
+        """Schedule the next check, unless one is scheduled or nothing is watched."""
         if not self._since or self._timer is not None:
             return
         pause = min(self.seconds / CHECKS_PER_LIMIT, LONGEST_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Slots that holders compete for: nobody may have more of them than are left for the others.
+"""Slots that holders compete for: no holder may have more of them than are left for the others.
 
 Taking one is a plain call that says yes or no. Nothing waits here, unlike in `market.base.slots`:
 the proxy has no coroutine per connection that could, so a refused holder tries again or is turned
@@ -27,7 +27,7 @@ class FairSlots(Generic[Holder]):
         self._theirs: dict[Holder, int] = {}
 
     def take(self, holder: Holder) -> bool:
-        """Take one; False when there is none for this holder."""
+        """Take one; False when no slot is left for this holder."""
         theirs = self._theirs.get(holder, 0)
         if theirs >= self.most - self.taken:
             return False
@@ -36,7 +36,7 @@ class FairSlots(Generic[Holder]):
         return True
 
     def full(self) -> list[Holder]:
-        """Return those who have some and may take no more."""
+        """Return the holders that have slots and may take no more."""
         left = self.most - self.taken
         return [holder for holder, theirs in self._theirs.items() if theirs >= left]
 

@@ -14,7 +14,7 @@ class OwnedTasks:
     Args:
         loop: the event loop.
         logger: where failures are logged.
-        words: what has failed then.
+        words: name of the failed work for the log.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, logger: logging.Logger, words: str) -> None:
@@ -50,7 +50,7 @@ class OwnedTasks:
             task.cancel()
 
     async def wait(self) -> None:
-        """Wait until all of them are over; what they ended with is not raised."""
+        """Wait until all of them are over; their errors are not raised."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

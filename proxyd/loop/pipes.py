@@ -1,9 +1,9 @@
 """Kernel pipes for splicing, taken for a moment each and used again (pipe(7), splice(2)).
 
-There are two kinds. A wide pipe takes a whole slice of a fast stream in one pair of calls: through
-it, and with bounded buffers, bulk on a short path costs half the CPU or less at 16 and 64 streams
-of what it costs through others. But a user may hold only so many pages of pipes
-(pipe-user-pages-soft), so most pipes are smaller; and one of the other kind is better than none.
+There are two kinds. A wide pipe takes a whole slice of a fast stream in one pair of calls: with it,
+and with bounded buffers, bulk on a short path costs half the CPU or less at 16 and 64 streams,
+compared with others. But the number of a user's pipe pages is limited (pipe-user-pages-soft), so
+most pipes are smaller; and one of the other kind is better than none.
 
 A pipe is borrowed for one turn, and returned when it is empty. So one pipe is enough for all
 connections whose receivers keep up. Where a pipe or splice is refused, bytes are copied.
@@ -43,7 +43,7 @@ class Pipe:
         return fcntl.fcntl(self.write_fd, fcntl.F_GETPIPE_SZ)
 
     def close(self) -> None:
-        """Close both ends; what is inside is gone."""
+        """Close both ends; bytes inside are lost."""
         os.close(self.read_fd)
         os.close(self.write_fd)
 
@@ -53,7 +53,7 @@ class PipePool:
     """Lends pipes. One is enough for all whose sinks keep up; each that does not keeps one filled.
 
     Args:
-        limit: how many may exist at once.
+        limit: limit of existing pipes.
     """
 
     def __init__(self, limit: int) -> None:

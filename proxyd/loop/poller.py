@@ -15,8 +15,8 @@ import errno
 import select
 from typing import Final, Protocol, final
 
-# What is left is reported in the next turn of the loop, after other work. The list of the kernel's
-# answer, 12 bytes for each event, fits into what Python has in its own pool (512 bytes).
+# Further events are reported in the next turn of the loop, after other work. The list of the
+# kernel's answer, 12 bytes for each event, fits into what Python has in its own pool (512 bytes).
 EVENTS_PER_TURN: Final = 42
 
 WRITABLE: Final = select.EPOLLOUT
@@ -36,14 +36,14 @@ class Watcher(Protocol):
     __slots__ = ()
 
     def ready(self, events: int) -> None:
-        """Act on events: some of `READS` (of which `HUNG_UP` and `GONE` say more), `WRITABLE`."""
+        """Act on events: some of `READS` (`HUNG_UP` and `GONE` are details), and `WRITABLE`."""
 
     def fail(self, error: Exception) -> None:
         """Let go of the socket because `ready` has raised this."""
 
 
 class Epoll(Protocol):
-    """What is used of `select.epoll`; tests put one in its place that refuses."""
+    """The used part of `select.epoll`; tests put one in its place that refuses."""
 
     @property
     def closed(self) -> bool:
@@ -62,7 +62,7 @@ class Epoll(Protocol):
         """Report nothing of a socket any more."""
 
     def poll(self, timeout: float, maxevents: int, /) -> list[tuple[int, int]]:
-        """Return the events that there are, by descriptor."""
+        """Return the pending events by descriptor."""
 
     def close(self) -> None:
         """Report nothing any more."""
@@ -96,7 +96,7 @@ class Poller:
             OSError: the kernel watches no more, or this is closed.
         """
         if fd not in self._watchers:
-            if self._epoll.closed:  # as of a socket: whoever comes late is prepared for that
+            if self._epoll.closed:  # as of a socket: late callers are prepared for that
                 raise OSError(_EBADF, "nothing is watched any more")
             self._epoll.register(fd, _WATCH_BOTH if writes else _WATCH_READS)
             self._fresh.add(fd)
@@ -107,11 +107,11 @@ class Poller:
         self._epoll.modify(fd, _WATCH_BOTH)
 
     def forget(self, fd: int) -> None:
-        """Drop the watcher of a socket, which must be closed at once."""
+        """Drop the watcher of a socket, which must be closed without delay."""
         self._watchers.pop(fd, None)
 
     def release(self, fd: int) -> None:
-        """Let go of a socket that stays open: somebody else watches it from here on."""
+        """Let go of a socket that stays open: another watcher takes it from here on."""
         if self._watchers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 

@@ -1,4 +1,4 @@
-"""What the sockets of one event loop share, so that none of them has to bring its own."""
+"""Resources that the sockets of one event loop share, so that none of them has to bring its own."""
 
 import asyncio
 from typing import Final, final
@@ -7,7 +7,8 @@ from proxyd.loop.pipes import PipePool
 from proxyd.loop.poller import Poller
 from proxyd.loop.turns import Turns
 
-# The largest datagram, and as much of a stream as is worth copying: what is more is spliced.
+# The largest datagram, and the largest part of a stream that is worth copying: larger parts are
+# spliced.
 BUFFER_BYTES: Final = 64 * 1024
 
 
@@ -20,7 +21,7 @@ class Reactor:
 
     Args:
         loop: the event loop.
-        pipes_max: how many pipes may exist at once.
+        pipes_max: limit of existing pipes.
     """
 
     __slots__ = ("buffer", "loop", "pipes", "poller", "turns", "view")

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Do some work on a loop of its own, and return what comes of it.
+    """Run a coroutine on a loop of its own, and return its result.
 
     Closing a loop waits for every task without a bound: where one ignores its cancellation the loop
     stays open, and the process ends all the same.

@@ -1,1 +1,1 @@
-"""What a session may spend: its budget in memory, and who writes the counts down."""
+"""Budgets of sessions in memory, and the writers of their counts."""

@@ -22,8 +22,8 @@ class AddressProofs:
 
     Args:
         leases: writes them down.
-        sessions: those that are known, with the addresses that are pending.
-        allowlist: learns what was proved.
+        sessions: the known sessions, with the addresses that are pending.
+        allowlist: receives the proved addresses.
         wake: set when there is something to write.
     """
 
@@ -37,7 +37,7 @@ class AddressProofs:
         self._due: set[tuple[str, str]] = set()
 
     def add(self, session: LiveSession, address: str) -> None:
-        """Note from which address a client has come with a session's password."""
+        """Note the address of a client that has shown a session's password."""
         pending = self._sessions.pending.get(session.id)
         if pending is None:
             return

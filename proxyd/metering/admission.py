@@ -1,7 +1,8 @@
 """Admits clients: which session their credentials, or their address, open, and whether it may.
 
-A session that is known is decided from memory, at once and without a task. For one that is not the
-store is asked, and its bytes are leased; however many clients wait for that, it happens once.
+A session that is known is decided from memory, at once and without a task. The session of a new
+client is looked up in the store, and its bytes are leased; however many clients wait for that, it
+happens once.
 """
 
 import asyncio
@@ -28,12 +29,12 @@ REFUSAL_OF_STATUS: Final = {
     SessionStatus.EXPIRED: Refusal.OVER,
 }
 
-# Called with the decision on a client that could not be decided at once.
+# Called with the decision on a client that the store had to decide.
 Decide = Callable[[LiveSession | Refusal], None]
 
 
 class Admitter(Protocol):
-    """Says who may. It is the `Meter`, whose methods these are; a test gives the answers itself."""
+    """Admits clients. The `Meter` has these methods; a test gives the answers itself."""
 
     def admit(
         self, username: bytes, password: bytes, asker: str, decide: Decide
@@ -51,15 +52,15 @@ class Admitter(Protocol):
 
 @final
 class Admission:
-    """Decides who is admitted.
+    """Decides on the admission of clients.
 
-    `connections_per_session` is how many may be open at once; it may be changed.
+    `connections_per_session` is the limit of open connections; it may be changed.
 
     Args:
         leases: grants bytes.
-        sessions: those that are known.
+        sessions: the known sessions.
         writer: makes sessions of grants.
-        tallies: count who is refused with a session's credentials.
+        tallies: count refusals of clients that show a session's credentials.
         now: the wall clock, in UTC seconds.
         connections_per_session: see above.
         bytes_per_second: how fast a session may go; 0 for as fast as it can.
@@ -97,9 +98,10 @@ class Admission:
         A wrong password is refused before anything about the session.
 
         Args:
-            username: as the client sent it; one that no session can have is wrong at once.
+            username: as the client sent it; a name that no session can have is wrong without a
+                query.
             password: the same.
-            asker: the client's network, for which a question to the store counts.
+            asker: the client's network; a question to the store counts for it.
             decide: is called later, once, if this returns None.
         """
         name = username.decode("latin-1")
@@ -120,7 +122,7 @@ class Admission:
         """Decide whether a client's address opens a session on a port without passwords.
 
         Args:
-            port_index: which of those ports.
+            port_index: the index of the port.
             address: the client's.
             asker: its network, as in `admit`.
             decide: as in `admit`.
@@ -131,7 +133,7 @@ class Admission:
         return self._decision(answer) if answer is not None else None
 
     async def stop(self) -> None:
-        """Ask the store nothing any more; who waits for a decision gets none."""
+        """Send no more queries to the store; clients that wait for a decision get none."""
         await self._lookups.stop()
         await self.allowlist.stop()
 
@@ -149,7 +151,7 @@ class Admission:
         return answer
 
     def _refused(self, session: LiveSession, refusal: Refusal) -> Refusal:
-        # The name of each refusal is the word for it in access records, too.
+        # The name of each refusal is also its word in access records.
         self._tallies.refuse(session.id, refusal.name.lower())
         return refusal
 
@@ -166,7 +168,7 @@ class Admission:
         return await self._live(session_id) if session_id is not None else None
 
     async def _live(self, session_id: str) -> LiveSession | None:
-        """Return a session that is known, or lease it; once, however many want it at once.
+        """Return a known session, or lease it, once for all simultaneous callers.
 
         Raises:
             StoreError: it could not be leased.
@@ -188,7 +190,7 @@ class Admission:
             opening.set()
 
     async def _made(self, grant: Grant) -> LiveSession:
-        """Make a session of what was leased.
+        """Make a session from a grant.
 
         Raises:
             StoreError: it was sold with wishes that this version does not know, by a later one

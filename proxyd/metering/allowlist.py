@@ -1,8 +1,8 @@
-"""Which session a client's address opens, on the ports without passwords; from memory if it can.
+"""Sessions that client addresses open, on the ports without passwords; from memory if possible.
 
-Which session an address opens is kept as long as that session is, and believed while it is active:
-then the address cannot have been given to another one. That an address opens none is kept for
-a second (`NegativeBounds`), so that an unknown client that keeps trying costs one look-up a second.
+The session of an address is kept while that session is known, and believed while it is active: then
+the address cannot have been given to another one. That an address opens none is kept for a second
+(`NegativeBounds`), so that an unknown client that keeps trying costs one look-up a second.
 
 A sale drops the cached answers "no session" of its addresses.
 """
@@ -22,7 +22,7 @@ class Allowlist:
     """Finds the sessions that client addresses open.
 
     Args:
-        sessions: those that are known.
+        sessions: the known sessions.
         find: asks the store which session an address opens, and makes that session known.
         bounds: how long it is remembered that an address opens none.
     """
@@ -58,10 +58,10 @@ class Allowlist:
         return self._lookups.ask(entry, asker, callback)
 
     def granted(self, port_index: int, addresses: Sequence[str]) -> None:
-        """Drop what is cached of unknown clients: a session was just sold that these open.
+        """Drop the cached answer "unknown" of clients that a session, just sold, admits.
 
         Args:
-            port_index: which of the ports without passwords.
+            port_index: the index of the port without passwords.
             addresses: the clients'.
         """
         for address in addresses:
@@ -71,11 +71,11 @@ class Allowlist:
                 self._granted_since.add(entry)
 
     async def stop(self) -> None:
-        """Ask the store nothing any more."""
+        """Send no more queries to the store."""
         await self._lookups.stop()
 
     async def _look_up(self, entry: Entry) -> LiveSession | Refusal:
-        """Ask the store; again, if the answer may be older than the sale that made it wrong."""
+        """Query the store; again, if the answer may be older than the sale that made it wrong."""
         session = await self._find(entry)
         while session is None and entry in self._granted_since:
             self._granted_since.discard(entry)

@@ -1,11 +1,11 @@
-"""What one exit has carried of a session under its lease.
+"""Bytes that one exit has carried of a session under its lease.
 
 Theory of operation
 -------------------
 The owner of an exit is paid for the bytes that left through it, by the same count as the buyer
 pays: the daemon's. So a relay through an exit has two payers in one. Its bytes are taken from the
 session's budget, and every one of them that is delivered or refunded is counted at the exit's share
-of the session too, in the same call. What leaves directly belongs to no share. At any time
+of the session too, in the same call. Bytes that leave directly belong to no share. At any time
 
     sum of all shares' used + what left directly = the session's used
     sum of all shares' certain                  <= the session's certain
@@ -38,7 +38,7 @@ class Divisible(Payer, Protocol):
 
     @property
     def takes_refunds(self) -> bool:
-        """Whether bytes that are refunded are taken off its count, too."""
+        """Whether refunded bytes are also subtracted from its count."""
 
     def deliver(self, size: int, sink: InTransit | None = None) -> None:
         """Count bytes that were delivered."""
@@ -48,8 +48,8 @@ class Divisible(Payer, Protocol):
 class ExitShare(Payer):
     """The part of one session that one exit carries; see the theory above. Sizes in bytes.
 
-    `used` is what it has delivered less what was refunded, `reported` what the store has of that.
-    `pace` is how fast the exit may go; None where nobody here has to say.
+    `used` is the delivered bytes less the refunded ones, `reported` the part of it that is in the
+    store. `pace` is how fast the exit may go; None if this node knows no pace.
 
     Args:
         session: the whole.
@@ -124,12 +124,12 @@ class ExitShare(Payer):
         return self._session.is_used_up
 
     def certain(self) -> int:
-        """Return how many bytes are used whatever happens to this process now.
+        """Return the number of bytes that stay used even if this process ends now.
 
-        By what the session has asked the kernel last: call its `certain` before.
+        It relies on the session's last query to the kernel: call its `certain` before.
         """
         certain = self.used - self._waiting()
-        # Better no daemon than one that pays for what was not delivered.
+        # A crash is better than payment for undelivered bytes.
         assert self.reported <= certain <= self.used  # noqa: S101
         return certain
 
@@ -149,7 +149,7 @@ class ExitShare(Payer):
 
 @final
 class ExitShares:
-    """All shares of a session under its lease, and which of them are to be reported.
+    """All shares of a session under its lease, and the set of those to report.
 
     There is one for each exit that the session has used, as long as the session is known: a count
     in all has to be remembered.
@@ -169,14 +169,14 @@ class ExitShares:
         return iter(tuple(self._by_device.values()))
 
     def of(self, device_id: str) -> ExitShare:
-        """Return the share of an exit; made when there is none."""
+        """Return the share of an exit; create it if it does not exist."""
         share = self._by_device.get(device_id)
         if share is None:
             share = self._by_device[device_id] = ExitShare(self._session, device_id, self._moved)
         return share
 
     def certain(self) -> tuple[tuple[str, int], ...]:
-        """Return what is certain of each share that is to be reported; see `ExitShare.certain`."""
+        """Return the certain bytes of each share to report; see `ExitShare.certain`."""
         counts = [(each, each.certain()) for each in self._moved]
         for share, _ in counts:
             if share.used == share.reported:
@@ -184,7 +184,7 @@ class ExitShares:
         return _ordered((each.device_id, size) for each, size in counts if size != each.reported)
 
     def used(self) -> tuple[tuple[str, int], ...]:
-        """Return what is used of each share that is to be reported when all is closed."""
+        """Return the used bytes of each share to report when all is closed."""
         moved = [each for each in self._moved if each.used != each.reported]
         return _ordered((each.device_id, each.used) for each in moved)
 
@@ -198,5 +198,5 @@ class ExitShares:
 
 
 def _ordered(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    """Return counts in one order: whoever writes several of them locks them in the same."""
+    """Return counts in one order, so that all transactions lock them in the same order."""
     return tuple(sorted(counts))

@@ -10,9 +10,9 @@ that were sent and not acknowledged stay counted, because a client could withhol
 from itertools import islice
 from typing import Final, Protocol, final
 
-# Sinks of a session that have taken nothing since they were asked last are asked again in turn, so
-# many at a time: a thousand clients that never read cost what a few do. That one of them takes more
-# is noticed all the same, since more is written to it then.
+# Sinks of a session that have taken nothing since the last query are queried again in turn, this
+# number at a time: a thousand clients that never read cost what a few do. That one of them takes
+# more is noticed all the same, since more is written to it then.
 STALLED_ASKED: Final = 32
 
 
@@ -24,7 +24,7 @@ class InTransit(Protocol):
     def unsent(self) -> int:
         """Return how many counted bytes have not left this machine.
 
-        It grows by what is written to the sink, and by nothing else.
+        It grows only by the bytes written to the sink.
         """
 
 
@@ -34,11 +34,11 @@ class Closing(InTransit, Protocol):
     __slots__ = ()
 
     def abort(self) -> None:
-        """Cut it at once; what has not left this machine is given back."""
+        """Cut it without delay; bytes that have not left this machine are given back."""
 
 
 class Payer(Protocol):
-    """What paid for bytes on their way, and gets back those that are lost: a session."""
+    """Payer of bytes on their way, which gets back the lost ones: a session."""
 
     __slots__ = ()
 
@@ -48,10 +48,10 @@ class Payer(Protocol):
 
     @property
     def is_used_up(self) -> bool:
-        """Whether it is to be settled as soon as nothing is on its way."""
+        """Whether it will be settled as soon as nothing is on its way."""
 
     def may_wait(self, sink: InTransit, size: int) -> None:
-        """Note that at most so many of the bytes paid for may not have left through a sink."""
+        """Note that at most `size` of the paid bytes may not have left through a sink."""
 
     def forget(self, sink: InTransit) -> None:
         """Ask a sink nothing any more."""
@@ -65,8 +65,8 @@ class Sinks:
     """Where delivered bytes of a session may still wait to leave this machine.
 
     For each sink it keeps at most how many bytes those are: a delivery raises that, asking the
-    kernel lowers it, and a sink with nothing left is dropped. So a count costs a question for each
-    sink that has moved, and none for those that are idle.
+    kernel lowers it, and a sink with nothing left is dropped. So a count costs a query for each
+    sink that has moved, and nothing for idle sinks.
     """
 
     __slots__ = ("_most", "_moved", "closings")
@@ -80,12 +80,12 @@ class Sinks:
         return len(self._most)
 
     def add(self, sink: InTransit, size: int) -> None:
-        """Note that so many more bytes may wait in a sink."""
+        """Note that `size` more bytes may wait in a sink."""
         self._most[sink] = self._most.get(sink, 0) + size
         self._moved.add(sink)
 
     def most(self, sink: InTransit) -> int:
-        """Return at most how many bytes wait in a sink, by what the kernel was asked last."""
+        """Return the most bytes that can wait in a sink, by the last query to the kernel."""
         return self._most.get(sink, 0)
 
     def forget(self, sink: InTransit) -> None:
@@ -96,7 +96,8 @@ class Sinks:
     def waiting(self) -> int:
         """Return at most how many bytes have not left this machine.
 
-        The sinks that moved since the last call are asked, and `STALLED_ASKED` of the others.
+        The function queries the sinks that moved since the last call, and `STALLED_ASKED` of the
+        others.
         """
         most = self._most
         moved, self._moved = self._moved, set()

@@ -11,9 +11,10 @@ from typing import final
 
 from market.bandwidth.lease_book import SLICE_FIRST_BYTES
 
-# What one node can keep from the others: half a second of 1 Gbit/s.
+# Greatest part that one node can keep from the others: half a second of 1 Gbit/s.
 SLICE_MOST_BYTES = 64 * 1024 * 1024
-# Less than this is not worth keeping half of, nor asking for early: a fast stream reads it at once.
+# Less than this is not worth keeping half of, nor asking for early: a fast stream reads it in one
+# call.
 LOW_BYTES = 64 * 1024
 # A slice that lasts less than two reports is too small; one that lasts ten is too large.
 BRISK_SECONDS = 1.0
@@ -46,7 +47,7 @@ class Fence:
 
 @final
 class LeaseSlice:
-    """What a node's part of a session asks for and keeps; the counters are the session's own.
+    """Requests and reserve of a node's part of a session; the counters are the session's own.
 
     `retry_at` (loop time) is when it is worth asking for more again; `idle_since` (loop time) is
     when the session was first seen without connections, None while it has some.
@@ -55,7 +56,7 @@ class LeaseSlice:
         session_id: the session.
         granted: how many bytes were leased at first.
         fence: until when bytes may be handed out.
-        on_low: called with this slice when more should be asked for.
+        on_low: called with this slice when it should request more.
     """
 
     __slots__ = (
@@ -88,7 +89,7 @@ class LeaseSlice:
         self._pause = RETRY_FIRST_SECONDS
 
     def may_hand_out(self, available: int) -> bool:
-        """Say whether bytes may be handed out now; asks for more in time.
+        """Return whether bytes may be handed out now; asks for more in time.
 
         Args:
             available: how many bytes are left.
@@ -103,7 +104,7 @@ class LeaseSlice:
         self._on_low(self)
 
     def wanted(self, now: float) -> int:
-        """Return how many bytes to ask for: twice as many when the last slice was soon used up.
+        """Return the number of bytes to request: twice the last number if that was soon used up.
 
         Args:
             now: loop time.
@@ -119,7 +120,7 @@ class LeaseSlice:
         """Return how many bytes to keep when other nodes want some.
 
         Args:
-            available: how many are left.
+            available: the number of bytes left.
             is_used: whether the session has connections here; if not, nothing is kept.
         """
         return available // 2 if is_used and available > LOW_BYTES else 0

@@ -1,8 +1,8 @@
 """The meter: what the rest of the daemon and the marketplace ask of live sessions.
 
-It joins the parts, and runs the one loop that writes to the store. `Sessions` knows who is known,
-`Admission` who may come in, a `Writer` what is reported, `Settler` what is used up, `AddressProofs`
-which client addresses were proved.
+It joins the parts, and runs the one loop that writes to the store. `Sessions` holds the known
+sessions, `Admission` admits clients, a `Writer` reports counts, `Settler` settles used-up sessions,
+`AddressProofs` holds the proved client addresses.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ def solo_meter(
     Args:
         leases: grants bytes, and takes the counts.
         now: the wall clock, in UTC seconds.
-        connections_per_session: how many may be open at once.
+        connections_per_session: the limit of open connections.
         bytes_per_second: how fast a session may go; 0 for as fast as it can.
         forgotten: called with each session that is not known here any more.
         bounds: of its parts.
@@ -100,7 +100,7 @@ def cluster_meter(
     forgotten: Callable[[str], None] | None = None,
     bounds: MeterBounds = USUAL,
 ) -> tuple["Meter", ClusterWriter]:
-    """Return the meter of one node among several, and its writer, which hears the others.
+    """Return the meter of one node among several, and its writer, which receives their notices.
 
     Args:
         leases: as for `solo_meter`.
@@ -134,11 +134,11 @@ class Meter(Admitter):
 
     Args:
         leases: grants bytes, and takes the counts.
-        sessions: those that are known.
-        admission: decides who comes in.
+        sessions: the known sessions.
+        admission: admits clients.
         writer: writes counts down.
-        settler: settles what is used up.
-        tallies: what became of connections; the gateway counts there.
+        settler: settles used-up sessions.
+        tallies: counts begun and refused connections; the gateway counts there.
         wake: set when there is something to write before the writer's pause is over.
     """
 
@@ -166,7 +166,7 @@ class Meter(Admitter):
 
     @property
     def connections_per_session(self) -> int:
-        """How many connections of a session may be open at once."""
+        """Limit of open connections of a session."""
         return self._admission.connections_per_session
 
     @connections_per_session.setter
@@ -235,7 +235,7 @@ class Meter(Admitter):
                 await asyncio.sleep(FLUSH_SECONDS)
 
     async def flush(self) -> None:
-        """Write down what changed, settle what is used up, close the leases that are unsure."""
+        """Write changed counts down, settle used-up sessions, close the leases that are unsure."""
         try:
             await self._writer.flush()
             await self._proofs.flush()
@@ -243,7 +243,9 @@ class Meter(Admitter):
         except StoreError as error:
             if not self._store_failing:
                 _logger.log(
-                    level_of(error, logging.ERROR), "counts wait for the store to return: %s", error
+                    level_of(error, logging.ERROR),
+                    "byte counts wait in memory until the database is back: %s",
+                    error,
                 )
             self._store_failing = True
         else:
@@ -255,7 +257,7 @@ class Meter(Admitter):
         """Write the last counts down and give every lease back.
 
         Raises:
-            StoreError: what is not written is lost, as after a crash.
+            StoreError: unwritten counts are lost, as after a crash.
         """
         await self._admission.stop()
         await self._writer.stop()

@@ -1,7 +1,7 @@
 """How fast one session or one exit may go: a token bucket that its connections share fairly.
 
 While they want more than there is, time goes in rounds: each connection that waits gets an equal
-share of what a round brings, and what it leaves goes to the next.
+share of a round, and the unused rest goes to the next.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ from typing import Final, final
 
 # Short enough that a stream does not stutter, long enough that waking its readers costs little.
 ROUND_SECONDS: Final = 0.05
-# What an idle session may take at once: several rounds, so that a late timer loses nothing.
+# Bytes that an idle session may take in one go, as a time: several rounds, so that a late timer
+# loses nothing.
 BURST_SECONDS: Final = 0.2
 UNLIMITED: Final = 1 << 61  # more than any stream; small enough for the arithmetic of C
 
@@ -62,7 +63,7 @@ class Pace:
         return min(self._tokens, self._share - self._taken.get(taker, 0))
 
     def spend(self, taker: object, size: int) -> None:
-        """Take bytes, at most the `allowance`; what is more has to be earned before the next."""
+        """Take bytes, usually at most the `allowance`; an excess delays the next bytes."""
         if not self._bytes_per_second:
             return
         self._tokens -= size

@@ -1,11 +1,11 @@
-"""Which sessions are known in this process: by identifier, by user name, by client address.
+"""Known sessions of this process: by identifier, by user name, by client address.
 
 Memory alone: nothing here asks the store. A session is known from when it was leased until some
-time after it is over; as long as the store is asked about it nowhere else, memory may answer.
+time after it is over; while other code does not ask the store about it, memory may answer.
 
 A *cut* ends a session here before the store knows of it, and may be taken back if the store cannot
-be told. It may also come while the session is still being leased: then it is kept, and carried out
-when the lease arrives.
+be reached. It may also come while the session is still being leased: then it is kept, and carried
+out when the lease arrives.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ class Sessions:
     time) that may be tried.
 
     Args:
-        forgotten: called with each session that is over for so long that nobody comes for it any
-            more; None where nobody wants to know.
-        bounds: what is remembered of those that are over.
+        forgotten: called with each session that ended long enough ago that no client returns to it;
+            None if the owner needs no call.
+        bounds: limits of the memory of ended sessions.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Sessions:
         self._entries: dict[str, set[Entry]] = {}
         # How many cuts of a known session were not taken back.
         self._cuts: dict[str, int] = {}
-        # Cuts of sessions that are not known yet: what they shall be when they are.
+        # Cuts of sessions that are not known yet: their status from then on.
         self._cut_unseen: dict[str, SessionStatus] = {}
         self._forget_at: dict[str, float] = {}
 
@@ -114,13 +114,13 @@ class Sessions:
             self._entries.setdefault(session.id, set()).add(entry)
             self._by_entry[entry] = session
 
-    # --- who is over ---------------------------------------------------------------------------
+    # --- ends ---------------------------------------------------------------------------------
 
     def cut(self, session_id: str, status: SessionStatus) -> Usage | None:
         """Cut a session's connections and refuse new ones.
 
         Returns:
-            What its lease has used in all; None when it is not known here or has no lease.
+            The total use of its lease; None when it is not known here or has no lease.
         """
         session = self._by_id.get(session_id)
         self.forget_later(session_id)
@@ -130,7 +130,7 @@ class Sessions:
         session.check()  # before it is changed, so that nothing has to be taken back
         for connection in tuple(session.connections):
             connection.abort()
-        for closing in tuple(session.closings):  # so that what is settled is what was delivered
+        for closing in tuple(session.closings):  # so that all delivered bytes are settled
             closing.abort()
         self._cuts[session_id] = self._cuts.get(session_id, 0) + 1
         if session.status is SessionStatus.ACTIVE:
@@ -155,7 +155,7 @@ class Sessions:
     def end(self, session_id: str, status: SessionStatus) -> None:
         """Note that the store has a session leave `active`.
 
-        Its connections are cut; those of one that is used up still deliver what was counted.
+        Its connections are cut; connections of a used-up session still deliver the counted bytes.
         """
         session = self._by_id.get(session_id)
         if session is None:
@@ -175,7 +175,7 @@ class Sessions:
         Args:
             session_id: the session.
             status: where it is going.
-            until: when the store is asked again (loop time).
+            until: the time (loop time) at which the store is queried again.
         """
         self._forget_at[session_id] = until
         self._note_unseen(session_id, status)
@@ -191,10 +191,10 @@ class Sessions:
             del self._cut_unseen[oldest]
             self._forget_at.pop(oldest, None)
 
-    # --- who is forgotten ----------------------------------------------------------------------
+    # --- forgetting --------------------------------------------------------------------------
 
     def drop(self, session: LiveSession) -> None:
-        """Cut a session and forget it, so that the store is asked when a client comes for it."""
+        """Cut a session and forget it, so that the next client causes a query to the store."""
         session.status = SessionStatus.ENDED
         for connection in tuple(session.connections):
             connection.abort()

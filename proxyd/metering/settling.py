@@ -24,8 +24,8 @@ class Settler:
     """The sessions that are used up and not settled; one contains their identifiers.
 
     Args:
-        leases: captures what they cost.
-        sessions: those that are known.
+        leases: captures their cost.
+        sessions: the known sessions.
         wake: set when there is something to settle.
     """
 
@@ -44,7 +44,7 @@ class Settler:
     def exhaust(self, session: LiveSession) -> None:
         """Have an active session exhausted from now on, and settle it soon.
 
-        No client is admitted any more; its connections still deliver what was counted.
+        No client is admitted any more; its connections still deliver the counted bytes.
         """
         if session.status is not SessionStatus.ACTIVE:
             return
@@ -55,7 +55,7 @@ class Settler:
             connection.finish()
 
     def clear(self) -> None:
-        """Settle none of them: other nodes have what was leased here."""
+        """Settle none of them: other nodes have this node's leases."""
         self._due.clear()
 
     async def settle(self) -> None:
@@ -65,7 +65,7 @@ class Settler:
         daemon that stops. The session that met that comes last the next time.
 
         One whose last bytes are still in the kernel's queues waits until they have left, or are
-        given back: what is settled cannot be taken back when they go down with this process.
+        given back: a settlement cannot be taken back if the bytes are lost with this process.
 
         Raises:
             StoreError: some are not settled; the next call tries again.
@@ -92,7 +92,7 @@ class Settler:
         """Settle what can be, and give every lease back that is open here.
 
         Raises:
-            StoreError: what is not written is lost, as after a crash.
+            StoreError: unwritten counts are lost, as after a crash.
         """
         try:
             await self.settle()
@@ -106,7 +106,7 @@ class Settler:
             )
 
     async def _settle_one(self, session: LiveSession) -> None:
-        """Settle a session; of one that cannot be, what is used is written down all the same.
+        """Settle a session; if that fails, still write its used bytes down.
 
         To try again soon would change nothing: the next start does, and logs it again.
         """

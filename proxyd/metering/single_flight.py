@@ -1,8 +1,8 @@
 """Questions about clients that only the store can answer: one query per key however many wait.
 
-Anybody can cause questions, with invented credentials. So the store is asked a few at a time, the
-networks that ask take turns, and what turned out to open nothing is remembered for a moment: a
-network that floods delays itself and no other.
+Anybody can cause questions, with invented credentials. So the store receives a few queries at a
+time, the networks take turns, and keys that opened nothing are remembered for a moment: a network
+that floods delays itself and no other.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class NegativeCache(Generic[Key]):
 
 
 class SingleFlight(Generic[Key, Value]):
-    """Runs one query per key however many callers wait for it, and `RUNNING_MAX` queries at once.
+    """Runs one query per key for all its callers, and at most `RUNNING_MAX` queries together.
 
     Of `LOOKUPS_MAX` questions no asker may have more than are left for the others, and askers take
     turns: one with many questions waits behind one with few.
@@ -103,7 +103,7 @@ class SingleFlight(Generic[Key, Value]):
 
         Args:
             key: the question.
-            asker: for whom it counts, if it is the first of its kind.
+            asker: the network that the question counts for, if it is the first of its kind.
             callback: is called later, once, with the answer, if this returns None.
 
         Returns:

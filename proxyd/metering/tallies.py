@@ -1,4 +1,4 @@
-"""What became of connections of sessions since it was written down last: begun, or refused and why.
+"""Begun and refused connections of sessions since the last write, with the reasons of refusals.
 
 Kept by session and not in the session itself, because one that is over is refused as well, and one
 that is forgotten was. Nothing is billed by these counts: they stand beside the bytes, so that a
@@ -80,7 +80,7 @@ class Tallies:
         ]
 
     def put_back(self, tallies: list[Tally]) -> None:
-        """Count again what was taken and could not be written down."""
+        """Count tallies again that were taken and could not be written down."""
         for tally in tallies:
             if tally.connections:
                 self.begin(tally.session_id, tally.connections)

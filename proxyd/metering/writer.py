@@ -1,13 +1,13 @@
 """Writes counts down: what a writer is, and the one of a daemon that is alone on its database.
 
-A writer makes sessions of grants, hears when their budget is spent, and reports to the store what
-they have used. A daemon alone leases whole remainders: a spent budget is a session that is used up.
+A writer makes sessions from grants, is called when their budget is spent, and reports their use to
+the store. A daemon alone leases whole remainders: a spent budget is a session that is used up.
 Among nodes it is only this node's part (`cluster_writer`).
 
 Counts are written twice a second (`FLUSH_SECONDS`), only of sessions that have moved, and only for
 bytes that have left this machine: bytes in the kernel's queues would be lost with the machine. The
-kernel is asked about sockets that have moved, and about a few of the others in turn, so an idle
-connection costs nothing.
+writer queries the kernel about sockets that have moved, and about a few of the others in turn, so
+an idle connection costs nothing.
 """
 
 import logging
@@ -21,7 +21,7 @@ from proxyd.metering.sessions import Sessions
 from proxyd.metering.settling import Settler
 from proxyd.metering.tallies import Tallies
 
-# What a crash may cost: this long of every session's traffic is delivered and not billed.
+# Cost of a crash: this long of every session's traffic is delivered and not billed.
 FLUSH_SECONDS = 0.5
 
 _logger = logging.getLogger("meter")
@@ -31,7 +31,7 @@ class Writer(Protocol):
     """Makes sessions, and keeps the store up to date with them."""
 
     def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
-        """Make a session of what was leased, and have it known."""
+        """Make a session from a grant, and add it to the known ones."""
 
     def spent(self, session: LiveSession) -> None:
         """Act on the delivery of the last byte that was granted."""
@@ -40,7 +40,7 @@ class Writer(Protocol):
         """Return for how many seconds nothing need be written, unless it is woken."""
 
     async def flush(self) -> None:
-        """Write down every count that changed, and settle what is used up.
+        """Write down every count that changed, and settle used-up sessions.
 
         Raises:
             StoreError: nothing is lost, and the next call tries again.
@@ -50,7 +50,7 @@ class Writer(Protocol):
         """Write the last counts down and give every lease back.
 
         Raises:
-            StoreError: what is not written is lost, as after a crash.
+            StoreError: unwritten counts are lost, as after a crash.
         """
 
 
@@ -58,7 +58,7 @@ def unreported(changed: set[LiveSession]) -> list[LiveSession]:
     """Return the sessions whose counts are not written down and shall be.
 
     Args:
-        changed: those whose counts have changed; the others are removed from it.
+        changed: the sessions whose counts have changed; the others are removed from it.
     """
     due = [each for each in changed if each.used != each.reported and each.is_leased]
     changed.intersection_update(due)
@@ -71,9 +71,9 @@ class SoloWriter:
 
     Args:
         leases: takes the counts.
-        sessions: those that are known.
-        settler: settles what is used up.
-        tallies: what became of connections.
+        sessions: the known sessions.
+        settler: settles used-up sessions.
+        tallies: counts begun and refused connections.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SoloWriter:
         self._tallies = tallies
         self._sessions = sessions
         self._settler = settler
-        # Those whose counts may not be written down: most sessions that are known rest.
+        # Sessions whose counts may not be written down: most sessions that are known rest.
         self._changed: set[LiveSession] = set()
 
     def made(self, grant: Grant, pace: Pace | None) -> LiveSession:

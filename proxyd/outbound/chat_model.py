@@ -55,7 +55,7 @@ class OpenAiModel:
         base_url: the API's URL, with its version: `http://127.0.0.1:8000/v1`.
         api_key: sent to the server, and never logged; "" for none.
         max_tokens: the longest answer; 0 to leave that to the server.
-        connections: how many there may be at once.
+        connections: limit of simultaneous connections.
         stream_max_bytes: of a streamed answer.
     """
 
@@ -76,7 +76,8 @@ class OpenAiModel:
         self._max_tokens = max_tokens
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
-        # Models whose last whole answer had no unmarked thoughts: they may be streamed at once.
+        # Models whose last whole answer had no unmarked thoughts: they may be streamed without a
+        # wait.
         self._direct_models: set[str] = set()
 
     async def complete(self, question: Question, seconds: float) -> ModelText:
@@ -275,7 +276,7 @@ class _Thoughts:
             self._is_marked = start.startswith(_THOUGHTS_START)
         _, end_mark, answer = self._buffer.partition(_THOUGHTS_END)
         if self._is_marked and not end_mark:
-            # Thoughts are dropped, but for what may be the beginning of the mark that ends them.
+            # Thoughts are dropped, except a possible beginning of the mark that ends them.
             self._buffer = self._buffer[-len(_THOUGHTS_END) :]
         self._is_over = bool(end_mark)
         return answer.lstrip()

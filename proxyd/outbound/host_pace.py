@@ -12,7 +12,7 @@ KNOWN_MAX = 10_000
 
 
 class HostPace:
-    """Says how long to wait before each attempt.
+    """Calculates the wait before each attempt.
 
     Args:
         per_second: attempts of one user at one host, in the long run.

@@ -43,7 +43,7 @@ class MailTiming:
         look: between two reads of the outbox without a wake-up, which find e-mails of other daemons
             and retries. An idle mailer costs one query in this time.
         first_pause: the first pause while the server is unavailable, which bridges a restart. Each
-            further one is twice as long.
+            further one is twice the one before.
         longest_pause: the longest of these pauses: the end of a long outage is noticed no later.
         store_pause: between two attempts to record an outcome. It has to be recorded: else the
             e-mail is sent again.
@@ -127,7 +127,7 @@ class Mailer:
         self._resume_at = 0.0
 
     async def run(self) -> None:
-        """Send what waits, until cancelled; then give what is being sent `GRACE_SECONDS`."""
+        """Send waiting e-mails, until cancelled; then wait `GRACE_SECONDS` for those being sent."""
         async with asyncio.TaskGroup() as group:
             try:
                 while True:
@@ -140,7 +140,7 @@ class Mailer:
                 raise
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
-        """Start sending as many of the due e-mails as there are free senders."""
+        """Start sending due e-mails, one for each free sender."""
         try:
             if self._is_alone:
                 await self._outbox.free_all()
@@ -164,7 +164,7 @@ class Mailer:
             self._store_is_failing = False
 
     async def _begin_some(self, group: asyncio.TaskGroup, *, again: bool) -> bool:
-        """Start sending some retries (`again`) or some new e-mails; return whether there were any.
+        """Start sending some retries (`again`) or some new e-mails. Return whether any began.
 
         A domain that uses all of its slots is left out of the query, so that its e-mails cannot
         fill the query's limit and hide the others. It is called until it returns False.
@@ -173,7 +173,7 @@ class Mailer:
         if room <= 0:
             return False
         full = self._slots.full()
-        limit = room + len(self._sending)  # those not yet claimed by their task still look due
+        limit = room + len(self._sending)  # rows not yet claimed by their task still look due
         begun = 0
         for row in await self._outbox.due(again=again, limit=limit, but=full):
             if begun < room and row.id not in self._sending and self._slots.take(row.share):
@@ -230,7 +230,7 @@ class Mailer:
             settle: _Settle = self._outbox.done
         except PutOffError as error:
             settle = partial(self._put_off, reason=str(error))
-        except Exception:  # whatever one e-mail does to a library, the others are still sent
+        except Exception:  # if a library fails on one e-mail, the others are still sent
             _logger.exception("e-mail %s: error in proxyd", item.key)
             settle = partial(self._put_off, reason="error in proxyd")
         else:

@@ -1,9 +1,10 @@
 """Makes the one HTTP request of a webhook's attempt, and goes nowhere that a session could not go.
 
-Whoever sets up an endpoint chooses where this process sends something. So each address is judged
-when it is about to be dialled, by the policy that holds for sessions: a name that leads elsewhere
-by then is judged by where it leads then. No redirection is followed, and no proxy or credentials of
-this machine's are used. Users are told a class of errors, and never what a network has said.
+The owner of an endpoint chooses the destination of this process's request. So each address is
+judged when it is about to be dialled, by the policy that holds for sessions: a name that leads
+elsewhere by then is judged by where it leads then. No redirection is followed, and no proxy or
+credentials of this machine's are used. Users see a class of errors, and never the text of a
+network's answer.
 """
 
 import asyncio
@@ -44,8 +45,8 @@ class Poster:
     Args:
         resolver: looks names up, as for sessions.
         policy: says which addresses may be dialled.
-        agent: what this program calls itself to servers.
-        tls: which certificates are good; those that this machine trusts by default.
+        agent: the name of this program in requests.
+        tls: the accepted certificates; by default those that this machine trusts.
         seconds: how long a request may take, from the look-up to the end of the answer.
     """
 
@@ -64,7 +65,7 @@ class Poster:
         self._tls = tls
 
     async def post(self, attempt: Attempt) -> Outcome:
-        """Send one attempt, and say how it went."""
+        """Send one attempt, and return its outcome."""
         started = monotonic()
         connector = aiohttp.TCPConnector(
             limit=1,
@@ -106,7 +107,7 @@ class Poster:
             # Once there is a status, that is the outcome; how the body went on is not.
             if status is None:
                 error = kind_of(failure)
-        except Exception:  # whatever one server does to a library, the others are told
+        except Exception:  # if a library fails on one server, the others still get theirs
             _logger.exception("delivery %s: error in proxyd", attempt.row.id)
             error = error or ("" if status is not None else "failed")
         ms = round((monotonic() - started) * 1_000)
@@ -135,7 +136,7 @@ class _Lookups(AbstractResolver):
         """Return the addresses of a name.
 
         Raises:
-            OSError: there are none, or it cannot be said; its cause says which.
+            OSError: it has none, or the look-up failed; its cause says which.
         """
         try:
             addresses = await self._resolver.resolve(host, "webhooks")
@@ -160,7 +161,7 @@ class _Lookups(AbstractResolver):
 
 
 async def _beginning(content: aiohttp.StreamReader) -> str:
-    """Return how an answer begins, as text; what is beyond `READ_MAX_BYTES` is not read."""
+    """Return the beginning of an answer as text; bytes beyond `READ_MAX_BYTES` are not read."""
     body = b""
     while len(body) < READ_MAX_BYTES:
         piece = await content.read(READ_MAX_BYTES - len(body))
@@ -183,7 +184,7 @@ def retry_after(text: str, now: int) -> int:
 
 
 def kind_of(failure: BaseException) -> str:
-    """Return the class of errors that a failure is in, as users are told."""
+    """Return the class of errors of a failure, as users see it."""
     chain = _causes(failure)
     kinds: list[tuple[tuple[type[BaseException], ...], str]] = [
         ((NotAllowedError,), "not allowed"),
@@ -204,7 +205,7 @@ def kind_of(failure: BaseException) -> str:
 
 
 def _causes(failure: BaseException) -> list[BaseException]:
-    """Return a failure and what has caused it, also where several addresses were tried."""
+    """Return a failure and its causes, also where several addresses were tried."""
     found: list[BaseException] = []
     waiting: list[BaseException | None] = [failure]
     while waiting and len(found) < 32:

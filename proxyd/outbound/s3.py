@@ -1,6 +1,6 @@
 """Contents as objects in an S3 store: clients send and fetch them there, by signed addresses.
 
-This process asks the store for what is not the clients' to do: to begin and complete an upload in
+This process requests only the operations that clients cannot do: to begin and complete an upload in
 parts, to look at what came, and to delete.
 """
 
@@ -41,9 +41,9 @@ OWN_SECONDS = 300  # how long our own requests may be made, whose clocks may dif
 
 _UPLOAD_ID = re.compile(r"<UploadId>([^<]+)</UploadId>")
 _ERROR_CODE = re.compile(r"<Code>(\w+)</Code>")
-# What a completed upload, or one that was never begun, is to the store.
+# Error code of the store for an upload that was completed, or never begun.
 _NO_SUCH_UPLOAD = "NoSuchUpload"
-# What is wrong with the parts, and not with the store.
+# Error codes about the parts, and not about the store.
 _WRONG_PARTS = frozenset(("InvalidPart", "InvalidPartOrder", "EntityTooSmall", "BadDigest"))
 
 
@@ -62,7 +62,7 @@ class S3Blobs:
         self._session: aiohttp.ClientSession | None = None
 
     async def begin(self, upload: Upload) -> str:
-        """See `Blobs.begin`: what is large is sent in parts."""
+        """See `Blobs.begin`: large contents are sent in parts."""
         if upload.size_bytes <= PART_BYTES:
             return ""
         url = self._signer.url("POST", upload.key, query={"uploads": ""}, seconds=OWN_SECONDS)
@@ -77,7 +77,7 @@ class S3Blobs:
         return parts_of(self._signer, upload)
 
     async def stored(self, upload: Upload) -> int:  # noqa: ARG002 - the store does not say
-        """See `Blobs.stored`: what was not finished begins anew."""
+        """See `Blobs.stored`: an unfinished upload begins anew."""
         return 0
 
     def receive(self, upload: Upload, offset: int) -> AbstractAsyncContextManager[Receiver]:
@@ -176,7 +176,7 @@ class S3Blobs:
         data: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> AsyncIterator[tuple[int, str, Mapping[str, str]]]:
-        """Ask the store; yield status, body and headers of its answer, which any case names.
+        """Request something of the store; yield status, body and headers, which any case names.
 
         Raises:
             BlobError: it did not answer. The message never has a signature in it.

@@ -1,4 +1,4 @@
-"""Sends e-mails by SMTP, and tells failures of one e-mail from failures of the server."""
+"""Sends e-mails by SMTP, and distinguishes failures of one e-mail from those of the server."""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ CONNECT_SECONDS = 20.0
 # Together with `CONNECT_SECONDS` far below `outbox.CLAIM_SECONDS`.
 SEND_SECONDS = 30.0
 REASON_MAX_CHARACTERS = 300  # a server's answer may have any length; a log line should not
-# An answer with so many characters of a secret in a row is taken to repeat it; by chance that is
-# one answer in a hundred million. If fewer are logged, 200 bits of the secret stay unknown.
+# An answer with this number of a secret's characters in a row is taken to repeat it; by chance that
+# is one answer in a hundred million. If fewer are logged, 200 bits of the secret stay unknown.
 SECRET_PART_CHARACTERS = 8
 
 
@@ -154,7 +154,7 @@ def _reason(error: Exception, message: Message | None = None) -> str:
 def _repeats_a_secret(text: str, message: Message) -> bool:
     """Return whether a text has a part of the secret at the end of a link in an e-mail.
 
-    White space is ignored, because a server may wrap what it repeats.
+    White space is ignored, because a server may wrap the text that it repeats.
     """
     folded = "".join(text.split()).lower()
     for link in message.links:

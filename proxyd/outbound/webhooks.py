@@ -1,4 +1,4 @@
-"""Sends webhooks: what is due, several at once, a bounded number of them to each endpoint.
+"""Sends webhooks: the due ones, several at once, a bounded number of them to each endpoint.
 
 How one is sent, and where it cannot go, is in `posting.py`.
 """
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from proxyd.outbound.posting import Poster
 
 ATTEMPTS_PER_ENDPOINT = 4
-# Questions of one look for what is due: each leaves out whoever has had all of theirs by then.
+# Queries of one look for due deliveries: each leaves out the endpoints and users that have their
+# share by then.
 ROUNDS_MAX = 16
-# Attempts that end within it are followed by as many after one question to the database.
+# Attempts that end within it are followed by the same number after one query to the database.
 GATHERED_SECONDS = 0.05
 # Between two tries to write an outcome down. If it is not, the attempt is made again.
 STORE_PAUSE_SECONDS = 1.0
@@ -60,14 +61,14 @@ USUAL: Final = SendingBounds()
 
 
 class WebhookSender:
-    """Attempts what is due.
+    """Attempts the due deliveries.
 
     Args:
-        webhooks: say what is due, and write down how it went.
+        webhooks: list the due deliveries, and write down their results.
         resolver: looks names up, as for sessions.
         policy: says which addresses may be dialled.
-        agent: what this program calls itself to servers.
-        tls: which certificates are good; those that this machine trusts by default.
+        agent: the name of this program in requests.
+        tls: the accepted certificates; by default those that this machine trusts.
         bounds: how many attempts are made, and how long they are waited for.
     """
 
@@ -94,12 +95,12 @@ class WebhookSender:
         self._room = asyncio.Event()  # set when an attempt is over
 
     async def look(self) -> None:
-        """Begin the attempts that are due; where there is no room for more, as soon as there is.
+        """Begin the due attempts; without room for more, wait for room.
 
         It goes on while attempts end that others may wait for, but for no longer than a bound.
 
         Raises:
-            StoreError: what is due cannot be said now.
+            StoreError: the due deliveries cannot be listed now.
         """
         end_at = monotonic() + self._bounds.look_max_seconds
         while True:
@@ -130,10 +131,10 @@ class WebhookSender:
         return not self._is_closing
 
     async def _begin_some(self, endpoints: list[str], users: list[str]) -> bool:
-        """Begin some attempts; return whether there were any.
+        """Begin some attempts. Return whether any began.
 
-        Endpoints and users that have all of their attempts are left out of the query, so that what
-        waits for them cannot fill the query's limit and hide the others.
+        Endpoints and users that have all of their attempts are left out of the query, so that their
+        waiting deliveries cannot fill the query's limit and hide the others.
         """
         room = self._bounds.attempts_max - self._slots.taken
         if room <= 0:
@@ -141,7 +142,7 @@ class WebhookSender:
         # Attempts that are under way still look due.
         limit = room + len(self._sending)
         due = await self._webhooks.due(but=endpoints, but_users=users, limit=limit)
-        if self._is_closing:  # meanwhile: what begins now would have no end
+        if self._is_closing:  # meanwhile: an attempt that begins now would have no end
             return False
         begun = 0
         for row in due:
@@ -169,7 +170,7 @@ class WebhookSender:
             await asyncio.wait(list(self._sending.values()))
 
     async def close(self) -> None:
-        """Begin nothing more, and end what is under way; it is attempted again another time."""
+        """Begin nothing more, and end running attempts; they are repeated another time."""
         self._is_closing = True
         self._room.set()
         tasks = list(self._sending.values())
@@ -234,7 +235,7 @@ class WebhookSender:
                 return
 
     async def post(self, attempt: Attempt) -> Outcome:
-        """Send one attempt, and say how it went: the one way out, of tests and retries, too."""
+        """Send one attempt, and return its result: the one way out, also of tests and retries."""
         if self._poster is None:
             # Here, so that a daemon whose users have no webhooks does not wait for an HTTP client.
             from proxyd.outbound.posting import Poster  # noqa: PLC0415

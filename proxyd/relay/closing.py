@@ -1,31 +1,30 @@
-"""Closes sockets so that what was given to the kernel still arrives.
+"""Closes sockets so that bytes given to the kernel still arrive.
 
-A plain close answers data that nobody will read with a reset, and a reset makes the peer lose the
-last bytes it was sent. So a socket is closed in two steps: the end of stream is announced, and only
-when the peer has acknowledged everything (or takes nothing more for a while) is it given up.
+A plain close answers unread data with a reset, and a reset makes the peer lose the last bytes it
+was sent. So a socket is closed in two steps: the end of stream is announced, and only when the peer
+has acknowledged everything (or takes nothing more for a while) is it given up.
 
 Theory of operation
 -------------------
-`Closer.close` takes a socket over, whatever state it is in, and a `_Closing` goes through these
-steps with it:
+`Closer.close` takes a socket over, in any state, and a `_Closing` goes through these steps with it:
 
-1. If somebody pays for bytes that may not have left this machine, it joins the payer's `closings`,
-   so that a cut or a settlement finds them.
+1. If a session has paid for bytes that may not have left this machine, it joins the payer's
+   `closings`, so that a cut or a settlement finds them.
 2. The end of the stream is announced (shutdown(2)), unless the close is to be a reset.
-3. What the peer still sends is read and dropped, up to `DISCARD_MAX_BYTES`: data that nobody has
-   read turns a close into a reset.
-4. It waits until the peer has acknowledged all (`TIOCOUTQ` is 0) and has ended its own stream. No
-   event tells of an acknowledgement, so the kernel is asked at growing intervals.
+3. Bytes that the peer still sends are read and dropped, up to `DISCARD_MAX_BYTES`: unread data
+   turns a close into a reset.
+4. It waits until the peer has acknowledged all (`TIOCOUTQ` is 0) and has ended its own stream. The
+   kernel has no event for an acknowledgement, so the closer queries it at growing intervals.
 5. `finish`: a plain close when all is acknowledged. Otherwise, or if a reset is wanted, SO_LINGER 0
-   makes the close a reset, and what had not left this machine is refunded.
+   makes the close a reset, and the bytes that had not left this machine are refunded.
 
 Waiting ends at the latest `patience_seconds` (`ClosingBounds`) after the peer has last acknowledged
 something; where a session is used up, `used_up_seconds` after the start however it trickles,
 because the session is settled only when nothing of it is on its way. A connection that is dead on
-both sides (TCP_CLOSE) is finished at once.
+both sides (TCP_CLOSE) is finished without a wait.
 
-Which bytes are lost is asked in two ways: not acknowledged (the peer may have them) decides how to
-close, not sent (it cannot have them) decides what is refunded.
+Two queries find the lost bytes: the unacknowledged bytes (the peer may have them) decide how to
+close, the unsent bytes (it cannot have them) are refunded.
 """
 
 import asyncio
@@ -89,7 +88,7 @@ def unsent(sock: socket.SocketType, *, ended: bool) -> int:
 
 
 def is_dead(sock: socket.SocketType) -> bool:
-    """Say whether a connection is over on both sides, so that nothing will ever arrive (tcp(7))."""
+    """Return whether a connection is over on both sides, so that nothing can arrive (tcp(7))."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
     except OSError:
@@ -99,7 +98,7 @@ def is_dead(sock: socket.SocketType) -> bool:
 def close_with_reset(sock: socket.SocketType) -> None:
     """Let the close of a socket be a reset: the peer learns that the stream is cut, not finished.
 
-    The kernel may use the call to send on; ask it what is `unsent` afterwards, not before.
+    The kernel may use the call to send on; query `unsent` afterwards, not before.
     """
     with suppress(OSError):  # the peer may have reset it already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -152,11 +151,11 @@ class Closer:
 
         Args:
             sock: the socket, owned from here on.
-            payer: has paid for what is on its way.
+            payer: has paid for the bytes on their way.
             size: at most how many bytes of it were paid for.
             ended: whether its end of stream was announced already.
             with_reset: end with a reset instead of the end of stream.
-            network: what it is counted by, if it is a client's.
+            network: the network whose sockets are counted, if it is a client's.
         """
         closing = _Closing(
             self,
@@ -178,7 +177,7 @@ class Closer:
         closing.start()
 
     def expire_oldest(self, seconds: float) -> bool:
-        """Close the one that waits longest of those that were refused: nobody pays for them.
+        """Close the refused connection that waits longest: no session pays for it.
 
         Args:
             seconds: how long it must have waited for its peer.
@@ -197,7 +196,7 @@ class Closer:
         await self._empty.wait()
 
     def close_now(self) -> None:
-        """Close what is left, without waiting."""
+        """Close the remaining sockets, without waiting."""
         for closing in tuple(self._closing):
             closing.finish()
 
@@ -215,7 +214,8 @@ class Closer:
 class _Closing(Watcher, Closing):
     """One socket on its way out; see the steps above."""
 
-    # More than 12 fields: what it waits for, until when, and who pays are one state of one socket.
+    # More than 12 fields: the awaited event, its deadline, and the payer are one state of one
+    # socket.
     __slots__ = (
         "_closer",
         "_deadline",
@@ -324,7 +324,7 @@ class _Closing(Watcher, Closing):
             self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _holds_up(self, now: float) -> bool:
-        """Say whether a peer that takes a little again and again has kept a bill open for long."""
+        """Return whether a peer that takes a little at a time has kept a bill open too long."""
         return now >= self._latest and self._payer is not None and self._payer.is_used_up
 
     def ready(self, _events: int) -> None:

@@ -1,21 +1,22 @@
-"""Datagrams through an exit: how they go over its work connection, and what of them is counted.
+"""Datagrams through an exit: their way over its work connection, and their count.
 
 Theory of operation
 -------------------
 A work connection is a stream. Each datagram on it stands behind a length of two bytes and the
-header that a client's has, too (RFC 1928, section 7): on the way out it says where to, on the way
-back who has sent it.
+header that a client's datagrams also have (RFC 1928, section 7): on the way out it has the
+destination, on the way back the sender.
 
-What a stream does not take at once would wait, and a datagram that comes late is worth less than
+Bytes that a stream does not take would wait, and a datagram that comes late is worth less than
 none. So the kernel keeps little that is not sent yet (`UNSENT_MAX_BYTES`), and so do we; of more
 the oldest are dropped, as in any full queue. Dropped ones were not counted.
 
 A datagram's payload is counted when the kernel has its first byte: from then on all of it has to
-go, or nothing behind it could be told apart. What had not left this machine when the connection
-broke is given back: `_marks` says for each datagram at which byte of the stream it ends.
+go, since the next datagram could not be found otherwise. Bytes that had not left this machine when
+the connection broke are given back: `_marks` says for each datagram at which byte of the stream it
+ends.
 
-The exit is not trusted: what is no datagram from an address ends everything, and whatever it sends
-is counted by the same rules as what targets send here.
+The exit is not trusted: a malformed datagram ends everything, and the bytes of the exit are counted
+by the same rules as the bytes of targets here.
 """
 
 import socket
@@ -34,12 +35,12 @@ from proxyd.wire.events import Address
 READ_BYTES: Final = 64 * 1024
 READS_PER_TURN: Final = 4  # some 200 datagrams: a millisecond or two
 LENGTH_BYTES: Final = 2
-DATAGRAM_MAX_BYTES: Final = 65_535  # with its header: what its length can say
-# At 20 Mbit/s a twentieth of a second: longer ago nobody waits for it.
+DATAGRAM_MAX_BYTES: Final = 65_535  # with its header: the largest value of its length
+# At 20 Mbit/s a twentieth of a second: an older datagram is useless.
 UNSENT_MAX_BYTES: Final = 128 * 1024
 WAITING_MAX_BYTES = 128 * 1024
-WAITING_OVERHEAD_BYTES: Final = 128  # what one costs in memory however small it is
-MARKS_MAX: Final = 1024  # more datagrams are rarely unsent; then the kernel is asked which are
+WAITING_OVERHEAD_BYTES: Final = 128  # memory of one datagram beside its payload
+MARKS_MAX: Final = 1024  # more datagrams are rarely unsent; the way then queries the kernel
 
 _IPPROTO_TCP: Final = socket.IPPROTO_TCP
 _TCP_NOTSENT_LOWAT: Final = socket.TCP_NOTSENT_LOWAT
@@ -51,16 +52,16 @@ class Receiver(Protocol):
     __slots__ = ()
 
     def arrived(self, host: Address, port: int, payload: memoryview) -> None:
-        """Take a datagram that a target has sent, as the exit says."""
+        """Take a datagram that a target has sent, according to the exit."""
 
     def went(self, size: int) -> None:
-        """Hear that so many bytes of payload are on their way, or are not after all if negative."""
+        """Count `size` bytes of payload that are on their way, or that are lost if negative."""
 
     def lost(self) -> None:
-        """Hear that the exit is gone, or does not do what it should."""
+        """The exit is gone, or breaks the protocol."""
 
     def fail(self, error: BaseException) -> None:
-        """Hear of a mistake of ours."""
+        """Report an error in this program."""
 
 
 @final
@@ -71,7 +72,7 @@ class ExitWay(Watcher, InTransit):
     exit's to look up.
 
     Args:
-        reactor: what the sockets of the loop share.
+        reactor: the resources that the sockets of the loop share.
         closer: takes over the connection when it ends in order.
         sock: the work connection, watched already; owned from here on.
         session: whose bytes are spent.
@@ -80,7 +81,8 @@ class ExitWay(Watcher, InTransit):
         looks_up: whether the exit looks names up.
     """
 
-    # More than 12 fields: what waits, what the kernel has, and what came, of one stream.
+    # More than 12 fields: the waiting bytes, the kernel's bytes, and the received bytes of one
+    # stream.
     __slots__ = (
         "_closer",
         "_is_closed",
@@ -123,9 +125,9 @@ class ExitWay(Watcher, InTransit):
         self._rest = b""  # of a datagram whose beginning the kernel has
         self._waiting: deque[tuple[bytes, int]] = deque()  # whole ones, with the payload's size
         self._waiting_bytes = 0
-        self._written = 0  # bytes that the kernel was given
-        self._marks: deque[tuple[int, int]] = deque()  # where datagrams end, and what was counted
-        self._marked = 0  # the sum of that
+        self._written = 0  # bytes given to the kernel
+        self._marks: deque[tuple[int, int]] = deque()  # their ends, and counted bytes
+        self._marked = 0  # the sum of these bytes
         self._is_watching_writes = False
         self._is_due = False
         self._is_closed = False
@@ -141,10 +143,10 @@ class ExitWay(Watcher, InTransit):
         self._receiver = receiver
         self._sock.setsockopt(_IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_MAX_BYTES)
         self._reactor.poller.watch(self._sock.fileno(), self)
-        self._turn()  # what came with the exit's answer was reported to the watcher before
+        self._turn()  # bytes that came with the exit's answer were reported to the watcher before
 
     def is_in_time(self) -> bool:
-        """Say whether the exit may go on now; it must not go faster than its owner allows."""
+        """Return whether the exit may go on now; it must not go faster than its owner allows."""
         return self._share.allowance(self) > 0
 
     def send(self, host: Address | str, port: int, payload: bytes | memoryview) -> None:
@@ -162,7 +164,7 @@ class ExitWay(Watcher, InTransit):
         """Close the connection so that everything counted still arrives."""
         if not self._close():
             return
-        if self._rest:  # what is missing of it cannot follow
+        if self._rest:  # its missing part cannot follow
             _, size = self._marks.pop()
             self._marked -= size
             self._give_back(size)
@@ -171,7 +173,7 @@ class ExitWay(Watcher, InTransit):
         self._closer.close(self._sock, payer=self._share, size=left)
 
     def abort(self) -> None:
-        """Close the connection at once; what has not left this machine is given back."""
+        """Close the connection without delay; bytes still on this machine are given back."""
         if not self._close():
             return
         close_with_reset(self._sock)
@@ -279,7 +281,7 @@ class ExitWay(Watcher, InTransit):
         return True
 
     def _write_rest(self) -> bool:
-        """Write what is missing of a datagram; False when something still is."""
+        """Write the rest of a datagram; False if some of it is still unwritten."""
         try:
             sent = self._sock.send(self._rest)
         except (BlockingIOError, InterruptedError):
@@ -294,7 +296,7 @@ class ExitWay(Watcher, InTransit):
     # --- back ----------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Read a number of times; if that was not all, go on in the next turn of the loop."""
+        """Read a number of times; if more is left, continue in the next turn of the loop."""
         self._is_due = False
         try:
             for _ in range(READS_PER_TURN):

@@ -38,7 +38,7 @@ class FirstAnswer:
         return True
 
     def answered(self, data: bytes) -> bool:
-        """Take the first bytes of the target; False if they are to be dropped."""
+        """Take the first bytes of the target; False if the caller must drop them."""
         if not self._is_tls or (
             data[0] in (HANDSHAKE, ALERT) and (len(data) == 1 or data[1] == VERSION_MAJOR)
         ):

@@ -56,23 +56,23 @@ from proxyd.relay.path import fit_to_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Enough for what has come between two turns of the loop, and no more than a fraction of a
+# Enough for the bytes that arrive between two turns of the loop, and only a fraction of a
 # millisecond for one connection (4 x 64 KiB) before the others have theirs.
 READS_PER_TURN: Final = 4
 # A stream that is served a little longer keeps its ends awake and costs half (see `turns`), which
-# bounds a slice by time; this bounds what one stream has of a slice.
+# bounds a slice by time; this bounds one stream's part of a slice.
 SPLICES_PER_TURN: Final = 8
-SPLICE_FROM_BYTES: Final = 16 * 1024  # so many full segments at once: more is likely to come
-# What is read at once to be copied: a little less than what malloc(3) would give back to the system
-# each time it is freed (from 64 KiB on, its overhead included).
+SPLICE_FROM_BYTES: Final = 16 * 1024  # a read of this size makes further ones likely
+# Size of one read that is copied: a little less than the size that malloc(3) would give back to
+# the system each time it is freed (from 64 KiB on, its overhead included).
 COPY_MAX_BYTES: Final = 60 * 1024
 # A page: below it the two calls and the pipe of a splice cost more than the copy that they save.
 COPY_BELOW_BYTES: Final = 4 * 1024
 # At once when a stream turns to bulk, and then about once in a fraction of a second at full speed:
 # a path may change, and asking costs two system calls.
 FIT_EVERY_BYTES: Final = 64 * 1024 * 1024
-# What a client may send beyond the body of its request before it is cut. It must be read, or the
-# close would be a reset and the answer lost; it is not paid for, so it must be bounded.
+# Bytes that a client may send beyond the body of its request before it is cut. It must be read, or
+# the close would be a reset and the answer lost; it is not paid for, so it must be bounded.
 SWALLOW_MAX_BYTES: Final = 256 * 1024
 # More than any stream, and `min` works on it; from 2 ** 62 on compiled arithmetic is no longer C's.
 UNLIMITED: Final = 1 << 61
@@ -101,10 +101,10 @@ class Owner(Protocol):
         """Nothing more comes one way."""
 
     def is_last(self, half: "HalfPipe") -> bool:
-        """Say whether the other way is over already."""
+        """Return whether the other way is over already."""
 
     def was_reset(self, source: socket.SocketType) -> bool:
-        """Say whether writing to a side has shown that it reset the connection."""
+        """Return whether writing to a side has shown that it reset the connection."""
 
 
 @final
@@ -227,7 +227,7 @@ class HalfPipe(Mover, InTransit):
         """Begin.
 
         Args:
-            early: what was read from the source already, and is not yet taken from the budget.
+            early: bytes already read from the source, and not yet taken from the budget.
             limit: how many bytes may follow it; None for any number. More is read and dropped.
             unread: whether the source may have something to read now.
         """
@@ -275,7 +275,7 @@ class HalfPipe(Mover, InTransit):
     def turn(self) -> None:
         """Move what had to wait for its turn; see `Mover.turn`."""
         self._scheduled = False
-        owner = self._owner  # which `leave` replaces, perhaps in this turn
+        owner = self._owner  # `leave` replaces it, perhaps in this turn
         if self.ended or owner.is_closed:
             return
         try:
@@ -287,8 +287,8 @@ class HalfPipe(Mover, InTransit):
     def stop(self) -> None:
         """Move nothing any more; bytes that were taken and not written go back.
 
-        What was written and has not left is no longer counted here: it is refunded, handed over to
-        the closer of the sink, or left to the kernel.
+        Written bytes that have not left are no longer counted here: they are refunded, handed over
+        to the closer of the sink, or left to the kernel.
         """
         self._source_fd = self._sink_fd = -1  # the sockets may be closed soon, and others opened
         if self._share is not None:
@@ -313,7 +313,7 @@ class HalfPipe(Mover, InTransit):
         return min(unsent(self._sink, ended=self.announced), self.refundable)
 
     def refund(self) -> None:
-        """Give back what has not left this machine; the sink must still be open."""
+        """Give back the bytes that have not left this machine; the sink must still be open."""
         lost = self.unsent()
         self.delivered -= lost
         if self._share is not None:
@@ -324,7 +324,7 @@ class HalfPipe(Mover, InTransit):
     # --- reading -------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Move what there is, for one turn; the rest waits for the next, so that all get theirs."""
+        """Move available bytes, for one turn; the rest waits, so that all streams get theirs."""
         for _ in range(SPLICES_PER_TURN if self._bulk else READS_PER_TURN):
             if not self._move():
                 return
@@ -361,11 +361,12 @@ class HalfPipe(Mover, InTransit):
         return False
 
     def _wait(self, share: ExitShare | None) -> None:
-        """Wait for budget; a source that was reset meanwhile has no more to say.
+        """Wait for budget; a source that was reset meanwhile ends its relay.
 
         Args:
-            share: what has refused it; None if the session has. That is not asked again: a moment
-                later it may allow some, and a share without a pace knows nothing to wait for.
+            share: the share that has refused it; None if the session has. That is not asked again:
+                a moment later it may allow some, and a share without a pace knows nothing to wait
+                for.
         """
         if self._hung_up and self._source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._owner.broken(self._source)
@@ -440,7 +441,7 @@ class HalfPipe(Mover, InTransit):
         return self._drain_pipe(pipe)
 
     def _swallow(self) -> bool:
-        """Read and drop what may not follow; unpaid, and only so much of it."""
+        """Read and drop bytes that may not follow; they are unpaid and bounded."""
         try:
             size = self._source.recv_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
@@ -461,7 +462,7 @@ class HalfPipe(Mover, InTransit):
     # --- writing -------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> bool:
-        """Write what was taken; False when some of it has to wait, or the sink is gone."""
+        """Write taken bytes; False when some of them have to wait, or the sink is gone."""
         try:
             sent = _os_write(self._sink_fd, data)
         except (BlockingIOError, InterruptedError):
@@ -493,7 +494,7 @@ class HalfPipe(Mover, InTransit):
         return not self._owner.is_closed
 
     def _drain_pipe(self, pipe: Pipe) -> bool:
-        """Write on what is in the pipe; False when some of it has to wait, or the sink is gone."""
+        """Write the bytes in the pipe; False when some have to wait, or the sink is gone."""
         sink = self._sink_fd
         while True:
             try:
@@ -543,7 +544,7 @@ class HalfPipe(Mover, InTransit):
         self._owner.half_ended()
 
     def _give_up(self, error: OSError) -> None:
-        """The sink takes no more; what it still has to say is let through before it is closed.
+        """The sink takes no more; its remaining bytes are let through before it is closed.
 
         A peer that had ended its stream before it reset answers EPIPE; then that end was in order.
         """

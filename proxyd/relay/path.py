@@ -1,9 +1,9 @@
-"""How a bulk transfer uses a socket: what it may queue in the kernel, and when that leaves.
+"""Use of a socket by a bulk transfer: the limit of its queue in the kernel, and its pace.
 
-On a short path, bounded buffers keep what is in flight near the processor's cache and a receiver
-that stalls from filling the kernel's memory; and pacing (bbr's) would cost a timer's interrupt for
-every 64 KiB, so the congestion control is one without. On a long path fixed buffers would cap the
-connection at buffer / round trip: there the kernel has it all back (tcp(7), TCP_INFO,
+On a short path, bounded buffers keep the bytes in flight near the processor's cache and keep a
+receiver that stalls from filling the kernel's memory; and pacing (bbr's) would cost a timer's
+interrupt for every 64 KiB, so the congestion control is one without. On a long path fixed buffers
+would cap the connection at buffer / round trip: there the kernel has it all back (tcp(7), TCP_INFO,
 TCP_CONGESTION; socket(7), SO_SNDBUF, SO_RCVBUF; since Linux 5.14 SO_BUF_LOCK).
 
 A path is short if its round trip takes less than 300 µs (`ShortPath`).
@@ -46,11 +46,11 @@ USUAL: Final = ShortPath()
 
 
 def fit_to_path(sock: socket.SocketType, *, was_short: bool, short_path: ShortPath = USUAL) -> bool:
-    """Fit a TCP socket to its path, and say whether that is short.
+    """Fit a TCP socket to its path, and return whether that is short.
 
     Args:
         sock: a connected socket.
-        was_short: what this function returned for it before; False at first.
+        was_short: the last result of this function for it; False at first.
         short_path: the longest short path, and its buffers.
     """
     try:
@@ -71,7 +71,7 @@ def fit_to_path(sock: socket.SocketType, *, was_short: bool, short_path: ShortPa
 
 
 def _bound_buffers(sock: socket.SocketType, short_path: ShortPath) -> None:
-    """Fix the sizes of buffers; one for which the system allows less stays with the kernel."""
+    """Fix the sizes of buffers; the kernel keeps a buffer if the system allows less."""
     locks = 0
     for option, size, lock in (
         (socket.SO_SNDBUF, short_path.send_bytes, _SEND_LOCK),
@@ -84,6 +84,6 @@ def _bound_buffers(sock: socket.SocketType, short_path: ShortPath) -> None:
 
 
 def _usual_congestion_control() -> bytes:
-    """Return the name of what every new socket has."""
+    """Return the name of the congestion control of a new socket."""
     with socket.socket() as fresh:
         return fresh.getsockopt(*_CONGESTION_CONTROL, _NAME_BYTES).rstrip(b"\0")

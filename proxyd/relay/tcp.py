@@ -29,13 +29,13 @@ class Relay(Owner):
     The relay owns both sockets from here on.
 
     Args:
-        reactor: what the sockets of the loop share.
+        reactor: the resources that the sockets of the loop share.
         client: the client's socket, non-blocking.
         target: the target's socket, non-blocking.
         session: whose bytes are spent.
         closer: takes over sockets whose last bytes are still on their way.
         closed: called once, when the relay has let go of both sockets.
-        network: for whom the client's socket counts until it is closed.
+        network: the network that the client's socket counts for until it is closed.
         share: the session's share of the exit that carries the bytes; None if they leave directly.
     """
 
@@ -112,7 +112,7 @@ class Relay(Owner):
         """Begin.
 
         Args:
-            early: what the client sent ahead of the connection to the target.
+            early: bytes that the client sent ahead of the connection to the target.
             limit: how many bytes the client may send after it; None for any number.
             client_unread: whether the client may have sent more already.
             target_unread: whether the target may have sent something already.
@@ -131,7 +131,7 @@ class Relay(Owner):
             self._closed()
 
     def abort(self) -> None:
-        """Cut both sides at once; what has not left this machine goes back to the budget."""
+        """Cut both sides without delay; bytes still on this machine go back to the budget."""
         if self._release():
             for sock, half in ((self._client, self._down), (self._target, self._up)):
                 close_with_reset(sock)
@@ -157,12 +157,12 @@ class Relay(Owner):
         self._closed()
 
     def is_last(self, half: HalfPipe) -> bool:
-        """Say whether the other way has ended in order, so that closing tells of this end too."""
+        """Return whether the other way has ended in order, so that a close announces this end."""
         other = self._down if half is self._up else self._up
         return other.ended and not other.gave_up
 
     def was_reset(self, source: socket.SocketType) -> bool:
-        """Say whether writing to a side has shown that it reset the connection."""
+        """Return whether writing to a side has shown that it reset the connection."""
         return (self._down if source is self._client else self._up).was_reset
 
     def broken(self, source: socket.SocketType) -> None:

@@ -1,12 +1,12 @@
 """UDP ASSOCIATE: relays a client's datagrams, each metered, while its TCP connection lasts.
 
-They leave from this machine, or through an exit (`exit_datagrams.ExitWay`). What is forbidden is
-never asked of an exit.
+They leave from this machine, or through an exit (`exit_datagrams.ExitWay`). Forbidden destinations
+never reach an exit.
 
-A datagram is sent on whole or not at all; what is dropped is not counted (RFC 1928, section 7). One
-without a payload is free, so a session has only so many datagrams a second, whatever they hold.
-Answers are let through only from where the client has sent something: anybody else who could reach
-the socket would spend the client's bytes.
+A datagram is sent on whole or not at all; dropped datagrams are not counted (RFC 1928, section 7).
+One without a payload is free, so a session may send only a bounded number of datagrams a second, of
+any size. Answers are let through only from where the client has sent something: anybody else who
+could reach the socket would spend the client's bytes.
 
 An association has three kinds of sockets: the client's TCP connection, a UDP socket at the address
 that the client dialled, and a UDP socket towards the targets for each family of addresses. The
@@ -14,9 +14,9 @@ client receives the address of the UDP socket without a wait. The association en
 connection, and the TCP connection with the association.
 
 A datagram counts once the kernel has it. It is dropped if the budget cannot pay for it, if the
-session is over its rate, if it is a fragment or malformed, or if it comes from a stranger: not from
-the client, or from a target to which the client has sent nothing. Datagrams to a name wait for the
-look-up in their order; an association looks up sixteen names at most.
+session is over its rate, if it is a fragment or malformed, or if it comes from a stranger: not the
+client, nor one of its targets. Datagrams to a name wait for the look-up in their order; an
+association looks up sixteen names at most.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ from proxyd.wire.hosts import address_of
 READS_PER_TURN = 32  # a socket with more goes on in the next turn, after all others
 TARGETS_MAX = 1024  # a peer-to-peer client's swarm; the memory of an association is bounded by it
 
-LOOKUPS_MAX = 16  # names of one association at once: a page's worth of them
+LOOKUPS_MAX = 16  # simultaneous names of one association: a web page has fewer
 WAITING_MAX_BYTES = 131_072  # two of the largest datagrams, or a burst of ordinary ones
-WAITING_OVERHEAD_BYTES = 1024  # what one costs in memory however small it is
+WAITING_OVERHEAD_BYTES = 1024  # memory of one datagram beside its payload
 
 # A client that has vanished is noticed within 60 + 4 x 15 seconds, and costs nothing meanwhile that
 # its targets do not send.
@@ -114,7 +114,7 @@ class Association(Receiver):
     `is_broken` says that the exit was lost; datagrams themselves know no reset.
 
     Args:
-        reactor: what the sockets of the loop share.
+        reactor: the resources that the sockets of the loop share.
         closer: takes over the TCP connection when it ends in order.
         egress: where datagrams may go.
         control: the client's TCP connection, non-blocking; owned from here on.
@@ -127,7 +127,7 @@ class Association(Receiver):
         share: the session's share of that exit.
     """
 
-    # More than 12 fields: its three kinds of sockets, and who may send to them, are one state.
+    # More than 12 fields: its three kinds of sockets, and their permitted senders, are one state.
     __slots__ = (
         "_client",
         "_client_address",
@@ -198,7 +198,7 @@ class Association(Receiver):
         control = _Reader(self, self._reactor.loop, self._read_control)
         self._reactor.poller.watch(self._control.fileno(), control)
         self._watch(self._inner, self._read_inner)
-        control.ready(READS)  # what came with the request was reported to the watcher before
+        control.ready(READS)  # bytes that came with the request were reported to the watcher before
         if self._way is not None and not self.is_closed:
             try:
                 self._way.start(self)
@@ -245,7 +245,7 @@ class Association(Receiver):
     # --- the three kinds of sockets: each reads once, and says whether there may be more ---------
 
     def _read_control(self) -> bool:
-        """The association ends with its TCP connection; what is sent there means nothing."""
+        """The association ends with its TCP connection; bytes sent there mean nothing."""
         try:
             size = self._control.recv_into(self._reactor.buffer)
         except (BlockingIOError, InterruptedError):
@@ -284,7 +284,7 @@ class Association(Receiver):
         return not self.is_closed
 
     def _may_be_client(self, sender: SocketAddress) -> bool:
-        """Say whether a sender is the client; its first good datagram tells the port it sends from.
+        """Return whether a sender is the client; its first good datagram sets its port.
 
         Until then anybody at its address may be, unless it has announced a port.
         """
@@ -308,7 +308,7 @@ class Association(Receiver):
                 way.send(name, port, payload)
             return
         addresses = None
-        if host not in self._lookups:  # those that wait for it go first
+        if host not in self._lookups:  # the datagrams that wait for it go first
             try:
                 addresses = self._egress.resolver.cached(host)
             except NameNotFoundError:
@@ -354,7 +354,7 @@ class Association(Receiver):
     def _send_to_one_of(
         self, addresses: list[Address], port: int, payload: bytes | memoryview
     ) -> None:
-        """Send to the first address that may be sent to and that there is a way to.
+        """Send to the first allowed address with a route.
 
         One that the client has sent to before goes first: a name whose addresses change places must
         not tear a conversation apart. Through an exit the next is IPv4: many have no IPv6, and none
@@ -418,7 +418,7 @@ class Association(Receiver):
         return outer
 
     def _remember(self, target: tuple[Address, int]) -> None:
-        """Let answers through from where the client has sent to, the latest so many of them."""
+        """Let answers through from the latest `TARGETS_MAX` targets of the client."""
         self._targets.pop(target, None)
         self._targets[target] = None
         if len(self._targets) > TARGETS_MAX:
@@ -456,7 +456,7 @@ class Association(Receiver):
         self._count(size)
 
     def _may_relay(self, size: int) -> bool:
-        """Say whether the session pays for a datagram, and has not had too many of late."""
+        """Return whether the session pays for a datagram, and has not had too many of late."""
         if not self._session.affords(size, self):
             return False
         if self._way is not None and not self._way.is_in_time():
@@ -469,7 +469,7 @@ class Association(Receiver):
     def _count(self, size: int) -> None:
         """Count what the kernel has just taken; the last byte of the budget ends the association.
 
-        Nothing else has run since it was asked whether the session `affords` it.
+        The loop has run nothing else since the check that the session `affords` it.
         """
         self.active_at = self._reactor.loop.time()
         if size:
@@ -493,7 +493,7 @@ class _Lookup:
 
 @final
 class _Reader(Watcher):
-    """One of an association's sockets, as the poller sees it: read so often a turn, not more.
+    """Watcher of one of an association's sockets, with a bounded number of reads a turn.
 
     Args:
         association: whose socket it is.
@@ -521,7 +521,7 @@ class _Reader(Watcher):
         self._association.fail(error)
 
     def _turn(self) -> None:
-        """Read a number of times; if that was not all, go on in the next turn of the loop."""
+        """Read a number of times; if more is left, continue in the next turn of the loop."""
         self._is_due = False
         if self._association.is_closed:
             return
@@ -537,7 +537,7 @@ class _Reader(Watcher):
 
 
 def _name(host: str) -> str:
-    """Return a name as an exit may look it up; "" for what is an address in an old spelling."""
+    """Return a name as an exit may look it up; "" for an address in an old spelling."""
     name = canonical(host) or ""
     return "" if is_number(name) else name
 

@@ -1,16 +1,16 @@
-"""What the processes of one machine say to each other about exits.
+"""Messages between the processes of one machine about exits.
 
 Devices attach to one process, which has the exits; the others ask it. All of them run the same
 code, because one supervisor has forked them, so these messages have no versions. Each is sent
 whole, over a socket that keeps messages apart. Addresses are texts.
 
     another process                        the process with the exits
-    Ask: a target, and who wants it -------->
+    Ask: a target, and its buyer ----------->
          <------------------- Failed, or Reached with the work connection's descriptor
     Answered: how a target on port 443 has begun its answer -->
     Moved: how much its relays have carried, now and then -->
          <------------------- Cut: end this relay
-    Ended: it is over, and had carried so much ------------->
+    Ended: it is over, and its total of bytes -------------->
 
 A number is that of an ask, and of the relay that has become of it; the asker counts them, and
 never uses one twice.
@@ -25,7 +25,7 @@ from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
 
 # Of relays in one message, which is read into one buffer of 64 KiB: about 100 bytes each, and four
-# times as much where the names of places are long.
+# times that where the names of places are long.
 RELAYS_PER_MESSAGE: Final = 120
 
 # A country, a state, a city, a network's number and a kind, as `exits.directory.Place` has them.
@@ -33,7 +33,7 @@ PlaceText = tuple[str, str, str, int, str]
 
 
 class Ask(Struct, frozen=True, tag=1, array_like=True):
-    """A target is wanted through an exit; `is_name` says what the host is.
+    """A target is requested through an exit; `is_name` is true if the host is a name.
 
     Or, if it `is_datagrams`, an exit that carries datagrams to any target; there is no host then.
 
@@ -52,7 +52,7 @@ class Ask(Struct, frozen=True, tag=1, array_like=True):
 
 
 class GiveUp(Struct, frozen=True, tag=2, array_like=True):
-    """An ask is not wanted any more, or nobody wants what has become of it."""
+    """An ask is not wanted any more, or its relay is not."""
 
     number: int
 
@@ -67,7 +67,7 @@ class Relaying(Struct, frozen=True, array_like=True):
 
 
 class Resume(Struct, frozen=True, tag=3, array_like=True):
-    """Relays go on that the process with the exits cannot know: it has been started again."""
+    """Running relays that the process with the exits does not know, since it was restarted."""
 
     relays: tuple[Relaying, ...]
 
@@ -79,7 +79,7 @@ class Moved(Struct, frozen=True, tag=4, array_like=True):
 
 
 class Ended(Struct, frozen=True, tag=5, array_like=True):
-    """A relay is over, and has carried so many bytes."""
+    """A relay is over, and has carried `size` bytes."""
 
     number: int
     size: int
@@ -106,8 +106,8 @@ class Failed(Struct, frozen=True, tag=6, array_like=True):
 class Reached(Struct, frozen=True, tag=7, array_like=True):
     """The target is connected, by the connection whose descriptor comes with this message.
 
-    `exit_address` is where the exit attaches from, `address` and `port` are what the target sees,
-    and `headers` what the buyer is told, `ports` those that the exit takes: see `exits.dial.Via`.
+    `exit_address` is the address of the exit, `address` and `port` are visible to the target,
+    `headers` go to the buyer, and `ports` are those that the exit takes: see `exits.dial.Via`.
     `bytes_per_second` is how fast it may go, 0 for any speed.
     """
 
@@ -123,7 +123,7 @@ class Reached(Struct, frozen=True, tag=7, array_like=True):
 
 
 class Cut(Struct, frozen=True, tag=8, array_like=True):
-    """A relay has to end at once."""
+    """A relay has to end immediately."""
 
     number: int
 

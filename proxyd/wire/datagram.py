@@ -13,7 +13,7 @@ _SHORTEST: Final = 4 + 1 + 1 + 2
 
 
 class Datagram(NamedTuple):
-    """A client's datagram: what to send, and where; `payload` is a slice of what came."""
+    """A client's datagram: its payload and its destination; `payload` is a slice of the input."""
 
     host: Address | str
     port: int
@@ -21,7 +21,7 @@ class Datagram(NamedTuple):
 
 
 def unwrap(data: bytes | memoryview) -> Datagram | None:
-    """Return what a client's datagram holds; None when it is to be dropped.
+    """Return the content of a client's datagram; None when it must be dropped.
 
     Dropped are those that are too short, that are fragments (which section 7 lets a server refuse),
     and whose address is of no known type or no host. The reserved bytes are not looked at.

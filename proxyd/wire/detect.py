@@ -1,4 +1,4 @@
-"""One port for every protocol: the first byte tells which one a client speaks."""
+"""One port for every protocol: the first byte of a client selects it."""
 
 from string import ascii_letters
 from typing import Final
@@ -11,7 +11,7 @@ _METHOD_STARTS: Final = frozenset(ascii_letters.encode())
 
 
 def detect(first: int, *, password_required: bool = True) -> ServerProtocol:
-    """Return the server's side of what a client speaks; it has still to be fed.
+    """Return the server's side of the client's protocol; the caller still has to feed it.
 
     HTTP if the first byte is a letter, else SOCKS5, which knows what to say to all others.
 

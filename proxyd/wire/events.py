@@ -1,4 +1,4 @@
-"""What a client asks of the proxy, and how it is answered, whatever the protocol."""
+"""Requests of a client to the proxy, and the answers to them, for every protocol."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -8,8 +8,8 @@ from market.base import networks
 
 Address = networks.Address
 
-# What every connection has is not frozen, which would make it three times as dear to make, and has
-# a constructor of its own: the one that `dataclass` writes is not compiled.
+# Objects of every connection are not frozen, which would make them three times as dear to make, and
+# have constructors of their own: the constructor that `dataclass` writes is not compiled.
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Associate:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The client does not speak the protocol, or wants what is not offered; close it."""
+    """The client breaks the protocol, or requests an unknown service; close the connection."""
 
     reason: str
 
@@ -92,11 +92,11 @@ class Failure(Enum):
 
 
 class Handover(NamedTuple):
-    """What a protocol leaves to the relay.
+    """Bytes and limits that a protocol leaves to the relay.
 
-    `early` is what the target gets first. At most `upload_limit` bytes of what the client sends may
-    follow it to this target; None: any number. Whatever a client sends beyond that is meant for
-    somebody else, and must be thrown away.
+    `early` is what the target gets first. At most `upload_limit` further bytes from the client may
+    follow to this target; None: any number. Bytes of the client beyond that are for another target,
+    and must be thrown away.
     """
 
     early: bytes
@@ -112,16 +112,16 @@ class ServerProtocol(Protocol):
         """Take bytes from the client."""
 
     def next_event(self) -> Event | None:
-        """Return what the client said, or None until more bytes or a decision arrive."""
+        """Return the next event of the client, or None until more bytes or a decision arrive."""
 
     def data_to_send(self) -> bytes:
-        """Return what is to be sent to the client, once."""
+        """Return the bytes to send to the client, once."""
 
     def accept_credentials(self) -> None:
-        """Let the client go on to its request."""
+        """Accept the credentials, so that the client sends its request."""
 
     def refuse_credentials(self, refusal: Refusal, words: str = "") -> None:
-        """Tell the client why not; close it after what is to be sent.
+        """Send the client the reason of the refusal; close it after the pending bytes.
 
         Args:
             refusal: why not.
@@ -130,9 +130,9 @@ class ServerProtocol(Protocol):
         """
 
     def succeed(self, host: Address, port: int, headers: tuple[str, ...] = ()) -> None:
-        """Tell the client that the target is connected, from this address.
+        """Send the client that the target is connected, from this address.
 
-        After `Associate`: that datagrams are relayed, and to which address it sends them.
+        After `Associate`: datagrams are relayed, and the client sends them to this address.
 
         Args:
             host: the address.
@@ -142,7 +142,7 @@ class ServerProtocol(Protocol):
         """
 
     def fail(self, failure: Failure) -> None:
-        """Tell the client why there is no connection; close it after what is to be sent."""
+        """Send the client the reason of the failure; close it after the pending bytes."""
 
     def hand_over(self) -> Handover:
         """Return how the relay begins, once, after `succeed`."""

@@ -1,4 +1,4 @@
-"""Hosts as clients write them: addresses, names, and what is neither."""
+"""Hosts as clients write them: addresses, names, and malformed texts."""
 
 import re
 from functools import lru_cache
@@ -22,7 +22,7 @@ def host_from_text(encoded: bytes) -> Address | str | None:
         return None
     text = encoded.decode("ascii")
     bare = text[1:-1] if text[0] == "[" and text[-1] == "]" else text
-    if ":" in bare or bare[-1:] in _ENDS_AS_IPV4:  # whatever else is no address costs no exception
+    if ":" in bare or bare[-1:] in _ENDS_AS_IPV4:  # other texts cost no exception
         try:
             address = ip_address(bare)
         except ValueError:

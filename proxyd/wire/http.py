@@ -1,13 +1,13 @@
 """The server's side of an HTTP proxy: CONNECT, and requests for http addresses (RFC 9110, 9112).
 
 A connection carries one request that is served; before it there may be some without credentials,
-because browsers send theirs only when they are asked. CONNECT becomes a tunnel. Any other request
-is rewritten for its target, which is told to close the connection after its answer; the answer
-comes back untouched. What follows such a request is for another host, perhaps, and credentials are
-in it: it must not reach this one, hence `Handover.upload_limit`.
+because browsers send theirs only after a challenge. CONNECT becomes a tunnel. Any other request is
+rewritten for its target, with a header that has the target close the connection after its answer;
+the answer comes back untouched. The bytes behind such a request may be for another host, and
+credentials are in them: they must not reach this one, hence `Handover.upload_limit`.
 
-The rules of this file are those of `socks5`. Nothing is kept but one head, whose size is limited,
-and what came in one segment with its end.
+The rules of this file are those of `socks5`. Only one head is kept, whose size is limited, and the
+bytes that came in one segment with its end.
 """
 
 import re
@@ -54,7 +54,7 @@ _END_OR_FAULT: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n|\r(?!\n|\Z)|\x00")
 
 
 class State(Enum):
-    """What the server waits for."""
+    """Decision or input that the server waits for."""
 
     REQUEST = auto()
     CREDENTIALS_DECISION = auto()
@@ -100,7 +100,7 @@ class Http(ServerProtocol):
             self._buffer += data
 
     def next_event(self) -> Event | None:
-        """Return what the client said, or None until more bytes or a decision arrive."""
+        """Return the next event of the client, or None until more bytes or a decision arrive."""
         if self.state is State.REQUEST:
             try:
                 return self._read()
@@ -114,7 +114,7 @@ class Http(ServerProtocol):
         return None
 
     def data_to_send(self) -> bytes:
-        """Return what is to be sent to the client, once."""
+        """Return the bytes to send to the client, once."""
         data, self._output = self._output, b""
         return data
 
@@ -124,7 +124,7 @@ class Http(ServerProtocol):
         self.state = State.ADMITTED
 
     def refuse_credentials(self, refusal: Refusal, words: str = "") -> None:
-        """Tell the client why not; close it after what is to be sent."""
+        """Send the client the reason of the refusal; close it after the pending bytes."""
         self._served(State.CREDENTIALS_DECISION)
         if refusal is Refusal.WRONG and not self._password_required:
             self._refuse(ADDRESS_UNKNOWN)
@@ -138,7 +138,7 @@ class Http(ServerProtocol):
         port: int,  # noqa: ARG002
         headers: tuple[str, ...] = (),
     ) -> None:
-        """Tell the client that its tunnel stands; to a plain request, the target itself answers."""
+        """Send the client that its tunnel stands; to a plain request, the target itself answers."""
         request = self._served(State.REQUEST_DECISION)
         if request.is_tunnel:
             self._output += _TUNNEL
@@ -148,7 +148,7 @@ class Http(ServerProtocol):
         self.state = State.ESTABLISHED
 
     def fail(self, failure: Failure) -> None:
-        """Tell the client why there is no connection; close it after what is to be sent."""
+        """Send the client the reason of the failure; close it after the pending bytes."""
         request = self._served(State.REQUEST_DECISION)
         if failure is Failure.HOST_UNREACHABLE and isinstance(request.host, str):
             self._refuse(NAME_NOT_FOUND)
@@ -156,7 +156,7 @@ class Http(ServerProtocol):
             self._refuse(ANSWER_OF_FAILURE[failure])
 
     def hand_over(self) -> Handover:
-        """Return the rewritten head and what has come of the body, and how much is yet to come.
+        """Return the rewritten head with the arrived part of the body, and the size of the rest.
 
         A tunnel has no head, and all that the client sends is its body.
         """
@@ -180,7 +180,7 @@ class Http(ServerProtocol):
         return None
 
     def _identified(self, request: Request) -> Event | None:
-        """Return by what the client wants to be known; None if that is missing."""
+        """Return the client's claim of identity; None if it is missing."""
         if not self._password_required:
             return Identify()
         credentials = request.credentials()

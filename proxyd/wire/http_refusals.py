@@ -1,4 +1,4 @@
-"""What an HTTP client of the proxy is told when it is refused: one table, and how it is written.
+"""Answers of the proxy to an HTTP client that it refuses: one table, and their format.
 
 The error types are those of RFC 9209, section 2.3. The words are for the person in front of the
 browser that shows them; they stand in the `Proxy-Status` too, so they hold nothing that RFC 8941
@@ -47,7 +47,7 @@ class Answer:
 
 
 class RequestError(Exception):
-    """A request that is refused for what it says; `answer` is what the client is told."""
+    """A request that is refused for its content; `answer` is the answer to the client."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.words)

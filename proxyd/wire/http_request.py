@@ -27,7 +27,7 @@ from proxyd.wire.http_refusals import (
     RequestError,
 )
 
-FIELDS_MAX: Final = 100  # what the usual servers take
+FIELDS_MAX: Final = 100  # the limit of the usual servers
 NAME_MAX_BYTES: Final = 255
 DEFAULT_PORT: Final = 80
 
@@ -57,7 +57,7 @@ _NOT_FORWARDED: Final = frozenset(
 
 
 class Credentials(NamedTuple):
-    """What Basic authentication carries (RFC 7617)."""
+    """Content of Basic authentication (RFC 7617)."""
 
     username: bytes
     password: bytes
@@ -67,7 +67,7 @@ class Credentials(NamedTuple):
 class Request:
     """A request that may be served once its credentials are accepted.
 
-    `head` goes to the target, and after it at most `upload_limit` bytes of what the client sends
+    `head` goes to the target, and after it at most `upload_limit` further bytes of the client
     (None: any number). `keeps_alive` says that another request may follow if this one is refused.
     `authorizations` are the values of Proxy-Authorization.
     """
@@ -88,7 +88,7 @@ class Request:
         """Return what the client shows; None if it shows nothing, or not by Basic.
 
         Raises:
-            RequestError: what it shows cannot be read.
+            RequestError: the header cannot be read.
         """
         if not self.authorizations:
             return None
@@ -229,11 +229,11 @@ def _rewritten(
 ) -> tuple[Address | str, int, bytes]:
     """Return where a plain request goes, and its head as the target gets it.
 
-    There is no Via, in spite of RFC 9110, section 7.6.3: a target sees what it would see of a
-    client of SOCKS5, and there is no loop to find, since what is forwarded is no request to a
-    proxy any more. The client's own version goes on, because the answer comes back untouched.
-    An Upgrade is not passed on (RFC 9110, section 7.8 leaves it to each hop): the target answers
-    as if it had not been asked. WebSocket clients use CONNECT at a proxy (RFC 6455, section 4.1).
+    There is no Via, in spite of RFC 9110, section 7.6.3: a target sees the same as from a client of
+    SOCKS5, and no loop can arise, since the forwarded request is no request to a proxy any more.
+    The client's own version goes on, because the answer comes back untouched. An Upgrade is not
+    passed on (RFC 9110, section 7.8 leaves it to each hop): the target answers as if the client had
+    not requested it. WebSocket clients use CONNECT at a proxy (RFC 6455, section 4.1).
     """
     if method == b"TRACE":
         raise RequestError(NOT_OFFERED)

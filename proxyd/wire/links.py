@@ -5,23 +5,23 @@ Theory of operation
 Nodes of one database keep a link with one another, over TLS, so that each knows the exits of all:
 
     the node that dials                          the node that is dialled
-    Greeting: who it is, and a proof -------------->
-             <-------------- Accepted: who answers, and a proof
+    Greeting: its name, and a proof --------------->
+             <-------------- Accepted: its name, and a proof
     Exits, Gone, Leaving ... both ways, whenever something has changed
     Recheck, Moved ... both ways: look at a device, or the exit of a label, again
     Ping, Pong ... both ways, a heartbeat
 
 A link begins with nothing known: each side announces every exit that is attached to it (`Exits`),
-then what changes. What was announced over a link ends with it.
+then what changes. An announcement ends with its link.
 
 A node that has a buyer for an exit of the other one borrows it (`Borrow`, `Borrowed`), and then
 speaks with the exit's agent through the other node: `Passed` holds one frame of
 `proxyctl.protocol.frames`, to the agent or from it. `Return` ends that, from either side.
 
-A frame is a length of two bytes (of what follows), a type of one byte and a body. The types are
-other numbers than those of an agent's frames: so the first frame says who has connected. Frames of
-a type that is not known are ignored, and so is what an announcement has behind its last known
-field: nodes of neighbouring versions work together. Numbers are unsigned and big-endian.
+A frame is a length of two bytes (of the rest), a type of one byte and a body. The types are other
+numbers than those of an agent's frames: so the first frame tells an agent from a node. Frames of a
+type that is not known are ignored, and so is what an announcement has behind its last known field:
+nodes of neighbouring versions work together. Numbers are unsigned and big-endian.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ FRAME_MAX_BYTES: Final = 32 * 1024  # type and body
 PARCEL_BYTES: Final = 4 * 1024
 EXITS_MAX: Final = 256  # in one frame
 PING_BYTES: Final = 8
-PORTS_MAX: Final = 1024  # of targets, that an exit may be asked for
+PORTS_MAX: Final = 1024  # of targets, that an exit may be requested for
 FEATURES_MAX: Final = 32
 PROOF_BYTES: Final = 32
 
@@ -97,13 +97,13 @@ class Accepted(NamedTuple):
     proof: bytes
 
 
-class AnnouncedExit(NamedTuple):  # as wide as what is told of an exit
-    """An exit that is attached to the node that announces it, or what has changed of it.
+class AnnouncedExit(NamedTuple):  # as wide as an announcement
+    """An exit that is attached to the node that announces it, or a change of one.
 
     `since` is when it attached, in UTC milliseconds; `min_price_per_gb` is micro-USD. `paused` says
     why it carries nothing, empty when it does; `is_spent` that its bytes of the day are used up.
-    `country` to `kind` are its place, `network` is what it is counted by. `features` are those that
-    its agent has told. `rtt_micros` is the round trip from its node to it, in microseconds.
+    `country` to `kind` are its place, `network` is the network for its limits. `features` are those
+    that its agent has told. `rtt_micros` is the round trip from its node to it, in microseconds.
     """
 
     device_id: str
@@ -137,13 +137,13 @@ class Gone(NamedTuple):
 
 
 class Recheck(NamedTuple):
-    """What a device may do has changed: ask the marketplace again."""
+    """The permissions of a device have changed: query the marketplace again."""
 
     device_id: str
 
 
 class Leaving(NamedTuple):
-    """The node that says so takes no more exits, and ends soon."""
+    """The sender takes no more exits, and ends soon."""
 
 
 class Moved(NamedTuple):
@@ -238,7 +238,7 @@ class LinkReader(Reader[Frame]):
 
 
 def is_link(data: bytes) -> bool:
-    """Say whether the first bytes of a connection, at least three, are those of a node."""
+    """Return whether the first bytes of a connection, at least three, are those of a node."""
     return len(data) >= _HEAD.size and data[_LENGTH.size] == Kind.GREETING
 
 
@@ -252,7 +252,7 @@ def proof(key: bytes, speaker: bytes, fingerprint: str, dialler: str, dialled: s
 
     Args:
         key: see `link_key`.
-        speaker: which side shows it: `DIALLER` or `DIALLED`.
+        speaker: the side that shows it: `DIALLER` or `DIALLED`.
         fingerprint: of the certificate that the dialled node has shown (SHA-256, hexadecimal).
         dialler: the node that has dialled.
         dialled: the other one.
@@ -283,7 +283,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def encode_exits(exits: Iterable[AnnouncedExit]) -> Iterator[bytes]:
-    """Yield the bytes of as many frames as it takes to announce exits.
+    """Yield the bytes of the frames that announce exits.
 
     Raises:
         FrameError: while it yields: an exit has more to tell than fits into a frame.
@@ -305,7 +305,7 @@ def decode(kind: int, body: bytes) -> Frame | None:
     """Return the frame of a type with a body; None for a type that is not known.
 
     Raises:
-        FrameError: the body is none of that type.
+        FrameError: the body is malformed for that type.
     """
     decoding = _DECODING.get(kind)
     if decoding is None:
@@ -431,7 +431,7 @@ def _parcel(exits: list[str]) -> bytes:
 
 
 def _json(value: object) -> str:
-    # In ASCII: so its length is that of its bytes, and half a surrogate pair can be said.
+    # In ASCII: so its length is that of its bytes, and half a surrogate pair can be encoded.
     return json.dumps(value, separators=(",", ":"))
 
 

@@ -2,8 +2,8 @@
 
 The rules of this file: bytes go in through `receive_data`, events come out of `next_event`, answers
 are collected by `data_to_send`. After `Authenticate`, `Identify`, `Connect` and `Associate` nothing
-more is read until the owner has decided. Whoever breaks the protocol gets the answer that the RFC
-has for it, if it has one, and a `Violation`.
+more is read until the owner has decided. A client that breaks the protocol gets the answer that the
+RFC has for it, if it has one, and a `Violation`.
 """
 
 from enum import Enum, IntEnum, auto
@@ -87,7 +87,7 @@ _SOCKS4_REJECTED: Final = bytes((0x00, 0x5B, 0, 0, 0, 0, 0, 0))
 
 
 class State(Enum):
-    """What the server waits for."""
+    """Decision or input that the server waits for."""
 
     METHODS = auto()
     IDENTITY_DECISION = auto()
@@ -99,8 +99,8 @@ class State(Enum):
     CLOSED = auto()
 
 
-# Names of this module: looking a member of an enumeration up costs six times as much (3.11), and
-# a handshake does it some thirty times.
+# Names of this module: a lookup of an enumeration's member costs six times that (3.11), and a
+# handshake does some thirty.
 _METHODS: Final = State.METHODS
 _IDENTITY_DECISION: Final = State.IDENTITY_DECISION
 _CREDENTIALS: Final = State.CREDENTIALS
@@ -116,8 +116,8 @@ class Socks5(ServerProtocol):
     """One client's negotiation.
 
     Args:
-        password_required: whether clients show credentials. If not, their address must do: one
-            that offers to go without is asked for nothing, and one that insists may show any.
+        password_required: whether clients show credentials. If not, their address must do: a client
+            that offers to go without sends none, and one that insists may show any.
     """
 
     __slots__ = ("_buffer", "_output", "_password_required", "state")
@@ -133,7 +133,7 @@ class Socks5(ServerProtocol):
         self._buffer = self._buffer + data if self._buffer else data
 
     def next_event(self) -> Event | None:
-        """Return what the client said, or None until more bytes or a decision arrive."""
+        """Return the next event of the client, or None until more bytes or a decision arrive."""
         state = self.state
         if state is _METHODS:
             event = self._read_methods()
@@ -149,12 +149,12 @@ class Socks5(ServerProtocol):
         return None
 
     def data_to_send(self) -> bytes:
-        """Return what is to be sent to the client, once."""
+        """Return the bytes to send to the client, once."""
         data, self._output = self._output, b""
         return data
 
     def accept_credentials(self) -> None:
-        """Let the client go on to its request."""
+        """Accept the credentials, so that the client sends its request."""
         if self.state is _IDENTITY_DECISION:
             self._output += _NOTHING_CHOSEN
         else:
@@ -167,7 +167,7 @@ class Socks5(ServerProtocol):
         refusal: Refusal,
         words: str = "",  # noqa: ARG002 - SOCKS5 has a number for it
     ) -> None:
-        """Tell the client why not; close it after what is to be sent."""
+        """Send the client the reason of the refusal; close it after the pending bytes."""
         if self.state is _IDENTITY_DECISION:
             self._output += _NONE_ACCEPTABLE
         else:
@@ -181,14 +181,14 @@ class Socks5(ServerProtocol):
         port: int,
         headers: tuple[str, ...] = (),  # noqa: ARG002 - SOCKS5 has no room for them
     ) -> None:
-        """Tell the client that the target is connected, from this address."""
+        """Send the client that the target is connected, from this address."""
         self._require(_REQUEST_DECISION)
         start = _SUCCEEDED_V4 if isinstance(host, IPv4Address) else _SUCCEEDED_V6
         self._output += start + host.packed + port.to_bytes(2, "big")
         self.state = _ESTABLISHED
 
     def fail(self, failure: Failure) -> None:
-        """Tell the client why there is no connection; close it after what is to be sent."""
+        """Send the client the reason of the failure; close it after the pending bytes."""
         self._require(_REQUEST_DECISION)
         self._refuse_request(REPLY_OF_FAILURE[failure])
 

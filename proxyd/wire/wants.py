@@ -1,7 +1,7 @@
 """A user name with wishes behind it: `BASE-country-de-session-abc`.
 
-User names that were made here have no `-`, so the first one ends them. What the wishes mean is in
-`market.exits.wants`, because a sale has them, too.
+User names that were made here have no `-`, so the first one ends them. The meaning of the wishes is
+in `market.exits.wants`, because a sale also has them.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ def split(username: bytes) -> tuple[bytes, bytes]:
     """Return a user name as it was sold, and the parameters behind it; empty when there are none.
 
     Nothing behind a `-` is a mistake, which `wanted` finds: a variable of the client's may be
-    empty. Who has to be fast looks for a `-` first: most user names have none.
+    empty. Callers that must be fast look for a `-` first: most user names have none.
     """
     base, separator, parameters = username.partition(SEPARATOR)
     return base, parameters or separator
@@ -27,8 +27,8 @@ def wanted(parameters: bytes, default: Wants | None) -> Wants | None:
     """Return what a connection wants: its own wishes over those of the sale.
 
     Args:
-        parameters: what `split` has found; empty when there were none.
-        default: what the session was sold with; None when it leaves directly.
+        parameters: the parameters from `split`; empty when there were none.
+        default: the wishes of the session; None when it leaves directly.
 
     Returns:
         None when it leaves directly.

@@ -1,4 +1,4 @@
-"""Queries on programs that ask to be let in by somebody who is logged in (RFC 8628)."""
+"""Queries on programs that request access from a logged-in user (RFC 8628)."""
 
 from typing import NamedTuple
 
@@ -6,10 +6,10 @@ from storage.engines.store import Transaction
 
 
 class DeviceCodeRow(NamedTuple):
-    """A program that asks; both codes are hashed, times are UTC seconds.
+    """Request of a program for access: both codes are hashed, times are UTC seconds.
 
-    `user_id` is whoever has answered. Until `next_poll_at` the program is to wait. `share` is the
-    network that it counts for when too many wait.
+    `user_id` is the answering user. Until `next_poll_at` the program should wait. `share` is the
+    network that the request counts for when too many requests wait.
     """
 
     id: str
@@ -85,7 +85,7 @@ async def find_by_device(tx: Transaction, device_hash: str) -> DeviceCodeRow | N
 
 
 async def find_waiting(tx: Transaction, user_hash: str, now: int) -> DeviceCodeRow | None:
-    """Return the program whose code a person has typed, while nobody has answered it."""
+    """Return the unanswered request of the program whose code a person has typed."""
     return await tx.one(
         DeviceCodeRow,
         f"""{_CODE}
@@ -124,7 +124,7 @@ async def redeem(tx: Transaction, row_id: str, now: int) -> bool:
 
 
 async def pace(tx: Transaction, row_id: str, *, interval_seconds: int, next_poll_at: int) -> None:
-    """Say when a program may ask again."""
+    """Set the time at which a program may ask again."""
     await tx.run(
         """
         UPDATE device_codes
@@ -138,7 +138,7 @@ async def pace(tx: Transaction, row_id: str, *, interval_seconds: int, next_poll
 
 
 async def deny_approved(tx: Transaction, user_id: str) -> None:
-    """Deny what a user has approved and what was not used since."""
+    """Deny the requests that a user has approved and no program has used."""
     await tx.run(
         """
         UPDATE device_codes SET status = 'denied'

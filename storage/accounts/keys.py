@@ -1,4 +1,4 @@
-"""API keys, and what is spent with them."""
+"""API keys, and the money spent with them."""
 
 import json
 from collections.abc import Collection
@@ -30,7 +30,7 @@ class KeyRow(NamedTuple):
 
 
 class SpendRow(NamedTuple):
-    """What was spent from a purse within the period that begins at a time, in micro-units."""
+    """Money spent from a purse within the period that begins at a time, in micro-units."""
 
     purse_id: str
     currency: str
@@ -102,7 +102,7 @@ async def count_live(tx: Transaction, user_id: str, now: int) -> int:
 
 
 async def forget_ended(tx: Transaction, user_id: str, *, before: int) -> None:
-    """Delete keys of a user that ended before a time; what they have spent stays."""
+    """Delete keys of a user that ended before a time. Their records of spending stay."""
     await tx.run(
         """
         DELETE FROM api_keys
@@ -187,7 +187,7 @@ async def note_used(tx: Transaction, key_id: str, *, network: str, now: int, sin
 
 
 async def expiring(tx: Transaction, *, now: int, before: int, limit: int) -> list[KeyRow]:
-    """Return valid keys that expire before a time, whose owners have not been told."""
+    """Return valid keys that expire before a time and whose owners have no notice of it."""
     return await tx.all(
         KeyRow,
         f"""
@@ -203,7 +203,7 @@ async def expiring(tx: Transaction, *, now: int, before: int, limit: int) -> lis
 
 
 async def note_expiry_told(tx: Transaction, key_id: str) -> bool:
-    """Note that an owner is told of a key's end; False when they were before."""
+    """Note that the owner of a key has notice of its end; False if that was noted before."""
     count = await tx.run(
         "UPDATE api_keys SET is_expiry_told = 1 WHERE id = :key_id AND is_expiry_told = 0",
         key_id=key_id,
@@ -212,7 +212,7 @@ async def note_expiry_told(tx: Transaction, key_id: str) -> bool:
 
 
 async def note_limit_told(tx: Transaction, key_id: str, begins_at: int) -> bool:
-    """Note that an owner is told of a key's limit in a period; False when they were before."""
+    """Note that an owner has notice of a key's limit in a period; False if it was noted before."""
     count = await tx.run(
         """
         UPDATE api_keys SET limit_told_at = :begins_at
@@ -227,7 +227,7 @@ async def note_limit_told(tx: Transaction, key_id: str, begins_at: int) -> bool:
 async def spend(
     tx: Transaction, *, purse_id: str, currency: str, amount: int, day: int, month: int
 ) -> dict[str, int]:
-    """Add to what was spent in a day, a month and for ever; return what it is in each period now.
+    """Add to the spending of a day, a month and for ever; return the new sums by period.
 
     The rows are locked from then on, so that others who spend at the same time wait.
     """
@@ -253,7 +253,7 @@ async def spend(
 
 
 async def forget_spent(tx: Transaction, *, before: int, limit: int) -> int:
-    """Delete what was spent in days and months that began before a time; return of how many."""
+    """Delete the spending of periods that began before a time. Return the number of rows."""
     return await tx.run(
         """
         DELETE FROM key_spends WHERE (purse_id, currency, period, begins_at) IN (
@@ -270,7 +270,7 @@ async def forget_spent(tx: Transaction, *, before: int, limit: int) -> int:
 async def spends(
     tx: Transaction, purse_ids: Collection[str], begins: Collection[int]
 ) -> list[SpendRow]:
-    """Return what was spent from purses in the periods that begin at some times."""
+    """Return the spending from purses in the periods that begin at some times."""
     return await tx.all(
         SpendRow,
         f"""

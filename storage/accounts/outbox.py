@@ -12,10 +12,11 @@ class OutboxRow(NamedTuple):
 
     Args:
         id: the row's identifier, never used again.
-        channel: how it is sent: "mail", for one.
-        item_key: what it is; a new item replaces a waiting one with the same channel and key.
+        channel: the means of sending: "mail", for one.
+        item_key: identifies the item; a new item replaces a waiting one with the same channel and
+            key.
         share: the part of the queue that it counts for, such as a domain of e-mail.
-        sealed_payload: what is sent.
+        sealed_payload: the content, encrypted.
         created_at: when the transaction that caused it put it here.
         expires_at: from then on it is not sent any more.
         not_before: from then on it is due; a claim moves this ahead.
@@ -38,8 +39,8 @@ class Backlog(NamedTuple):
 
     Args:
         waiting: all of them.
-        expired: those past their `expires_at`.
-        astray: those due later than anything is ever put off to: a clock was ahead.
+        expired: items past their `expires_at`.
+        astray: items that are due later than the longest delay allows: a clock was ahead.
     """
 
     waiting: int
@@ -76,7 +77,7 @@ async def due(
     Args:
         tx: the transaction.
         channel: the channel.
-        again: True for items that were tried before, False for those that were not.
+        again: True for items that were tried before, False for the other items.
         but: shares to leave out.
         now: UTC seconds.
         limit: how many at most.
@@ -136,7 +137,7 @@ async def put_off(tx: Transaction, row: OutboxRow, *, attempts: int, not_before:
 
 
 async def free_all(tx: Transaction, channel: str, now: int) -> int:
-    """Drop all claims, for a start where no other sender can have one; return how many."""
+    """Drop all claims at a start without another sender. Return the number dropped."""
     return await tx.run(
         """
         UPDATE outbox SET not_before = :now, claimed_at = NULL
@@ -177,7 +178,7 @@ async def backlog(tx: Transaction, channel: str, *, now: int, latest: int) -> Ba
 
 
 async def delete_expired(tx: Transaction, channel: str, now: int) -> int:
-    """Delete the items that have expired; return how many."""
+    """Delete the items that have expired. Return the number deleted."""
     return await tx.run(
         "DELETE FROM outbox WHERE channel = :channel AND expires_at <= :now",
         channel=channel,
@@ -186,7 +187,7 @@ async def delete_expired(tx: Transaction, channel: str, now: int) -> int:
 
 
 async def bring_back(tx: Transaction, channel: str, *, now: int, latest: int) -> int:
-    """Make the items due that a clock which was ahead had put off too far; return how many."""
+    """Make items due that a wrong clock put off too far. Return the number changed."""
     return await tx.run(
         """
         UPDATE outbox SET not_before = :now, claimed_at = NULL
@@ -199,7 +200,7 @@ async def bring_back(tx: Transaction, channel: str, *, now: int, latest: int) ->
 
 
 async def drop(tx: Transaction, channel: str, number: int) -> int:
-    """Delete so many items of the largest shares, most often tried first; return how many."""
+    """Delete `number` items of the largest shares, most often tried first. Return the count."""
     return await tx.run(
         """
         DELETE FROM outbox WHERE id IN (

@@ -6,7 +6,7 @@ from storage.engines.store import Transaction
 
 
 class ReferralRow(NamedTuple):
-    """A user who applied another's code; bonuses in micro-credits, unpaid while `paid_at` is None.
+    """User who applied another's code; bonuses in micro-credits, unpaid while `paid_at` is null.
 
     `user_id` is the referred user, `referrer_id` the code's owner; times in UTC seconds.
     """
@@ -20,7 +20,7 @@ class ReferralRow(NamedTuple):
 
 
 class TotalsRow(NamedTuple):
-    """How many users applied a user's code, and what that earned, in micro-credits."""
+    """Number of users who applied a user's code, and the bonus for them, in micro-credits."""
 
     referrals: int
     bonus: int
@@ -102,7 +102,7 @@ async def is_verified(tx: Transaction, user_id: str) -> bool:
 
 
 async def paid_since(tx: Transaction, moment: int) -> int:
-    """Return what was paid for referrals since a moment, in micro-credits."""
+    """Return the bonuses paid for referrals since a moment, in micro-credits."""
     total = await tx.one(
         int,
         """

@@ -21,7 +21,7 @@ class UserRow(NamedTuple):
 
 
 class LoginRow(NamedTuple):
-    """A user with their balances in micro-units: what they can spend, and what is held."""
+    """User with their balances in micro-units: the spendable amount, and the held amount."""
 
     user_id: str
     username: str
@@ -34,7 +34,7 @@ class LoginRow(NamedTuple):
 
 
 class LoginSessionRow(NamedTuple):
-    """A login session that is valid; times in UTC seconds, "" for what is not known of it."""
+    """Login session that is valid; times in UTC seconds, "" for an unknown network or program."""
 
     id: str
     created_at: int
@@ -125,7 +125,7 @@ async def is_live(tx: Transaction, session_id: str, now: int) -> bool:
 
 
 async def login_began_at(tx: Transaction, session_id: str, now: int) -> int | None:
-    """Return when somebody logged in, in UTC seconds; None once that login session is over."""
+    """Return the time of a login in UTC seconds; None if its session is over."""
     return await tx.one(
         int,
         """
@@ -232,7 +232,7 @@ async def insert_mail_token(
 ) -> None:
     """Add the hash of a secret that is sent by e-mail; earlier ones of its purpose become void.
 
-    Those of the user that ran out `KEPT_SECONDS` ago are deleted.
+    Tokens of the user that expired `KEPT_SECONDS` ago are deleted.
     """
     await tx.run(
         "DELETE FROM mail_tokens WHERE user_id = :user_id AND expires_at <= :moment",
@@ -328,10 +328,10 @@ async def profile_by_login(
 async def note_network(
     tx: Transaction, *, user_id: str, network_hash: str, now: int, keep: int
 ) -> bool:
-    """Note that a user, who is locked, has logged in from a network; say whether that is news.
+    """Note a login from a network, for a user that the caller has locked. Return True if it is new.
 
-    It is when they have logged in from others before and not from this one; of networks only the
-    latest `keep` are known.
+    It is new if the user has logged in from other networks before and not from this one. Only the
+    latest `keep` networks are known.
     """
     values: dict[str, Value] = {"user_id": user_id, "network_hash": network_hash, "now": now}
     is_known = await tx.run(

@@ -7,8 +7,8 @@ from storage.engines.store import Transaction
 from storage.money.ledger import DifferenceRow, differences
 
 BANDS = ("band_a", "band_b", "band_c", "band_d")
-# Values that one look-up in a band may have. The statement always has so many, the first repeated,
-# so that there is one text for the engines to prepare.
+# Values that one look-up in a band may have. The statement always has this number, filled up with
+# the first value, so that the engines prepare one text.
 PROBES = 64
 
 _PROBE_NAMES = tuple(f"value_{first}{second}" for first in "abcdefgh" for second in "abcdefgh")
@@ -29,14 +29,14 @@ class RewardRow(NamedTuple):
 
 
 class PaidRow(NamedTuple):
-    """What was paid on a day, in micro-credits: to one user, and to all."""
+    """Sums paid on a day, in micro-credits: to one user, and to all."""
 
     to_user: int
     to_all: int
 
 
 class PayeeRow(NamedTuple):
-    """Who was paid for a photo, and what, in micro-credits."""
+    """Payment for a photo: the user and the amount, in micro-credits."""
 
     user_id: str
     amount: int
@@ -50,7 +50,7 @@ class PrintRow(NamedTuple):
 
 
 async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
-    """Return what was paid on a day."""
+    """Return the sums paid on a day, to one user and to all."""
     paid = await tx.one(
         PaidRow,
         """

@@ -1,4 +1,4 @@
-"""Queries on the attempts of devices at jobs: what they hold, how far they are, how they ended."""
+"""Queries on the attempts of devices at jobs: their leases, their progress and their end."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,10 @@ class LoadRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
-    """An attempt: times in UTC seconds; `outcome` is None while it runs, `left_out` is JSON."""
+    """Attempt at a job; times in UTC seconds.
+
+    A running attempt has no `outcome`; `left_out` is JSON.
+    """
 
     attempt: int
     started_at: int
@@ -36,9 +39,9 @@ class AttemptRow(NamedTuple):  # as wide as what its buyer is shown
 
 
 class BegunRow(NamedTuple):
-    """When the work of an attempt began, was ready, and was last heard of.
+    """Times of an attempt's work: its beginning, when it was ready, and the last sign of life.
 
-    All in UTC seconds, None for not yet.
+    All in UTC seconds, None if not yet.
     """
 
     work_started_at: int | None
@@ -47,7 +50,7 @@ class BegunRow(NamedTuple):
 
 
 class EndRow(NamedTuple):
-    """How an attempt ended: `outcome`, and what the device said of it.
+    """End of an attempt: `outcome`, and the details that the device reported.
 
     From `again_at` on, in UTC seconds, devices of the same owner may have the job again.
     """
@@ -65,7 +68,7 @@ class EndRow(NamedTuple):
 class HeldRow(NamedTuple):
     """An attempt that a device holds; when its work began and the device first named it, or None.
 
-    `has_payload` is 1 if the job says itself what is to run.
+    `has_payload` is 1 if the job itself describes what to run.
     """
 
     job_id: str
@@ -85,7 +88,7 @@ class JobStateRow(NamedTuple):
 
 
 class RenewalRow(NamedTuple):
-    """A sign of life of an attempt; `is_named` says that the device itself named it."""
+    """Sign of life of an attempt; `is_named` is 1 if the device itself listed it."""
 
     job_id: str
     attempt: int
@@ -109,7 +112,7 @@ class QuietRow(NamedTuple):
 
 
 class UnstartedRow(NamedTuple):
-    """An attempt whose work has not begun, and what the device last said it was doing."""
+    """Attempt whose work has not begun, with the last phase that the device reported."""
 
     job_id: str
     attempt: int
@@ -117,7 +120,7 @@ class UnstartedRow(NamedTuple):
 
 
 class OverdueRow(NamedTuple):
-    """An attempt whose time is over; `has_payload` is 1 where the job says how long it may take.
+    """Attempt whose time is over; `has_payload` is 1 if the job has a payload.
 
     `is_unready` is 1 for a replica that has not become ready in time.
     """
@@ -129,9 +132,9 @@ class OverdueRow(NamedTuple):
 
 
 class SpecRow(NamedTuple):
-    """What a job with a payload says: JSON, and for how many hours its result is looked at.
+    """Payload of a job as JSON, and the hours that its result is in review.
 
-    It may work for `timeout_seconds`; None for as long as it was estimated to take.
+    It may work for `timeout_seconds`, or for the estimated duration if that is null.
     """
 
     payload: str
@@ -139,13 +142,13 @@ class SpecRow(NamedTuple):
     timeout_seconds: int | None = None
 
 
-# What the device says while it has nothing to do but to hand over what it has: work is over then.
+# Phases of a device that only has to deliver its result: work is over then.
 _AFTER_WORK = "('ended', 'uploading', 'reporting')"
 _COLUMNS = ", ".join(AttemptRow._fields)
 
 
 async def device_load(tx: Transaction, device_id: str, *, completed_max: int) -> LoadRow:
-    """Count the jobs that a device runs, and those that it has completed, up to a bound."""
+    """Count the jobs that a device runs, and its completed jobs up to a bound."""
     row = await tx.one(
         LoadRow,
         """
@@ -164,7 +167,7 @@ async def device_load(tx: Transaction, device_id: str, *, completed_max: int) ->
 
 
 async def spec(tx: Transaction, job_id: str) -> SpecRow | None:
-    """Return what a job says of how it is run; None for a job without a payload."""
+    """Return the payload and the limits of a job; None for a job without a payload."""
     return await tx.one(
         SpecRow,
         """
@@ -202,7 +205,7 @@ async def devices_of(tx: Transaction, job_id: str, attempts: Sequence[int]) -> l
 
 
 async def begun(tx: Transaction, job_id: str, attempt: int) -> BegunRow:
-    """Return when the work of an attempt began, was ready, and was last heard of."""
+    """Return the times at which the work of an attempt began, was ready, and showed life last."""
     row = await tx.one(
         BegunRow,
         """
@@ -226,9 +229,9 @@ async def begin_work(
 ) -> None:
     """Record that the work of an attempt has begun, and perhaps that it is ready to be used.
 
-    What was recorded before stays. The time of a replica begins anew when it is ready. None of it
-    counts as naming the attempt: a list of what the device held a moment before may still be on its
-    way.
+    A time that was recorded before stays. The time of a replica begins anew when it is ready. None
+    of it counts as naming the attempt: an older list of the attempts on the device may still be on
+    its way.
     """
     await tx.run(
         """
@@ -298,7 +301,7 @@ async def states(tx: Transaction, job_ids: Sequence[str]) -> list[JobStateRow]:
 
 async def renew(tx: Transaction, renewals: Sequence[RenewalRow]) -> None:
     """Write signs of life down, in one statement; attempts that have ended stay as they are."""
-    # Sweeps and reports lock the job before its attempt, so this does, too.
+    # Sweeps and reports lock the job before its attempt, so this function does the same.
     await tx.lock("jobs", sorted({each.job_id for each in renewals}))
     table = tx.table(
         "renewals",
@@ -327,10 +330,10 @@ async def renew(tx: Transaction, renewals: Sequence[RenewalRow]) -> None:
 
 
 async def quiet(tx: Transaction, *, since: int, ahead: int, limit: int) -> list[QuietRow]:
-    """Return attempts of which there was no sign of life since a moment, or of a revoked device.
+    """Return attempts without a sign of life since a moment, and attempts of revoked devices.
 
-    A sign of life later than `ahead` was written by a clock that was wrong, and tells nothing.
-    Buyers take turns, so that one with many such jobs does not hold up the others.
+    A sign of life later than `ahead` was written by a wrong clock and is ignored. Buyers take
+    turns, so that one buyer with many such jobs does not delay the others.
     """
     return await tx.all(
         QuietRow,
@@ -384,7 +387,7 @@ async def runs_any(tx: Transaction) -> bool:
 
 
 async def advance_clock(tx: Transaction, seconds: int) -> int:
-    """Let the clock of jobs run on, and return what it shows then, in seconds."""
+    """Advance the clock of jobs, and return its new time, in seconds."""
     shown = await tx.one(
         int,
         "UPDATE job_clock SET seconds = seconds + :seconds WHERE id = 1 RETURNING seconds",
@@ -421,8 +424,8 @@ async def set_deadlines(
     Args:
         tx: the transaction.
         job_ids: as `untimed` returns them.
-        shown: what the clock of jobs shows.
-        plain_times: a job without a payload may take so many times what its buyer has estimated.
+        shown: the time on the clock of jobs.
+        plain_times: a job without a payload may take its buyer's estimate times this number.
     """
     await tx.lock("jobs", sorted(job_ids))
     await tx.run(
@@ -454,7 +457,7 @@ async def overdue(
 
     Args:
         tx: the transaction.
-        shown: what the clock of jobs shows.
+        shown: the time on the clock of jobs.
         grace: seconds that the device has to say itself that the time is over.
         stop: seconds that it has instead to stop work with a payload that it has begun.
         delivery: seconds that it has instead to hand over what work that has ended has left.

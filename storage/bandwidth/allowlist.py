@@ -62,9 +62,9 @@ async def insert_pending(tx: Transaction, rows: Sequence[AddressRow]) -> None:
 
 
 async def is_any_taken(tx: Transaction, user_id: str, rows: Sequence[AddressRow]) -> bool:
-    """Say whether one of these is in use on its port, or is pending there for the same user.
+    """Return whether one of these is in use on its port, or is pending there for the same user.
 
-    What is pending for another user is free.
+    An address that is pending for another user is free.
     """
     taken = await tx.one(
         int,

@@ -7,10 +7,10 @@ from storage.engines.store import Transaction
 
 
 class SeenRow(NamedTuple):
-    """A node, and what changes with each of its renewals.
+    """Node, with the fields that each of its renewals changes.
 
-    `seen_at` is what the database's clock showed at the last one, in whole seconds; `renewals` how
-    many there were.
+    `seen_at` is the time on the database's clock at the last renewal, in whole seconds; `renewals`
+    is their number.
     """
 
     id: str

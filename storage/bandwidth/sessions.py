@@ -12,8 +12,8 @@ from storage.engines.store import Transaction
 class SessionRow(NamedTuple):
     """A session: sizes in bytes, price in micro-USD per GB, times in UTC seconds.
 
-    `exit` is what its buyer wants of an exit, "" for a session that leaves directly; of what goes
-    through exits, their owners get `exit_share_percent` of the price.
+    `exit` is the buyer's wish for an exit, "" for a session that leaves directly. Owners of exits
+    get `exit_share_percent` of the price of the bytes that their exits carry.
     """
 
     id: str
@@ -33,10 +33,10 @@ class SessionRow(NamedTuple):
 
 
 class ListedRow(NamedTuple):
-    """A session as its buyer sees it, with a node's open lease and what that last reported.
+    """Session as its buyer sees it, with a node's open lease and the bytes last reported for that.
 
-    `captured` is what it has cost, in micro-USD, once it is over; `port_index` is the port without
-    passwords on which client addresses open it, None if none do.
+    `captured` is the cost of a session that is over, in micro-USD; `port_index` is the port without
+    passwords on which client addresses open it, None if there is no such port.
     """
 
     id: str
@@ -86,7 +86,7 @@ class CountsRow(NamedTuple):
 
 
 class CountedRow(NamedTuple):
-    """What a session has used so far, in bytes."""
+    """Bytes that a session has used so far."""
 
     session_id: str
     user_id: str
@@ -174,7 +174,7 @@ async def page(
         node_id: whose leases are looked at.
         session_id: only this one; None for all.
     """
-    # Most ask for what is active, which has cost nothing yet.
+    # Most callers request the active sessions, which have cost nothing yet.
     is_active = only == "active"
     shown = matches("s.status", "only") if only else "TRUE"
     hold = "" if is_active else "LEFT JOIN holds AS h ON h.id = 'bandwidth:' || s.id"
@@ -228,7 +228,7 @@ async def leases_of_user(
 
 
 def of_node(node_id: str | None) -> str:
-    """Return SQL for the leases of a node, of None for those that no node holds.
+    """Return SQL for the leases of a node; for None, SQL for the leases that no node holds.
 
     A planner has statistics of the column itself, and none of COALESCE over it: with that it would
     read every open lease rather than look one up.
@@ -275,7 +275,7 @@ async def count(tx: Transaction, user_id: str, *, most: int) -> int:
 
 
 async def used_up(tx: Transaction) -> list[str]:
-    """Return active sessions of which every byte is used."""
+    """Return active sessions whose bytes are all used."""
     rows = await tx.all(
         IdRow,
         "SELECT id FROM bandwidth_sessions WHERE status = 'active' AND bytes_used = quota_bytes",
@@ -284,7 +284,7 @@ async def used_up(tx: Transaction) -> list[str]:
 
 
 async def is_used_up(tx: Transaction, session_id: str) -> bool:
-    """Say whether every byte of a session is used."""
+    """Return whether every byte of a session is used."""
     row = await tx.one(
         IdRow,
         "SELECT id FROM bandwidth_sessions WHERE id = :id AND bytes_used = quota_bytes",
@@ -320,7 +320,7 @@ async def lease(
         tx: the transaction.
         session: as it was read.
         lease_id: the new lease.
-        size: at most what nobody has used or leased.
+        size: at most the bytes that are neither used nor leased.
         node_id: the node that will hand them out; None for the one daemon of the database.
     """
     changed = await tx.run(
@@ -350,7 +350,7 @@ async def lease(
 
 
 async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bool:
-    """Say whether other nodes have open leases of a session."""
+    """Return whether other nodes have open leases of a session."""
     row = await tx.one(
         IdRow,
         """
@@ -365,7 +365,7 @@ async def leased_elsewhere(tx: Transaction, session_id: str, node_id: str) -> bo
 
 
 async def status_of(tx: Transaction, session_ids: Sequence[str]) -> dict[str, str]:
-    """Return the status of each session that there is."""
+    """Return the status of each of the sessions that exists."""
     return dict(
         await tx.all(
             _pair,
@@ -444,9 +444,9 @@ async def change(
 
 
 async def mark_low(tx: Transaction, session_ids: Sequence[str]) -> list[LowRow]:
-    """Note that the buyers of these sessions are told that little is left; return those to tell.
+    """Mark sessions whose buyers should know that little is left; return the newly marked ones.
 
-    The others were told before.
+    The buyers of the others were notified before.
     """
     return await tx.all(
         LowRow,
@@ -460,7 +460,7 @@ async def mark_low(tx: Transaction, session_ids: Sequence[str]) -> list[LowRow]:
 
 
 async def mark_expiring(tx: Transaction, *, now: int, before: int, limit: int) -> list[ExpiringRow]:
-    """Note that the buyers of sessions that expire before a time are told; return those to tell."""
+    """Mark sessions that expire before a time; return those whose buyers have no notice yet."""
     return await tx.all(
         ExpiringRow,
         """
@@ -492,9 +492,10 @@ async def open_leases(tx: Transaction, session_id: str) -> list[LeaseRow]:
 
 
 async def close_leases(tx: Transaction, leases: Sequence[LeaseRow], now: int) -> None:
-    """Close open leases, as they are: what they did not use is their sessions' again.
+    """Close open leases as they are: their unused bytes become available to the sessions again.
 
-    A session of which less is leased than that was changed by another program: none is leased then.
+    If fewer bytes of a session are leased than that, another program has changed it: then none stay
+    leased.
     """
     unused: Counter[str] = Counter()
     for lease in leases:

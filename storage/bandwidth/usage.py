@@ -11,7 +11,7 @@ DAY_SECONDS = 86_400
 
 
 class CountsRow(NamedTuple):
-    """What a session has used and how many connections of it have begun, since the last report."""
+    """Bytes used by a session, and connections begun in it, since the last report."""
 
     session_id: str
     used_bytes: int
@@ -34,7 +34,7 @@ class Bucket(NamedTuple):
 
 
 class UsedRow(NamedTuple):
-    """What was used in a bucket of sessions with one price, or of one session.
+    """Use in a bucket of sessions with one price, or of one session.
 
     `session_id` is "" where sessions are added up; the price is in micro-USD per GB.
     """
@@ -63,7 +63,7 @@ class PriceRow(NamedTuple):
 
 
 class DifferenceRow(NamedTuple):
-    """A session whose rows do not add up to what it has used."""
+    """Session whose usage rows do not add up to its used bytes."""
 
     session_id: str
     expected: int
@@ -71,7 +71,7 @@ class DifferenceRow(NamedTuple):
 
 
 class HourRow(NamedTuple):
-    """What is kept of a session for an hour, of its bytes and connections."""
+    """Hourly record of the bytes and connections of a session."""
 
     user_id: str
     begins_at: int
@@ -81,7 +81,7 @@ class HourRow(NamedTuple):
 
 
 class HourRefusalRow(NamedTuple):
-    """What is kept of a session for an hour, of its refusals."""
+    """Hourly record of the refusals of a session."""
 
     user_id: str
     begins_at: int
@@ -94,9 +94,9 @@ class HourRefusalRow(NamedTuple):
 
 
 async def add(tx: Transaction, rows: Collection[CountsRow], *, now: int) -> None:
-    """Add to the hour of `now` what sessions have used, in one statement.
+    """Add the use of sessions to the hour of `now`, in one statement.
 
-    Whoever calls it has locked the sessions: so two transactions never wait for each other.
+    The caller has locked the sessions, so two transactions never wait for each other.
     """
     await tx.run(
         f"""
@@ -141,7 +141,7 @@ async def add_refusals(tx: Transaction, rows: Collection[RefusalRow], *, now: in
 
 
 async def mismatches(tx: Transaction) -> list[DifferenceRow]:
-    """Return the sessions whose rows do not add up to what they have used."""
+    """Return the sessions whose usage rows do not add up to their used bytes."""
     return await tx.all(
         DifferenceRow,
         """
@@ -167,9 +167,9 @@ async def used(
     by_session: bool,
     limit: int,
 ) -> list[UsedRow]:
-    """Return what a user's sessions have used in each of some buckets, in their order.
+    """Return the use of a user's sessions in each of some buckets, in their order.
 
-    What was used before it was dated is in none of them. A row counts where it begins.
+    Use before the dating of use began is in none of them. A row counts where it begins.
 
     Args:
         tx: the transaction.
@@ -233,7 +233,7 @@ async def refused(
 async def undated(
     tx: Transaction, user_id: str, bought: Bucket, *, session_id: str | None
 ) -> list[PriceRow]:
-    """Return what was used before it was dated, of sessions that were bought within a time."""
+    """Return the use before the dating of use, of sessions that were bought within a time."""
     return await tx.all(
         PriceRow,
         f"""
@@ -350,7 +350,7 @@ async def make_days_of_refusals(tx: Transaction, *, before: int, limit: int) -> 
 
 
 def _taken(table: str, counts: str, *more_of_the_key: str) -> str:
-    """Return SQL that deletes old hours and returns them, so that nobody else adds them up too."""
+    """Return SQL that deletes old hours and returns them, so that no other caller adds them up."""
     key = ", ".join(("user_id", "begins_at", "session_id", "span_seconds", *more_of_the_key))
     return f"""
         DELETE FROM {table} WHERE ({key}) IN (

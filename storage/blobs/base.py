@@ -1,7 +1,7 @@
-"""What keeps the bytes of artifacts, whatever it is: the protocol, and how it can fail.
+"""Protocol of the stores that keep the bytes of artifacts, and their errors.
 
-Each whole content has a key of its own, made of its hash and of the upload that brought it. So
-nobody who deletes a content can hit one that was brought again meanwhile.
+Each whole content has a key of its own, made of its hash and of the upload that brought it. So the
+deletion of a content cannot hit the same bytes that another upload brought meanwhile.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -21,11 +21,11 @@ class BusyError(BlobError):
 
 
 class MismatchError(Exception):
-    """What was uploaded is not what was announced; the message says what differs."""
+    """The uploaded bytes are not the announced ones; the message names the difference."""
 
 
 class UnwantedError(Exception):
-    """Nobody wants an upload any more; raised where one is received, it deletes what there is."""
+    """The upload is not wanted any more; raised within `receive`, it deletes the received bytes."""
 
 
 class MissingError(Exception):
@@ -33,13 +33,13 @@ class MissingError(Exception):
 
 
 class Upload(NamedTuple):
-    """Bytes that somebody has announced.
+    """Announced bytes of an artifact.
 
     Attributes:
         id: the artifact's.
         sha256: of its content, 64 lower-case hexadecimal digits.
         size_bytes: of its content.
-        reference: what a store elsewhere calls the upload, "" where it has no name for it.
+        reference: the store's own name for the upload, "" if it has none.
     """
 
     id: str
@@ -101,7 +101,7 @@ class Content(Protocol):
 
 
 class Blobs(Protocol):
-    """Keeps contents. What is received is kept also over a restart, so that it can go on."""
+    """Keeps contents. Received bytes also survive a restart, so that an upload can continue."""
 
     @property
     def is_elsewhere(self) -> bool:
@@ -122,14 +122,14 @@ class Blobs(Protocol):
         """Return the requests that bring an upload elsewhere; only where `is_elsewhere`."""
 
     async def stored(self, upload: Upload) -> int:
-        """Return how many bytes of an upload are there, to go on behind them."""
+        """Return the number of stored bytes of an upload; its sender continues behind them."""
 
     def receive(self, upload: Upload, offset: int) -> AbstractAsyncContextManager[Receiver]:
         """Take bytes of an upload within the block; only where not `is_elsewhere`.
 
         Args:
             upload: which.
-            offset: where the bytes begin; what was there behind it is dropped.
+            offset: where the bytes begin; bytes received before that lie behind it are dropped.
 
         Raises:
             FullError: there is no room for the rest of it.
@@ -138,14 +138,14 @@ class Blobs(Protocol):
         """
 
     async def finish(self, upload: Upload, etags: list[str]) -> bool:
-        """Check that an upload is whole and what was announced, and keep it durably by its key.
+        """Check that an upload is complete and as announced, and keep it durably by its key.
 
         Doing it again changes nothing. Returns whether its hash was checked: else it is only what
         its sender says, and others who name that hash must not be given this content.
 
         Args:
             upload: which.
-            etags: what a store elsewhere has answered to each part, in their order.
+            etags: the answers of a store elsewhere to the parts, in their order.
 
         Raises:
             MismatchError: it is too short, or has another hash; one with another hash is dropped.
@@ -154,7 +154,7 @@ class Blobs(Protocol):
         """
 
     async def drop(self, upload: Upload) -> None:
-        """Delete all that there is of an upload."""
+        """Delete everything received of an upload."""
 
     async def delete(self, key: str) -> None:
         """Delete a content; one that is gone already is fine."""
@@ -163,7 +163,7 @@ class Blobs(Protocol):
         """Open a content; only where not `is_elsewhere`.
 
         Raises:
-            MissingError: there is none.
+            MissingError: no content has this key.
         """
 
     def address(self, key: str, name: str) -> str:
@@ -175,11 +175,11 @@ class Blobs(Protocol):
         """
 
     async def forget(self, seconds: float) -> int:
-        """Remove what was received of uploads that nobody has gone on with for so long.
+        """Remove the bytes of uploads that have not continued for this number of seconds.
 
-        It belongs to no artifact any more: a daemon was killed as it deleted that. Returns of how
-        many uploads it was; where there are very many, the rest is removed the next time.
+        They belong to no artifact any more: a daemon was killed as it deleted that. Return the
+        number of uploads removed. If there are very many, the next call removes the rest.
         """
 
     async def close(self) -> None:
-        """Give back what it uses; requests must have ended before."""
+        """Release the resources of the store; requests must have ended before."""

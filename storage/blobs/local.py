@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 WRITE_BYTES = 1024 * 1024
 # Hashing takes a core for each; more threads would only make uploads wait for the disk together.
 THREADS = 4
-# A file of 5 GiB is read again for several seconds: who sends and fetches does not wait for that.
+# A file of 5 GiB is read again for several seconds: requests that send and fetch do not wait for
+# that.
 HASHING_THREADS = 2
 # Left free for the database, which may be beside the folder and must not be the one that fails.
 RESERVE_BYTES = 256 * 1024 * 1024
@@ -61,7 +62,7 @@ class LocalBlobs:
     Args:
         folder: where.
         reserve_bytes: how much of its file system is left free.
-        is_shared: whether other processes receive uploads there, too.
+        is_shared: whether other processes also receive uploads there.
     """
 
     is_elsewhere = False
@@ -75,7 +76,7 @@ class LocalBlobs:
         self._is_shared = is_shared
         self._threads = _Threads(THREADS)
         self._finishing = _Threads(HASHING_THREADS)
-        # Of uploads that are not whole yet: how much was hashed, and the state of the hash.
+        # Of uploads that are not whole yet: the number of bytes hashed, and the state of the hash.
         self._hashes: OrderedDict[str, tuple[int, _Hash]] = OrderedDict()
 
     async def begin(self, upload: Upload) -> str:  # noqa: ARG002 - nothing is to be prepared
@@ -108,7 +109,7 @@ class LocalBlobs:
                 await receiver.flush()
                 self._remember(upload, receiver)
         except (FullError, UnwantedError):
-            # What is there of it may be what the disk lacks for everybody else.
+            # The bytes received so far may be the ones that the disk lacks for all other users.
             await self._threads.run(_unlink, self._incoming(upload))
             raise
         finally:
@@ -187,7 +188,7 @@ class LocalBlobs:
         return descriptor
 
     def _open_renamed(self, upload: Upload, offset: int, empty: int) -> int:
-        """Return a descriptor of what was renamed, and then the daemon ended: nothing is missing.
+        """Return a descriptor of a file that a daemon renamed before it ended: it is complete.
 
         Raises:
             MismatchError: the sender does not begin behind it.
@@ -225,7 +226,7 @@ class LocalBlobs:
             size = os.fstat(descriptor).st_size
             if size != upload.size_bytes:
                 raise MismatchError(f"{size} of {upload.size_bytes} bytes are stored")
-            # Only what is known under the lock is of these bytes.
+            # Only the hash known under the lock belongs to these bytes.
             known = self._hash_at(upload, size)
             digest = known.hexdigest() if known is not None else _digest(descriptor)
             if digest != upload.sha256:
@@ -260,7 +261,7 @@ class _FileContent:
 class _FileReceiver:
     """A `Receiver`: bytes are written and hashed in a thread while the next ones arrive.
 
-    Never more than two `WRITE_BYTES` are in memory: those that arrive and those being written.
+    Never more than two `WRITE_BYTES` are in memory: the arriving bytes and the bytes being written.
     """
 
     def __init__(
@@ -317,13 +318,13 @@ class _FileReceiver:
         try:
             await task
         except BaseException:
-            # It is not known how much was written: the file is read again for its hash.
+            # The number of bytes written is unknown: the file is read again for its hash.
             self.digest, self._pieces, self._waiting = None, [], 0
             raise
 
     def _write(self, pieces: list[bytes], at: int) -> None:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        # There was room for all of this upload when it began, but not for all that come at once.
+        # There was room for this whole upload when it began, but not for all simultaneous uploads.
         _require_room(self._file.descriptor, len(data) + self._reserve_bytes)
         view = memoryview(data)
         while view:
@@ -348,7 +349,7 @@ class _File:
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
-        """Run something with the descriptor in a thread; who waits for it may be cancelled."""
+        """Call a function with the descriptor in a thread; the waiting caller may be cancelled."""
         assert not self._is_closed  # noqa: S101 - another file may have its number by now
         future = threads.submit(function, *args, **kwargs)
         self._users += 1
@@ -371,7 +372,7 @@ class _File:
 
 
 class _Threads:
-    """Threads for what may block; the errors of files become `BlobError`s."""
+    """Threads for calls that may block; the errors of files become `BlobError`s."""
 
     def __init__(self, count: int) -> None:
         self._executor = ThreadPoolExecutor(count, "blobs")
@@ -401,7 +402,7 @@ class _Threads:
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> int:
-        """Run a function that returns a descriptor, which is closed if nobody waits any more."""
+        """Run a function that returns a descriptor; if the caller was cancelled, close that."""
         future = self.submit(function, *args, **kwargs)
         try:
             return await _translated(future)
@@ -410,12 +411,12 @@ class _Threads:
             raise
 
     def close(self) -> None:
-        """Let what runs end, and drop what has not begun."""
+        """Let running calls end, and drop the calls that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 async def _translated(future: "asyncio.Future[_Result]") -> _Result:
-    """Wait for a future, which goes on if this is cancelled; raise errors of files as `BlobError`s.
+    """Wait for a future; a cancellation leaves it running. Raise errors of files as `BlobError`s.
 
     Raises:
         BlobError: in the place of an `OSError`, without the path in it.
@@ -454,7 +455,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _require_room(place: Path | int, size_bytes: int) -> None:
-    """See that a file system has so much room.
+    """Check that a file system has room for this number of bytes.
 
     Raises:
         FullError: it has less.

@@ -1,8 +1,8 @@
 """Requests to an S3 store, signed by version 4 of its signatures, in the query of their URLs.
 
-Pure: nothing is sent here. A signed request can be made by anybody who has its URL, for a while,
-and only as it was signed: with that method, that key, and those headers. So a client that is to
-send a file gets a URL that takes so many bytes with that hash and no others.
+Pure: nothing is sent here. Anybody with the URL can make a signed request, for a while, and only as
+it was signed: with that method, that key, and those headers. So a client that should send a file
+gets a URL that accepts only that number of bytes with that hash.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 class Bucket(Struct, frozen=True):
-    """Where objects are, and who may sign for them.
+    """Place of objects, and the keys that sign for them.
 
     Attributes:
         url: of the store, without a path; the bucket is the first part of each path.
@@ -70,7 +70,7 @@ class Signer:
             method: of the request.
             key: of the object.
             headers: that it must have, exactly so.
-            query: what else is in the URL.
+            query: further parameters in the URL.
             seconds: how long it may be made.
         """
         bucket = self._bucket

@@ -6,7 +6,7 @@ from storage.engines.store import Transaction
 
 
 class KeyRow(NamedTuple):
-    """What opens an app, which is a job or a deploy: one of the two, and `app_id` is its."""
+    """Key that opens an app: either a job or a deploy, whose identifier is `app_id`."""
 
     app_id: str
     job_id: str | None
@@ -31,7 +31,7 @@ _VALUES = ", ".join(f":{name}" for name in KeyRow._fields)
 
 
 async def find(tx: Transaction, app_id: str) -> KeyRow | None:
-    """Return what opens an app; None while nobody has asked for it."""
+    """Return the key that opens an app; None if it has not been requested yet."""
     return await tx.one(
         KeyRow, f"SELECT {_COLUMNS} FROM app_keys WHERE app_id = :app_id", app_id=app_id
     )
@@ -70,7 +70,7 @@ async def forget_of(tx: Transaction, user_id: str) -> None:
 
 
 async def forget_over(tx: Transaction) -> int:
-    """Delete the keys of jobs and deploys that are over; return how many."""
+    """Delete the keys of jobs and deploys that are over. Return the number deleted."""
     return await tx.run(
         """
         DELETE FROM app_keys WHERE EXISTS (

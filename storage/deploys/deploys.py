@@ -28,7 +28,7 @@ class DeployRow(NamedTuple):  # as wide as its table
 
 
 class ReplicaRow(NamedTuple):
-    """A replica of a deploy; `captured` is what it cost, in micro-units, None until it is over."""
+    """Replica of a deploy; `captured` is its cost in micro-units, None until it is over."""
 
     deploy_id: str
     job_id: str

@@ -1,4 +1,4 @@
-"""Queries on the rollouts of deploys: revisions, and which replica a job is."""
+"""Queries on the rollouts of deploys: revisions, and the replicas that jobs are."""
 
 import json
 from collections.abc import Sequence
@@ -26,7 +26,10 @@ class RolloutRow(NamedTuple):
 
 
 class RevisionRow(NamedTuple):
-    """What a deploy was to run from some time on: `template` is JSON, `secrets` is sealed."""
+    """Configuration that a deploy should run from some time on.
+
+    `template` is JSON, `secrets` is sealed.
+    """
 
     deploy_id: str
     user_id: str
@@ -40,11 +43,11 @@ class RevisionRow(NamedTuple):
 
 
 class ReplicaRow(NamedTuple):
-    """Which replica a job is, and for how long it is paid.
+    """Replica that a job is, and the time that it is paid for.
 
-    It is paid from the moment on that its device says it is ready, for which an attempt has
-    `ready_within` seconds. Where that is None nothing says so, and it is paid from when its work
-    began. It is paid for `seconds` at most, in all its attempts.
+    It is paid from the moment when its device reports it ready. An attempt has `ready_within`
+    seconds for that. If `ready_within` is null, the device reports no readiness, and payment begins
+    with the work. It is paid for `seconds` at most, in all its attempts.
     """
 
     job_id: str
@@ -57,9 +60,10 @@ class ReplicaRow(NamedTuple):
 
 
 class PresentRow(NamedTuple):
-    """A replica that was not stopped: `ready_at` in UTC seconds, None unless it runs and is.
+    """A replica that was not stopped: `ready_at` in UTC seconds, None unless it runs and is ready.
 
-    `again_at` is when whose device had the last attempt may have it again, if that is said.
+    From `again_at` on, devices of the owner of the last attempt may have it again; None if no such
+    time was set.
     """
 
     deploy_id: str
@@ -91,7 +95,7 @@ class StateRow(NamedTuple):
 
 
 class SpentRow(NamedTuple):
-    """What a deploy has cost, in micro-units of its currency."""
+    """Cost of a deploy, in micro-units of its currency."""
 
     deploy_id: str
     amount: int
@@ -183,7 +187,7 @@ async def set_price(tx: Transaction, deploy_id: str, price: int) -> None:
 async def set_running(
     tx: Transaction, deploy_id: str, *, image: str | None, command: str | None
 ) -> None:
-    """Record what a deploy runs now, for whoever looks at it."""
+    """Record the image and the command that a deploy runs now, for display."""
     await tx.run(
         "UPDATE deploys SET image = :image, command = :command WHERE id = :id",
         id=deploy_id,
@@ -193,7 +197,7 @@ async def set_running(
 
 
 async def open_ids(tx: Transaction, *, after: str, limit: int) -> list[str]:
-    """Return deploys with rollouts that may go on, in order, those behind `after`."""
+    """Return deploys with unfinished rollouts, in order, from behind `after`."""
     return await tx.all(
         str,
         f"""
@@ -218,7 +222,7 @@ async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[str]:
 
 
 async def insert_revision(tx: Transaction, revision: RevisionRow, *, keep: int) -> None:
-    """Add a revision, and forget the oldest ones but for so many."""
+    """Add a revision, and delete the oldest ones, but for `keep`."""
     values = ", ".join(f":{name}" for name in RevisionRow._fields)
     await tx.run(
         f"INSERT INTO deploy_revisions ({_REVISION_COLUMNS}) VALUES ({values})",
@@ -258,7 +262,7 @@ async def revision_bytes(tx: Transaction, user_id: str, *, since: int) -> int:
 
 
 async def forget_secrets(tx: Transaction, deploy_id: str) -> None:
-    """Forget the secrets of a deploy, which nobody needs any more."""
+    """Delete the secrets of a deploy that no longer runs."""
     await tx.run(
         """
         UPDATE deploy_revisions SET secrets = NULL
@@ -291,7 +295,7 @@ async def insert_replica(tx: Transaction, replica: ReplicaRow) -> None:
 
 
 async def replica(tx: Transaction, job_id: str) -> ReplicaRow | None:
-    """Return which replica a job is; None when it is none, or of a deploy without revisions."""
+    """Return the replica that a job is; None for another job, or in a deploy without revisions."""
     return await tx.one(
         ReplicaRow,
         f"SELECT {_REPLICA_COLUMNS} FROM deploy_replicas WHERE job_id = :job_id",
@@ -380,7 +384,7 @@ async def forget_failed(tx: Transaction, deploy_id: str, *, before: int, now: in
 
 
 async def spent(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, int]:
-    """Return what the replicas of each of these deploys have cost, without what was given back."""
+    """Return the cost of the replicas of each of these deploys, without refunds."""
     rows = await tx.all(
         SpentRow,
         f"""
@@ -399,7 +403,7 @@ async def spent(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, int]:
 
 
 async def used(tx: Transaction, deploy_id: str) -> list[UsedRow]:
-    """Return what was paid of each replica, whichever jobs it was."""
+    """Return the paid seconds of each replica, over all the jobs that ran it."""
     return await tx.all(
         UsedRow,
         """

@@ -8,9 +8,9 @@ from storage.engines.store import Transaction
 
 
 class BenchmarkRow(NamedTuple):
-    """What a device has shown: hashes a second of one core and of all; time in UTC seconds.
+    """Benchmark of a device: hashes a second of one core and of all; time in UTC seconds.
 
-    The last two are the most of each that it has ever shown.
+    The last two are the highest results of each that it has ever had.
     """
 
     device_id: str
@@ -39,9 +39,9 @@ _CHANGES = ", ".join(
 
 
 async def write(tx: Transaction, row: BenchmarkRow, *, keeps_memory: bool = False) -> BenchmarkRow:
-    """Write down what a device has shown, in the place of what it had shown before; return all.
+    """Store the benchmark of a device in the place of the one before; return the stored row.
 
-    With `keeps_memory` what it has shown of that before stays.
+    With `keeps_memory` the stored size of the memory stays.
     """
     memory = "" if keeps_memory else "memory_bytes = excluded.memory_bytes, "
     stored = await tx.one(
@@ -58,7 +58,7 @@ async def write(tx: Transaction, row: BenchmarkRow, *, keeps_memory: bool = Fals
 
 
 async def find(tx: Transaction, device_ids: Sequence[str]) -> dict[str, BenchmarkRow]:
-    """Return what these devices have shown, of those that have."""
+    """Return the benchmarks of the devices that have one."""
     names = ", ".join(f"b.{name}" for name in BenchmarkRow._fields)
     rows = await tx.all(
         BenchmarkRow,

@@ -1,4 +1,4 @@
-"""Queries on what a device has done: its attempts at jobs, and what it earned on which day."""
+"""Queries on the work of a device: its attempts at jobs, and its earnings by day."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ DAY_SECONDS = 86_400
 class DoneRow(NamedTuple):  # as wide as the list that the API shows
     """The last attempt of a device at a job: `id` is the job's, `earned` in micro-credits.
 
-    Times in UTC seconds; `outcome` is None while it runs.
+    Times in UTC seconds. A running attempt has no `outcome`.
     """
 
     id: str
@@ -31,7 +31,7 @@ class DoneRow(NamedTuple):  # as wide as the list that the API shows
 
 
 class DayEarnedRow(NamedTuple):
-    """What a device earned by jobs on a day, counted from 1970, in micro-credits."""
+    """Earnings of a device by jobs on a day, counted from 1970, in micro-credits."""
 
     day: int
     earned: int
@@ -72,9 +72,9 @@ async def page(tx: Transaction, *, device_id: str, before: str, limit: int) -> l
 
 
 async def earned_by_day(tx: Transaction, *, device_id: str, since: int) -> list[DayEarnedRow]:
-    """Return what a device earned by jobs on each day on which it did, the latest first.
+    """Return the earnings of a device by jobs for each day with earnings, the latest first.
 
-    What is paid by time is in `job_draws`, and the job has earned nothing beside that.
+    Pay for time is in `job_draws`, and such a job has no other earnings.
 
     Args:
         tx: the transaction.

@@ -188,7 +188,7 @@ async def owner_of(tx: Transaction, device_id: str) -> str | None:
 async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> RevokedRow | None:
     """Revoke a device's token and return it; None when it is not the user's.
 
-    Nobody is told of one that was revoked that it is not there any more.
+    A revoked device causes no notice that it is absent.
     """
     return await tx.one(
         RevokedRow,
@@ -206,7 +206,7 @@ async def revoke(tx: Transaction, *, device_id: str, user_id: str, now: int) -> 
 async def mark_present(
     tx: Transaction, device_ids: Sequence[str], *, since: int
 ) -> list[PresentRow]:
-    """Note of these devices which are there, heard of since then; return those that were not."""
+    """Mark those devices present that showed life since then; return the newly marked ones."""
     return await tx.all(
         PresentRow,
         f"""
@@ -221,7 +221,7 @@ async def mark_present(
 
 
 async def mark_left(tx: Transaction, device_ids: Sequence[str]) -> list[PresentRow]:
-    """Note of these devices which have said that they leave; return those that were there."""
+    """Mark those of these devices absent that have logged off; return those that were present."""
     return await tx.all(
         PresentRow,
         f"""
@@ -235,9 +235,9 @@ async def mark_left(tx: Transaction, device_ids: Sequence[str]) -> list[PresentR
 
 
 async def mark_silent(tx: Transaction, *, before: int, limit: int) -> list[PresentRow]:
-    """Note which devices were not heard of since `before`; return those that were there.
+    """Mark devices absent that showed no life since `before`; return those that were present.
 
-    The condition stands twice: a device that is heard of meanwhile is not silent.
+    The condition stands twice: a device that shows life meanwhile is not silent.
     """
     silent = await tx.all(
         str,
@@ -269,7 +269,7 @@ def heard_of_at(device: DeviceRow) -> int:
     return max(device.last_heartbeat_at or 0, device.offline_at or 0)
 
 
-# What a device reports, and when it did: the columns that a heartbeat changes, and their types.
+# The columns that a heartbeat changes, and their types.
 _REPORTED = {
     "hostname": "TEXT",
     "gpu_name": "TEXT",

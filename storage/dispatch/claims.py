@@ -1,4 +1,4 @@
-"""Queries on jobs that wait for devices by themselves, and on giving them to devices many at once.
+"""Queries on jobs that the daemon gives to devices, many in one transaction.
 
 These are the jobs with a payload whose needs were understood; others wait to be accepted.
 """
@@ -93,7 +93,7 @@ class OwnerLoadRow(NamedTuple):
 
 
 class HeldRow(NamedTuple):
-    """A job with a payload that a device runs, and whether it ever said so."""
+    """Job with a payload that a device runs, and whether it ever listed the attempt."""
 
     device_id: str
     job_id: str
@@ -102,9 +102,10 @@ class HeldRow(NamedTuple):
 
 
 class GivenRow(NamedTuple):
-    """What a device is told of a job that was given to it; `secrets` are sealed.
+    """Job as its device receives it; `secrets` are sealed.
 
-    It is not told whose job it is (`user_id`), nor that it is a replica of a deploy.
+    The device does not receive the job's buyer (`user_id`), nor the fact that it is a replica of a
+    deploy.
     """
 
     job_id: str
@@ -184,7 +185,7 @@ async def excluded(tx: Transaction, job_ids: Sequence[str], *, now: int) -> list
 
 
 async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int) -> list[LoadRow]:
-    """Count what devices run, and say which are proven; revoked ones are left out."""
+    """Return the loads of devices, and whether they are proven; revoked ones are left out."""
     return await tx.all(
         LoadRow,
         f"""
@@ -237,10 +238,11 @@ async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[
     """Start jobs on devices, those that still wait in the attempt that they were read in.
 
     Returns which were started. The jobs must be locked. A device is not checked here; nor is
-    whether its owner has a chance left at a job, which nobody can lose while the job waits.
+    whether its owner has a chance left at a job, because a chance cannot be lost while the job
+    waits.
     """
-    # The state is read first, and is no condition of the change: a planner that is told of it may
-    # look through all jobs that wait, instead of looking up these few.
+    # The state is read first, and is no condition of the change: with that condition a planner may
+    # read all waiting jobs, instead of looking up these few.
     states = await tx.all(
         StateRow,
         f"""
@@ -282,7 +284,7 @@ async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[
 
 
 async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
-    """Return what devices are told of jobs; that they run them was made sure of before."""
+    """Return the description of jobs for the devices that run them, as the caller has checked."""
     return await tx.all(
         GivenRow,
         f"""

@@ -1,9 +1,9 @@
 """The private parts of aiosqlite that the store relies on.
 
-aiosqlite runs one statement a hop; a unit of work runs whole in the connection's thread, for which
-there is no public call. Nothing else in this room reads a name of aiosqlite that begins with an
-underscore. `tests/storage/engines/test_aiosqlite_compat.py` checks each of them, and fails on any
-other release than this one until somebody has compared `core.py`.
+aiosqlite runs one statement a hop; a unit of work runs whole in the connection's thread, and
+aiosqlite has no public call for that. Nothing else in this room reads a name of aiosqlite that
+begins with an underscore. `tests/storage/engines/test_aiosqlite_compat.py` checks each of them, and
+fails on any other release than this one until a developer has compared `core.py`.
 """
 
 import sqlite3

@@ -16,7 +16,7 @@ PAUSE_SECONDS = 0.0
 
 
 class BackupError(StoreError):
-    """A backup was not made; the message says why, for the operator."""
+    """A backup was not made; the message has the reason for the operator."""
 
 
 def back_up(url: str, target: Path) -> int:

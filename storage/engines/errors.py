@@ -27,7 +27,7 @@ class StoreError(Exception):
 
 
 class CannotOpenError(StoreError):
-    """The database cannot be used at all; the message says why, for the operator."""
+    """The database cannot be used at all; the message has the reason for the operator."""
 
 
 class AlreadyClaimedError(CannotOpenError):

@@ -50,7 +50,8 @@ class Migration:
 def migrations(engine: str) -> tuple[Migration, ...]:
     """Return every step for `engine` ("sqlite" or "postgres"), in order.
 
-    The folder is read once: what is put there later is of another program than the one that runs.
+    The folder is read once: a file that is put there later belongs to another program than the
+    running one.
     """
     steps: dict[int, tuple[str, list[Path]]] = {}
     # Of one step's files the shortest name first: the shared script before an engine's own.

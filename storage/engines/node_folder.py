@@ -5,13 +5,13 @@ that this node alone reads:
 
 - A notice is a line that is written into the pipe of every node. At most `PIPE_BUF` bytes are
   written at once, so that lines of several writers never mix. Opening and writing never block.
-- Where a pipe is full, a file beside it (`.missed`) says that notices were lost; its node asks the
-  database what it has missed.
-- A pipe that nobody reads cannot be opened for writing (ENXIO): so the others see at once that a
-  process has ended, however it did. A pipe that is missing says nothing: somebody may have removed
-  it, and its node may live.
+- Where a pipe is full, a file beside it (`.missed`) says that notices were lost; its node then
+  reads the missed changes from the database.
+- A pipe without a reader cannot be opened for writing (ENXIO): so the others see at once that a
+  process has ended, however it did. A pipe that is missing says nothing: an operator may have
+  removed it, and its node may live.
 
-The locks of the sweeper, of writers and of those that open the database are files there, too.
+The locks of the sweeper, of writers and of openers of the database are also files there.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ from typing import NamedTuple
 from storage.engines.errors import CannotOpenError
 
 # Some 2,500 notices, so that a node that stands still for seconds loses none; and a small part of
-# what a user's pipes may hold (fs.pipe-user-pages-soft, 64 MiB), which bulk transfers need.
+# the memory for all of a user's pipes (fs.pipe-user-pages-soft, 64 MiB), which bulk transfers need.
 PIPE_BYTES = 256 * 1024
 
 _PIPE = ".pipe"
@@ -38,7 +38,7 @@ _logger = logging.getLogger("node")
 
 
 class Presence(NamedTuple):
-    """What the pipes tell of nodes at a moment; one whose pipe is missing is in neither set."""
+    """State of nodes, as their pipes show it; a node without a pipe is in neither set."""
 
     living: frozenset[str]
     ended: frozenset[str]
@@ -76,7 +76,7 @@ class NodeFolder:
     # --- pipes -----------------------------------------------------------------------------------
 
     def open_pipe(self, node_id: str) -> int:
-        """Make the pipe of a node and open it; return its descriptor, from which notices are read.
+        """Create the pipe of a node and open it; return its descriptor for reading notices.
 
         Raises:
             OSError: it cannot be made.
@@ -85,8 +85,8 @@ class NodeFolder:
         draft.unlink(missing_ok=True)  # of an attempt that failed; a node's name is its own
         os.mkfifo(draft, 0o600)
         try:
-            # It gets its name once it is read: under its name, one that nobody reads is of the
-            # dead. Opened for both, so that it never ends while no other process writes.
+            # It gets its name once it is read: under its name, a pipe without a reader belongs to a
+            # dead node. Opened for both, so that it never ends while no other process writes.
             descriptor = os.open(draft, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 draft.rename(pipe)
@@ -103,19 +103,19 @@ class NodeFolder:
         return descriptor
 
     def is_pipe_of(self, node_id: str, descriptor: int) -> bool:
-        """Say whether others find the pipe that a node reads."""
+        """Return whether others find the pipe that a node reads."""
         try:
             return os.path.samestat(self._pipe(node_id).stat(), os.fstat(descriptor))
         except OSError:
             return False
 
     def remove_pipe(self, node_id: str) -> None:
-        """Remove a node's pipe, and what was noted of it."""
+        """Remove a node's pipe, and the note of missed notices."""
         self._pipe(node_id).unlink(missing_ok=True)
         self._missed(node_id).unlink(missing_ok=True)
 
     def look(self) -> "Presence":
-        """Return which nodes have a process, and which had one that has left its pipe behind."""
+        """Return the nodes with a process, and the nodes whose process left its pipe behind."""
         living, ended = set(), set()
         for pipe in self._find_pipes():
             try:
@@ -132,21 +132,21 @@ class NodeFolder:
     def post(self, texts: Sequence[str]) -> None:
         """Send notices to every node, without ever waiting; called by any thread.
 
-        What cannot be sent is noted for the node that misses it.
+        A notice that cannot be sent is noted for the node that misses it.
         """
         chunks = tuple(_chunks(texts))
         for pipe in self._find_pipes():
             try:
                 descriptor = _open_to_write(pipe)
             except OSError as error:
-                if error.errno not in (ENOENT, ENXIO):  # its process lives, and heard nothing
+                if error.errno not in (ENOENT, ENXIO):  # its process lives, and got nothing
                     self._note_missed(pipe.stem)
                 continue
             try:
                 for chunk in chunks:
                     os.write(descriptor, chunk)
             except BrokenPipeError:
-                _logger.debug("node %s ended before it heard", pipe.stem)
+                _logger.debug("node %s ended before the notices arrived", pipe.stem)
             except OSError:  # the pipe is full
                 self._note_missed(pipe.stem)
                 # It may have been emptied before the note was there. Now its reader is woken by
@@ -157,7 +157,7 @@ class NodeFolder:
                 os.close(descriptor)
 
     def take_missed(self, node_id: str) -> bool:
-        """Say whether a node has missed notices since this was asked last."""
+        """Return whether a node has missed notices since the last call."""
         try:
             self._missed(node_id).unlink()
         except OSError:
@@ -204,10 +204,10 @@ def checked(text: str) -> str:
     """Return a notice that can be sent.
 
     Raises:
-        ValueError: it has several lines, or more than are written at once.
+        ValueError: it has several lines, or more bytes than one write takes.
     """
     if "\n" in text or len(text.encode()) >= select.PIPE_BUF:
-        raise ValueError("a notice is one line, shorter than what a pipe takes at once")
+        raise ValueError("a notice is one line, shorter than one write to a pipe")
     return text
 
 

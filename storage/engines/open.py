@@ -28,7 +28,7 @@ async def open_store(
         statement_seconds: the limit on one statement of PostgreSQL; None for its usual one.
         is_shared: whether several processes serve from an SQLite database, which another has
             claimed for them (`storage.engines.claim`); PostgreSQL serves any number.
-        pooler: what stands between this program and PostgreSQL: "none" or "session".
+        pooler: the program between this one and PostgreSQL: "none" or "session".
         direct_url: the same database without the pooler; "" for `url`.
 
     Raises:
@@ -54,7 +54,7 @@ def load(url: str) -> None:
     """Import and read all that opening the database at `url` needs, and touch nothing there.
 
     Processes that are forked afterwards open it by the same code and have it at the same version,
-    whatever has become of the files since.
+    even if the files change.
     """
     engine = "sqlite" if is_sqlite(url) else "postgres"
     import_module(f"storage.engines.{engine}")

@@ -16,8 +16,9 @@ NEWEST = "g"
 # begins with the user has. To SQLite it means plain DESC.
 NEWEST_FIRST = "DESC NULLS LAST"
 
-# Users take turns among so many of the oldest due rows, which bounds what a sweep costs. By default
-# one user may have a tenth of that open (`limits.sessions_per_user`, `limits.jobs_per_user`).
+# Users take turns among this number of the oldest due rows, which bounds the cost of a sweep. By
+# default one user may have a tenth of that open (`limits.sessions_per_user`,
+# `limits.jobs_per_user`).
 TURNS_MAX_ROWS = 10_000
 
 

@@ -170,11 +170,11 @@ class PostgresStore:
         """Connect to the database at `url` and bring its schema up to date.
 
         Args:
-            url: the database; it may name several servers, of which one accepts writes.
+            url: the database; it may name several servers; only one accepts writes.
             pool_size: the most connections, including those set aside.
             statement_seconds: the limit on one statement, of a unit without a limit of its own;
                 None for `STATEMENT_TIMEOUT_SECONDS` and `UNIT_SECONDS`.
-            pooler: what stands between this program and the servers.
+            pooler: the program between this one and the servers.
             direct_url: the same database without a pooler, for links and migrations; "" for `url`.
             migration_lock_seconds: how long a migration queues for a table lock.
 
@@ -219,7 +219,7 @@ class PostgresStore:
         return result
 
     def version(self) -> bytes | None:
-        """See `Store.version`: None, because only a query could tell."""
+        """See `Store.version`: None, because it would cost a query."""
         return None
 
     def health(self) -> Health:
@@ -518,7 +518,7 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 
 @contextmanager
 def _translating(connection: "_Connection | asyncpg.Connection | None" = None) -> Iterator[None]:
-    """Turn the driver's errors into the store's, but for those that `write` retries."""
+    """Turn the driver's errors into the store's, except the errors that `write` retries."""
     try:
         yield
     except _RETRIED:

@@ -5,9 +5,9 @@ Theory of operation
 All connections of a process share one `Availability`. The first unit that loses its connection
 reports it (`lost`), and a search begins: one task asks for the server that accepts writes, until
 one does. Units wait for it together (`until_up`), for `PATIENCE_SECONDS` from the beginning of the
-outage: a planned switchover takes less, so it refuses no request. After that time units are
-refused at once, and the search goes on alone: an outage costs the servers two attempts a second,
-whatever the number of clients.
+outage: a planned switchover takes less, so it refuses no request. After that time units are refused
+at once, and the search goes on alone: an outage costs the servers two attempts a second, for any
+number of clients.
 
 A statement without an answer (`doubted`) may wait for a lock, or its server may be frozen. So the
 search asks for a new connection beside the traffic: units go on if the same server gives one.

@@ -18,7 +18,7 @@ where a connection leads, for the pools and for a node's link alike:
   then, an operator has compared the books. Before that time a balancer may lead to an old server
   for a moment.
 - When another server wins, every connection to the old one is worthless, also in a pool or in the
-  middle of a unit: it is ended at once.
+  middle of a unit: the process closes it without delay.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 PORT = 5432
-# An idle server answers in milliseconds, and a busy one within this time. Then the next one is
-# asked as well.
+# An idle server answers in milliseconds, and a busy one within this time. Then the process also
+# tries the next one.
 NEXT_SECONDS = 1.0
 # As long as a server may take that is the only hope; a lost connection attempt is repeated by TCP
 # after one and three seconds.
@@ -96,7 +96,7 @@ class Position(NamedTuple):
 
     A promotion begins a new timeline, and the log of changes only grows within one. So positions
     never fall, unless committed changes were lost: a frozen primary came back and took over again,
-    or somebody restored an older copy.
+    or an operator restored an older copy.
     """
 
     timeline: int
@@ -310,7 +310,7 @@ class Servers:
         return place(self._url) if server is None else str(server)
 
     def _begin_with(self, server: Server | None) -> None:
-        """Ask the server that accepts writes first from here on."""
+        """Try this server, which accepts writes, first from here on."""
         self._servers = [server, *(each for each in self._servers if each != server)]
         has_moved = self._is_known and self.current != self._name(server)
         self.current, self._is_known = self._name(server), True
@@ -430,7 +430,7 @@ def _server(spec: str, port: str) -> Server:
 
 
 def cause_of(*errors: BaseException) -> Cause:
-    """Return the kind of failure that says most of several servers."""
+    """Return the most significant kind of failure of several servers."""
     kinds = [_cause(error) for error in errors]
     # The trouble of the primary says more than its standbys, and they say more than a silent one.
     ranks = (Cause.WENT_BACK, Cause.FULL, Cause.BUSY, Cause.READ_ONLY, Cause.SILENT)

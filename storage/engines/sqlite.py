@@ -18,10 +18,10 @@ Writing goes in groups:
    Units that arrive meanwhile form the next group: the slower the disk, the larger the groups.
 3. `_write_group` runs in the thread: BEGIN IMMEDIATE; for each unit SAVEPOINT, the unit, RELEASE;
    then one COMMIT, which makes all of them durable with one write to the disk.
-4. Back on the loop, each caller's future gets its unit's result or exception. No caller hears of
-   success before the COMMIT.
+4. Back on the loop, each caller's future gets its unit's result or exception. No caller gets a
+   result before the COMMIT.
 
-What a failure does, and to whom:
+Effects of failures:
 - A unit raises (a refusal, a broken constraint, a mistake): ROLLBACK TO its savepoint. Its caller
   gets the exception; the other units of the group are committed.
 - SQLite ends the whole transaction by itself (disk full, I/O error): there is no savepoint left to
@@ -75,7 +75,7 @@ GROUP_MAX_UNITS = 256
 # How long a process waits for another that opens the same file and brings its schema up to date:
 # one step over a large table may take minutes.
 OPENING_SECONDS = 600.0
-OPENING_STEP_SECONDS = 0.01  # a start takes thirty times as long
+OPENING_STEP_SECONDS = 0.01  # a start takes thirty times that
 # The part of the WAL-index header that every commit changes (SQLite's WAL-index format, section 2).
 INDEX_HEADER_BYTES = 48
 # Seconds of work for the writer. Beyond it a refusal now is worth more than an answer then, and the
@@ -91,7 +91,7 @@ class SqliteStore:
     Args:
         path: the file.
         writer: the connection that writes.
-        readers: those that read.
+        readers: the connections that read.
         folder: where the processes meet that share the file; None for a daemon that has it for
             itself, and for a command of the operator's.
         gate: where writers take turns, None where there are no others.
@@ -255,7 +255,7 @@ class SqliteStore:
     async def _commit(self, group: list["_Pending"]) -> Sequence["_Outcome"]:
         try:
             starts = [each.start for each in group]
-            # Whoever has claimed the file for itself has nobody to take turns with.
+            # A process that has claimed the file for itself takes no turns.
             if self._gate is None or self._claim is not None:
                 return await self._writer.call(partial(_write_group, starts))
             return await self._writer.call(
@@ -267,7 +267,7 @@ class SqliteStore:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of a unit; its result, notices and calls count only if there is no error."""
+    """End of a unit; its result, notices and calls count only if there is no error."""
 
     result: Any = None
     error: Exception | None = None
@@ -350,7 +350,7 @@ class _Transaction:
         return f"(SELECT {values} FROM json_each(:{name})) AS {name}"
 
     async def notify(self, *texts: str) -> None:
-        """Keep them until the commit; where there is one daemon, nobody sends them then."""
+        """Keep them until the commit; a single daemon then drops them."""
         self.notices += tuple(checked(text) for text in texts)
 
     def after_commit(self, call: Callable[[], None]) -> None:
@@ -412,7 +412,7 @@ def _write_unit(connection: sqlite3.Connection, start: _Start) -> _Outcome:
         connection.execute("ROLLBACK TO unit")
         outcome = _Outcome(error=error)
     connection.execute("RELEASE unit")
-    # Within BEGIN a RELEASE commits nothing: no caller may hear of success before the COMMIT.
+    # Within BEGIN a RELEASE commits nothing: no caller may get a result before the COMMIT.
     assert connection.in_transaction  # noqa: S101 - the invariant of a group
     return outcome
 
@@ -481,9 +481,9 @@ def _prepare_in_turn(
     opening_seconds: float,
     connection: sqlite3.Connection,
 ) -> None:
-    """Bring the schema up to date, of several processes one after the other.
+    """Bring the schema up to date; of several processes, one after the other.
 
-    SQLite has nobody wait who finds the file locked when it turns to write-ahead logging.
+    SQLite does not wait if the file is locked when it turns to write-ahead logging.
 
     Raises:
         CannotOpenError: another process takes too long.

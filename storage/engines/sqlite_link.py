@@ -1,8 +1,9 @@
 """A process's presence among others on one SQLite database: a row, a pipe, and a lock file.
 
 The row is renewed like that of a node on PostgreSQL, so a process that hangs is declared dead after
-the timeout. One that has ended is seen at once, because nobody reads its pipe (`NodeFolder`). The
-sweepers' lock is free when its process ends; from one that hangs it is taken away.
+the timeout. A process that has ended is detected without delay, because its pipe has no reader
+(`NodeFolder`). The sweepers' lock is free when its process ends; from one that hangs it is taken
+away.
 
 The process with the API takes the lock of the sweeper. While the lock is free, the other processes
 reap the dead ones.
@@ -64,7 +65,7 @@ class SqliteLink:
                 self._listen(self._node_id, self._folder.open_pipe(self._node_id))
 
     async def register(self, node_id: str) -> None:
-        """See `Link.register`. Whoever sees the row finds the pipe."""
+        """See `Link.register`. A process that sees the row finds the pipe."""
         async with self._answering():
             pipe = self._folder.open_pipe(node_id)
             try:
@@ -144,7 +145,7 @@ class SqliteLink:
 
     def _look_for_missed(self) -> None:
         if self._node_id is not None and self._folder.take_missed(self._node_id):
-            _logger.warning("notices were missed: this node asks the database for what became")
+            _logger.warning("notices were missed: this node reads the changes from the database")
             self._on_lost()
 
     @asynccontextmanager
@@ -160,10 +161,10 @@ class SqliteLink:
 class _SweeperLock:
     """The lock of the process that sweeps: flock(2) on a file, whose time of change it renews.
 
-    A process that hangs keeps its locks. So whoever sees the file unchanged for the timeout removes
-    it, and the next to look locks a new one. Should two do that at once, one of them finds at its
-    next look that the file it has locked is not there any more. Two may sweep until then, which is
-    harmless: every sweep decides in transactions.
+    A process that hangs keeps its locks. So a process that sees the file unchanged for the timeout
+    removes it, and the next process that looks locks a new one. Should two do that at once, one of
+    them finds at its next look that the file it has locked is not there any more. Two may sweep
+    until then, which is harmless: every sweep decides in transactions.
 
     Args:
         folder: where the file is.
@@ -174,12 +175,13 @@ class _SweeperLock:
         self._folder = folder
         self._timeout = timeout_seconds
         self._descriptor: int | None = None
-        # What another holder's file looked like, and since when (monotonic).
+        # Inode and time of change of another holder's file, and since when they are unchanged
+        # (monotonic).
         self._seen: tuple[int, int] | None = None
         self._seen_at = 0.0
 
     def take(self) -> bool:
-        """Say whether this process has the lock, which it takes if it is free.
+        """Return whether this process has the lock, which it takes if it is free.
 
         Raises:
             OSError: the file cannot be used.
@@ -194,7 +196,9 @@ class _SweeperLock:
         return True
 
     def is_free(self) -> bool:
-        """Say whether nobody has the lock; who tries to take it at that moment tries again later.
+        """Return whether the lock is free.
+
+        A process that tries to take it meanwhile tries again later.
 
         Raises:
             OSError: the file cannot be used.
@@ -248,4 +252,4 @@ async def _run(tx: Transaction, sql: str, node_id: str) -> int:
 
 
 def _nobody(*_: object) -> None:
-    """Nobody listens yet."""
+    """Ignore the call: there is no listener yet."""

@@ -20,7 +20,8 @@ Arguments = ParamSpec("Arguments")
 class Transaction(Protocol):
     """Statements of one open transaction, in the SQL that both engines speak.
 
-    Values are named (`:name`). A row comes back as `row(*columns)`, in the order of the columns.
+    SQL refers to values by name (`:name`). A row comes back as `row(*columns)`, in the order of the
+    columns.
     """
 
     async def run(self, sql: str, **values: Value) -> int:
@@ -61,8 +62,8 @@ class Transaction(Protocol):
     def after_commit(self, call: Callable[[], None]) -> None:
         """Have something called on the event loop once the unit is committed, in this process.
 
-        It is not if the unit is rolled back, nor if the answer to the commit is lost: what depends
-        on it must also look by itself. It may neither raise nor wait.
+        It is not if the unit is rolled back, nor if the answer to the commit is lost: a component
+        that depends on the call must also check by itself. It may neither raise nor wait.
         """
 
 
@@ -89,22 +90,22 @@ class Link(Protocol):
         """Record that a node is alive; False when it was declared dead before."""
 
     async def exited(self, node_ids: Collection[str]) -> list[str]:
-        """Return which nodes have certainly ended, so that nobody need wait for their timeout.
+        """Return the nodes that have certainly ended, so that no caller awaits their timeout.
 
-        The others may be alive, hang, or have ended. On PostgreSQL nobody can tell.
+        The others may be alive, hang, or have ended. PostgreSQL cannot report this.
 
         Args:
             node_ids: all nodes of this database.
         """
 
     async def try_to_sweep(self) -> bool:
-        """Take the sweepers' lock if it is free; return whether this node holds it.
+        """Take the sweepers' lock if it is free. Return whether this node holds it.
 
-        To be called again and again: it is taken from a holder that does not, for the timeout.
+        Callers repeat the call: a holder that does not repeat it loses the lock after the timeout.
         """
 
     async def is_unswept(self) -> bool:
-        """Say whether nobody holds the sweepers' lock, without keeping it.
+        """Return whether the sweepers' lock is free, without keeping it.
 
         Like `try_to_sweep` it takes the lock from a holder that is silent for the timeout.
         """
@@ -140,10 +141,9 @@ class Store(Protocol):
         """
 
     def version(self) -> bytes | None:
-        """Return a token that changes with every commit of any process; None where there is none.
+        """Return a token that changes with every commit of any process; None if unsupported.
 
-        It costs no query. What was read after a token was taken is still current as long as the
-        token is the same.
+        It costs no query. Data read after a token was taken is current until the token changes.
         """
 
     def health(self) -> Health:
@@ -174,8 +174,8 @@ class Store(Protocol):
         """Return this node's connection to the others; None on a database that has only one.
 
         Args:
-            timeout_seconds: how long a node may be silent before it loses the connection, or what
-                it holds by it.
+            timeout_seconds: the longest silence of a node, after which it loses the connection and
+                its locks.
         """
 
     async def close(self) -> None:

@@ -1,14 +1,15 @@
 """A gate before SQLite's write lock, at which the writers of several processes take turns.
 
-SQLite has whoever finds the database locked sleep, up to a tenth of a second, and look again.
-Beside a process that writes all the time such a writer waits for seconds. So writers line up at two
-locks of their own: whoever has `next` waits for `turn`, and lets go of `next` when it has that. A
-process that has just written cannot be quicker than the one that waits, because `next` is not free.
+A SQLite connection that finds the database locked sleeps, up to a tenth of a second, and tries
+again. Beside a process that writes all the time such a writer waits for seconds. So writers line up
+at two locks of their own: the holder of `next` waits for `turn`, and releases `next` when it has
+that. A process that has just written cannot be quicker than the one that waits, because `next` is
+not free.
 
-The gate only says who is next; that one writes at a time is SQLite's affair. So it may be passed
-without: one that hangs at the gate is left with the file that it has locked, and the others go on
-with a new one, which it finds when it comes back. The locks are flock(2)'s: those of a process that
-dies are free.
+The gate only determines the next writer; that one writes at a time is SQLite's affair. So it may be
+passed without: one that hangs at the gate is left with the file that it has locked, and the others
+go on with a new one, which it finds when it comes back. The locks are flock(2)'s: the kernel
+releases the locks of a process that dies.
 """
 
 import fcntl
@@ -95,7 +96,7 @@ class WriteGate:
             self._turn.release()
 
     def close(self) -> None:
-        """Close the locks, once nobody enters any more."""
+        """Close the locks, after the last writer has left."""
         self._next.close()
         self._turn.close()
 
@@ -107,7 +108,7 @@ class _Lock:
         folder: where the file is.
         name: of the file.
         makes_files: whether it makes the file if it is missing.
-        is_crowded: whether all processes may wait for it at once.
+        is_crowded: whether all processes may wait for it at the same time.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class _Lock:
         self._is_locked()
 
     def _is_locked_in_time(self, patience_seconds: float) -> bool:
-        """Wait for the lock on this file; False once nobody has got it for too long."""
+        """Wait for the lock on this file; False if its owner has not changed for too long."""
         since, seen = time.monotonic(), 0
         while not self._is_locked():
             now, changed = time.monotonic(), os.fstat(self._descriptor).st_mtime_ns
@@ -145,7 +146,7 @@ class _Lock:
         return True
 
     def _is_locked(self) -> bool:
-        """Lock this file if it is free, and change its time: the others see that it goes on."""
+        """Lock this file if it is free, and set its time, as a sign of life for the others."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -167,7 +168,7 @@ class _Lock:
             return False
 
     def _reopen(self) -> bool:
-        """Go on with a new file, or with that of another process; False to go on with this one."""
+        """Switch to a new file, or to that of another process; False to keep this one."""
         try:
             descriptor = self._folder.open_lock(self._path.name, create=self._makes_files)
         except OSError:

@@ -1,4 +1,4 @@
-"""Queries on events: what happened to whom."""
+"""Queries on events of users."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -154,7 +154,7 @@ async def later_of(
 
 
 async def find(tx: Transaction, event_ids: Sequence[str]) -> list[EventRow]:
-    """Return those of these events that there are."""
+    """Return those of these events that exist."""
     return await tx.all(
         EventRow,
         f"""
@@ -167,7 +167,7 @@ async def find(tx: Transaction, event_ids: Sequence[str]) -> list[EventRow]:
 
 
 async def delete_before(tx: Transaction, event_id: str, *, limit: int) -> int:
-    """Delete the oldest events, of everybody, before an identifier; return how many they were."""
+    """Delete the oldest events of all users before an identifier. Return the number deleted."""
     return await tx.run(
         """
         DELETE FROM events WHERE id IN (

@@ -55,7 +55,7 @@ async def find(tx: Transaction, user_id: str, key: str) -> AnswerRow | None:
 
 
 async def delete_before(tx: Transaction, moment: int, *, limit: int) -> int:
-    """Delete the oldest answers up to a moment, at most `limit`; return how many."""
+    """Delete the oldest answers up to a moment, at most `limit`. Return the number deleted."""
     return await tx.run(
         """
         DELETE FROM idempotency_keys WHERE (user_id, idempotency_key) IN (

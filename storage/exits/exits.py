@@ -56,7 +56,7 @@ class LimitsRow(NamedTuple):
 
 
 class StandingRow(NamedTuple):
-    """What a device may do: nothing any more, nothing for now, or so much (see `LimitsRow`).
+    """Permissions of a device: ended, paused, or the limits that it may use (see `LimitsRow`).
 
     `is_ended` and `is_paused` are 0 or 1.
     """
@@ -72,7 +72,7 @@ class StandingRow(NamedTuple):
 
 
 class ConsentRow(NamedTuple):
-    """What was said of a device as an exit: given, revoked, barred or pardoned; and when."""
+    """Consent event of a device as an exit: given, revoked, barred or pardoned; its time."""
 
     id: str
     device_id: str
@@ -83,7 +83,7 @@ class ConsentRow(NamedTuple):
 
 
 class FindingRow(NamedTuple):
-    """What was found of a device, by its kind, with what shows it; times in UTC seconds."""
+    """Finding about a device: its kind and the evidence; times in UTC seconds."""
 
     id: str
     device_id: str
@@ -94,7 +94,7 @@ class FindingRow(NamedTuple):
 
 
 class BarredRow(NamedTuple):
-    """A device that is barred, whose, since when (UTC seconds), and for which finding."""
+    """Barred device: its owner, the time since when (UTC seconds), and the finding."""
 
     device_id: str
     user_id: str
@@ -103,7 +103,7 @@ class BarredRow(NamedTuple):
 
 
 class OriginRow(NamedTuple):
-    """Where a device comes from: "" and 0 for what is not known; the country in lower case."""
+    """Location of a device: "" and 0 if unknown; the country in lower case."""
 
     device_id: str
     country: str
@@ -112,7 +112,7 @@ class OriginRow(NamedTuple):
 
 
 class UseRow(NamedTuple):
-    """What an exit carried under a lease, and at which price: micro-USD per GB, and the share.
+    """Bytes that an exit carried under a lease, with the price in micro-USD per GB and the share.
 
     The share is 0 for the buyer's own exits.
     """
@@ -127,7 +127,7 @@ class UseRow(NamedTuple):
 
 
 class DayRow(NamedTuple):
-    """What a device carried on a day, and what of it its owner earns, in micro-USD."""
+    """Bytes that a device carried on a day, and its owner's earnings for them, in micro-USD."""
 
     device_id: str
     day: int
@@ -136,7 +136,7 @@ class DayRow(NamedTuple):
 
 
 class EarnedDayRow(NamedTuple):
-    """What several exits carried and earned on a day, as in `DayRow`, and what was taken back."""
+    """Bytes and earnings of several exits on a day, as in `DayRow`, and the amount taken back."""
 
     day: int
     used_bytes: int
@@ -145,11 +145,11 @@ class EarnedDayRow(NamedTuple):
 
 
 class EarnedRow(NamedTuple):
-    """What a device carried of a session, and what its owner earns by it: bytes and micro-USD.
+    """Bytes that a device carried of a session, and its owner's earnings for them, in micro-USD.
 
     `used_bytes` and `amount` are in all. There are `postings` earnings of it so far, which add up
-    to `posted_bytes` and `posted`; of them those that were not reversed to `kept_bytes` and `kept`.
-    The owner of one that `is_barred` (0 or 1) gets no more.
+    to `posted_bytes` and `posted`; the unreversed ones add up to `kept_bytes` and `kept`. The owner
+    of a device that `is_barred` (0 or 1) gets no more.
     """
 
     session_id: str
@@ -166,7 +166,7 @@ class EarnedRow(NamedTuple):
 
 
 class EarningRow(NamedTuple):
-    """An earning: the so many-th of a session and a device; not posted if it `is_barred` (1)."""
+    """Earning number `number` of a session and a device; not posted if it `is_barred` (1)."""
 
     session_id: str
     device_id: str
@@ -187,7 +187,7 @@ class PaidRow(NamedTuple):
 
 
 class ActiveRow(NamedTuple):
-    """A session that goes on until `expires_at`, in UTC seconds."""
+    """Session that lasts until `expires_at`, in UTC seconds."""
 
     expires_at: int
     id: str
@@ -245,7 +245,7 @@ _LIMITS = ", ".join(f"{name} = :{name}" for name in LimitsRow._fields)
 
 
 async def find(tx: Transaction, device_id: str) -> ExitRow | None:
-    """Return a device as an exit; None when nobody has ever agreed that it is one."""
+    """Return a device as an exit; None if its owner has never agreed to that."""
     return await tx.one(ExitRow, f"{_EXIT} WHERE e.device_id = :device_id", device_id=device_id)
 
 
@@ -353,7 +353,7 @@ async def revoke(tx: Transaction, device_id: str, now: int) -> bool:
 
 
 async def bar(tx: Transaction, device_id: str, now: int, kind: str = "") -> bool:
-    """Have a device be no exit any more, whatever its owner agrees to; False when it was none.
+    """Bar a device from being an exit, regardless of its owner's consent; False if it was no exit.
 
     Args:
         tx: the transaction.
@@ -398,7 +398,7 @@ async def barred(tx: Transaction, limit: int) -> list[BarredRow]:
 
 
 async def insert_finding(tx: Transaction, finding: FindingRow) -> None:
-    """Keep what was found of a device."""
+    """Store a finding about a device."""
     await tx.run(
         """
         INSERT INTO exit_canaries (id, device_id, kind, evidence, found_at, pardoned_at)
@@ -409,7 +409,7 @@ async def insert_finding(tx: Transaction, finding: FindingRow) -> None:
 
 
 async def findings(tx: Transaction, device_id: str) -> list[FindingRow]:
-    """Return what was found of a device, the oldest first."""
+    """Return the findings about a device, the oldest first."""
     return await tx.all(
         FindingRow,
         """
@@ -446,7 +446,7 @@ async def move(tx: Transaction, origins: Sequence[OriginRow]) -> None:
 
 
 async def standings(tx: Transaction, device_ids: Sequence[str]) -> list[StandingRow]:
-    """Return what some exits may do now, whoever has decided it."""
+    """Return the current permissions of some exits."""
     limits = ", ".join(f"e.{name}" for name in LimitsRow._fields)
     return await tx.all(
         StandingRow,
@@ -492,7 +492,7 @@ async def of_owner_of(tx: Transaction, device_id: str) -> list[str]:
 
 
 async def open_pending_account(tx: Transaction, account: str, user_id: str) -> None:
-    """Open the account of what an owner's exits have earned and is not paid out, if need be."""
+    """Open the account of an owner's exit earnings that are not paid out, if need be."""
     await tx.run(
         """
         INSERT INTO accounts (id, user_id, kind, currency)
@@ -505,9 +505,9 @@ async def open_pending_account(tx: Transaction, account: str, user_id: str) -> N
 
 
 async def use_of(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> list[UseRow]:
-    """Return what exits carried under leases, so far, for each pair of a lease and an exit.
+    """Return the use of exits under leases so far, for each pair of a lease and an exit.
 
-    A pair of which either does not exist has no row.
+    A pair whose lease or exit does not exist has no row.
     """
     return await tx.all(
         UseRow,
@@ -526,7 +526,7 @@ async def use_of(tx: Transaction, pairs: Sequence[tuple[str, str]]) -> list[UseR
 
 
 async def write_use(tx: Transaction, uses: Sequence[UseRow], days: Sequence[DayRow]) -> None:
-    """Set what exits carried under leases, and add to what they carried by day; two statements.
+    """Set the use of exits under leases, and add to their use by day, in two statements.
 
     Raises:
         ConstraintError: a count would fall, or the exits of a lease carried more than it has used.
@@ -606,10 +606,10 @@ _EARNED = """
 
 
 async def earned_of(tx: Transaction, session_id: str) -> list[EarnedRow]:
-    """Return what each exit has earned of a session.
+    """Return the earnings of each exit by a session.
 
-    Those that earned nothing are left out, unless they are barred. All that carried something are
-    locked, so that none is barred meanwhile.
+    Exits without earnings are left out, unless they are barred. All exits that carried something
+    are locked, so that none is barred meanwhile.
     """
     query = _EARNED.format(asked=tx.table("asked", id="TEXT"))
     asked = json.dumps([{"id": session_id}])
@@ -646,12 +646,12 @@ async def sessions_to_advance(tx: Transaction, *, after: ActiveRow, limit: int) 
 async def to_advance(
     tx: Transaction, session_ids: Sequence[str], *, least: int, limit: int
 ) -> list[EarnedRow]:
-    """Return what exits have earned of sessions and is not posted, and lock those exits.
+    """Return the unposted earnings of exits by sessions, and lock those exits.
 
     Args:
         tx: the transaction.
         session_ids: which.
-        least: only exits of which so many micro-USD are not posted.
+        least: only exits with at least this number of unposted micro-USD.
         limit: how many rows at most.
     """
     query = f"""
@@ -672,7 +672,7 @@ async def to_advance(
 
 
 async def insert_earnings(tx: Transaction, earnings: Sequence[EarningRow], now: int) -> None:
-    """Record what is posted to pending accounts, and what barred exits do not get."""
+    """Record the earnings posted to pending accounts, and the earnings that barred exits lose."""
     columns = {
         "session_id": "TEXT",
         "device_id": "TEXT",
@@ -907,7 +907,7 @@ async def by_country(tx: Transaction, session_id: str) -> list[CountryRow]:
 
 
 async def leases_against_use(tx: Transaction) -> list[DifferenceRow]:
-    """Return each lease whose bytes through exits are not the sum of what its exits carried."""
+    """Return each lease whose bytes through exits are not the sum over its exits."""
     return await tx.all(
         DifferenceRow,
         differences(
@@ -919,7 +919,7 @@ async def leases_against_use(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def leases_overused(tx: Transaction) -> list[DifferenceRow]:
-    """Return each lease of which exits carried more than it has used."""
+    """Return each lease whose exits carried more than it has used."""
     return await tx.all(
         DifferenceRow,
         """
@@ -929,7 +929,7 @@ async def leases_overused(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def days_against_use(tx: Transaction) -> list[DifferenceRow]:
-    """Return each exit whose days do not add up to what it carried, or to what it earns of it."""
+    """Return each exit whose days do not add up to its carried bytes or to its earnings."""
     rows: list[DifferenceRow] = []
     for column in ("used_bytes", "earned"):
         rows += await tx.all(
@@ -943,7 +943,7 @@ async def days_against_use(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def earnings_against_use(tx: Transaction) -> list[DifferenceRow]:
-    """Return each settled session whose exits were not posted what they have earned of it."""
+    """Return each settled session whose exits were not posted their earnings."""
     return await tx.all(
         DifferenceRow,
         differences(
@@ -962,7 +962,7 @@ async def earnings_against_use(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def advances_against_use(tx: Transaction) -> list[DifferenceRow]:
-    """Return each active session of which an exit was posted more than it has earned of it."""
+    """Return each active session with an exit that was posted more than its earnings."""
     return await tx.all(
         DifferenceRow,
         """
@@ -1034,7 +1034,7 @@ async def earnings_against_postings(tx: Transaction) -> list[DifferenceRow]:
     )
 
 
-# What the house has posted for exits and is not paid for yet.
+# Earnings that the house has posted for exits before it is paid for them.
 _ADVANCED = """
     FROM exit_earnings AS x JOIN bandwidth_sessions AS s ON s.id = x.session_id
     WHERE x.posted_at IS NOT NULL AND x.reversed_at IS NULL AND s.status = 'active'
@@ -1042,7 +1042,7 @@ _ADVANCED = """
 
 
 async def payable_against_advances(tx: Transaction) -> list[DifferenceRow]:
-    """Return the house's account of what it owes exits, unless it is minus what it has advanced."""
+    """Return the house's account of its debt to exits, unless it is minus the advances."""
     return await tx.all(
         DifferenceRow,
         differences(
@@ -1053,7 +1053,7 @@ async def payable_against_advances(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def advances_against_holds(tx: Transaction) -> list[DifferenceRow]:
-    """Return each active session of which more was advanced than is held for it."""
+    """Return each active session with more advances than its hold."""
     return await tx.all(
         DifferenceRow,
         f"""

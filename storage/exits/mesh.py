@@ -55,16 +55,16 @@ async def open_door(tx: Transaction, door: DoorRow) -> None:
 async def bind(
     tx: Transaction, session_id: str, label: str, binding: BindingRow, *, replaced: str, now: int
 ) -> BindingRow:
-    """Bind a label to an exit, and return what it is bound to then.
+    """Bind a label to an exit, and return the resulting binding.
 
-    It stays with the exit that it has, unless that is `replaced` or its lifetime is over. So of
-    several nodes that bind it at once all get the first one's.
+    A label stays with its exit, unless that is `replaced` or the lifetime is over. So several nodes
+    that bind it simultaneously all get the first one's.
 
     Args:
         tx: the transaction.
         session_id: whose label it is.
         label: a hash of it.
-        binding: what the caller has chosen.
+        binding: the caller's choice.
         replaced: the exit that the caller knows it by and that will not do any more; "" for none.
         now: UTC seconds.
     """
@@ -106,12 +106,12 @@ async def bound(tx: Transaction, session_id: str, label: str) -> BindingRow | No
 
 
 async def sweep_bindings(tx: Transaction, now: int, kept: int) -> int:
-    """Remove bindings whose lifetime or session is over, or some of them; return how many.
+    """Remove bindings whose lifetime or session is over, or some of them. Return their number.
 
     Args:
         tx: the transaction.
         now: UTC seconds.
-        kept: how many of a session stay; those that last longest.
+        kept: how many of a session stay; the bindings that last longest.
     """
     return await tx.run(
         """

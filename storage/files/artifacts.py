@@ -37,9 +37,9 @@ class FilesRow(NamedTuple):
 
 
 class EndedRow(NamedTuple):
-    """A whole file of a job whose attempt, or all of which, is over.
+    """A whole file of a job, after its attempt, or all attempts, are over.
 
-    `outcome` is how the attempt ended, "" while it runs.
+    `outcome` is the end of the attempt, "" while it runs.
     """
 
     id: str
@@ -200,7 +200,7 @@ async def expire_at(tx: Transaction, artifact_id: str, at: int) -> None:
 
 
 async def delete(tx: Transaction, artifact_id: str) -> None:
-    """Delete an artifact, and what says that jobs which are over had it."""
+    """Delete an artifact, and the records that ended jobs used it."""
     await tx.run("DELETE FROM job_inputs WHERE artifact_id = :id", id=artifact_id)
     await tx.run("DELETE FROM artifacts WHERE id = :id", id=artifact_id)
 
@@ -322,7 +322,7 @@ async def inputs_of(tx: Transaction, job_id: str) -> list[ArtifactRow]:
 
 
 async def shared_content(tx: Transaction, digest: str) -> str | None:
-    """Return the content that all artifacts with a hash share; None when there is none."""
+    """Return the content that all artifacts with a hash share; None if they share none."""
     return await tx.one(
         str,
         """
@@ -382,7 +382,7 @@ async def drop_unused_content(tx: Transaction, content_id: str, now: int) -> Non
 
 
 async def dropped(tx: Transaction, *, until: int, limit: int) -> list[str]:
-    """Return contents that are to be deleted: those that were dropped until a moment."""
+    """Return contents to delete: the contents that were dropped until a moment."""
     return await tx.all(
         str,
         """
@@ -395,7 +395,7 @@ async def dropped(tx: Transaction, *, until: int, limit: int) -> list[str]:
 
 
 async def delete_content(tx: Transaction, content_id: str) -> None:
-    """Delete what is known of a dropped content, once its bytes are gone."""
+    """Delete the record of a dropped content, once its bytes are gone."""
     await tx.run(
         "DELETE FROM artifact_contents WHERE id = :id AND dropped_at IS NOT NULL", id=content_id
     )

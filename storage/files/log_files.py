@@ -1,10 +1,10 @@
 """The bytes of logs: what a job writes to its two streams, in files of a mebibyte each.
 
 A stream is as long as the bytes that came of it; its beginning and its end are kept, and the middle
-of a long one is cut out. A segment is a file that is named after its number, so that a folder says
-by itself how much came: all of it, up to the end of its last segment. Nothing else is written down.
+of a long one is cut out. A segment is a file whose name is its number, so that a folder shows the
+received length: all of it, up to the end of its last segment. Nothing else is written down.
 
-What was written is in the kernel's hands: it survives a kill of this process. A power failure may
+Written bytes are in the kernel's hands: it survives a kill of this process. A power failure may
 take the last seconds. It shows as a segment that is too short, and then the stream ends there and
 the device, which still has the bytes, sends them again. `sync` makes a log durable, before a job is
 over and its device forgets it.
@@ -34,7 +34,7 @@ class Attempt(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How much of a stream came, and which parts of it are kept: from, and up to, in bytes."""
+    """Received length of a stream, and the kept parts of it: from, and up to, in bytes."""
 
     size: int
     kept: tuple[tuple[int, int], ...]
@@ -90,7 +90,7 @@ class LogFiles:
             return size
 
     def write(self, attempt: Attempt, stream: str, offset: int, data: bytes) -> None:
-        """Write at an offset that is not behind the end; what is there already is the same.
+        """Write at an offset that is not behind the end; bytes already there are the same.
 
         Raises:
             OSError: they were not written, or not all of them; ENOSPC where there is no room.
@@ -107,7 +107,7 @@ class LogFiles:
                 offset += len(part)
 
     def extent(self, attempt: Attempt, stream: str) -> Extent:
-        """Return how much of a stream came, and what of it is kept.
+        """Return the received length of a stream, and the kept parts of it.
 
         Raises:
             OSError: the files cannot be read.
@@ -115,9 +115,9 @@ class LogFiles:
         return _extent(self._segments(attempt, stream), self._segment_bytes)
 
     def read(self, attempt: Attempt, stream: str, offset: int, limit: int) -> Part:
-        """Return at most `limit` bytes from an offset on; from the next that are kept if it is cut.
+        """Return at most `limit` bytes from an offset on, or from the next kept bytes behind a cut.
 
-        No bytes mean that there are none yet.
+        An empty result means that no bytes have arrived yet.
 
         Raises:
             OSError: the files cannot be read.
@@ -131,7 +131,7 @@ class LogFiles:
         raise FileNotFoundError(f"the log of {attempt.job_id} is being removed")
 
     def sync(self, attempt: Attempt) -> None:
-        """Make durable what was written of a log.
+        """Make the written bytes of a log durable.
 
         Raises:
             OSError: it may not be durable.
@@ -201,7 +201,7 @@ class LogFiles:
         return found
 
     def _is_in_the_middle(self, index: int, last: int) -> bool:
-        """Say whether a segment is cut out of a stream that goes on to another one."""
+        """Return whether a segment is cut out of a stream that has a later one."""
         return self._kept_segments <= index < last - self._kept_segments
 
     def _begin(self, attempt: Attempt, stream: str, index: int) -> None:
@@ -250,8 +250,8 @@ def _names(folder: Path) -> Iterator[str]:
 def _extent(segments: dict[int, int], segment_bytes: int) -> Extent:
     """Return what segments are of a stream, by their numbers and sizes.
 
-    A segment is full, but for the last one. Where another one is short, a power failure has taken
-    its end, and what comes behind it counts no more.
+    A segment is full, but for the last one. If another one is short, a power failure has taken its
+    end, and the segments behind it do not count any more.
     """
     kept: list[tuple[int, int]] = []
     is_full = True
@@ -269,7 +269,7 @@ def _extent(segments: dict[int, int], segment_bytes: int) -> Extent:
 
 
 def _range_at(extent: Extent, offset: int) -> tuple[int, int]:
-    """Return what is kept from an offset on: from, which may be later, and up to."""
+    """Return the kept range from an offset on: its start, which may be later, and its end."""
     for start, end in extent.kept:
         if offset < end:
             return max(offset, start), end

@@ -1,4 +1,4 @@
-"""Logs: whose they are and what they take; their bytes are in `storage.files.log_files`."""
+"""Logs: their owners and their sizes; their bytes are in `storage.files.log_files`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class LogRow(NamedTuple):
 
 
 class StateRow(NamedTuple):
-    """What readers of a job's log need to know of it: `attempts` is the number of the latest."""
+    """Job as the readers of its log see it: `attempts` is the number of the latest."""
 
     user_id: str
     status: str

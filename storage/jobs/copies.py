@@ -44,7 +44,7 @@ class CopyRow(NamedTuple):
 
 
 class TakenRow(NamedTuple):
-    """Who has taken a copy: the owner of the device, and its network, "" where it is not known."""
+    """Device that took a copy: its owner and its network, "" if that is unknown."""
 
     group_id: str
     job_id: str
@@ -60,14 +60,14 @@ class OwnerRow(NamedTuple):
 
 
 class NetworkRow(NamedTuple):
-    """From which network a device took a copy."""
+    """Network of a device that took a copy."""
 
     job_id: str
     network: str
 
 
 class ResultRow(NamedTuple):
-    """What a copy has come to."""
+    """Result of a copy."""
 
     job_id: str
     result: str
@@ -100,7 +100,7 @@ async def insert(tx: Transaction, group: GroupRow, job_ids: Sequence[str]) -> No
 
 
 async def find(tx: Transaction, job_id: str) -> GroupRow | None:
-    """Return the group that a job is a copy in; None for a job that is none."""
+    """Return the group that a job is a copy in; None for a job that is not a copy."""
     return await tx.one(
         GroupRow,
         f"""
@@ -148,9 +148,9 @@ async def members(tx: Transaction, job_ids: Sequence[str]) -> list[MemberRow]:
 
 
 async def taken(tx: Transaction, group_ids: Sequence[str]) -> list[TakenRow]:
-    """Return who has taken copies of groups, unless the attempt was lost.
+    """Return the owners and networks that took copies of groups, unless the attempt was lost.
 
-    Whoever has failed at a copy is among them, and cannot fail at the others, too.
+    An owner that failed at a copy is among them, and cannot fail at the others.
     """
     return await tx.all(
         TakenRow,
@@ -197,7 +197,7 @@ async def workers(tx: Transaction, group_id: str) -> list[str]:
 
 
 async def note_networks(tx: Transaction, rows: Sequence[NetworkRow]) -> None:
-    """Record from which networks copies were taken, in the attempts that have just begun."""
+    """Record the networks of the devices that took copies, in the attempts that have just begun."""
     await tx.run(
         f"""
         INSERT INTO copy_networks (job_id, attempt, network)
@@ -292,11 +292,11 @@ async def due_to_expire(tx: Transaction, *, result_before: int, limit: int) -> l
 
 
 async def against_money(tx: Transaction) -> list[DifferenceRow]:
-    """Return what is not as it was decided, expected and found.
+    """Return the groups and copies whose state contradicts the decision, the answers or the money.
 
     These are groups in which fewer agree than decide, and copies that differ and may still be paid,
-    or that agree and were never paid for; and those that have failed at what most agree on, and may
-    still be paid for their time.
+    or that agree and were never paid for; and copies that failed although most agree on a result,
+    and may still be paid for their time.
     """
     return [
         *await tx.all(

@@ -7,7 +7,7 @@ from storage.money.ledger import DifferenceRow
 
 
 class DrawRow(NamedTuple):
-    """What an attempt was paid: `amount` in micro-units of the hold, `earned` in micro-credits."""
+    """Payment of an attempt: `amount` in micro-units of the hold, `earned` in micro-credits."""
 
     job_id: str
     attempt: int

@@ -1,4 +1,4 @@
-"""Queries on what jobs are to run, and what they need."""
+"""Queries on the payloads of jobs, and their needs."""
 
 import json
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from storage.engines.store import Transaction
 
 
 class SpecRow(NamedTuple):
-    """What a job says of how it is run; `payload`, `resources` and `warnings` are JSON.
+    """Specification of a job; `payload`, `resources` and `warnings` are JSON.
 
-    `secrets` is sealed. `payload`, `timeout_seconds` and `review_hours` are None where nothing is
-    said. `min_reputation` is what the device must have at least, in millionths.
+    `secrets` is sealed. `payload`, `timeout_seconds` and `review_hours` are null where the buyer
+    gave none. `min_reputation` is the least reputation of the device, in millionths.
     """
 
     job_id: str
@@ -37,12 +37,12 @@ _VALUES = ", ".join(f":{name}" for name in SpecRow._fields)
 
 
 async def insert(tx: Transaction, spec: SpecRow) -> None:
-    """Add what a job says."""
+    """Add the specification of a job."""
     await tx.run(f"INSERT INTO job_specs ({_COLUMNS}) VALUES ({_VALUES})", **spec._asdict())
 
 
 async def find(tx: Transaction, job_id: str) -> SpecRow | None:
-    """Return what a job says; None when it says nothing beyond the specification's own fields."""
+    """Return the specification of a job; None if it has only the fields of every job."""
     return await tx.one(
         SpecRow, f"SELECT {_COLUMNS} FROM job_specs WHERE job_id = :job_id", job_id=job_id
     )
@@ -61,7 +61,7 @@ async def warnings(tx: Transaction, job_ids: Sequence[str]) -> list[WarningsRow]
 
 
 async def forget_secrets(tx: Transaction, job_id: str) -> None:
-    """Forget the secrets of a job, which nobody needs any more."""
+    """Delete the secrets of a job that is over."""
     await tx.run(
         "UPDATE job_specs SET secrets = NULL WHERE job_id = :job_id AND secrets IS NOT NULL",
         job_id=job_id,
@@ -69,7 +69,7 @@ async def forget_secrets(tx: Transaction, job_id: str) -> None:
 
 
 async def set_timeout(tx: Transaction, job_id: str, seconds: int) -> None:
-    """Let a job take so long from now on."""
+    """Set the time that a job may take from now on."""
     await tx.run(
         "UPDATE job_specs SET timeout_seconds = :seconds WHERE job_id = :job_id",
         job_id=job_id,

@@ -88,7 +88,7 @@ class OwnJobRow(NamedTuple):  # as wide as the list that the API shows
 
 
 class StateRow(NamedTuple):
-    """How many jobs are in a state, and what of them waits for their workers, in micro-credits."""
+    """Number of jobs in a state, and the sum that waits for their workers, in micro-credits."""
 
     state: str
     jobs: int
@@ -103,7 +103,7 @@ class UnsuccessfulRow(NamedTuple):
 
 
 class EarnedRow(NamedTuple):
-    """What a device earned, in micro-credits."""
+    """Earnings of a device, in micro-credits."""
 
     device_id: str
     earned: int
@@ -112,10 +112,10 @@ class EarnedRow(NamedTuple):
 # The chances that the devices of one owner have at a job. A failed attempt uses both, a lost device
 # one: a machine that was restarted may go on, and no owner can keep a job for ever.
 CHANCES = 2
-# An attempt at a replica that was paid for so long uses none, nor does its owner count as one who
-# could not run it: a service for a month outlives many a machine.
+# An attempt at a replica that was paid for this many seconds uses none, and its owner does not
+# count as unable to run it: a service for a month outlives many a machine.
 SERVED_SECONDS = 600
-# What of these an attempt `a` used, at the moment `:now`.
+# The chances that an attempt `a` used, at the moment `:now`.
 CHANCES_OF_ATTEMPT = f"""
     CASE WHEN a.served_seconds >= {SERVED_SECONDS} OR a.again_at <= :now THEN 0
         WHEN a.outcome = 'failed' THEN 2 WHEN a.outcome = 'lost' THEN 1 ELSE 0 END
@@ -128,7 +128,7 @@ _CHANCES_USED = f"""(
     WHERE a.job_id = :job_id AND own.id = :device_id
 )"""
 
-# What a job `j` has cost its buyer, with its hold as `h`: None while it is open.
+# Cost of a job `j` for its buyer, with its hold as `h`: None while it is open.
 _REVERSED = """(
     SELECT CAST(COALESCE(SUM(r.price), 0) AS BIGINT) FROM job_reviews AS r
     WHERE r.job_id = j.id AND r.state = 'reversed'
@@ -303,8 +303,8 @@ async def change_status(
         before: the job as it was read; its status and its number of attempts must be the same now.
         after: the new status; anything but "waiting" is final.
         attempt: how the attempt ended that ran until now, if one did.
-        earned: what the device's owner is paid, in micro-credits.
-        result: what the device delivered.
+        earned: the pay of the device's owner, in micro-credits.
+        result: the result that the device delivered.
         failure_reason: why the last attempt failed.
         now: UTC seconds.
     """
@@ -367,8 +367,8 @@ async def count_unsuccessful(
     Args:
         tx: the transaction.
         job_id: the job.
-        attempt: the one that is ending, which counts; None when it was refused.
-        proven_attempts: an owner is proven whose devices have made so many attempts that counted,
+        attempt: the ending attempt, which counts; None when it was refused.
+        proven_attempts: an owner is proven if the devices made this number of counted attempts,
         proven_reliability: and have this reliability, in millionths.
     """
     row = await tx.one(
@@ -395,7 +395,7 @@ async def count_unsuccessful(
 
 
 async def count_served(tx: Transaction, job_id: str) -> int:
-    """Return how many attempts at a replica served for so long that they are no failures."""
+    """Return the number of attempts at a replica that served too long to be failures."""
     count = await tx.one(
         int,
         "SELECT COUNT(*) FROM job_attempts WHERE job_id = :job_id AND served_seconds >= :served",
@@ -442,8 +442,8 @@ async def open_work(
     """Count a user's open jobs, and the bytes of these and of the jobs posted since a moment.
 
     A recent job that is over and earned something counts no bytes, unless it was nearly free; a
-    replica, unless it was served for so short that it was. Only of replicas it is asked how long
-    they were: of others an index says everything.
+    replica, unless it was served for so short that it was. The query looks up the durations of
+    replicas only: of others an index says everything.
 
     Args:
         tx: the transaction.
@@ -482,9 +482,9 @@ async def open_work(
 
 
 async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[EarnedRow]:
-    """Return what each device of a user earned since a moment.
+    """Return the earnings of each device of a user since a moment.
 
-    What is paid by time is in `job_draws`, and the job has earned nothing beside that.
+    Pay for time is in `job_draws`, and such a job has no other earnings.
     """
     return await tx.all(
         EarnedRow,
@@ -507,7 +507,7 @@ async def earned_since(tx: Transaction, *, user_id: str, since: int) -> list[Ear
 
 
 async def earn_nothing(tx: Transaction, job_id: str) -> None:
-    """Record that what a job earned that is over was given back to its buyer."""
+    """Record that the earnings of an ended job went back to its buyer."""
     await tx.run(
         "UPDATE jobs SET earned = 0 WHERE id = :id AND status IN ('completed', 'failed')",
         id=job_id,

@@ -1,4 +1,4 @@
-"""The kinds of jobs, as the rows say them."""
+"""The kinds of jobs, as the rows name them."""
 
 from enum import StrEnum
 

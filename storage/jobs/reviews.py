@@ -9,9 +9,9 @@ from storage.money.ledger import CountRow, DifferenceRow, differences
 class ReviewRow(NamedTuple):  # as wide as its table
     """A finished job in review, or that was: times in UTC seconds.
 
-    `user_id` is the worker, who has earned `earned` micro-credits; `price` is what the buyer has
-    paid, in micro-units of `currency`. `reason` is why the buyer disputes it. `is_draw` is 1 if it
-    is not about a result, but about what an attempt was paid for its time.
+    The worker `user_id` has earned `earned` micro-credits; `price` is what the buyer has paid, in
+    micro-units of `currency`. `reason` is why the buyer disputes it. `is_draw` is 1 if it is not
+    about a result, but about what an attempt was paid for its time.
     """
 
     job_id: str
@@ -34,11 +34,12 @@ _COLUMNS = ", ".join(ReviewRow._fields)
 _VALUES = ", ".join(f":{name}" for name in ReviewRow._fields)
 _REVIEW = f"SELECT {_COLUMNS} FROM job_reviews"
 IS_OPEN = "state IN ('held', 'disputed')"
-# The reference of a review, with `r`: what its hold is called, and its transfers begin with.
+# The reference of a review, with `r`: the name of its hold, and the beginning of its transfers'
+# names.
 REFERENCE = """
     'review:job:' || r.job_id || CASE WHEN r.is_draw = 1 THEN ':attempt:' || r.attempt ELSE '' END
 """
-# What the house keeps of the price until it is decided who gets it: the fee, or the whole price
+# Amount that the house keeps of the price until the review is decided: the fee, or the whole price
 # where the worker is paid in another currency.
 _KEPT = "CASE WHEN currency = 'credit' THEN price - earned ELSE price END"
 
@@ -49,14 +50,14 @@ async def insert(tx: Transaction, review: ReviewRow) -> None:
 
 
 async def of_job(tx: Transaction, job_id: str) -> list[ReviewRow]:
-    """Return the review of a job's result, or those of what its attempts were paid, in order."""
+    """Return the review of a job's result, or the reviews of its attempts' pay, in order."""
     return await tx.all(
         ReviewRow, f"{_REVIEW} WHERE job_id = :job_id ORDER BY attempt", job_id=job_id
     )
 
 
 async def dispute(tx: Transaction, job_id: str, *, reason: str, now: int) -> bool:
-    """Freeze what is in review of a job; False when nothing is held, or its time is over."""
+    """Freeze the reviewed pay of a job; False if nothing is held, or its time is over."""
     row_count = await tx.run(
         """
         UPDATE job_reviews SET state = 'disputed', reason = :reason, disputed_at = :now
@@ -135,7 +136,7 @@ async def earned_in_review(tx: Transaction, user_id: str) -> int:
 
 
 async def kept_against_reviews(tx: Transaction) -> list[DifferenceRow]:
-    """Return each `review` account of the house that has not what it keeps of open reviews."""
+    """Return each `review` account of the house that differs from the sum kept for open reviews."""
     return await tx.all(
         DifferenceRow,
         differences(
@@ -184,7 +185,7 @@ async def reviews_against_holds(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def resolutions_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each decided review whose worker, buyer or house did not get what is theirs."""
+    """Return each decided review whose worker, buyer or house did not get their money."""
     credited = f"""
         (SELECT CAST(COALESCE(SUM(e.amount), 0) AS BIGINT)
         FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id

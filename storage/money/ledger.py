@@ -18,7 +18,7 @@ class EntryRow(NamedTuple):
 
 
 class HoldRow(NamedTuple):
-    """Money set aside for work that is not done yet; `captured` is None while it is open."""
+    """Money set aside for unfinished work; `captured` is null while the hold is open."""
 
     id: str
     user_id: str
@@ -36,7 +36,7 @@ class DifferenceRow(NamedTuple):
 
 
 class MovedRow(NamedTuple):
-    """What a transfer changed in a user's account: micro-units, negative for what left it."""
+    """Change of a user's account by a transfer: micro-units, negative for money that left it."""
 
     id: str
     created_at: int
@@ -174,7 +174,7 @@ async def resolve_hold(
     Args:
         tx: the transaction.
         hold_id: the hold.
-        captured: what is paid of it now, beside what was drawn before.
+        captured: the part that is paid now, beside earlier draws.
         resolved_at: UTC seconds.
     """
     return await tx.one(
@@ -363,8 +363,8 @@ def _postings(of: str, amount: str, only: str = "TRUE") -> str:
     memory does not grow with their number.
 
     Args:
-        of: which transfer of a hold: "hold", "capture" or "release".
-        amount: SQL for what that transfer should have moved.
+        of: the transfer of a hold: "hold", "capture" or "release".
+        amount: SQL for the amount that the transfer should have moved.
         only: the holds to look at.
     """
     return f"""

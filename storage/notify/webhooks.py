@@ -1,4 +1,4 @@
-"""Queries on webhooks: endpoints, what is to be delivered there, and each attempt at it."""
+"""Queries on webhooks: endpoints, deliveries to them, and each attempt at a delivery."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -9,9 +9,9 @@ from storage.engines.store import Transaction
 from storage.events.events import EventRow
 
 EVERY_TYPE = "*"
-# Whoever tries whether one endpoint works does not try the others.
+# A test of one endpoint does not send to the others.
 TEST_TYPE = "test.ping"
-# Endpoints take turns among so many of the deliveries that are due for longest.
+# Endpoints take turns among this number of the deliveries that are due for longest.
 TURNS_MAX_ROWS = 5_000
 
 
@@ -39,7 +39,7 @@ class EndpointRow(NamedTuple):
     quiet_until: int = 0
 
     def wants(self, kind: str) -> bool:
-        """Say whether events of a type are to be delivered here as they happen."""
+        """Return whether events of a type are delivered here as they happen."""
         if kind == TEST_TYPE:
             return False
         wanted = self.types.split(",")
@@ -47,7 +47,7 @@ class EndpointRow(NamedTuple):
 
 
 class DeliveryRow(NamedTuple):
-    """An event that is, or was, to be told to an endpoint; `next_at` counts while it is pending."""
+    """Delivery of an event to an endpoint; `next_at` counts while it is pending."""
 
     id: str
     endpoint_id: str
@@ -138,7 +138,7 @@ async def schedule(
 async def schedule_one(
     tx: Transaction, endpoint: EndpointRow, event: EventRow, new_id: Callable[[], str]
 ) -> str:
-    """Have one event delivered to one endpoint, whatever that wants; return the identifier."""
+    """Schedule one event for one endpoint, regardless of its types; return the identifier."""
     (made,) = await _insert(tx, [(endpoint, event)], new_id)
     return made
 
@@ -205,7 +205,7 @@ async def endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> EndpointR
 
 
 async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
-    """Have an endpoint be as this row says, but for whether and why it is disabled."""
+    """Store the fields of an endpoint, except its state and the reason of that."""
     await tx.run(
         """
         UPDATE webhook_endpoints SET url = :url, types = :types, description = :description,
@@ -229,7 +229,7 @@ async def update_endpoint(tx: Transaction, row: EndpointRow) -> None:
 
 
 async def enable(tx: Transaction, endpoint_id: str) -> bool:
-    """Have an endpoint told again, its failures forgotten; False when it was not disabled."""
+    """Enable an endpoint again, and forget its failures; False when it was not disabled."""
     changed = await tx.run(
         """
         UPDATE webhook_endpoints
@@ -242,7 +242,7 @@ async def enable(tx: Transaction, endpoint_id: str) -> bool:
 
 
 async def disable(tx: Transaction, endpoint_id: str, reason: str, now: int) -> bool:
-    """Have an endpoint told nothing more; what waits for it fails. False when it was so before."""
+    """Disable an endpoint; its waiting deliveries fail. False when it was so before."""
     changed = await tx.run(
         """
         UPDATE webhook_endpoints SET disabled_at = :now, disabled_reason = :reason
@@ -276,7 +276,7 @@ async def delete_endpoint(tx: Transaction, user_id: str, endpoint_id: str) -> bo
 async def begin_failing(
     tx: Transaction, endpoint_id: str, url: str, now: int
 ) -> EndpointRow | None:
-    """Note a failure; return the endpoint, whose `failing_since` says since when it fails.
+    """Note a failure; return the endpoint with its `failing_since`.
 
     None when it is deleted, or leads elsewhere by now: the failure says nothing of another server.
     """
@@ -414,9 +414,9 @@ async def due(
 async def pending(
     tx: Transaction, delivery_id: str
 ) -> tuple[DeliveryRow, EndpointRow, EventRow | None] | None:
-    """Return what an attempt needs; None when nothing is to be attempted any more.
+    """Return the delivery, endpoint and event of an attempt; None when it is no longer pending.
 
-    The event is None when it is too old to be kept.
+    The event is absent if it is too old to be kept.
     """
     found = await tx.one(
         DeliveryRow,
@@ -453,15 +453,16 @@ async def record_attempt(
     next_at: int,
     kept: int,
 ) -> bool:
-    """Write down how an attempt went; False when somebody else has written down another since.
+    """Write down the result of an attempt; False if another attempt was written down since.
 
-    Who has asked meanwhile for the whole schedule again (`retry`) gets it, unless it is delivered.
+    A request for the whole schedule again (`retry`) that came meanwhile takes effect, unless the
+    event is delivered.
 
     Args:
         tx: the transaction.
         row: the delivery as it was when the attempt began.
         attempt: how it went.
-        status: what the delivery is from now on.
+        status: the new status of the delivery.
         next_at: when the next attempt is due, if it is pending.
         kept: how many attempts are kept.
     """
@@ -515,7 +516,7 @@ async def give_up(tx: Transaction, delivery_id: str, error: str) -> None:
 async def page(
     tx: Transaction, endpoint_id: str, *, status: str, before: str, limit: int
 ) -> list[DeliveryRow]:
-    """Return what was to be delivered to an endpoint, newest first; of one status unless ""."""
+    """Return the deliveries to an endpoint, newest first; of one status unless ""."""
     only = "AND status = :status" if status else ""
     values = {"status": status} if status else {}
     return await tx.all(
@@ -553,7 +554,7 @@ async def attempts(tx: Transaction, delivery_id: str) -> list[AttemptRow]:
 
 
 async def retry(tx: Transaction, delivery_id: str, now: int) -> None:
-    """Have something delivered now, with the whole schedule before it, also what was delivered."""
+    """Repeat a delivery now, with the whole schedule before it, even if it was delivered."""
     await tx.run(
         """
         UPDATE webhook_deliveries SET status = 'pending', tries = 0, next_at = :now WHERE id = :id
@@ -564,7 +565,7 @@ async def retry(tx: Transaction, delivery_id: str, now: int) -> None:
 
 
 async def recover(tx: Transaction, endpoint_id: str, *, since: int, limit: int, now: int) -> int:
-    """Have what has failed since a time delivered, the oldest first; return how many they are."""
+    """Repeat the failed deliveries since a time, the oldest first. Return their number."""
     return await tx.run(
         """
         UPDATE webhook_deliveries SET status = 'pending', tries = 0, next_at = :now
@@ -595,7 +596,7 @@ async def count_pending(tx: Transaction, endpoint_id: str) -> int:
 
 
 async def crowded(tx: Transaction, most: int) -> list[str]:
-    """Return the endpoints for which more than so many deliveries wait."""
+    """Return the endpoints with more than `most` waiting deliveries."""
     return await tx.all(
         str,
         """
@@ -607,7 +608,7 @@ async def crowded(tx: Transaction, most: int) -> list[str]:
 
 
 async def drop_newest(tx: Transaction, endpoint_id: str, most: int) -> int:
-    """Have all that waits for an endpoint fail but so many, which are those due first."""
+    """Fail all waiting deliveries to an endpoint but the `most` that are due first."""
     return await tx.run(
         """
         UPDATE webhook_deliveries SET status = 'failed', last_error = 'too many waiting'
@@ -625,7 +626,7 @@ async def drop_newest(tx: Transaction, endpoint_id: str, most: int) -> int:
 
 
 async def waiting(tx: Transaction, now: int) -> Waiting:
-    """Count what waits, and say since when the delivery that is due for longest is."""
+    """Return the number of waiting deliveries, and the time of the one due for longest."""
     found = await tx.one(
         Waiting,
         """
@@ -638,7 +639,7 @@ async def waiting(tx: Transaction, now: int) -> Waiting:
 
 
 async def delete_before(tx: Transaction, delivery_id: str, *, limit: int) -> int:
-    """Delete the oldest deliveries, of everybody, with their attempts; return how many."""
+    """Delete the oldest deliveries of all users, with their attempts. Return the number deleted."""
     return await tx.run(
         """
         DELETE FROM webhook_deliveries WHERE id IN (
@@ -651,7 +652,7 @@ async def delete_before(tx: Transaction, delivery_id: str, *, limit: int) -> int
 
 
 async def delete_of(tx: Transaction, endpoint_id: str, *, limit: int) -> int:
-    """Delete deliveries to an endpoint that is gone; return how many they were."""
+    """Delete deliveries to an endpoint that is gone. Return the number deleted."""
     return await tx.run(
         """
         DELETE FROM webhook_deliveries WHERE id IN (

@@ -11,8 +11,8 @@ from storage.money.ledger import CountRow, DifferenceRow
 class SampleRow(NamedTuple):
     """A sample: price in micro-credits, `created_at` in UTC seconds.
 
-    `shown_buyer` is who devices are told has put it up. `is_first` is 1 if its device had none
-    before. `outcome` is None until the device has ended it: "right", "wrong" or "none".
+    Devices see `shown_buyer` as its buyer. `is_first` is 1 if its device had none before. `outcome`
+    is null until the device has ended it: "right", "wrong" or "none".
     """
 
     job_id: str
@@ -27,7 +27,7 @@ class SampleRow(NamedTuple):
 
 
 class ShownRow(NamedTuple):
-    """Who devices are told has put a sample up."""
+    """Buyer of a sample, as devices see it."""
 
     job_id: str
     buyer_id: str
@@ -172,7 +172,7 @@ async def firsts_since(tx: Transaction, owner_id: str, since: int) -> int:
 
 
 async def shown(tx: Transaction, job_ids: Sequence[str]) -> dict[str, str]:
-    """Return who is shown to have put these jobs up, for those that are samples."""
+    """Return the buyers that devices see, for those of these jobs that are samples."""
     rows = await tx.all(
         ShownRow,
         f"""
@@ -204,7 +204,7 @@ async def held_reviews(tx: Transaction, device_id: str, *, limit: int) -> list[s
 async def freeze(
     tx: Transaction, device_id: str, job_ids: Sequence[str], *, reason: str, now: int
 ) -> None:
-    """Dispute what a device is to be paid for these jobs, which are locked."""
+    """Dispute the pay of a device for these jobs, which the caller has locked."""
     await tx.run(
         f"""
         UPDATE job_reviews SET state = 'disputed', reason = :reason, disputed_at = :now

@@ -8,7 +8,7 @@ from storage.engines.store import Transaction
 
 
 class ReputationRow(NamedTuple):
-    """What is known of a "device" or an "owner", which is its `kind`; shares in millionths."""
+    """Reputation of a "device" or an "owner", which is its `kind`; shares in millionths."""
 
     id: str
     kind: str
@@ -35,7 +35,7 @@ _TYPES = {
 
 
 async def add(tx: Transaction, rows: Sequence[ReputationRow]) -> None:
-    """Add reputations of those who have none yet; others stay as they are."""
+    """Add the reputations that do not exist yet; others stay as they are."""
     names = ", ".join(f"added.{name}" for name in ReputationRow._fields)
     await tx.run(
         f"""
@@ -48,7 +48,7 @@ async def add(tx: Transaction, rows: Sequence[ReputationRow]) -> None:
 
 
 async def find(tx: Transaction, ids: Sequence[str]) -> dict[str, ReputationRow]:
-    """Return what is known of devices and owners, by identifier; unknown ones are left out."""
+    """Return the reputations of devices and owners, by identifier; unknown ones are left out."""
     names = ", ".join(f"r.{name}" for name in ReputationRow._fields)
     rows = await tx.all(
         ReputationRow,
@@ -76,7 +76,7 @@ async def write(tx: Transaction, rows: Sequence[ReputationRow]) -> None:
 async def count_buyer(
     tx: Transaction, *, owner_id: str, buyer_id: str, day: int, most: int
 ) -> bool:
-    """Count one more attempt at a job of a buyer; False when so many have counted that day."""
+    """Count one more attempt at a job of a buyer; False when `most` have counted that day."""
     counted = await tx.one(
         int,
         """

@@ -84,7 +84,7 @@ async def test_a_key_is_made_used_changed_replaced_and_revoked(
     await tab.fill("Name", "ci")
     await tab.click("Make the key")
     await tab.until_text("Tick at least one thing", ".problem:not([hidden])")
-    await tab.fill("See what was used", value=True)
+    await tab.fill("See the usage", value=True)
     await tab.fill("May spend, in USD", "5")
     await tab.click("Make the key")
     key, line = await shown(tab, 2)
@@ -156,13 +156,13 @@ async def test_the_objects_of_a_revoked_key_are_seen_and_ended(
     assert (await service.call(*heartbeat, headers=device)).status == 200
 
     # Later, after all.
-    await tab.click("End what it has made: thief")
+    await tab.click("End its webhooks and tokens: thief")
     await tab.click("dialog button[value=yes]")
     await tab.until("!document.querySelector('.table').textContent.includes('in use')")
     assert (await service.call(*heartbeat, headers=device)).code == "worker_unauthorized"
     hooks = await service.call("GET", "/api/webhooks", token=person.token)
     assert [each["status"] for each in hooks.body["webhooks"]] == ["disabled"]
-    assert "End what it has made" not in await tab.text(".table")
+    assert "End its webhooks and tokens" not in await tab.text(".table")
 
 
 @pytest.mark.long
@@ -171,10 +171,10 @@ async def test_a_webhook_is_made_tried_broken_and_sent_again(
 ) -> None:
     person = await service.person()
     tab = await opened(visit, service, person, "/console/webhooks")
-    await tab.until_text("No server of yours is told")
+    await tab.until_text("You have no endpoint yet")
     await tab.fill("Address", receiver.url)
     await tab.click("Add the webhook")
-    await tab.until_text("Tick at least one thing to be told of", ".problem:not([hidden])")
+    await tab.until_text("Tick at least one event", ".problem:not([hidden])")
     await tab.fill("API key made", value=True)
     await tab.click("Add the webhook")
     [secret] = await shown(tab, 1)
@@ -256,7 +256,7 @@ async def test_a_webhook_is_changed_switched_off_and_deleted(
     await tab.until_text("Delivered", ".table")
     await tab.click("Delete the webhook")
     await tab.click("dialog button[value=yes]")
-    await tab.until_text("No server of yours is told")
+    await tab.until_text("You have no endpoint yet")
     visit.expect("404")
     await tab.goto(service.url + path)
     await tab.until("document.querySelector('.failed .notice.bad')?.textContent.length > 5")

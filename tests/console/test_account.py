@@ -91,7 +91,7 @@ async def test_the_link_brings_a_user_and_a_reward_without_a_name(
 ) -> None:
     person = await service.person()
     tab = await opened(visit, service, person, "/console/referrals")
-    await tab.until_text("Nobody has come yet")
+    await tab.until_text("You have no referrals yet")
     link = await tab.text(".copy-text")
     newcomer = {"username": "newcomer", "email": "new@example.com", "password": PASSWORD}
     code = link.partition("ref=")[2]

@@ -48,12 +48,12 @@ async def answer(tab: Tab, path: str, status: int, body: Any) -> None:
 async def test_a_code_is_typed_looked_at_and_allowed(service: Service, visit: Visit) -> None:
     tab = await opened(service, visit, "/device")
     await tab.fill("Code", "zzzz-zzzz")
-    await tab.click("Look who asks")
+    await tab.click("Show the request")
     await tab.until_text("No such code.")
     await answer(tab, "/auth/device/BCDF-GHJK", 200, ASKS)
     await answer(tab, "/auth/device/BCDF-GHJK/approve", 200, {"ok": True})
     await tab.fill("Code", " bcdf-ghjk")
-    await tab.click("Look who asks")
+    await tab.click("Show the request")
     for text in ("proxyctl on rig", "192.0.2.0/24", "see your proxy sessions", "made:up"):
         await tab.until_text(text, "main")
     await tab.click("Allow")
@@ -85,7 +85,7 @@ async def test_a_user_with_an_old_login_is_asked_to_renew_it(
     await answer(tab, "/auth/device/BCDF-GHJK", 200, ASKS)
     await answer(tab, "/auth/device/BCDF-GHJK/approve", 400, STALE)
     await tab.fill("Code", "BCDF-GHJK")
-    await tab.click("Look who asks")
+    await tab.click("Show the request")
     await tab.click("Allow")
     await tab.until_text("Log in again.", ".notice")
     href = await tab.run("document.querySelector('main a.primary').getAttribute('href')")

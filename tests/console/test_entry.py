@@ -157,7 +157,7 @@ async def test_an_unknown_code_is_reported(service: Service, visit: Visit) -> No
     await tab.fill("Password", "correct horse")
     await tab.click("Open the account")
     await at(tab, "/verify")
-    await tab.until_text("nobody has the code NOBODYS1")
+    await tab.until_text("no user has the code NOBODYS1")
 
 
 @pytest.mark.long

@@ -103,7 +103,7 @@ async def test_a_session_is_ended_after_its_price_was_shown(service: Service, vi
     await tab.click("Cancel")
     assert (await service.session(person, bought))["status"] == "active"
     await tab.click("End the session")
-    await tab.until_text("Its connections are cut at once", "dialog")
+    await tab.until_text("Its connections are cut immediately", "dialog")
     await tab.click("End the session")
     await tab.until_text("$1.00 held = $0.10 paid + $0.90 released")
     session = await service.session(person, bought)

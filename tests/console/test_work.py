@@ -189,7 +189,7 @@ async def test_a_deploy_is_ordered_at_the_cost_that_was_shown_and_cancelled(
     where = f"/api/deploy/job/{deploy['id']}/revision"
     assert (await service.call("POST", where, change, token=person.token)).status == 200
     await tab.click("Roll back to revision 1")
-    await tab.until_text("take the place of those that run", "dialog")
+    await tab.until_text("take the place of the running ones", "dialog")
     await tab.click("Cancel")
     await tab.click("Roll back to revision 1")
     await tab.click("dialog button[value=yes]")
@@ -246,7 +246,7 @@ async def test_a_device_becomes_an_exit_and_ends_being_one(visit: Visit, tmp_pat
         await tab.click("form button[type=submit]")
         await tab.until_text("Withdraw consent")
         await tab.click("Limits")
-        await tab.fill("Connections at once", "5")
+        await tab.fill("Simultaneous connections", "5")
         await tab.click("Save")
         await tab.until_text("Saved.")
         [exit_] = await listed(service, person, "/api/exits/me", "exits")

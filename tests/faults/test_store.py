@@ -145,7 +145,9 @@ async def test_a_full_disk_stops_sales_and_nothing_else(
             before = await written(service, trade.used)
             assert before is not None
             await trade.goes_on()
-            await until(lambda: "counts wait for the store to return" in caplog.text)
+            await until(
+                lambda: "byte counts wait in memory until the database is back" in caplog.text
+            )
             assert await written(service, trade.used) == before
             assert await admitted(service, trade.unused) == UNAVAILABLE
             assert await purchase(service, trade.person) == "store_unavailable"
@@ -207,7 +209,9 @@ async def test_a_lock_that_stays_stops_sales_and_nothing_else(
             assert await purchase(service, trade.person) == "store_unavailable"
             assert await admitted(service, trade.unused) == UNAVAILABLE
             await trade.goes_on()
-            await until(lambda: "counts wait for the store to return" in caplog.text)
+            await until(
+                lambda: "byte counts wait in memory until the database is back" in caplog.text
+            )
             assert await service.balance(trade.person) == balance
         assert await service.balance(trade.person) == balance
 

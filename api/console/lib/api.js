@@ -4,7 +4,7 @@ import { errorText, language } from "./words.js";
 
 const RETRIES_MS = [400, 1500]; // between attempts at what may be done once only
 const AWAY = new Set([502, 503, 504]);
-const waiting = new Map(); // Idempotency-Keys of requests that nobody has answered yet
+const waiting = new Map(); // Idempotency-Keys of requests without an answer
 let onSignedOut = () => {};
 let onAway = () => {};
 
@@ -18,12 +18,12 @@ export class ApiError extends Error {
   }
 }
 
-// Says what is done when the server does not know who asks.
+// Sets the action for an answer without a login.
 export function whenSignedOut(act) {
   onSignedOut = act;
 }
 
-// Says what is told of a refusal that is not the request's fault: its code.
+// Sets the callback for refusals that are not the request's fault; it receives the code.
 export function whenAway(act) {
   onAway = act;
 }
@@ -120,7 +120,7 @@ async function send(method, path, body, { signal, headers } = {}) {
   }
 }
 
-// What must not be done twice has a key, which the same request keeps until somebody has answered it.
+// A request that must not be done twice has a key, which the same request keeps until it is answered.
 async function sendOnce(method, path, body, options) {
   const name = `${method} ${path} ${JSON.stringify(body)}`;
   const key = waiting.get(name) ?? random();

@@ -4,7 +4,7 @@ import { el, replace, svg, update } from "./dom.js";
 import { table } from "./view.js";
 
 const WIDE = 720;
-const NARROW = 340; // its texts are as large as others, on a telephone, too
+const NARROW = 340; // its texts have the usual size, also on a telephone
 const HEIGHT = 220;
 const LEFT = 64;
 const BOTTOM = 24;
@@ -20,7 +20,7 @@ const COLOURS = 6; // as many as the styles have; the rest are one
 export function chart({ title, amount, labels }) {
   const place = el("div");
   const asTable = twin({ title, amount, labels });
-  const cursor = { at: null }; // of the point that somebody looks at, while figures change
+  const cursor = { at: null }; // of the point under the reader's cursor, while figures change
   const draw = (figures) => {
     replace(place, picture({ title, amount, labels, cursor, ...figures }));
     asTable.draw(figures);
@@ -125,7 +125,7 @@ function days(points, wide) {
   return places.slice(points.length > 2 ? 0 : 2).map(([at, x, anchor]) => svg("text", { x, y: HEIGHT - 6, "text-anchor": anchor }, points[at].label));
 }
 
-// The same figures as a table, made while it is open: it has as many rows as there are hours.
+// The same figures as a table, made while it is open: it has one row for each hour.
 function twin({ title, amount, labels }) {
   const place = el("div");
   const node = el("details", { class: "chart-table", on: { toggle: show } }, el("summary", null, labels.asTable), place);

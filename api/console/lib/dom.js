@@ -20,7 +20,7 @@ export function replace(node, ...children) {
   return node;
 }
 
-// Gives a node such children and touches what is the same: what is selected, focused or unfolded in it stays so.
+// Sets the children of a node and touches only changed ones: selected, focused or unfolded parts in it stay so.
 export function update(node, ...children) {
   const next = flat(children).map((child) => (child instanceof Node ? child : document.createTextNode(child)));
   const before = [...node.childNodes];
@@ -32,7 +32,8 @@ export function update(node, ...children) {
   return node;
 }
 
-// Makes a node what another one is, where it may stay; what is pressed or filled in knows what it was made for.
+// Makes a node equal to another one, where it may stay; buttons and inputs do not, since their handlers know the data
+// they were made for.
 function grown(node, next) {
   if (node.isEqualNode(next)) return true;
   if (node.nodeName !== next.nodeName || node.dataset?.row !== next.dataset?.row) return false;
@@ -50,8 +51,8 @@ function grown(node, next) {
   return true;
 }
 
-// Makes the children of `parent` those of `items`, in their order, and touches none that may stay:
-// what has focus keeps it. `make(item)` makes a node; `update(node, item)` changes one that was there.
+// Makes the children of `parent` those of `items`, in their order, and touches none that may stay: the focused one
+// keeps the focus. `make(item)` makes a node; `update(node, item)` changes one that was there.
 export function keyed(parent, items, keyOf, make, update) {
   const before = made.get(parent) ?? new Map();
   const after = new Map();

@@ -6,9 +6,9 @@ import { t, time } from "./words.js";
 
 let forms = 0;
 
-// form({fields, submit, send, note}): `send(values)` is called with what was filled in (numbers as
-// numbers, boxes as booleans, nothing for what is empty); what it throws is shown. Texts are translated
-// already. A field: {name, label, type, value, hint, options: [[value, text]], ...attributes}.
+// form({fields, submit, send, note}): `send(values)` is called with the filled-in values (numbers as numbers, boxes as
+// booleans, nothing for empty fields); its errors are shown. Texts are translated already. A field: {name, label, type,
+// value, hint, options: [[value, text]], ...attributes}.
 export function form({ fields, submit, send, note, kind = "primary" }) {
   forms += 1;
   const made = fields.map((field) => madeOf(field, `form${forms}-${field.name}`));
@@ -55,7 +55,7 @@ export function form({ fields, submit, send, note, kind = "primary" }) {
   return node;
 }
 
-// What a refusal says, with when to try again.
+// The text of a refusal, with the time of the next attempt.
 export function refusal(error) {
   if (error.retryAfter === null || error.retryAfter < 2) return error.message;
   const at = new Date(Date.now() + error.retryAfter * 1000);
@@ -86,7 +86,7 @@ function madeOf({ name, label, type = "text", value, hint, options, ...attribute
     row,
     say: tell,
     value: () => valueOf(input, type),
-    // What is wrong with it, in the browser's own words and its reader's language.
+    // The fault of the input, in the browser's own words and its reader's language.
     isValid() {
       if (input.checkValidity()) return true;
       tell(complaint(input));

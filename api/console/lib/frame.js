@@ -1,4 +1,4 @@
-// What stands around a page: the menu, the balance, language and colours.
+// The frame around a page: the menu, the balance, language and colours.
 
 import { get, post } from "./api.js";
 import { el, update } from "./dom.js";
@@ -19,12 +19,12 @@ const BALANCE_MS = 300; // several events of one cause are one question
 const SCHEME = "proxyd.scheme";
 export const SCHEMES = ["auto", "light", "dark"];
 
-const logins = new BroadcastChannel("proxyd.logins"); // who is logged out in one tab is so in all
+const logins = new BroadcastChannel("proxyd.logins"); // a logout in one tab is a logout in all
 
 dressed(scheme());
 logins.addEventListener("message", () => get("/auth/me").catch(unlessRefused));
 
-// A page with what stands around it, as nodes of the document.
+// A page with its frame, as nodes of the document.
 export function frame(main, { isBare, me, path }) {
   const skip = el("a", { class: "skip", href: "#main" }, t("frame.skip"));
   if (isBare || me === null) {
@@ -50,14 +50,14 @@ function balance(me) {
   );
 }
 
-// To the cent; what is there exactly stands behind it, and in the wallet.
+// To the cent; the exact balance stands behind it, and in the wallet.
 const amounts = (me) => [
   el("span", { title: money(me.usd_balance) }, moneyRoughly(me.usd_balance)),
   " · ",
   el("span", { title: credits(me.credit_balance) }, creditsRoughly(me.credit_balance)),
 ];
 
-// Keeps the balance at the top up to date until `signal`: most of what happens moves money.
+// Keeps the balance at the top up to date until `signal`: most events move money.
 export function keepBalance(signal) {
   let timer = 0;
   async function refresh() {

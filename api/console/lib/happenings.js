@@ -1,4 +1,4 @@
-// What an event says, as a sentence, and the page of what it is about.
+// An event as a sentence, and the page of its subject.
 
 import { sessionName } from "./view.js";
 import { bytes, credits, date, load, money, t } from "./words.js";
@@ -32,7 +32,7 @@ export function happenedPath({ type, subject_id: id }) {
   return place && id ? place(encodeURIComponent(id)) : null;
 }
 
-// Figures as their reader writes them; the name of a field says what it is.
+// Figures as their reader writes them; the name of a field gives its kind.
 function written(data) {
   const values = data.session_id ? { session: sessionName(data.session_id) } : {};
   for (const [name, value] of Object.entries(data)) {

@@ -1,4 +1,5 @@
-// The button for another letter that confirms an address, what is true of letters, and how long until it may be pressed again.
+// The button for another letter that confirms an address, the state of the mail server, and the time until it may be
+// pressed again.
 
 import { ApiError, get, post } from "./api.js";
 import { el, replace } from "./dom.js";
@@ -11,7 +12,7 @@ const TICK_MS = 1000;
 // Whether the service sends e-mails; without a mail server it writes the links into its log.
 export const mails = async (signal) => (await get("/auth/terms", null, { signal })).has_mail;
 
-// Which text is true of it: what `key` says, or its other form.
+// The text that is true of it: that of `key`, or its other form.
 export async function worded(signal) {
   const hasMail = await mails(signal);
   return (key) => (hasMail ? key : `${key}.no_mail`);

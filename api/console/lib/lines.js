@@ -1,4 +1,4 @@
-// Ready lines: how programs are told of a proxy, each in its own way of quoting.
+// Ready lines: programs get a proxy from them, each in its own way of quoting.
 
 // The lines for a proxy {host, port, username, password} that fetch `url`: [[name, text], ...]. Without a password
 // it is one that asks for none. Names of hosts go to the proxy (socks5h): they are looked up there.
@@ -16,10 +16,10 @@ export function lines(proxy, url) {
   ];
 }
 
-// A word of a shell, whatever is in it.
+// A word of a shell, with any characters.
 export const shell = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-// The address of a proxy; what is special in an address is encoded.
+// The address of a proxy; special characters are encoded.
 export function address(scheme, { host, port, username, password }) {
   const name = username && password ? `${part(username)}:${part(password)}@` : "";
   return `${scheme}://${name}${bracketed(host)}:${port}`;
@@ -49,7 +49,7 @@ const node = (http, url) =>
 // Chromium takes no password on its command line, and asks for it when an HTTP proxy does.
 const browser = ({ host, port }) => `chromium --proxy-server=${shell(`http://${bracketed(host)}:${port}`)}`;
 
-// Its file divides words at blanks, and knows no quotes: what is bought has neither.
+// Its file divides words at blanks, and knows no quotes: bought credentials have neither.
 function chains({ host, port, username, password }) {
   const user = username && password ? ` ${username} ${password}` : "";
   return ["# proxychains.conf", "strict_chain", "proxy_dns", "[ProxyList]", `socks5 ${host} ${port}${user}`].join("\n");

@@ -1,15 +1,15 @@
 // Addresses without reloading: links of the console are followed here.
 
 let show = () => {};
-let place = ""; // what is shown, without the part of the page that an address may name
+let place = ""; // the shown page, without the part of it that an address may name
 let entry = ""; // of the history, that is shown
 let count = 0;
 const ENTRIES_MAX = 100; // more than browsers remember
-const entries = new Map(); // of each: how far down its page was, and what that keeps there itself
+const entries = new Map(); // of each: its scroll position, and the state that the page keeps there itself
 const OURS = /^\/(console(\/|$)|(login|register|verify|forgot|reset|device)\/?$)/;
 
 // Shows the page of the present address, and of each one after it; `render(url, kept)` does. `kept` is an object that
-// is the same when somebody comes back to that page.
+// is the same when the reader comes back to that page.
 export function start(render) {
   history.scrollRestoration = "manual"; // a page has to be filled first
   entry = history.state?.entry ?? "";
@@ -51,8 +51,8 @@ export function go(path, { replace = false } = {}) {
 // Shows the present page again.
 export const again = () => show(new URL(location.href));
 
-// A path of this console that may be gone to after logging in; anything else is the overview. Only what
-// stands in the address decides where a person goes, so it must not be somebody else's.
+// A path of this console that may be gone to after logging in; anything else is the overview. The address decides where
+// a person goes, so it must not lead to another site.
 export function local(path) {
   try {
     const url = new URL(path ?? "", location.origin);

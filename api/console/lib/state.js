@@ -25,7 +25,7 @@ function watch(pause) {
     if (!answer?.ok) return watch(Math.min(LONGEST_MS, pause * 1.5));
     isWatching = false;
     say(null);
-    // A page that could not be shown is shown now; one that somebody fills in is left as it is.
+    // A page that could not be shown is shown now; a page with a form in use is left as it is.
     if (document.querySelector("main > .failed")) again();
   }, pause);
 }

@@ -1,4 +1,4 @@
-// What this browser remembers of a reader's wishes; nothing secret. It may be forbidden to remember.
+// The wishes of a reader that this browser remembers; nothing secret. It may be forbidden to remember.
 
 const here = new Map();
 

@@ -17,18 +17,18 @@ const REMEMBERED = 500; // events that a replay may repeat
 
 const followers = new Set();
 const seen = new Set(); // ids of the last events
-let early = null; // what has happened since a page began
+let early = null; // events since a page began
 const tab = { reading: null, isHolder: false, channel: null, ticking: 0, polledAt: 0 };
-// What is known of the stream; `heardAt` is when it last said anything, `since` when the state began.
+// The known state of the stream; `heardAt` is the time of its last sign of life, `since` the beginning of the state.
 const stream = { state: "opening", since: Date.now(), heardAt: null, lastId: "" };
 
 // Follows the stream until `signal` is aborted.
-//   types     the types of events to be told of; all of them without it
+//   types     the types of events to receive; without it all of them
 //   onEvent   called with {id, type, subject_id, data, created_at}, each event once
 //   onUsage   called with {session_id, bytes_used, bytes_left, bytes_per_second, connections}
 //   onState   called with "live" or "lost" and {since, heardAt} (milliseconds), now if it is known, and at each change
-//   refresh   asks the API for what the page shows: called when the stream is live again, and every 10 s while it is
-//             not; what it throws then is left for the next time
+//   refresh   requests the figures of the page: called when the stream is live again, and every 10 s while it is
+//             not; an error is left for the next time
 export function follow({ types, onEvent, onUsage, onState, refresh, signal }) {
   if (signal.aborted) return;
   const follower = { types: types && new Set(types), onEvent, onUsage, onState, refresh };
@@ -44,8 +44,8 @@ export function follow({ types, onEvent, onUsage, onState, refresh, signal }) {
   if (stream.state !== "opening") onState?.(stream.state, { since: stream.since, heardAt: stream.heardAt });
 }
 
-// Opens the stream for a page, and is done when it is live or known to be away, or after a while. The page asks for its
-// figures from then on, once; what happens until `begun(signal)` is told also to those who follow a moment later.
+// Opens the stream for a page, and is done when it is live or known to be away, or after a while. The page requests its
+// figures from then on, once; events until `begun(signal)` also reach followers that come a moment later.
 export function opening(signal) {
   early = { signal, events: [] };
   return new Promise((resolve) => {
@@ -74,12 +74,12 @@ function begin() {
   }
 }
 
-// Nobody follows: another tab may read.
+// No page follows: another tab may read.
 function rest() {
   if (!followers.size && tab.reading) ended();
 }
 
-// Who follows next begins anew.
+// The next follower begins anew.
 function ended() {
   tab.reading.abort();
   clearInterval(tab.ticking);
@@ -115,7 +115,7 @@ async function read(signal) {
   if (!signal.aborted) ended();
 }
 
-// One connection. It is given up when nothing is heard for longer than the server is ever silent.
+// One connection. It is given up when it is silent for longer than the server ever is.
 async function* listened(signal) {
   const connection = new AbortController();
   const leave = () => connection.abort();
@@ -136,7 +136,7 @@ async function* listened(signal) {
   }
 }
 
-// Half of it by chance: what a restart cut at once does not come back at once.
+// Half of it by chance: the clients of a restarted server do not come back together.
 function backedOff(failures) {
   const longest = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** (failures - 1));
   return longest * (0.5 + Math.random() / 2);
@@ -206,7 +206,7 @@ function each(name, ...values) {
   for (const follower of [...followers]) call(follower[name], ...values);
 }
 
-// What one page does wrong must not end the stream for the others.
+// An error of one page must not end the stream for the others.
 function call(handler, ...values) {
   try {
     handler?.(...values);
@@ -233,7 +233,7 @@ function tick() {
   mark();
 }
 
-// How old the figures are, in the top bar; while they are not live, whatever has the class "is-live" is grey.
+// The age of the figures, in the top bar; while they are not live, elements of the class "is-live" are grey.
 function mark() {
   document.documentElement.dataset.live = stream.state;
   const place = document.getElementById("live");

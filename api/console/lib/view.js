@@ -5,8 +5,8 @@ import { el, replace } from "./dom.js";
 import { refusal } from "./forms.js";
 import { t } from "./words.js";
 
-// A table; below 64rem each row is a card. `columns`: {key, label, cell(row), number}; without rows it
-// is what `empty` says: {text, action} with a node of what to do first.
+// A table; below 64rem each row is a card. `columns`: {key, label, cell(row), number}; without rows it is `empty`:
+// {text, action}, with a node of the first step.
 export function table({ caption, columns, rows, empty, keyOf }) {
   if (!rows.length && empty) return el("div", { class: "empty" }, el("p", null, empty.text), empty.action ?? null);
   const head = columns.map((column) => el("th", { scope: "col", class: column.number ? "number" : null }, column.label));
@@ -62,7 +62,7 @@ export function meter(value, max, label) {
 
 export function button(label, onClick, { kind = "", ...attributes } = {}) {
   const node = el("button", { type: "button", class: `button ${kind}`, on: { click: pressed }, ...attributes }, label);
-  // What it does takes a moment, and is not begun twice.
+  // Its action takes a moment, and is not begun twice.
   async function pressed(event) {
     if (node.getAttribute("aria-busy") === "true") return;
     node.setAttribute("aria-busy", "true");
@@ -79,7 +79,7 @@ export function button(label, onClick, { kind = "", ...attributes } = {}) {
   return node;
 }
 
-// What a session is called, wherever it is named.
+// The name of a session, in all places.
 export const sessionName = (id) => t("common.session", { id: id.slice(-8) });
 
 // A link; `kind` primary or quiet makes it look like a button.
@@ -117,7 +117,7 @@ export function ask({ title, text, action, kind = "danger" }) {
   });
 }
 
-// Shows what is shown only once; done when its reader says that it is stored.
+// Shows a secret only once; done when its reader confirms that it is stored.
 export function secret({ title, value, note }) {
   return new Promise((resolve) => {
     const stored = el("button", { type: "submit", value: "yes", class: "button primary" }, t("common.stored"));
@@ -160,7 +160,7 @@ export function more(load) {
   return node;
 }
 
-// Parts of a page of which one is shown: tabs([["Python", node], ...], "Languages").
+// Parts of a page, one of them shown: tabs([["Python", node], ...], "Languages").
 export function tabs(parts, label) {
   const panels = parts.map(([, content], index) => el("div", { role: "tabpanel", hidden: index > 0, tabindex: "0" }, content));
   const heads = parts.map(([title], index) =>
@@ -196,7 +196,8 @@ export function toast(kind, text) {
   setTimeout(() => node.remove(), 6000);
 }
 
-// What a page shows instead of what could not be had, with a button to try again; what there is not, no trying brings.
+// The place of a page that could not be loaded, with a button to try again; for a missing page a new attempt is
+// useless.
 export function failure(error, retry) {
   const text = error instanceof ApiError ? refusal(error) : t("common.failed");
   const onward = error.status === 404 ? link("/console", t("missing.home")) : button(t("common.retry"), retry);

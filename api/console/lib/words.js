@@ -1,4 +1,4 @@
-// What the page says, in four languages, and figures as their readers write them.
+// The texts of the page, in four languages, and figures as their readers write them.
 
 import { keep, kept } from "./storage.js";
 
@@ -14,7 +14,7 @@ const UNITS = [
 ];
 const TIME = { hour: "numeric", minute: "2-digit" };
 const BYTES = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
-// The sentence of the code alone would not say what is wrong: the server's own one stands behind it.
+// The sentence of the code does not name the fault: the server's own one stands behind it.
 const PARTICULAR = new Set(["invalid_field", "unknown_field", "payload_invalid", "benchmark_failed"]);
 
 let chosen = preferred();
@@ -28,7 +28,7 @@ document.documentElement.lang = chosen;
 // The language of the page: en, tr, ru or ko.
 export const language = () => chosen;
 
-// Changes the language; what is shown already must be shown again.
+// Changes the language; shown parts must be shown again.
 export async function choose(code) {
   chosen = code in LANGUAGES ? code : "en";
   document.documentElement.lang = chosen;
@@ -45,7 +45,7 @@ export function load(area) {
   return areas.get(area);
 }
 
-// What has not come is asked for again.
+// A file that has not come is requested again.
 function lost(area, error) {
   areas.delete(area);
   throw error;
@@ -63,7 +63,7 @@ export function t(key, values = {}) {
   });
 }
 
-// The sentence for a refusal; the server's own, which is English, where there is none.
+// The sentence for a refusal; the server's own, which is English, if the language has no sentence.
 export async function errorText(code, message) {
   refusals ??= chosen === "en" ? Promise.resolve({}) : file("errors").catch(() => ({}));
   const text = (await refusals)[code] ?? texts[`error.${code}`];
@@ -72,7 +72,7 @@ export async function errorText(code, message) {
 }
 
 export const money = (usd) => known(usd, (x) => exact("USD", x));
-// An amount to the cent, never more than there is; what is less than a cent is shown as it is.
+// An amount to the cent, rounded down; an amount below a cent is shown as it is.
 export const moneyRoughly = (usd) => known(usd, (x) => (Math.abs(x) < 0.01 ? exact("USD", x) : number(x, { style: "currency", currency: "USD", roundingMode: "trunc" })));
 export const creditsRoughly = (n) => known(n, (x) => (Math.abs(x) < 0.01 ? credits(x) : t("common.credits", { n: x, amount: number(x, { maximumFractionDigits: 2, roundingMode: "trunc" }) })));
 export const credits = (n) => known(n, (x) => t("common.credits", { n: x, amount: number(x, { maximumFractionDigits: 6 }) }));
@@ -93,12 +93,12 @@ export function ago(iso) {
   });
 }
 
-// What is not known is a dash, never nothing.
+// An unknown value is a dash, never nothing.
 function known(value, show) {
   return value === null || value === undefined || value === "" || Number.isNaN(value) ? t("common.unknown") : show(value);
 }
 
-// Money has two places at the least, and as many more as it needs: a micro-dollar is money, too.
+// Money has two places at the least, and more if it needs them: a micro-dollar is also money.
 function exact(currency, amount) {
   return number(amount, { style: "currency", currency, minimumFractionDigits: 2, maximumFractionDigits: 6 });
 }

@@ -1,4 +1,4 @@
-// What is going on: what to do first, what is used and left, what was earned, what has happened.
+// The overview: first steps, use and rest, earnings, events.
 
 import { ApiError, get } from "../lib/api.js";
 import { el, keyed, replace, update } from "../lib/dom.js";
@@ -16,7 +16,7 @@ export const title = "overview.title";
 
 const EVENTS = 8;
 const SHOWN = 20; // sessions, and devices
-const SUMMARY_MS = 5_000; // the sums are asked for so often at most while bytes move
+const SUMMARY_MS = 5_000; // the sums are requested at most this often while bytes move
 const DEVICES_MS = 10_000; // a device that comes as an exit has no event
 const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
@@ -24,7 +24,7 @@ export async function render(main, page) {
   await ready();
   const board = new Board(page);
   main.append(board.node);
-  // Before anything is asked for: what happens while the answers are on their way is not in them.
+  // Before the first request: its answers do not contain events of the meantime.
   follow({
     signal: page.signal,
     refresh: () => board.again(),
@@ -67,8 +67,8 @@ class Board {
     await this.all(await this.get("/auth/me"));
   }
 
-  // Fills a part with what `make` finds, unless it was asked for again meanwhile; a refusal stands in its place, and
-  // is thrown on by nobody. While the server is away, what it said before stays: the top bar says how old it is.
+  // Fills a part with the result of `make`, unless it was requested again meanwhile; a refusal stands in its place, and
+  // is not thrown on. While the server is away, its last answer stays: the top bar shows its age.
   async fill(name, make) {
     const turn = (this.turns[name] ?? 0) + 1;
     this.turns[name] = turn;
@@ -90,7 +90,7 @@ class Board {
     return get(path, query, { signal: this.signal });
   }
 
-  // With `me` as it was asked for a moment ago, if it was.
+  // With `me` as it was requested a moment ago, if it was.
   headed(me) {
     return this.fill("head", async () => {
       const present = me ?? (await this.get("/auth/me"));
@@ -153,8 +153,8 @@ class Board {
     });
   }
 
-  // What the stream has said of a session since it was listed is newer than the list; what it said before it was
-  // away is not (`onState`).
+  // A frame of the stream about a session since it was listed is newer than the list; a frame from before an outage is
+  // not (`onState`).
   draw() {
     const lines = this.sessions.map((each) => ({ ...each, ...this.frames.get(each.id) }));
     keyed(this.rows, lines, (each) => each.id, (each) => this.row(el("li"), each), (node, each) => this.row(node, each));
@@ -206,7 +206,7 @@ class Board {
     });
   }
 
-  // What was told while a list was on its way is not in the list. Identifiers are in the order of time.
+  // Events that came while a list was on its way are not in the list. Identifiers are in the order of time.
   heard(events) {
     const all = new Map([...this.events, ...events].map((each) => [each.id, each]));
     this.events = [...all.values()].toSorted((one, other) => (one.id < other.id ? 1 : -1)).slice(0, EVENTS);

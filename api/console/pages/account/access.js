@@ -1,4 +1,4 @@
-// What the pages of keys, webhooks and events share.
+// Parts that the pages of keys, webhooks and events share.
 
 import { ApiError } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";
@@ -52,7 +52,7 @@ export function worded(stem, word) {
 
 export const typed = (type) => worded("type", type);
 
-// Boxes of which several may be ticked, as fields of a form; `chosen` are ticked.
+// Boxes as fields of a form; several may be ticked, and `chosen` are.
 export const boxes = (stem, all, chosen) =>
   all.map((each) => ({ name: each, type: "checkbox", label: worded(stem, each), hint: each, value: chosen.includes(each) }));
 
@@ -67,11 +67,11 @@ export function grouped(form, names, legend, hint) {
   return form;
 }
 
-// A refusal of the page's own: what is missing is known without asking the server.
+// A refusal of the page's own: it finds the missing value without asking the server.
 export const incomplete = (text) => new ApiError(400, { code: "invalid_field", message: "" }, text);
 
-// Shows a card in `place`, with its first field focused, or its heading. Returns what closes it: whoever opened it
-// goes on where they were.
+// Shows a card in `place`, with its first field focused, or its heading. Returns a function that closes it and gives
+// the focus back.
 export function unfold(place, heading, content, { label, onClose }) {
   const before = document.activeElement;
   const close = () => {
@@ -86,7 +86,7 @@ export function unfold(place, heading, content, { label, onClose }) {
   return close;
 }
 
-// Calls `load()` again; what cannot be had is said in `place`, and what is shown stays.
+// Calls `load()` again; a refusal is shown in `place`, and the shown parts stay.
 export async function again(place, load) {
   try {
     await load();

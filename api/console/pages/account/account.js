@@ -1,4 +1,4 @@
-// Who I am here: the address, the password, how the console looks, and where I am logged in.
+// My account: the address, the password, the look of the console, and my logins.
 
 import { get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";

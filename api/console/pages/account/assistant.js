@@ -1,4 +1,4 @@
-// The assistant: a conversation, photos of good deeds, and what these have earned.
+// The assistant: a conversation, photos of good deeds, and the rewards for these.
 
 import { ApiError, events, get, upload } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";

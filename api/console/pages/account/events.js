@@ -1,4 +1,4 @@
-// What has happened to me, newest first, and as it happens.
+// Events of my account, newest first, and as they happen.
 
 import { get } from "../../lib/api.js";
 import { el, keyed, replace } from "../../lib/dom.js";
@@ -50,14 +50,14 @@ class Feed {
     if (type !== this.type) return; // another one was chosen meanwhile
     const known = new Set(this.rows.map((row) => row.id));
     const isJoined = this.isLoaded && events.some((event) => known.has(event.id));
-    // What is older than a gap goes, and is asked for again; what was heard meanwhile stays.
+    // Events older than a gap go, and are requested again; events that came meanwhile stay.
     if (next && !isJoined) this.rows = this.rows.filter((row) => row.id > events[0].id);
     if (!next || !isJoined) this.after = next;
     this.isLoaded = true;
     this.heard(events);
   }
 
-  // As many as there were when somebody went on from here, and has come back.
+  // The number of rows from before, when the reader has gone on and come back.
   async back() {
     await this.load();
     while (this.after && this.rows.length < Math.min(this.kept.length ?? 0, MOST)) await this.older();
@@ -67,7 +67,7 @@ class Feed {
     return again(this.problem, () => this.load());
   }
 
-  // Identifiers are in the order of time; what comes twice is one event.
+  // Identifiers are in the order of time; an event that comes twice is one event.
   heard(events) {
     const wanted = events.filter((event) => !this.type || event.type === this.type);
     const all = new Map([...this.rows, ...wanted].map((event) => [event.id, event]));

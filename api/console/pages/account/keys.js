@@ -1,4 +1,4 @@
-// API keys: what programs may do in my place, until when, from where and for how much.
+// API keys: the permissions of programs that act in my place, their end, their addresses and their limits.
 
 import { get, patch, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
@@ -15,7 +15,7 @@ export const title = "access.keys.title";
 
 const PACE_MS = 1_000; // however many events come
 const OF_KEYS = ["key.created", "key.revoked", "key.expiring", "key.limit_reached"];
-// What keys have made, or what of it has ended.
+// Events about the creations of keys.
 const OF_MADE = ["device.created", "device.revoked", "webhook.created", "webhook.changed", "webhook.disabled"];
 const SCOPES = [
   "account:read",
@@ -31,7 +31,7 @@ const SCOPES = [
   "events:read",
   "assistant:use",
 ];
-// What the first of its scopes can be tried with.
+// A request that tries the first of its scopes.
 const TRIED = [
   ["account:read", "/auth/me"],
   ["usage:read", "/api/usage/summary"],
@@ -119,7 +119,7 @@ class Keys {
     const close = unfold(this.place, t("access.act_on.roll", { name: row.name }), rolling, { label: t("common.cancel") });
   }
 
-  // What it has made is counted once it makes nothing more.
+  // Its creations are counted once it makes nothing more.
   async revoke({ id, name }) {
     if (!(await ask({ title: t("access.act_on.revoke", { name }), text: t("access.keys.revoke.text"), action: t("access.act.revoke") }))) return;
     await post(`/api/keys/${id}/revoke`);

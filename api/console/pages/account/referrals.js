@@ -1,4 +1,4 @@
-// The link for friends: what both get, who came by it, and the code of whoever sent me.
+// The link for friends: the rewards of both, the people who came by it, and the code that brought me.
 
 import { get, post } from "../../lib/api.js";
 import { el, replace, update } from "../../lib/dom.js";
@@ -27,7 +27,7 @@ export async function render(main, page) {
   main.append(card(t("account.referrals.link"), offer(info), sums), card(t("account.referrals.came"), came), card(t("account.referrals.apply"), applying(info)));
 }
 
-// A refusal, or leaving the page: what is shown stays until the next event.
+// A refusal, or leaving the page: the shown parts stay until the next event.
 function unlessRefused(error) {
   if (error.name !== "ApiError" && error.name !== "AbortError") throw error;
 }
@@ -43,7 +43,7 @@ function offer({ referral_link: url, referral_code: code, reward_per_referral: m
   ];
 }
 
-// Whoever closes the system's dialog has shared nothing, which is no fault.
+// A reader that closes the system's dialog has shared nothing, which is no fault.
 async function shared(url) {
   try {
     await navigator.share({ title: "proxyd", text: t("account.referrals.invitation"), url });

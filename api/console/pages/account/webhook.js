@@ -1,4 +1,4 @@
-// One webhook: what became of each event that was to be told, and how to have it told again.
+// One webhook: the deliveries of its events, and buttons that send them again.
 
 import { del, get, patch, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
@@ -16,9 +16,9 @@ export const words = "access";
 export const title = "access.hook.title";
 
 const LIMIT = 25;
-const MOST = 500; // that are asked for again while one waits
+const MOST = 500; // rows that are requested again while one waits
 const PACE_MS = 1_000; // however many events come
-const EVERY_MS = 3_000; // a delivery has no event of its own: while one waits, it is asked for
+const EVERY_MS = 3_000; // a delivery has no event of its own: while one waits, the page polls
 const STATUSES = ["pending", "delivered", "failed"];
 const KIND_OF_STATUS = { pending: "info", delivered: "good", failed: "bad" };
 
@@ -201,7 +201,7 @@ class Hook {
 
 const reached = ({ status, next_at: next }) => [badge(KIND_OF_STATUS[status], t(`access.delivery.${status}`)), next ? el("span", { class: "hint block" }, upcoming(next)) : null];
 
-// What is due is not yet done: it is never said to have been a while ago.
+// A due delivery is not yet done: its time is never shown as past.
 const upcoming = (next) => (Date.parse(next) <= Date.now() ? t("access.hook.next_now") : t("access.hook.next", { when: ago(next) }));
 
 const attempts = ({ tries }) =>
@@ -223,7 +223,7 @@ function body({ body: text, event_id: event }) {
   return [el("p", { class: "label" }, t("access.hook.body")), sent, el("p", { class: "hint" }, t("access.hook.event_id", { id: event }))];
 }
 
-// How an attempt went, with what to look at where it failed.
+// The result of an attempt, with a hint for a failed one.
 function outcome(status, error) {
   if (!error) return status ? t("access.hook.answered", { status: String(status) }) : null;
   if (status) return [el("strong", null, t("access.hook.answered", { status: String(status) })), el("span", { class: "hint block" }, t("access.why.status"))];

@@ -1,4 +1,4 @@
-// Webhooks: which servers of mine are told of what, and whether that works.
+// Webhooks: my servers, the events that they receive, and their state.
 
 import { get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
@@ -13,7 +13,7 @@ import { EVERY, TYPES, again, boxes, grouped, incomplete, ticked, typed } from "
 export const words = "access";
 export const title = "access.hooks.title";
 
-const TEST = "test.ping"; // is sent by hand alone
+const TEST = "test.ping"; // it is sent by hand only
 const CHOSEN = TYPES.filter((each) => each !== TEST);
 
 export async function render(main, page) {
@@ -33,7 +33,7 @@ const columns = () => [
   { key: "created", label: t("access.created"), cell: (row) => date(row.created_at) },
 ];
 
-// What an endpoint is told of.
+// The events that an endpoint receives.
 export const told = ({ types }) => (types.includes(EVERY) ? t("access.hooks.every") : types.map(typed).join(", "));
 
 // Whether it is sent anything, and why not; or since when nothing has arrived there.
@@ -43,7 +43,7 @@ export function state({ status, disabled_reason: reason, failing_since: since })
   return badge("good", t("access.hooks.enabled"));
 }
 
-// A form of an endpoint; `send` is called with what the API takes.
+// A form of an endpoint; `send` is called with the fields of the API.
 export function hookForm({ hook, submit, send }) {
   const { url = "", description = "", types = [] } = hook ?? {};
   const every = { name: "every", type: "checkbox", label: t("access.hooks.every"), hint: t("access.hooks.every.hint"), value: types.includes(EVERY) };
@@ -62,7 +62,7 @@ export function hookForm({ hook, submit, send }) {
     },
   });
   grouped(made, ["every", ...CHOSEN], t("access.hooks.types"));
-  // Who wants everything need not choose.
+  // A choice of everything needs no other.
   const chosen = () => CHOSEN.forEach((each) => (made.elements[each].disabled = made.elements.every.checked));
   made.elements.every.addEventListener("change", chosen);
   chosen();
@@ -80,5 +80,5 @@ function creating() {
   });
 }
 
-// Shows the secret that signs what is sent.
+// Shows the secret that signs deliveries.
 export const signing = (value) => secret({ title: t("access.hooks.secret"), value, note: t("access.hooks.secret.note") });

@@ -1,4 +1,4 @@
-// A program on another machine asks to be let in: who it is, and yes or no.
+// A program on another machine requests access: its name, and yes or no.
 
 import { ApiError, get, post } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";

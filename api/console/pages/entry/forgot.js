@@ -1,4 +1,4 @@
-// Ask for a letter to choose a new password; what is said is the same for every address.
+// Request a letter to choose a new password; the answer is the same for every address.
 
 import { post } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";

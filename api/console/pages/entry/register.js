@@ -1,4 +1,4 @@
-// Open an account; who was sent by somebody brings their code along.
+// Open an account; a referral link brings its code along.
 
 import { ApiError, get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";

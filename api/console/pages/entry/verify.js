@@ -16,7 +16,7 @@ export async function render(main, page) {
   const key = await worded(page.signal);
   const place = el("div");
   main.append(place);
-  // A look at the address confirms nothing: scanners of mail look, too. The button does.
+  // A look at the address confirms nothing: scanners of mail also look. The button does.
   if (token) replace(place, el("p", null, t("entry.verify.ready")), button(t("entry.verify.submit"), () => confirmed(place, token, page, key), { kind: "primary" }));
   else replace(place, el("p", null, t(key("entry.verify.sent"))), again(page, key), onward());
 }

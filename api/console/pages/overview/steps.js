@@ -1,4 +1,4 @@
-// What somebody new does first, in order, until all of it is done.
+// The first steps of a new user, in order, until all of them are done.
 
 import { post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";

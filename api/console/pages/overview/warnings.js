@@ -1,11 +1,11 @@
-// What will stop working soon, and what to do about it.
+// Things that will stop working soon, and their remedies.
 
 import { el } from "../../lib/dom.js";
 import { link, notice, sessionName } from "../../lib/view.js";
 import { bytes, date, money, t } from "../../lib/words.js";
 
 const LOW_USD = 1;
-const NEARLY_USED = 0.1; // of what was bought is left
+const NEARLY_USED = 0.1; // this part of a purchase is left
 const DAY_MS = 86_400_000;
 const KEY_DAYS = 7;
 

@@ -1,4 +1,4 @@
-// Buying a session: what it costs is said before it is bought, its password once behind it.
+// Buying a session: its cost is shown before the purchase, its password once behind it.
 
 import { get, post } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";

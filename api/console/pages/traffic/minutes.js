@@ -1,5 +1,4 @@
-// What sessions have used in the last 15 minutes, in steps of 5 seconds; nothing is known of a step in which the
-// stream was away.
+// Use of sessions in the last 15 minutes, in steps of 5 seconds; a step in which the stream was away is unknown.
 
 const STEP_MS = 5_000;
 const STEPS = 180;
@@ -8,7 +7,7 @@ export class Minutes {
   constructor(now) {
     this.steps = new Map(); // by number: {session: bytes}
     this.last = null; // of a session: the bytes that it had used when it was last told
-    this.early = []; // what was told before it was known where sessions began
+    this.early = []; // frames that came before the sessions' first counts were known
     this.isLive = false;
     this.turned(false, now);
   }
@@ -18,11 +17,11 @@ export class Minutes {
     this.fill(now);
     this.isLive = isLive;
     if (isLive) return;
-    this.last = null; // what is used meanwhile is of no step
+    this.last = null; // bytes of the meantime belong to no step
     this.early = [];
   }
 
-  // Where the active sessions are as the stream begins; those that come later begin with nothing.
+  // Counts of the active sessions as the stream begins; later sessions begin with nothing.
   begin(sessions, now) {
     this.last = new Map(sessions.map((each) => [each.id, each.bytes_used]));
     for (const frame of this.early.splice(0)) this.moved(frame, now);

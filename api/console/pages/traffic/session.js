@@ -1,4 +1,4 @@
-// One session: what was bought is used and left, what was held is paid and released; how it is dialled, and ended.
+// One session: use and rest of the bytes, the money held, paid and released; its address for clients, and its end.
 
 import { get, post } from "../../lib/api.js";
 import { el, replace, update } from "../../lib/dom.js";
@@ -11,7 +11,7 @@ import { OF_SESSIONS, chasing, refused, remembered, state, unlessRefused, usedBa
 export const words = "traffic";
 export const title = "traffic.session";
 
-const AGAIN_MS = 5_000; // what it costs is asked for so often at most while bytes move
+const AGAIN_MS = 5_000; // its cost is requested at most this often while bytes move
 const TARGET = "https://example.com/";
 
 export async function render(main, page) {
@@ -46,12 +46,12 @@ class Shown {
     // The whole life of a session in days: there are as many as it lives.
     const query = { session_id: this.id, step: "day", from: found.session.created_at };
     const { total } = await get("/api/usage", query, asked);
-    if (this.found && turn !== this.turn) return; // what was asked for later is newer
+    if (this.found && turn !== this.turn) return; // a later request is newer
     Object.assign(this, { found, total });
     this.draw();
   }
 
-  // Bytes are told at once; what they cost follows. Figures that are on their way may be older than the frame.
+  // Bytes come first; their cost follows. Figures that are on their way may be older than the frame.
   moved(frame) {
     this.frame = frame;
     this.again();
@@ -70,7 +70,7 @@ class Shown {
     this.bill();
     update(this.parts.why, refused(this.total.refusals));
     const { status } = this.found.session;
-    if (this.dialled === status) return; // what is being typed there stays
+    if (this.dialled === status) return; // text that is being typed there stays
     this.dialled = status;
     replace(this.parts.dial, status === "active" ? this.dial() : notice("info", t(`traffic.over.${status}`)));
     replace(this.parts.end, status === "active" ? button(t("traffic.end"), () => this.end(), { kind: "danger" }) : link("/console/sessions/new", t("traffic.buy"), { kind: "primary" }));
@@ -136,7 +136,7 @@ class Shown {
     );
   }
 
-  // What it will cost is asked for again: it is said of now.
+  // Its cost is requested again, so that it is the present one.
   async end() {
     await this.refresh();
     const { held_usd: held, due_usd: due } = this.found;

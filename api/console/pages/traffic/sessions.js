@@ -1,4 +1,4 @@
-// My sessions: what each has used and has left, as it is used.
+// My sessions: the used and the remaining bytes of each, as they are used.
 
 import { get } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
@@ -35,7 +35,8 @@ function filter(status) {
   return el("label", { class: "chooser" }, t("traffic.state"), choice);
 }
 
-// `kept.length` is how many are shown; what is asked for again has as many, also when somebody comes back.
+// `kept.length` is the number shown; a list that is requested again has the same number, also when the reader comes
+// back.
 class List {
   constructor(status, { signal, kept }) {
     Object.assign(this, { status, signal, kept, rows: [], frames: new Map(), turn: 0 });
@@ -58,7 +59,7 @@ class List {
       total ??= part.total;
       cursor = part.next_cursor;
     } while (cursor && found.length < (this.kept.length ?? LIMIT));
-    if (turn !== this.turn) return; // what was asked for later is newer
+    if (turn !== this.turn) return; // a later request is newer
     this.rows = found.map((row) => this.current(row));
     this.next.hidden = !cursor;
     this.shown.hidden = !found.length;
@@ -66,7 +67,7 @@ class List {
     this.draw();
   }
 
-  // What was told while a list was on its way is not in the list.
+  // Frames that came while a list was on its way are not in the list.
   current(row) {
     const told = row.status === "active" ? this.frames.get(row.id) : null;
     return { ...row, bytes_used: Math.max(row.bytes_used, told?.bytes_used ?? 0) };

@@ -1,4 +1,4 @@
-// What the pages of traffic share.
+// Parts that the pages of traffic share.
 
 import { ApiError } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
@@ -12,13 +12,13 @@ const KIND_OF_STATUS = { active: "good", ended: "info", exhausted: "warn", expir
 export const state = (status) => badge(KIND_OF_STATUS[status] ?? "info", t(`traffic.state.${status}`));
 export const sessionLink = (id) => link(`/console/sessions/${id}`, sessionName(id));
 
-// Of what was bought, how much is used and left.
+// The used and the remaining part of a purchase.
 export function usedBar({ bytes_used: used, quota_bytes: quota }) {
   const text = t("traffic.used_left", { used: bytes(used), left: bytes(quota - used), share: percent(quota ? used / quota : null) });
   return el("span", { class: "is-live" }, meter(used, quota, text));
 }
 
-// Why connections were refused, the most frequent first, each with what to change.
+// Reasons of refused connections, the most frequent first, each with its remedy.
 export function refused(refusals) {
   const rows = Object.entries(refusals).toSorted((one, other) => other[1] - one[1]);
   const columns = [
@@ -36,12 +36,12 @@ function worded(prefix, reason) {
   return text === key ? (prefix.endsWith("fix") ? null : reason) : text;
 }
 
-// What was bought while this page was open, by session: its password is told once, and is kept nowhere else.
+// Sessions bought while this page was open: the password of each is shown once, and is kept nowhere else.
 const bought = new Map();
 export const remember = (id, proxy) => bought.set(id, proxy);
 export const remembered = (id) => bought.get(id) ?? null;
 
-// What is asked for again and again may fail: it is asked for again.
+// A repeated request may fail: it is repeated.
 export function unlessRefused(error) {
   if (!(error instanceof ApiError) && error.name !== "AbortError") throw error;
 }
@@ -66,7 +66,7 @@ export function paced(act, milliseconds, signal) {
   };
 }
 
-// The same for what a frame changes: it comes before the sums hold what it tells, and may be the last for long.
+// The same for figures that a frame changes: it comes before the sums contain it, and may be the last for long.
 export function chasing(act, milliseconds, signal) {
   const again = paced(act, milliseconds, signal);
   return function call() {

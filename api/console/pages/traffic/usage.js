@@ -1,4 +1,4 @@
-// How much was used when, by session: as a picture, as a table, to take along; and as it happens.
+// Use over time, by session: as a picture, as a table, as a file; and as it happens.
 
 import { ApiError, get, pages } from "../../lib/api.js";
 import { chart } from "../../lib/chart.js";
@@ -65,12 +65,12 @@ function custom(query) {
   });
 }
 
-// What is asked of the API; days are those of this machine's time zone, and the last one is whole.
+// The query for the API; days are those of this machine's time zone, and the last one is whole.
 function queryOf(range, query) {
   if (range === "today") return { step: "hour", from: dayOf(0), tz: ZONE };
   if (range !== "custom") return { step: "day", from: dayOf(range === "7d" ? -6 : -29), tz: ZONE };
   const [from, to] = [query.get("from"), query.get("to")];
-  if (!DAY.test(from) || !DAY.test(to) || from > to) return null; // an address that somebody wrote
+  if (!DAY.test(from) || !DAY.test(to) || from > to) return null; // an address typed by hand
   const after = new Date(`${to}T12:00:00Z`);
   after.setUTCDate(after.getUTCDate() + 1);
   const days = (after - new Date(`${from}T12:00:00Z`)) / 86_400_000;
@@ -85,7 +85,7 @@ function dayOf(offset) {
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
 }
 
-// All of it, hours of nothing too, and what is of which session.
+// All of it, also hours without use, and the part of each session.
 async function figuresOf(query, signal) {
   const [all, each, { forecast }] = await Promise.all([
     get("/api/usage", query, { signal }),
@@ -181,12 +181,12 @@ function sessionList() {
   return list({ caption: t("traffic.usage.caption"), columns, empty });
 }
 
-// The last quarter of an hour: what the stream tells while the page is open.
+// The last quarter of an hour: frames of the stream while the page is open.
 function lived(main, page) {
   const minutes = new Minutes(Date.now());
   const figures = chart({ title: t("traffic.range.live"), amount: bytes, labels: labels() });
   const since = el("div");
-  let isCounted = false; // from what the sessions had used when the page was opened
+  let isCounted = false; // from the counts of the sessions when the page was opened
   main.append(card(t("traffic.range.live"), el("p", { class: "hint" }, t("traffic.usage.live")), since, figures.node));
   const draw = () => {
     const { points, sessions, total } = minutes.points(Date.now());

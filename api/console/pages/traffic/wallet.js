@@ -1,4 +1,4 @@
-// What is in the wallet, what of it is held, and every movement with what it was for.
+// The money in the wallet, the part that is held, and every movement with its purpose.
 
 import { get } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
@@ -13,7 +13,7 @@ export const title = "traffic.wallet.title";
 
 const LIMIT = 25;
 const MICRO = 1_000_000;
-// What a reference begins with, and the page of what stands behind it.
+// The beginning of a reference, and the page of its subject.
 const SUBJECTS = [
   [/^bandwidth:([0-9a-f-]{36})/, "sessions", "session"],
   [/^(?:review:)?job:([0-9a-f-]{36})/, "jobs", "job"],
@@ -43,7 +43,7 @@ class Balance {
     const { turn } = this;
     const asked = { signal: this.signal };
     const [sums, rows] = await Promise.all([get("/api/wallet", null, asked), this.rows(asked)]);
-    if (turn !== this.turn) return; // what was asked for later is newer
+    if (turn !== this.turn) return; // a later request is newer
     update(this.sums, usd(sums), credit(sums));
     const hasEarned = sums.usd_pending > 0 || sums.credit_in_review > 0;
     update(this.empty, t(hasEarned ? "traffic.wallet.empty.earned" : "traffic.wallet.empty"));

@@ -122,7 +122,7 @@ function acts(deploy, url, refresh) {
   );
 }
 
-// What another number of replicas costs: each costs as much as those that there are.
+// The cost of another number of replicas: each costs the same as a present one.
 function scaling({ cost, replicas: now, payment_type: currency }, n) {
   const more = now > 0 ? (cost / now) * (n - now) : null;
   if (n < now) return t("work.deploy.scale.fewer", { n, now });

@@ -1,4 +1,4 @@
-// One machine: what it reports, why it earns or does not, its jobs, and what it is as an exit.
+// One machine: its report, the reasons for its earnings, its jobs, and its state as an exit.
 
 import { ApiError, get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
@@ -82,13 +82,13 @@ function reported(device) {
   ]);
 }
 
-// The lines of its roles, which somebody may be copying.
+// The lines of its roles; the reader may be copying them.
 function lines(device) {
   const line = (role) => [el("p", { class: "label" }, t(`work.devices.line.${role}`)), copyable(commands("")[role], t(`work.devices.line.${role}`))];
   return [isExit(device) ? line("exit") : null, isExitAlone(device) ? null : line("worker")];
 }
 
-// In one sentence what is the matter, then what keeps which jobs from it.
+// The state in one sentence, then the obstacles for the other jobs.
 function reasons(device) {
   if (isExitAlone(device)) return el("p", null, t("work.why.exit_alone"));
   const { work: word, suitability, offer, offline_at, last_heartbeat_at } = device;
@@ -147,7 +147,7 @@ const columns = () => [
 function exitsOf(page) {
   let kept = null;
   return {
-    // Of its owner's exits this device; null where it is none.
+    // Of its owner's exits this device; null for a device that is no exit.
     async mine() {
       let cursor;
       do {
@@ -170,7 +170,7 @@ function asExit(exit, terms) {
   return el("p", null, terms.host ? t("work.exit.text", { n: terms.share_percent }) : t("work.exit.none"));
 }
 
-// What can be done about it now.
+// The possible actions on it now.
 function actsOn(device, exit, terms) {
   if (device.work === "revoked" || exit?.state === "barred" || (!exit && !terms.host)) return [];
   if (!exit || !CONSENTED.has(exit.state)) return consenting(device.id, terms);

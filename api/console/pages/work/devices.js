@@ -1,4 +1,4 @@
-// My machines: which of them work, what they report, what they have earned today, and why not.
+// My machines: their work, their reports, their earnings today, and the reasons without earnings.
 
 import { get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
@@ -24,7 +24,7 @@ export const isExit = ({ exit }) => Boolean(exit) && exit !== "revoked";
 // An exit whose owner runs no worker: of work there is nothing to say.
 export const isExitAlone = (device) => isExit(device) && NO_WORKER.has(device.work);
 
-// What a device is at, in a badge for each of its roles.
+// The state of a device, in a badge for each of its roles.
 export function roles(device) {
   const asExit = isExit(device) ? exitState(device.exit) : null;
   if (isExitAlone(device)) return [asExit];
@@ -36,7 +36,7 @@ export const rolesWhy = (device) => t(isExitAlone(device) ? `work.exit.why.${dev
 
 export const heard = (device, written) => (ATTACHED.has(device.exit) ? t("work.seen.attached") : written(device.last_heartbeat_at));
 
-// What a machine has in one line: "RTX 4090 · 16 cores · 64 GB".
+// The hardware of a machine in one line: "RTX 4090 · 16 cores · 64 GB".
 export function hardware({ gpu_name, cpu_cores, ram_gb }) {
   const parts = [gpu_name, cpu_cores ? t("work.cores", { n: cpu_cores }) : "", ram_gb ? gigabytes(ram_gb) : ""];
   return parts.filter(Boolean).join(" · ") || t("common.unknown");

@@ -13,7 +13,7 @@ export const words = "work";
 export const title = "work.job";
 
 const OPEN = new Set(["waiting", "running"]);
-const BROWSER_BYTES = 2_000_000_000; // what a browser may hold before it is saved
+const BROWSER_BYTES = 2_000_000_000; // a browser may hold this before it is saved
 
 export async function render(main, page) {
   const url = `/api/jobs/${page.params.id}`;
@@ -94,7 +94,7 @@ function overview(job, attempts) {
   ];
 }
 
-// Why it failed, in the reader's language; what its device has said about it is unfolded.
+// The reason of its failure, in the reader's language; the report of its device is unfolded.
 function failed(job, attempts) {
   const last = attempts.findLast((each) => each.reason === job.failure_reason);
   const why = last?.kind ? t(`work.failure.${last.kind}`) : t("work.job.failed.unknown");
@@ -141,7 +141,7 @@ function why({ kind, reason, exit_code, outputs_left_out: lost }) {
   return [kind ? badge("warn", t(`work.failure.${kind}`)) : null, ` ${parts.join(" · ")}`];
 }
 
-// What its device says that it is at; programs may have words of their own.
+// The phase that its device reports; programs may have words of their own.
 function phase(word) {
   const text = t(`work.phase.${word}`);
   return text.startsWith("work.") ? word : text;
@@ -169,7 +169,7 @@ function download(file) {
   return button(t("work.download"), () => saveArtifact(file), { kind: "quiet", "aria-label": t("work.download_of", { name: file.name }) });
 }
 
-// What its buyer can do about it now.
+// The buyer's possible actions on it now.
 function acts(job, url, refresh) {
   const cancel = button(
     t("work.job.cancel"),

@@ -38,7 +38,7 @@ export async function render(main, page) {
   );
 }
 
-// A choice that is followed at once.
+// A choice with an immediate effect.
 export function chooser(label, options, value, onChoice) {
   const choices = options.map(([each, text]) => el("option", { value: each }, text));
   const select = el("select", { value, on: { change: () => onChoice(select.value) } }, choices);

@@ -1,4 +1,4 @@
-// The jobs of everybody that wait or run: what they are, what they pay, how a machine takes one by hand.
+// The jobs of all users that wait or run: their kinds, their prices, and the command to take one by hand.
 
 import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";

@@ -1,4 +1,4 @@
-// Order a deploy: what runs, on which GPUs, how many times, and what that costs before it is ordered.
+// Order a deploy: its program, its GPUs, its replicas, and the cost before the order.
 
 import { get, post } from "../../lib/api.js";
 import { el, replace } from "../../lib/dom.js";

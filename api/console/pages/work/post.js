@@ -47,7 +47,7 @@ export async function render(main, page) {
   );
 }
 
-// What open jobs of a kind pay an hour, from the lowest to the highest, and in the middle.
+// The pay of open jobs of a kind per hour, from the lowest to the highest, and in the middle.
 function prices(rows, type) {
   const each = rows.filter((row) => row.job_type === type && row.payment_type === "credit").map((row) => row.price_credit / row.duration_hrs);
   if (each.length < FEW) return t("work.post.too_few");

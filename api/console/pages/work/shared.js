@@ -1,4 +1,4 @@
-// What the pages of devices, jobs and deploys share: figures that stay current, and words for states.
+// Parts that the pages of devices, jobs and deploys share: figures that stay current, and words for states.
 
 import { ApiError, fetchFile, get } from "../../lib/api.js";
 import { el, keyed, replace, update } from "../../lib/dom.js";
@@ -9,7 +9,7 @@ import { ago, count, credits, money, t, time } from "../../lib/words.js";
 
 const EVERY_MS = 10_000;
 const SAID_MAX = 80; // characters
-const ENTRIES_MAX = 10; // of one job or deploy that are asked for at once
+const ENTRIES_MAX = 10; // of one job or deploy that are requested together
 
 export const OF_JOBS = ["job.created", "job.accepted", "job.requeued", "job.completed", "job.failed", "job.cancelled"];
 export const OF_DEPLOYS = ["deploy.ready", "deploy.finished", "deploy.cancelled"];
@@ -19,7 +19,7 @@ export const JOB_STATES = ["waiting", "running", "completed", "failed", "cancell
 const KIND_OF_STATE = { waiting: "info", running: "info", completed: "good", failed: "bad", cancelled: "warn", queued: "info", lost: "bad" };
 
 export const state = (status) => badge(KIND_OF_STATE[status] ?? "info", t(`work.state.${status}`));
-// A sentence of the server itself, which is English whatever the language of the page is.
+// A sentence of the server itself, which is English in every language of the page.
 export const english = (text) => el("span", { lang: "en" }, text);
 // A mark for a job or a deploy with warnings: they are on its own page.
 export const warned = ({ warnings }) => (warnings?.length ? [" ", badge("warn", t("work.warned"))] : null);
@@ -29,16 +29,16 @@ export const degrees = (celsius) => (celsius === undefined ? t("common.unknown")
 export const gpus = ({ gpu_count: n, gpu_model: model }) => (n && model.toLowerCase() !== "none" ? `${n} × ${model}` : t("work.no_gpu"));
 export const gigabytes = (gb) => (gb === undefined ? t("common.unknown") : `${count(gb)} GB`);
 
-// The beginning of what a device has said of a failure, on one line: the whole is on the page of the job.
+// The beginning of a device's report of a failure, on one line: the whole is on the page of the job.
 export function inShort(text) {
   const line = text.trim().split(/[\r\n]/, 1)[0];
   return line.length > SAID_MAX ? `${line.slice(0, SAID_MAX).trimEnd()}…` : line;
 }
 
-// Shows what `load()` returns, by `show(data)`, and keeps it current: at once when an event of these types
-// comes or the stream of them is lost, every ten seconds while somebody looks (heat and progress have no events), and when `refresh()`
-// is called, which this returns. What cannot be had any more stays,
-// grey, with how old it is. What the first `load` refuses is the page's own failure.
+// Shows the result of `load()`, by `show(data)`, and keeps it current: when an event of these types comes or the stream
+// of them is lost, every ten seconds while the page is visible (heat and progress have no events), and when `refresh()`
+// is called, which this returns. A result that cannot be refreshed stays, grey, with its age. A refusal of the first
+// `load` is the page's own failure.
 export async function current(page, main, load, show, types = []) {
   const age = el("p", { class: "hint", role: "status", hidden: true });
   main.querySelector("h1").after(age);
@@ -63,7 +63,7 @@ export async function current(page, main, load, show, types = []) {
       age.hidden = false;
     }
   }
-  // One at a time: whoever comes meanwhile gets an answer to a question that was asked later.
+  // One at a time: a caller that comes meanwhile gets the answer to a later question.
   function refresh() {
     asking = asking.then(ask);
     return asking;
@@ -75,7 +75,7 @@ export async function current(page, main, load, show, types = []) {
     clearInterval(timer);
     document.removeEventListener("visibilitychange", seen);
   });
-  // From now on, not behind the answer: what happens meanwhile is not in that.
+  // From now on, not behind the answer: it does not contain events of the meantime.
   follow({ types, onEvent: refresh, onState: (state) => state === "lost" && refresh(), refresh, signal: page.signal });
   const data = await first;
   asOf = new Date();
@@ -83,11 +83,11 @@ export async function current(page, main, load, show, types = []) {
   return refresh;
 }
 
-// A place in a page whose content changes: what is shown again as it was is left alone, with its focus.
+// A place in a page whose content changes: unchanged parts are left alone, with their focus.
 export function place(tag = "div", props = null) {
   const node = el(tag, props);
   const show = (...children) => update(node, ...children);
-  // Only what was made of other data is made anew: what is being filled in stays.
+  // Only parts made of other data are made anew: a field that is being filled in stays.
   let made;
   function showOf(data, make) {
     const text = JSON.stringify(data);
@@ -119,8 +119,8 @@ export function list({ caption, columns, empty, keyOf = (row) => row.id }) {
   return { node, show };
 }
 
-// A list of which the first part is kept current and the others are asked for: `part(cursor)` asks for
-// one, whose rows are under `key`; `show(rows)` gets all that were had. Returns where "load more" stands.
+// A list whose first part is kept current; the others come on request: `part(cursor)` requests one, whose rows are
+// under `key`; `show(rows)` gets all loaded rows. Returns the place of "load more".
 export async function parted(page, main, { part, key, show, types }) {
   const { kept } = page;
   const next = el("div");
@@ -148,13 +148,13 @@ export async function parted(page, main, { part, key, show, types }) {
     }
     all();
   }, types);
-  // As many as there were when somebody went on from here, and has come back.
+  // The number of rows from before, when the reader has gone on and come back.
   const wanted = kept.length ?? 0;
   while (cursor && first.length + older.length < wanted) if (!(await behind())) next.replaceChildren();
   return next;
 }
 
-// All parts of a list, up to a bound: what stands behind it is left out.
+// All parts of a list, up to a bound: rows behind it are left out.
 export async function some(path, key, query, { signal, most = 300 } = {}) {
   const found = [];
   let cursor;
@@ -166,7 +166,7 @@ export async function some(path, key, query, { signal, most = 300 } = {}) {
   return { rows: found, isCut: Boolean(cursor) };
 }
 
-// What cancelling jobs costs now, added up: {pays, returns, currency}; jobs that are over cost nothing.
+// The cost of cancelling jobs now, added up: {pays, returns, currency}; jobs that are over cost nothing.
 export async function cancelling(jobIds, signal) {
   const sum = { pays: 0, returns: 0, currency: "credit" };
   for (let at = 0; at < jobIds.length; at += ENTRIES_MAX) {
@@ -194,7 +194,7 @@ export async function save(path, name) {
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
-// Saves a file of a job, which an S3 store hands over as a download by itself: a page may not read what is elsewhere.
+// Saves a file of a job. An S3 store sends it as a download: a page may not read a file of another origin.
 export async function saveArtifact({ id, name }) {
   const { url } = await get(`/api/artifacts/${id}/address`);
   if (url.startsWith("/")) await save(url, name);

@@ -1,4 +1,4 @@
-// What a terminal would show of what a program has written: "\r" begins its line anew, colours and moves are left out.
+// The lines of a program's output as a terminal shows them: "\r" begins its line anew, colours and moves are left out.
 
 const ESC = String.fromCharCode(27);
 const BEL = String.fromCharCode(7);
@@ -6,7 +6,7 @@ const BEL = String.fromCharCode(7);
 const ESCAPES = new RegExp(`${ESC}(?:\\[[0-?]*[ -/]*[@-~]|\\][^${BEL}${ESC}]*(?:${BEL}|${ESC}\\\\)|[PX^_][^${ESC}]*${ESC}\\\\|[ -/]*[0-OQ-WYZ\\\\\`-~])`, "g");
 const KEPT = new Set(["\n", "\r", "\t"]);
 
-// A line that is written: what is in it, and where the next character comes.
+// A line that is written: its text, and the place of the next character.
 export class Line {
   constructor() {
     this.text = "";
