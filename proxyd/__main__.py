@@ -36,6 +36,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     _finish(serve, "serve")
 
+    demo = topics.add_parser("demo", help="how to use the demonstration that runs")
+    demo.add_argument(
+        "--examples",
+        action="store_true",
+        required=True,
+        help="print more commands to paste: exits, jobs, pages, HTTP, a second demonstration",
+    )
+    _finish(demo, "demo")
+
     user = topics.add_parser("user", help="open accounts").add_subparsers(
         metavar="COMMAND", required=True
     )

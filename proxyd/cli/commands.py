@@ -112,6 +112,13 @@ def _serve(settings: Settings, options: Namespace) -> int:
     return serving.run(settings, options.config, reporting, with_demo=options.demo)
 
 
+def _demo(settings: Settings, _options: Namespace) -> int:
+    from proxyd.cli import demo_files
+
+    say(demo_files.examples(settings).rstrip("\n"))
+    return 0
+
+
 def _create_user(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
     from proxyd.loop import runner
@@ -253,6 +260,7 @@ def _amounts(options: Namespace) -> "Amounts":
 
 COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "serve": _serve,
+    "demo": _demo,
     "user create": _create_user,
     "wallet deposit": _deposit,
     "exits clawback": _claw_back,

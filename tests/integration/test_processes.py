@@ -729,4 +729,7 @@ def test_the_demonstration_works_with_several(tmp_path: Path) -> None:
             for _ in range(CLIENTS):  # the session that somebody has pasted is still good
                 fetch(daemon, {"username": username, "password": password}, target.port)
         assert daemon.output.count("Each start fills") == 1
+        # The files of the demonstration outlive the process that was killed.
+        more = process.run(url, "demo", "--examples")
+        assert f"http://{username}:{password}@" in more.stdout
         assert daemon.stop() == 0
