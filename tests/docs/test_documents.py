@@ -441,7 +441,7 @@ def test_every_target_that_is_named_exists(document: Path) -> None:
 
 
 def test_the_architecture_says_why_each_dependency_is_there() -> None:
-    _, _, table = (ROOT / "ARCHITECTURE.md").read_text().partition("## What it stands on")
+    _, _, table = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")
     named = re.findall(r"^\| ([\w, -]+) \| \w", table, re.MULTILINE)[1:]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {name for row in named for name in row.split(", ")} == set(project["dependencies"])
