@@ -31,20 +31,20 @@ from storage.engines.place import is_sqlite
 
 EMAIL = "demo@example.com"
 USERNAME = "demo"
-PASSWORD = "demo-password"  # noqa: S105 - known to everybody, and good on loopback alone
+PASSWORD = "demo-password"  # noqa: S105 - public, and usable on loopback only
 FUNDS = micro(Decimal(100))
 SESSION_BYTES = 1 * GB
 LOOPBACK_HOST = "127.0.0.1"
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 PAGE_MAX_SESSIONS = 1000
-# Whose device carries connections: nobody leaves through one of their own.
+# Whose device carries connections: a buyer never leaves through a device of the same account.
 OWNER_EMAIL = "exit@example.com"
 OWNER_USERNAME = "exit-owner"
-# Behind the name of the database, beside it: `make exit` and `make worker` read them.
+# Ends of files beside the database, which `make exit` and `make worker` read.
 EXIT_SUFFIX = "-exit.token"
 WORKER_SUFFIX = "-worker.token"
 USUAL_NAME = Path(StorageSettings().url).stem
-# What no country has (ISO 3166 leaves it to its users).
+# A code of no country (ISO 3166 reserves it for users).
 NOWHERE = "xx"
 
 TEXT = """
@@ -120,7 +120,7 @@ SECOND = """Run a second demonstration in this folder beside this one, on other 
 
 The ports of this one: {ports}.
 """
-# What is paid is more than what the device asks for, and lasts for an hour at most.
+# The price is above the minimum of the device, and covers an hour at most.
 JOB = (
     '{"title":"count","job_type":"script","price_credit":1,"duration_hrs":1,"payload":{"script":'
     '"import time\\nfor n in range(5):\\n    print(n, flush=True)\\n    time.sleep(1)"}}'
@@ -132,7 +132,7 @@ PAGE = (
     '"script":"import http.server as web\\n'
     'web.test(web.SimpleHTTPRequestHandler, port=8000, bind=\\"127.0.0.1\\")"}}'
 )
-# Browsers take every name below it for this machine, so that each app has a host of its own.
+# Browsers resolve every name below it to this machine, so each app has its own host.
 APPS_DOMAIN = "localhost"
 
 
@@ -140,7 +140,7 @@ def settings_for(settings: Settings) -> Settings:
     """Return the settings with loopback targets allowed, and exits on loopback.
 
     Raises:
-        SettingsError: they would let other machines reach an account whose password is public.
+        SettingsError: other machines could reach an account with a public password.
     """
     problems = [
         f"{name}: a demonstration listens on loopback alone, not on {host}"
@@ -159,9 +159,9 @@ def settings_for(settings: Settings) -> Settings:
 
 
 def _port_of_apps(settings: Settings) -> int:
-    """Return the port of apps beside an API that was moved: the same at each start, if it can be.
+    """Return the port of apps beside a moved API: the port after the API's, or the next one left.
 
-    Links to apps are kept. It is the one behind the API's, as where nothing was moved.
+    It is the same at each start, so that users can keep links to apps.
     """
     api, proxy, chosen = settings.api.port, settings.proxy.port, settings.apps.port
     if not api or chosen != AppSettings().port:
@@ -171,9 +171,9 @@ def _port_of_apps(settings: Settings) -> int:
 
 
 def _with_exits(settings: Settings) -> Settings:
-    """Return the settings with exits, where a daemon can have them without more ado.
+    """Return the settings with exits and apps on loopback, if the database is SQLite.
 
-    A demonstration whose ports were moved is beside another program, perhaps a demonstration.
+    A demonstration on moved ports runs beside another program, perhaps a demonstration.
     """
     api, proxy, exits, geo = settings.api, settings.proxy, settings.exits, settings.geo
     if not is_sqlite(settings.storage.url):
@@ -223,16 +223,16 @@ async def prepare(daemon: Daemon, files: DemoFiles) -> str:
 
 
 async def _offer_exit(daemon: Daemon) -> None:
-    """Agree that a device of somebody else is an exit, and write its token down for `make exit`."""
+    """Consent that a device of another owner is an exit, and write its token for `make exit`."""
     market = daemon.market
     _, owner = await _account(daemon, OWNER_EMAIL, OWNER_USERNAME)
     device_id = await _device(daemon, owner, EXIT_SUFFIX)
-    # With the limits of this start, of which the API's port is one.
+    # With the limits of this start, such as the API's port.
     await market.exits.consent(owner, device_id, market.exits.terms_hash, market.exits.terms.limits)
 
 
 async def _device(daemon: Daemon, owner: str, suffix: str) -> str:
-    """Return a device of a user; where it is new, its token is written beside the database."""
+    """Return a device of a user; the token of a new one is written beside the database."""
     devices = daemon.market.devices
     path = beside(daemon.settings, suffix)
     try:
@@ -249,7 +249,7 @@ async def _device(daemon: Daemon, owner: str, suffix: str) -> str:
 
 
 async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]:
-    """Log in as a user of the demonstration, made at the first start without an e-mail to them."""
+    """Log in as a user of the demonstration; the first start creates it without an e-mail."""
     try:
         login = await daemon.market.accounts.login(email=email, password=PASSWORD)
     except MarketError as error:
@@ -269,7 +269,7 @@ async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]
 
 
 async def _fund(daemon: Daemon) -> None:
-    """Bring both wallets up to the same sum at every start."""
+    """Fill both wallets up to the same sum."""
     has = await daemon.store.read(accounts.spendable, EMAIL)
     for currency in Currency:
         if has[currency] < FUNDS:

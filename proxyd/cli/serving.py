@@ -1,4 +1,4 @@
-"""`proxyd serve`: everything that serves is imported here, and nowhere else on the command line."""
+"""`proxyd serve`: the only module of the command line that imports the servers."""
 
 import logging
 import os
@@ -27,19 +27,19 @@ _logger = logging.getLogger("daemon")
 
 
 class Reporting(Protocol):
-    """Does some work, and says on standard error why it failed; returns the exit status."""
+    """Runs some work, and writes the reason of a failure to standard error; returns the status."""
 
     def __call__(self, work: Callable[[], int], source: str = "") -> int:
-        """Do the work; `source` goes before what is said."""
+        """Do the work; `source` is the prefix of each message."""
 
 
 def run(settings: Settings, path: Path | None, reporting: Reporting, *, with_demo: bool) -> int:
-    """Run the daemon until it is told to stop; return the exit status.
+    """Run the daemon until a signal stops it, and return the exit status.
 
     Args:
-        settings: what the operator wants.
-        path: where they are read again.
-        reporting: says why a process failed.
+        settings: the operator's settings.
+        path: file of the settings, for a reload.
+        reporting: runs a process, and writes the reason of its failure.
         with_demo: whether to prepare a demonstration.
     """
 
@@ -84,7 +84,7 @@ def _run(
 
     claim = None
     try:
-        claim = take_claim(settings.storage.url)  # the processes inherit it: it is theirs, too
+        claim = take_claim(settings.storage.url)  # the processes inherit it: it is also theirs
         import_the_rest(settings)
         return Supervisor(settings, listeners, work, read, service_manager(os.environ)).run()
     finally:
@@ -103,7 +103,7 @@ async def _serve(
     manager = service_manager(os.environ) if role is None else role.manager()
 
     async def introduce() -> None:
-        if role is None:  # what several processes need was imported before they were forked
+        if role is None:  # several processes have imported these modules before the fork
             built.tasks.spawn("late imports", import_for_tokens(built.market.tokens))
         if files is not None:
             text = await demo.prepare(built, files)
