@@ -463,7 +463,7 @@ def is_printed(text: str) -> bool:
 def token_in(text: str) -> str:
     """Return the line that sets the token for the other lines."""
     [line] = re.findall(r"^  (export TOKEN=.+)$", text, re.MULTILINE)
-    assert "eyJ" not in text  # the token is in its file alone
+    assert "eyJ" not in text  # only its file has the token
     return str(line)
 
 
