@@ -13,8 +13,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 /usr/bi
 .PHONY: setup install run exit worker test test-both lint coverage client clusters clients screenshots fuzz-api fuzz-wire fuzz-archives bench bench-api bench-growth bench-jobs bench-scaling bench-siege bench-siege-exits \
 	bench-start measured/bench measured/bench-api measured/bench-jobs measured/bench-scaling measured/bench-start crash crash-jobs failover soak systemd patroni vm slurm kubernetes notebook audit clean
 
-# The data path is compiled where there is a C compiler; a line says so, or why it runs interpreted. Quick when
-# nothing has changed.
+# Compiles the data path with a C compiler, and prints the variant and its reason. Quick when nothing has changed.
 setup: $(STAMP)
 	@$(VENV)/bin/python -m proxyd.compiled.builder
 
@@ -29,12 +28,11 @@ $(STAMP): pyproject.toml clusters/pyproject.toml constraints.txt
 	$(COMPILE)
 	touch $(STAMP)
 
-# What serving needs and nothing else, at the pinned versions, into $(PREFIX)/.venv: a copy, so that
-# this folder may be moved or changed, and nothing of root's is left in it. A development .venv in that place is
-# replaced.
+# Installs only the packages for serving, at the pinned versions, into $(PREFIX)/.venv: a copy, so that this folder
+# may be moved or changed, without files of root in it. It replaces a development .venv in that place.
 #
-# There is no target that builds or publishes a wheel, on purpose: its top-level packages would be called
-# api, config, market and storage, and would shadow the packages of other programs in one environment.
+# No target builds or publishes a wheel, on purpose: its top-level packages would be called api, config, market
+# and storage, and would shadow the packages of other programs in one environment.
 PREFIX ?= /opt/proxyd
 INSTALLED := $(PREFIX)/.venv
 
@@ -51,7 +49,7 @@ install:
 	@echo "installed as $(INSTALLED)/bin/proxyd; docs/operations.md says how it runs as a service"
 	@$(INSTALLED)/bin/proxyd --version
 
-# The program for people and devices as one file, which needs nothing but Python 3.9 or later there.
+# The program for users and devices as one file, which needs only Python 3.9 or later.
 client:
 	@$(NEEDS_PYTHON)
 	@$(PYTHON) client/build.py dist/proxyctl.pyz
@@ -61,61 +59,61 @@ clusters:
 	@$(NEEDS_PYTHON)
 	@$(PYTHON) client/build.py dist/proxyctl-clusters.pyz clusters
 
-# Not compiled first: a demonstration needs no speed, and whoever tries it waits for it.
+# Without compilation: a demonstration needs no speed, and its user waits for the start.
 run: $(STAMP)
 	@$(VENV)/bin/proxyd serve --demo
 
-# A device that carries connections of the demonstration that `make run` has started in another terminal. It asks for
-# consent first, as any device does; a later start asks only where something else is agreed to. API=http://127.0.0.1:8090
-# where that was moved, DEMO=second where its database is var/second.db; `make run` prints the line.
+# A device that carries connections of the demonstration that `make run` has started in another terminal. It requests
+# consent first, as any device does; a later start does so only for changed terms. API=http://127.0.0.1:8090 names a
+# moved API, DEMO=second the database var/second.db; `proxyd demo --examples` prints the line.
 API ?= http://127.0.0.1:8080
 DEMO ?= proxyd
 PROXYCTL = PYTHONPATH=client $(VENV)/bin/python -m proxyctl
 
 exit: $(STAMP)
-	@test -r var/$(DEMO)-exit.token || { echo "make exit: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
+	@test -r var/$(DEMO)-exit.token || { echo "make exit: no demonstration has run here; start one with make run, in another terminal" >&2; exit 1; }
 	@$(PROXYCTL) exit consent --api $(API) --token-file var/$(DEMO)-exit.token --folder var/$(DEMO)-exit \
 		--unless-agreed
 	@$(PROXYCTL) exit run --folder var/$(DEMO)-exit --allow 127.0.0.0/8 --allow ::1/128
 
-# A device that runs jobs of the demonstration, walled in; it asks for consent as `make exit` does. JOBS="script docker"
-# also lends it to jobs with images (podman or docker must be there), NETWORK=egress gives jobs public addresses.
+# A device that runs jobs of the demonstration in a sandbox; it requests consent like `make exit`. JOBS="script docker"
+# also lends it to jobs with images (podman or docker must be installed), NETWORK=egress gives jobs public addresses.
 LENT = $(if $(filter command%,$(origin JOBS)),$(JOBS:%=--jobs %)) $(if $(filter command%,$(origin NETWORK)),--network $(NETWORK))
 
 worker: $(STAMP)
-	@test -r var/$(DEMO)-worker.token || { echo "make worker: there is no demonstration here; start one with make run, in another terminal" >&2; exit 1; }
+	@test -r var/$(DEMO)-worker.token || { echo "make worker: no demonstration has run here; start one with make run, in another terminal" >&2; exit 1; }
 	@$(PROXYCTL) worker setup --api $(API) --token-file var/$(DEMO)-worker.token --folder var/$(DEMO)-worker \
 		--unless-agreed --max-jobs 4 $(LENT)
 	@$(PROXYCTL) worker run --folder var/$(DEMO)-worker
 
-# In two processes more than the machine has cores, up to PROCESSES: half of the time a test waits, for a timeout or
-# for another process. Each has a PostgreSQL of its own.
+# The number of test processes: two more than the machine has cores, up to PROCESSES, because a test waits half of its
+# time, for a timeout or another process. Each has its own PostgreSQL.
 PROCESSES ?= 4
 WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 2 < $(PROCESSES) ? cores + 2 : $(PROCESSES))))
 
-# Writes down what pytest makes of every test file, which each of those processes would make again.
+# Caches pytest's rewritten form of every test file, which each of those processes would otherwise make.
 REWRITE = PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m pytest --collect-only --quiet \
 	-p support.plugins.rewriting >/dev/null 2>&1
 
 TESTS = $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
-# These tests run most of the data path in ten seconds of processor time. The tests above cover the engines of the
-# database, and the ways through an exit; `make test-both` runs all of them interpreted.
+# These tests run most of the data path in ten seconds of processor time, for the interpreted variant. The other tests
+# cover the database engines and the ways through an exit; `make test-both` runs all of them interpreted.
 BRIEFLY := tests/proxyd/relay/test_tcp.py tests/proxyd/metering/test_session.py tests/conformance/test_metering.py \
 	-k 'not postgres and not through' -m 'not long'
-# Everything that is about it.
+# All tests of the data path.
 DATA_PATH := tests/conformance $(addprefix tests/proxyd/,metering wire relay loop egress) $(wildcard tests/proxyd/test_*.py)
 IS_COMPILED = $(VENV)/bin/proxyd --version | grep -q '(compiled)'
 
-# Fails where a C compiler is, and what `make setup` compiles with it is not what runs.
+# Fails when a C compiler is installed, and the compiled files of `make setup` are not in use.
 MUST_BE_COMPILED = $(VENV)/bin/python -m proxyd.compiled.builder --must
 
-# What `make lint` checks, and if the data path is compiled, some of it interpreted.
+# The checks of `make lint`, and with a compiled data path some of its tests interpreted.
 ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
 	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal $(BRIEFLY); }; }
 
-# As `make setup` left it, compiled mostly. The last line says which it was. Beside it goes what is in ASIDE, which is
-# printed in the end: the tests wait for half of their time, and a core that waits with them is lost. The failed tests
-# are printed once more after it, for a reader of the last lines.
+# Tests the variant of `make setup`, mostly the compiled one; the last line names it. The work of ASIDE runs at the
+# same time, because the tests wait for half of their time, and its output follows theirs. The failed tests are printed
+# once more at the end, for a reader of the last lines.
 test: setup
 	@$(MUST_BE_COMPILED)
 	@SECONDS=0; mkdir -p build; set -m; { $(ASIDE); } >build/aside.log 2>&1 & aside=$$!; set +m; trap 'kill -- -$$aside 2>/dev/null' EXIT; \
@@ -133,8 +131,8 @@ test-both: setup
 	PROXYD_INTERPRETED=1 $(TESTS) $(DATA_PATH)
 	$(TESTS) -m long --ignore tests/conformance
 
-# Every test, and which lines they reach: below the floor in pyproject.toml it fails. Not a part of `make test`:
-# what is computed takes three times as long then. Of daemons that are processes of their own nothing is measured.
+# Runs every test and measures the lines that they reach; fails below the floor in pyproject.toml. Not a part of
+# `make test`, because measured code takes three times as long. Daemons in processes of their own are not measured.
 coverage: setup
 	PROXYD_INTERPRETED=1 $(TESTS) --override-ini timeout=600 --cov
 
@@ -144,12 +142,12 @@ CHECKS = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV
 lint: setup
 	$(CHECKS)
 
-# The third-party clients that some tests use (Debian or Ubuntu, as root). The tests of a missing client are
-# skipped. Quick when all are there.
+# Installs the third-party clients that some tests use (Debian or Ubuntu, as root). The tests of a missing client are
+# skipped. Quick when all are installed.
 clients:
 	@tests/clients/install
 
-# The tour of docs/console.md, and the pictures that it takes on its way, which are shown there. Half a minute.
+# Runs the tour of docs/console.md, and takes its pictures. Half a minute.
 screenshots: setup
 	PROXYD_SCREENSHOTS=$(CURDIR)/docs/images REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/console/test_tour.py
 
@@ -171,8 +169,8 @@ fuzz-archives: setup
 	PROXYD_FUZZ_START=$$start PROXYD_FUZZ_ARCHIVES=$${PROXYD_FUZZ_ARCHIVES:-300000} $(VENV)/bin/python -m pytest \
 		--timeout 0 tests/client/proxyctl/worker/files/test_archives.py
 
-# The proxy beside dante, microsocks and pproxy; installs from Debian what it has of them, as root.
-# These measure on the Python that a server has, in an environment of its own; PYTHON=... names another.
+# Compares the proxy with dante, microsocks and pproxy; installs their Debian packages, as root. The benchmarks use
+# the Python of a server, in an environment of its own; PYTHON=... names another one.
 BENCH_PYTHON = $(if $(filter command%,$(origin PYTHON)),$(shell command -v $(PYTHON)),$(or $(shell \
 	for python in /usr/bin/python3.11 /usr/bin/python3; do \
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -189,7 +187,7 @@ measured/bench: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@PYTHONPATH=.:tests $(VENV)/bin/python -m bench.proxy
 
-# The API beside a bare aiohttp handler and the usual frameworks; needs wrk (apt-get install wrk).
+# Compares the API with a bare aiohttp handler and the usual frameworks; needs wrk (apt-get install wrk).
 bench-api:
 	@$(ON_SERVERS_PYTHON) measured/$@
 
@@ -197,15 +195,15 @@ measured/bench-api: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	PYTHONPATH=.:tests $(VENV)/bin/python -m bench.api
 
-# One process beside several, as root: where cores are few, each process may use a part of one. ROUNDS=5 PROCESSES=2,8.
+# Compares one process with several, as root: on few cores, each process gets a part of one. ROUNDS=5 PROCESSES=2,8.
 bench-scaling:
 	@$(ON_SERVERS_PYTHON) measured/$@
 
 measured/bench-scaling: setup
 	@PYTHONPATH=.:tests $(VENV)/bin/python -m bench.scaling
 
-# How long each command takes, and the daemon until it is ready. START_ROUNDS=15. Compiled first, as
-# `make install` does, because Python may not be able to write its cache.
+# Measures the time of each command, and of the daemon until it is ready. START_ROUNDS=15. Python files are compiled
+# first, as by `make install`, because Python may be unable to write its cache.
 bench-start:
 	@$(ON_SERVERS_PYTHON) measured/$@
 
@@ -218,7 +216,7 @@ measured/bench-start: setup
 bench-growth: setup
 	@PYTHONPATH=.:tests $(VENV)/bin/python -W ignore -m bench.growth
 
-# One address attacks the API while another measures its answers: a minute and a half.
+# One address attacks the API while another measures its replies: a minute and a half.
 bench-siege: setup
 	PYTHONPATH=.:tests SIEGE_SECONDS=$${SIEGE_SECONDS:-60} $(VENV)/bin/python -m bench.siege
 
@@ -226,7 +224,7 @@ bench-siege: setup
 bench-siege-exits: setup
 	EXIT_SIEGE_SECONDS=$${EXIT_SIEGE_SECONDS:-60} $(VENV)/bin/python -m pytest -s --override-ini timeout=600 tests/faults/test_exit_siege.py
 
-# Jobs given to a thousand devices that wait for them, beside other queues, and what waiting costs. ROUNDS=3
+# Assigns jobs to a thousand waiting devices, compares other queues, and measures the cost of the wait. ROUNDS=3
 # ENGINES=sqlite RIVALS=0 measures less.
 bench-jobs:
 	@$(ON_SERVERS_PYTHON) measured/$@
@@ -247,17 +245,17 @@ crash: setup
 	PROXYD_CRASH_SEED=$$seed PROXYD_CRASH_KILLS=$(KILLS) $(VENV)/bin/python -m pytest \
 		--timeout 0 --capture no tests/faults/test_kill.py
 
-# A PostgreSQL that is killed, silent, read-only, full or away, with a standby, beside daemons in traffic: on Debian, as
-# root, with its package postgresql. Five minutes. The line of each case has what its clients have seen.
+# Kills, silences, fills and removes a PostgreSQL with a standby, or makes it read-only, under daemons with traffic: on
+# Debian, as root, with its package postgresql. Five minutes. The line of each case shows the effect on its clients.
 failover: setup
 	@test -n "$$(ls /usr/lib/postgresql/*/bin/pg_basebackup 2>/dev/null)" || \
 		DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends postgresql
 	REQUIRE_FAILOVER=1 $(VENV)/bin/python -m pytest --verbose tests/failover
 
-# The same of devices that work, a hundred seeds each: agent and supervisor beside a marketplace that is away at times
-# (five minutes), and beside a real daemon that is killed, too, over SQLite, and over PostgreSQL, which is also (half an hour);
-# and podman and docker with all that they have for a container (as root; an hour). Agent, daemon and database that
-# stand still for STOP seconds each, and a full disk (half an hour). KILLS=10 STOP=20 is a tenth of it.
+# The same for worker devices, a hundred seeds each: agent and supervisor with a marketplace that fails at times (five
+# minutes), and with a real daemon that is also killed, over SQLite, and over PostgreSQL, which is also killed (half an
+# hour); podman and docker with the processes of a container (as root; an hour). Then agent, daemon and database stop
+# for STOP seconds each, and the disk fills (half an hour). KILLS=10 STOP=20 is a tenth of it.
 STOP ?= 300
 
 crash-jobs: setup
@@ -266,13 +264,13 @@ crash-jobs: setup
 		--timeout 120 tests/faults/test_worker_kill.py tests/faults/test_job_kill.py \
 		tests/faults/test_engine_kill.py
 
-# Loads a daemon with everything at once: what it holds must stop growing. Then the likeness of all made-up photos, of
-# which `make test` takes a sample.
+# Runs a mixed load on a daemon, whose memory and counts must stop growing. Then compares all synthetic photos, of
+# which `make test` compares a sample.
 soak: setup
 	PYTHONPATH=.:tests SOAK_SECONDS=$${SOAK_SECONDS:-300} $(VENV)/bin/python -m soak
 	PROXYD_PHOTOS=$${PROXYD_PHOTOS:-320} $(VENV)/bin/python -m pytest tests/market/photos/test_likeness.py
 
-# The units under a real systemd, on a Debian of its own in build/machine: as root, on Debian, with
+# Tests the units under a real systemd, on a separate Debian in build/machine: as root, on Debian, with
 # debootstrap and systemd-container. Minutes the first time, then less than two.
 MACHINE := build/machine
 
@@ -281,8 +279,8 @@ systemd: setup
 	unshare --net /bin/sh -euc 'ip link set lo up; \
 		PROXYD_MACHINE=$(MACHINE) exec $(VENV)/bin/python -m pytest tests/systemd'
 
-# PostgreSQL on three machines with Patroni and etcd, each in namespaces of its own, and three daemons: as root, on
-# Debian, which they are installed from. Rounds: KILLS=10 SWITCHOVERS=10, twenty minutes. DRILLS="kill or peers" selects,
+# PostgreSQL on three machines with Patroni and etcd, each in its own namespaces, and three daemons: as root, on
+# Debian, from whose packages they are installed. Rounds: KILLS=10 SWITCHOVERS=10, twenty minutes. DRILLS="kill or peers" selects,
 # STRICT=1 takes synchronous_mode_strict.
 SWITCHOVERS ?= 10
 PATRONI_PACKAGES := etcd-server iproute2 iptables patroni postgresql util-linux
@@ -294,14 +292,14 @@ patroni: setup
 		REQUIRE_PATRONI=1 KILLS=$(if $(filter command% environment%,$(origin KILLS)),$(KILLS),10) \
 		SWITCHOVERS=$(SWITCHOVERS) STRICT=$(STRICT) $(VENV)/bin/python -m pytest --capture no tests/patroni $${DRILLS:+-k "$$DRILLS"}'
 
-# Bounds of jobs under control groups of the second version, in a machine of its own: on Debian, with
+# Bounds of jobs under control groups of the second version, in a virtual machine: on Debian, with
 # qemu-system-x86 and busybox-static. Half a minute; the first time it fetches a kernel into build/vm.
 vm: setup
 	kernel=$$(PYTHONPATH=.:tests $(VENV)/bin/python -m support.machines.guest build/vm | tail -1) && \
 		PROXYD_KERNEL=$$kernel $(VENV)/bin/python -m pytest --timeout 400 tests/vm
 
-# Jobs on a node of a real Slurm with one node, which ends with the tests: as root, on Debian, which it
-# is installed from. Two minutes.
+# Jobs on the node of a real Slurm with one node, which ends with the tests: as root, on Debian, from whose packages
+# it is installed. Two minutes.
 SLURM_PACKAGES := munge slurm-client slurmctld slurmd
 
 slurm: setup
@@ -310,8 +308,8 @@ slurm: setup
 	REQUIRE_SLURM=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/clusters/proxyctl_clusters/slurm/test_slurm.py
 
 # Jobs in a real Kubernetes of one node, which ends with the tests: as root, on Debian, from whose sources
-# it is built the first time, which takes 20 minutes. Then four. In a network of its own: a node's firewall
-# rules are not for the machine.
+# it is built the first time, which takes 20 minutes. Then four. In its own network: a node's firewall
+# rules must not reach the machine.
 kubernetes: setup
 	programs=$$(tests/clients/kubernetes build/kubernetes | tail -1) && \
 		PATH=$$programs:$$PATH PROXYD_KUBERNETES=$$programs unshare --net /bin/sh -euc ' \
@@ -319,8 +317,8 @@ kubernetes: setup
 			ip link set outside up; ip route add default via 192.0.2.2; \
 			exec $(VENV)/bin/python -m pytest --timeout 300 tests/clusters/proxyctl_clusters/kubernetes/test_kubernetes.py'
 
-# A notebook that runs as a job, in a real browser, through everything: as root, on Debian, which notebook and browser
-# are installed from (116 MB), and one that a job brings with it, fetched by pip. A minute.
+# A notebook that runs as a job, in a real browser, through all layers: as root, on Debian, from whose packages notebook
+# and browser are installed (116 MB), and a notebook that a job brings, fetched by pip. A minute.
 NOTEBOOK_PACKAGES := bubblewrap chromium jupyter-notebook python3-ipykernel
 
 notebook: setup
@@ -329,7 +327,7 @@ notebook: setup
 	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/integration/test_notebook.py
 	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/docs/test_documents.py -k packages
 
-# Asks the package index which of the pinned versions have known weaknesses.
+# Requests the known weaknesses of the pinned versions from the package index.
 audit: setup
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[audit]'
 	@$(VENV)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off \

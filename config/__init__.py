@@ -1,1 +1,1 @@
-"""Settings: typed, checked, every mistake reported at once."""
+"""Settings: typed, checked, with all errors in one report."""

@@ -1,4 +1,4 @@
-"""What differs between two readings of the settings, and the settings with some differences."""
+"""Differences between two readings of the settings, and the settings with some of them applied."""
 
 from collections.abc import Iterator
 

@@ -18,7 +18,7 @@ BUCKET = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 COUNTRY = re.compile("[a-z]{2}")  # ISO 3166-1, alpha-2
 ANY_COUNTRY = "any"
 RESERVED_CATEGORIES = frozenset(("none", "unverified"))
-PASSWORDLESS_MAX_PORTS = 16  # a client's address can have so many sessions at once, one on each
+PASSWORDLESS_MAX_PORTS = 16  # a client's address can have one session on each
 EXIT_PORTS_MAX = 256  # the welcome of an exit is one frame of 4 KiB: half of it for ports
 
 
@@ -139,7 +139,7 @@ def _exit_ports(ports: tuple[int, ...]) -> Iterator[str]:
 
 
 def _exits(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with the settings of exits; of those that listen there is more."""
+    """Yield the problems of the settings of exits; exits that listen have further checks."""
     exits = settings.exits
     if exits.public_host and not _is_host(exits.public_host):
         yield (
@@ -192,7 +192,7 @@ def _exits_listening(settings: Settings) -> Iterator[str]:
 
 
 def _apps(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with the settings of apps; of those that are reached there is more."""
+    """Yield the problems of the settings of apps; apps with a listener have further checks."""
     apps = settings.apps
     if apps.public_url and not _is_origin(apps.public_url):
         yield (
@@ -427,5 +427,5 @@ def _is_page(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         return False

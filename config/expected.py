@@ -1,4 +1,4 @@
-"""What a setting may be, in words: `a whole number from 1 to 64, got 65`."""
+"""Allowed values of a setting, in words: `a whole number from 1 to 64, got 65`."""
 
 from decimal import Decimal
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -19,12 +19,12 @@ _PLURAL = {int: "whole numbers", float: "numbers", Decimal: "numbers", str: "tex
 
 
 def mistake(name: str, kind: Any, value: object, *, is_text: bool) -> str:  # noqa: ANN401
-    """Return what is wrong with a value that is not of a setting's type.
+    """Return the error of a value that is not of a setting's type.
 
     Args:
         name: the setting, as `section.key`.
         kind: its type, as msgspec describes it.
-        value: what it is instead.
+        value: the wrong value.
         is_text: whether the value comes from the environment, where lists are written as JSON.
     """
     words = f"expected {_expected(kind)}"
@@ -45,7 +45,7 @@ def _expected(kind: Any) -> str:  # noqa: ANN401 - msgspec describes a field's t
 
 
 def _bare(kind: Any) -> Any:  # noqa: ANN401 - as above
-    """Return a type without what it is annotated with."""
+    """Return a type without its annotations."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 

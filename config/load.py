@@ -1,4 +1,4 @@
-"""Reads settings from a TOML file and the environment, and reports every mistake at once."""
+"""Reads settings from a TOML file and the environment, and reports all errors together."""
 
 import difflib
 import re
@@ -142,7 +142,7 @@ def _section(
     A setting with a mistake is reported in `problems` and keeps its default.
     """
     fields = {field.name: field.type for field in msgspec.structs.fields(section)}
-    # What a message calls each setting, its value, and how that is converted.
+    # The name of each setting in messages, its value, and the conversion of the value.
     sources = (
         ({key: f"{name}.{key}" for key in table}, table, _from_toml),
         ({key: _variable(name, key) for key in overrides}, overrides, _from_text),
@@ -187,7 +187,7 @@ def _from_text(text: str, kind: Any) -> object:  # noqa: ANN401 - as above
 
 
 def _misplaced(name: str, value: object, sections: Mapping[str, Any]) -> str:
-    """Return what is wrong with a name at the top of the file that is not a section."""
+    """Return the error of a name at the top of the file that is not a section."""
     owners = [
         f"[{section}]"
         for section, kind in sections.items()

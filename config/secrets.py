@@ -27,8 +27,8 @@ def resolved(name: str, value: object, environment: Mapping[str, str]) -> object
         environment: has `CREDENTIALS_DIRECTORY`, if systemd passes credentials.
 
     Raises:
-        ValueError: the file cannot be read, is empty, too long or not UTF-8. The message never has
-            its content.
+        ValueError: the file is unreadable, empty, longer than the limit, or not UTF-8. The message
+            never has its content.
     """
     if name not in SECRETS or not isinstance(value, str) or not value.startswith(MARK):
         return value

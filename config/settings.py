@@ -41,7 +41,7 @@ class ApiSettings(Struct, frozen=True):
 
 
 class ProxySettings(Struct, frozen=True):
-    """Where the proxy listens, in how many processes, and what buyers are given to dial."""
+    """Address of the proxy, number of its processes, and the address that buyers dial."""
 
     host: str = "127.0.0.1"
     port: Port = 1080
@@ -53,7 +53,7 @@ class ProxySettings(Struct, frozen=True):
 
 
 class StorageSettings(Struct, frozen=True):
-    """Which database holds everything."""
+    """The database."""
 
     url: str = "sqlite:///var/proxyd.db"
     pool_size: Annotated[int, Meta(ge=1, le=100)] = 10
@@ -70,7 +70,7 @@ class ClusterSettings(Struct, frozen=True):
 
 
 class EgressSettings(Struct, frozen=True):
-    """Which targets sessions may reach beside the built-in refusals, and how names resolve."""
+    """Targets that sessions may reach beside the built-in refusals, and the resolution of names."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class EgressSettings(Struct, frozen=True):
 
 
 class ExitSettings(Struct, frozen=True):  # as wide as its section
-    """Where devices attach as exits, what they are paid, and what they are used for at most."""
+    """Address where devices attach as exits, their pay, and the limits of their use."""
 
     host: str = ""
     port: Port = 1090
@@ -104,7 +104,7 @@ class ExitSettings(Struct, frozen=True):  # as wide as its section
 
 
 class AppSettings(Struct, frozen=True):
-    """Where apps of jobs are reached, under which names, and by how many at once."""
+    """Address of the apps of jobs, their names, and the limits of their connections."""
 
     host: str = ""
     port: Port = 8081
@@ -137,7 +137,7 @@ class AuthSettings(Struct, frozen=True):
 
 
 class MarketSettings(Struct, frozen=True):  # as wide as its section: settings are flat
-    """Prices and terms of what is sold."""
+    """Prices and terms of the market."""
 
     price_per_gb_default_usd: Decimal = Decimal("1.0")
     price_per_gb_floor_usd: Decimal = Decimal("0.10")
@@ -184,7 +184,7 @@ class WorkSettings(Struct, frozen=True):  # as wide as its section
 
 
 class JobSettings(Struct, frozen=True):
-    """What devices may hold, how long they wait for work, and what becomes of work."""
+    """Jobs that devices may hold, the wait for work, and the course of work."""
 
     device_slots: Reloadable[Slots] = 16
     new_device_slots: Reloadable[Slots] = 4
@@ -202,7 +202,7 @@ class JobSettings(Struct, frozen=True):
 
 
 class AssistantSettings(Struct, frozen=True):  # as wide as its section
-    """Which model answers, the bounds of photos, and what good deeds earn."""
+    """The model of the assistant, the bounds of photos, and the rewards of good deeds."""
 
     base_url: str = ""
     api_key: str = ""
@@ -274,14 +274,14 @@ class LimitSettings(Struct, frozen=True):  # as wide as its section; each room g
 
 
 class LogSettings(Struct, frozen=True):
-    """Which log lines are written to standard error, and in which format."""
+    """Level and format of the log on standard error."""
 
     level: Reloadable[Literal["debug", "info", "warning", "error"]] = "info"
     format: Reloadable[Literal["text", "json"]] = "text"
 
 
 class AccessLogSettings(Struct, frozen=True):
-    """What is recorded of each proxied connection; without a folder, nothing."""
+    """The record of each proxied connection; no record without a folder."""
 
     folder: str = ""
     target: Literal["host", "hash", "none"] = "none"

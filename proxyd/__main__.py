@@ -1,7 +1,7 @@
 """The command line: its commands and options. Their code is in `cli.commands`.
 
-A command's imports happen once it is known which one it is, so that `--version` and `--help` wait
-for neither a server nor a database driver.
+The modules of a command are imported after its name is parsed, so that `--version` and `--help`
+wait for neither a server nor a database driver.
 """
 
 import argparse
@@ -36,6 +36,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     _finish(serve, "serve")
 
+    demo = topics.add_parser("demo", help="how to use the demonstration that runs")
+    demo.add_argument(
+        "--examples",
+        action="store_true",
+        required=True,
+        help="print more commands to paste: exits, jobs, pages, HTTP, a second demonstration",
+    )
+    _finish(demo, "demo")
+
     user = topics.add_parser("user", help="open accounts").add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -54,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND", required=True
     )
     deposit = wallet.add_parser("deposit", help="pay money into an account")
-    deposit.add_argument("email", type=_text, metavar="EMAIL", help="whose account")
+    deposit.add_argument("email", type=_text, metavar="EMAIL", help="address of the account")
     deposit.add_argument(
         "--reference",
         type=_text,
@@ -77,13 +86,13 @@ def _parser() -> argparse.ArgumentParser:
         "--reason", type=_text, required=True, metavar="TEXT", help="kept with the device"
     )
     clawback.add_argument(
-        "--owner", action="store_true", help="do it to all exits of the same owner"
+        "--owner", action="store_true", help="include all exits of the same owner"
     )
     _finish(clawback, "exits clawback")
     _finish(exits.add_parser("list", help="the exits that are barred"), "exits list")
     for name, words in (
-        ("show", "what was said and found of an exit"),
-        ("pardon", "let an exit that is barred be one again"),
+        ("show", "history and findings of an exit"),
+        ("pardon", "let a barred exit be an exit again"),
     ):
         command = exits.add_parser(name, help=words)
         command.add_argument(
@@ -155,7 +164,7 @@ class _Version(argparse.Action):
 
 
 class _StoreIfGiven(argparse.Action):
-    """An argument that may be left away, and then does not undo the option of the same name."""
+    """An optional argument; without it the option of the same name keeps its value."""
 
     def __call__(
         self,
@@ -169,7 +178,7 @@ class _StoreIfGiven(argparse.Action):
 
 
 def _finish(parser: argparse.ArgumentParser, command: str) -> None:
-    """Set the name of one of `commands.COMMANDS` as the parser's result."""
+    """Store the key of `commands.COMMANDS` in a parser."""
     _add_config(parser)
     parser.set_defaults(command=command)
 

@@ -201,6 +201,7 @@ TESTED_IN = {
     "proxyd/build_services.py": "tests/test_wiring.py",
     "proxyd/cli/bookkeeping.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/cli/demo.py": "tests/proxyd/cli/test_serving.py",
+    "proxyd/cli/demo_files.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/compiled/compilation.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/compiled/generate.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/compiled/hot.py": "tests/proxyd/compiled/test_finder.py",

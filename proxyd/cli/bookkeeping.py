@@ -1,4 +1,4 @@
-"""What an operator does to the books beside a running daemon: accounts, deposits, the audit."""
+"""Bookkeeping by the operator, also beside a running daemon: accounts, deposits, the audit."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -33,10 +33,10 @@ AUDIT_STATEMENT_SECONDS = 3_600.0
 async def create_user(
     settings: Settings, *, email: str, username: str, password: str, amounts: Amounts
 ) -> str:
-    """Open an account, with money in it if any is given; makes the database if there is none.
+    """Open an account, with the amounts as its first deposit; create a missing database.
 
     Returns:
-        what was done, in words.
+        a report for the operator.
 
     Raises:
         MarketError: why there is no account.
@@ -74,10 +74,10 @@ async def deposit(
         reference: names this deposit; a second one of that name changes nothing.
 
     Returns:
-        what was done, in words.
+        a report for the operator.
 
     Raises:
-        MarketError: there is nothing to deposit, or nobody to deposit it for.
+        MarketError: both amounts are zero, or no such account exists.
         StoreError: the database cannot be used.
     """
     if not any(amounts.values()):
@@ -92,17 +92,17 @@ async def deposit(
 async def claw_back_exit(
     settings: Settings, *, device_id: str, reason: str, with_owner: bool = False
 ) -> str:
-    """Bar an exit that has cheated, and refund its buyers out of what it has earned.
+    """Bar an exit that has cheated, and refund its buyers out of its earnings.
 
-    With `with_owner` it is done to all exits of the same owner. Doing it again refunds what was
-    earned meanwhile.
+    `with_owner` includes all exits of the same owner. A repetition refunds the earnings
+    since then.
 
     Returns:
-        what was done, in words.
+        a report for the operator.
 
     Raises:
         MarketError: there is no such exit, or the reason is too long.
-        StoreError: the database cannot be used. What was refunded before stays refunded.
+        StoreError: the database cannot be used. Earlier refunds stay.
     """
     async with _store(settings) as store:
         context = _context(store)
@@ -134,7 +134,7 @@ async def list_exits(settings: Settings) -> str:
 
 
 async def show_exit(settings: Settings, *, device_id: str) -> str:
-    """Return what was said and found of an exit, in words.
+    """Return the history and the findings of an exit, in words.
 
     Raises:
         MarketError: there is no such exit.
@@ -154,7 +154,7 @@ async def show_exit(settings: Settings, *, device_id: str) -> str:
 
 
 async def pardon_exit(settings: Settings, *, device_id: str) -> str:
-    """Let a barred exit be one again, and return what was done, in words.
+    """Pardon a barred exit, and return a report for the operator.
 
     Raises:
         MarketError: there is no such exit that is barred.
@@ -162,7 +162,7 @@ async def pardon_exit(settings: Settings, *, device_id: str) -> str:
     """
     async with _store(settings) as store:
         await exit_canaries.pardon(_context(store), device_id)
-    return f"pardoned {device_id}: it may attach again; what was reversed stays reversed"
+    return f"pardoned {device_id}: it may attach again; reversed payments stay reversed"
 
 
 async def list_disputes(settings: Settings) -> str:
@@ -183,7 +183,7 @@ async def list_disputes(settings: Settings) -> str:
 
 
 async def decide_dispute(settings: Settings, *, job_id: str, for_buyer: bool) -> str:
-    """Decide a dispute, and return what was done, in words; doing it again changes nothing.
+    """Decide a dispute, and return a report for the operator; a repetition changes nothing.
 
     Args:
         settings: where the database is.
@@ -191,7 +191,7 @@ async def decide_dispute(settings: Settings, *, job_id: str, for_buyer: bool) ->
         for_buyer: whether the buyer gets the price back; else the payment stands.
 
     Raises:
-        MarketError: there is no such job, or nobody disputes its result.
+        MarketError: no such job exists, or its result is not disputed.
         StoreError: the database cannot be used.
     """
     state = ReviewStatus.REVERSED if for_buyer else ReviewStatus.UPHELD
@@ -205,7 +205,7 @@ async def decide_dispute(settings: Settings, *, job_id: str, for_buyer: bool) ->
 
 
 async def audit(settings: Settings) -> tuple[bool, str]:
-    """Recompute the ledger and compare; return whether everything agrees, and a report."""
+    """Recompute the ledger. Return whether it agrees with the database, and a report."""
     async with _store(settings, statement_seconds=AUDIT_STATEMENT_SECONDS) as store:
         report = await audit_ledger(store)
     return report.passed, _report_in_words(report)

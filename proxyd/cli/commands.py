@@ -1,7 +1,7 @@
-"""What each command of the command line does, and what it prints.
+"""Work and output of each command of the command line.
 
-Each imports what it works with, so that none waits for what only another one needs: settings are
-checked without a database driver, and only `serve` loads the servers.
+Each imports only the modules that it uses, so that no command waits for modules of another:
+settings are checked without a database driver, and only `serve` loads the servers.
 """
 
 import gc
@@ -28,7 +28,7 @@ MISUSED = 2
 
 
 def carry_out(options: Namespace) -> int:
-    """Do what the command line asks for; return the exit status: 0 done, 1 failed, 2 misused."""
+    """Run the command of the command line. Return the exit status: 0 done, 1 failed, 2 misused."""
     return reporting(lambda: _carry_out(options))
 
 
@@ -39,11 +39,11 @@ def _carry_out(options: Namespace) -> int:
 
 
 def reporting(work: Callable[[], int], source: str = "") -> int:
-    """Do some work, and say on standard error why it failed; return the exit status.
+    """Run some work, write the reason of a failure to standard error, and return the exit status.
 
     Args:
         work: returns its own exit status.
-        source: goes before what is said.
+        source: prefix of each message.
     """
     try:
         return work()
@@ -65,17 +65,17 @@ def reporting(work: Callable[[], int], source: str = "") -> int:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on standard error: in one write, because several processes may say it."""
+    """Write an error to standard error: in one write, because several processes may do so."""
     sys.stderr.write(f"proxyd: {text}\n")
 
 
 def say(text: str) -> None:
-    """Print what a command has to say."""
+    """Print the output of a command."""
     print(text, flush=True)  # noqa: T201 - the answer of a command
 
 
 def _checks(options: Namespace) -> Sequence[Check]:
-    """Return what else may be wrong with the settings of a command that only looks at them."""
+    """Return further checks of the settings, for a command that only checks them."""
     if options.command != "config check":
         return ()
     from proxyd.exits.attached.certificate import next_certificate_problems
@@ -99,7 +99,7 @@ def import_servers() -> None:
 
     for package in ("aiohttp", "prometheus_client"):
         deferred.defer(package)
-    from proxyd.cli import serving  # noqa: F401 - for whoever imports it next
+    from proxyd.cli import serving  # noqa: F401 - later imports find it loaded
 
     gc.freeze()
     gc.enable()
@@ -110,6 +110,13 @@ def _serve(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import serving
 
     return serving.run(settings, options.config, reporting, with_demo=options.demo)
+
+
+def _demo(settings: Settings, _options: Namespace) -> int:
+    from proxyd.cli import demo_files
+
+    say(demo_files.examples(settings).rstrip("\n"))
+    return 0
 
 
 def _create_user(settings: Settings, options: Namespace) -> int:
@@ -139,7 +146,7 @@ def _password(*, from_stdin: bool) -> str:
         )
     try:
         password = getpass.getpass("Password: ")
-        again = getpass.getpass("The same again: ")
+        again = getpass.getpass("Repeat the password: ")
     except EOFError:
         raise MarketError(Code.INVALID_FIELD, "No password was given.") from None
     if password != again:
@@ -236,7 +243,7 @@ def _backup(settings: Settings, options: Namespace) -> int:
 
 
 def _config_check(settings: Settings, options: Namespace) -> int:
-    """Say that the settings are right: a mistake would have been reported when they were read."""
+    """Report correct settings: reading them would have reported an error."""
     from proxyd.ops.cautions import cautions
 
     for warning in cautions(settings):
@@ -253,6 +260,7 @@ def _amounts(options: Namespace) -> "Amounts":
 
 COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "serve": _serve,
+    "demo": _demo,
     "user create": _create_user,
     "wallet deposit": _deposit,
     "exits clawback": _claw_back,

@@ -1,11 +1,11 @@
-"""Packages of which the daemon uses a part, and whose own code imports all of it.
+"""Deferred import of packages whose own code imports more modules than the daemon uses.
 
 `import aiohttp.web` runs `aiohttp/__init__.py` first. That imports the HTTP client, which reads all
-the certificates that this machine trusts: a fifth of a start, for a server that asks nobody. Of
-`prometheus_client` the names of metrics are wanted, and not its HTTP server. Python has no way to
-import a part of a package alone. So a package can be *deferred*: it is put into `sys.modules`
-before its code is run, and its code runs when a name is asked of it that is none of its modules.
-Whoever asks for `aiohttp.ClientSession` is served as ever, only later.
+the certificates that this machine trusts: a fifth of a start, for a server that sends no requests.
+Of `prometheus_client` the names of metrics are wanted, and not its HTTP server. Python has no way
+to import a part of a package alone. So a package can be *deferred*: it is put into `sys.modules`
+before its code runs, and its code runs at the first use of a name that is not one of its modules.
+So `aiohttp.ClientSession` still works, only later.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ _VERSION = re.compile(r'__version__ = "([^"]+)"')
 def defer(name: str) -> None:
     """Let the modules of a package be imported without the package's own code.
 
-    What has been imported, is missing, or is no package with code of its own is left alone.
+    A package that is already imported, is missing, or has no code of its own stays unchanged.
 
     Args:
         name: of a package whose modules ask it for no more than its version, if its code begins
@@ -46,7 +46,7 @@ class _Completion:
     """The `__getattr__` of a deferred package (PEP 562): runs its code at the first use.
 
     Of several threads that ask at once, one runs it, and the others wait for that. Code that fails
-    is run again at the next use, so that whoever asks later is told the reason, too.
+    runs again at the next use, so that a later caller also gets the reason.
 
     Args:
         package: the package, empty so far.
@@ -68,7 +68,7 @@ class _Completion:
         Raises:
             AttributeError: it has no such name; for a module of it, the import system asks this
                 first, and then imports the module.
-            Exception: whatever its code raises.
+            Exception: its code raised it.
         """
         is_special = name.startswith("__") and name != "__all__"  # such as what doctest looks for
         if is_special or importlib.util.find_spec(f"{self._spec.name}.{name}") is not None:

@@ -1,6 +1,8 @@
 """The demonstration: a funded account and a session, to try the program with."""
 
 import os
+import shlex
+import sys
 from decimal import Decimal
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,6 +23,7 @@ from market.bandwidth.sessions import Purchase
 from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
 from market.money.money import GB, Currency, micro
+from proxyd.cli.demo_files import DemoFiles, beside, database_file
 from proxyd.daemon import Daemon
 from proxyd.loop import clock
 from proxyd.ops.listening import PORT_MAX, bound_port, format_address
@@ -28,72 +31,70 @@ from storage.engines.place import is_sqlite
 
 EMAIL = "demo@example.com"
 USERNAME = "demo"
-PASSWORD = "demo-password"  # noqa: S105 - known to everybody, and good on loopback alone
+PASSWORD = "demo-password"  # noqa: S105 - public, and usable on loopback only
 FUNDS = micro(Decimal(100))
 SESSION_BYTES = 1 * GB
 LOOPBACK_HOST = "127.0.0.1"
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 PAGE_MAX_SESSIONS = 1000
-# Whose device carries connections: nobody leaves through one of their own.
+# Whose device carries connections: a buyer never leaves through a device of the same account.
 OWNER_EMAIL = "exit@example.com"
 OWNER_USERNAME = "exit-owner"
-# Behind the name of the database, beside it: `make exit` and `make worker` read them.
+# Ends of files beside the database, which `make exit` and `make worker` read.
 EXIT_SUFFIX = "-exit.token"
 WORKER_SUFFIX = "-worker.token"
 USUAL_NAME = Path(StorageSettings().url).stem
-# What no country has (ISO 3166 leaves it to its users).
+# A code of no country (ISO 3166 reserves it for users).
 NOWHERE = "xx"
 
 TEXT = """
-proxyd runs. Stop it with Ctrl-C.
+proxyd runs. Stop it with Ctrl-C. The API is at {api}/docs
 
-  API      {api}
-  docs     {api}/docs
-  console  {api}/console
-  login    {email} / {password}
+  {api}/console    login {email} / {password}
 
-Fetch a page through the proxy, with a session of 1 GB that was bought for you (any address on the
-internet will do; this one works offline):
+In another terminal, fetch a page through the proxy, with a session of 1 GB that is yours:
 
   curl -x socks5h://{username}:{secret}@{proxy} {api}/
 
-The same port speaks HTTP, for browsers and other programs that send no password by SOCKS5:
+See the bytes that it used, and their price:
+
+  export TOKEN=$(cat {token_file})
+  curl -H "Authorization: Bearer $TOKEN" {api}/api/bandwidth/sessions
+
+More examples, in this folder:  {more}
+
+Each start fills the account up to 100 USD and 100 credits, and ends its earlier sessions.
+"""
+
+HTTP = """The proxy's port also speaks HTTP, for programs that send no password by SOCKS5:
 
   curl -x http://{username}:{secret}@{proxy} {api}/
 
-For the lines below, say once in that terminal that it is you:
+Set the token once in each terminal. The examples below use it:
 
-  export TOKEN={token}
+  export TOKEN=$(cat {token_file})
 
-See the bytes that they cost:
-
-  curl -H "Authorization: Bearer $TOKEN" {api}/api/bandwidth/sessions
-
-{exits}{worker}Each start fills the account up to 100 USD and 100 credits, and ends the sessions of
-earlier demonstrations.
 """
 
-
-EXITS = """Have a connection leave through a device of somebody else: run
+EXITS = """Let a connection leave through a device of another owner. Run this in another terminal:
 
   {make_exit}
 
-in another terminal, and write a country behind the user name. `xx` is this machine:
+Then write a country behind the user name. `xx` is this machine:
 
   curl -x socks5h://{username}-country-xx:{secret}@{proxy} {api}/
 
-The device belongs to {owner}, whose password is the same as yours: /api/exits/me says
-to that login what the device has carried and earned.
+The device belongs to {owner}, whose password is the same as yours. For that login,
+/api/exits/me shows the bytes that the device has carried and the money that it has earned.
 
 """
 
-
-WORKER = """Have work done by a device of somebody else, walled in: run
+WORKER = """Let a device of another owner run a job in a sandbox. Run this in another terminal:
 
   {make_worker}
 
-in another terminal (it earns for {owner}, whose password is the same as yours). Where
-your TOKEN is set, post a script and follow what it prints:
+The device earns for {owner}, whose password is the same as yours. Post a script, and
+follow its output:
 
   job=$(curl -s -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
     -d '{job}' {api}/api/jobs | \\
@@ -101,20 +102,25 @@ your TOKEN is set, post a script and follow what it prints:
     -H 'Accept: text/event-stream' "{api}/api/jobs/$job/log"
 
 """
-APPS = """Have it show a page, and open the address that is printed in a browser as soon as the
-device has the job:
+APPS = """Post a job that serves a page. When the device has the job, open the printed address:
 
   job=$(curl -s -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
     -d '{page}' {api}/api/jobs | \\
     grep -o '"job_id":"[^"]*' | cut -d'"' -f4) && curl -s -H "Authorization: Bearer $TOKEN" \\
     {api}/api/jobs/$job/app | grep -o 'http://[^"]*' | head -1
 
-The page stays for an hour, or until you say:
+The page stays for an hour, or until you cancel its job:
 
   curl -X POST -H "Authorization: Bearer $TOKEN" {api}/api/jobs/$job/cancel
 
 """
-# What is paid is more than what the device asks for, and lasts for an hour at most.
+SECOND = """Run a second demonstration in this folder beside this one, on other ports:
+
+  PROXYD_STORAGE__URL=sqlite:///var/second.db PROXYD_API__PORT=8090 PROXYD_PROXY__PORT=1180 make run
+
+The ports of this one: {ports}.
+"""
+# The price is above the minimum of the device, and covers an hour at most.
 JOB = (
     '{"title":"count","job_type":"script","price_credit":1,"duration_hrs":1,"payload":{"script":'
     '"import time\\nfor n in range(5):\\n    print(n, flush=True)\\n    time.sleep(1)"}}'
@@ -126,7 +132,7 @@ PAGE = (
     '"script":"import http.server as web\\n'
     'web.test(web.SimpleHTTPRequestHandler, port=8000, bind=\\"127.0.0.1\\")"}}'
 )
-# Browsers take every name below it for this machine, so that each app has a host of its own.
+# Browsers resolve every name below it to this machine, so each app has its own host.
 APPS_DOMAIN = "localhost"
 
 
@@ -134,7 +140,7 @@ def settings_for(settings: Settings) -> Settings:
     """Return the settings with loopback targets allowed, and exits on loopback.
 
     Raises:
-        SettingsError: they would let other machines reach an account whose password is public.
+        SettingsError: other machines could reach an account with a public password.
     """
     problems = [
         f"{name}: a demonstration listens on loopback alone, not on {host}"
@@ -153,9 +159,9 @@ def settings_for(settings: Settings) -> Settings:
 
 
 def _port_of_apps(settings: Settings) -> int:
-    """Return the port of apps beside an API that was moved: the same at each start, if it can be.
+    """Return the port of apps beside a moved API: the port after the API's, or the next one left.
 
-    Links to apps are kept. It is the one behind the API's, as where nothing was moved.
+    It is the same at each start, so that users can keep links to apps.
     """
     api, proxy, chosen = settings.api.port, settings.proxy.port, settings.apps.port
     if not api or chosen != AppSettings().port:
@@ -165,9 +171,9 @@ def _port_of_apps(settings: Settings) -> int:
 
 
 def _with_exits(settings: Settings) -> Settings:
-    """Return the settings with exits, where a daemon can have them without more ado.
+    """Return the settings with exits and apps on loopback, if the database is SQLite.
 
-    A demonstration whose ports were moved is beside another program, perhaps a demonstration.
+    A demonstration on moved ports runs beside another program, perhaps a demonstration.
     """
     api, proxy, exits, geo = settings.api, settings.proxy, settings.exits, settings.geo
     if not is_sqlite(settings.storage.url):
@@ -192,8 +198,11 @@ def _with_exits(settings: Settings) -> Settings:
     )
 
 
-async def prepare(daemon: Daemon) -> str:
-    """Fund the account, buy a session in the place of older ones, and return how to use it."""
+async def prepare(daemon: Daemon, files: DemoFiles) -> str:
+    """Fund the account, replace its sessions by a new one, and return the text for the terminal.
+
+    The token and more examples are written to the demonstration's files.
+    """
     token, user_id = await _account(daemon, EMAIL, USERNAME)
     await _fund(daemon)
     old = await daemon.market.bandwidth.page(
@@ -209,23 +218,23 @@ async def prepare(daemon: Daemon) -> str:
     if is_sqlite(daemon.settings.storage.url):
         _, owner = await _account(daemon, OWNER_EMAIL, OWNER_USERNAME)
         await _device(daemon, owner, WORKER_SUFFIX)
-    return _text(daemon, token, bought)
+    files.write(token, _examples(daemon, files, bought))
+    return _text(daemon, files, bought)
 
 
 async def _offer_exit(daemon: Daemon) -> None:
-    """Agree that a device of somebody else is an exit, and write its token down for `make exit`."""
+    """Consent that a device of another owner is an exit, and write its token for `make exit`."""
     market = daemon.market
     _, owner = await _account(daemon, OWNER_EMAIL, OWNER_USERNAME)
     device_id = await _device(daemon, owner, EXIT_SUFFIX)
-    # With the limits of this start, of which the API's port is one.
+    # With the limits of this start, such as the API's port.
     await market.exits.consent(owner, device_id, market.exits.terms_hash, market.exits.terms.limits)
 
 
 async def _device(daemon: Daemon, owner: str, suffix: str) -> str:
-    """Return a device of a user; where it is new, its token is written beside the database."""
+    """Return a device of a user; the token of a new one is written beside the database."""
     devices = daemon.market.devices
-    database = _database(daemon.settings)
-    path = database.with_name(database.stem + suffix)
+    path = beside(daemon.settings, suffix)
     try:
         return (await devices.authenticate(path.read_text("ascii").strip())).id
     except (OSError, ValueError, MarketError):  # the first time, or another database
@@ -239,13 +248,8 @@ async def _device(daemon: Daemon, owner: str, suffix: str) -> str:
     return made.device_id
 
 
-def _database(settings: Settings) -> Path:
-    """Return where the database is; exits are offered where that is a file."""
-    return Path(settings.storage.url.removeprefix("sqlite:///"))
-
-
 async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]:
-    """Log in as a user of the demonstration, made at the first start without an e-mail to them."""
+    """Log in as a user of the demonstration; the first start creates it without an e-mail."""
     try:
         login = await daemon.market.accounts.login(email=email, password=PASSWORD)
     except MarketError as error:
@@ -265,7 +269,7 @@ async def _account(daemon: Daemon, email: str, username: str) -> tuple[str, str]
 
 
 async def _fund(daemon: Daemon) -> None:
-    """Bring both wallets up to the same sum at every start."""
+    """Fill both wallets up to the same sum."""
     has = await daemon.store.read(accounts.spendable, EMAIL)
     for currency in Currency:
         if has[currency] < FUNDS:
@@ -282,28 +286,60 @@ async def _fund(daemon: Daemon) -> None:
             )
 
 
-def _text(daemon: Daemon, token: str, bought: Purchase) -> str:
+def _text(daemon: Daemon, files: DemoFiles, bought: Purchase) -> str:
+    """Return the text that the demonstration prints: one page of a terminal."""
+    return TEXT.format(
+        email=EMAIL,
+        password=PASSWORD,
+        more=_command(daemon.settings, "demo --examples"),
+        **_values(daemon, files, bought),
+    )
+
+
+def _examples(daemon: Daemon, files: DemoFiles, bought: Purchase) -> str:
+    """Return the text of `proxyd demo --examples`."""
+    values = _values(daemon, files, bought)
+    api, settings = values["api"], daemon.settings
+    text = HTTP.format(**values)
+    if daemon.exit_port is not None:
+        text += EXITS.format(make_exit=_make("exit", settings, api), owner=OWNER_EMAIL, **values)
+    if is_sqlite(settings.storage.url):
+        make_worker = _make("worker", settings, api)
+        text += WORKER.format(make_worker=make_worker, owner=OWNER_EMAIL, job=JOB, api=api)
+        text += APPS.format(page=PAGE, api=api)
+    listeners = daemon.listeners
+    ports = [("API", listeners.api), ("pages of jobs", listeners.apps), ("proxy", listeners.proxy)]
+    ports += [("proxy without a password", each) for each in listeners.passwordless]
+    ports.append(("devices", listeners.exits))
+    return text + SECOND.format(
+        ports=", ".join(f"{name} {bound_port(each)}" for name, each in ports if each is not None)
+    )
+
+
+def _values(daemon: Daemon, files: DemoFiles, bought: Purchase) -> dict[str, str]:
+    """Return the values that the texts share: addresses, the session and the token's file."""
     api = daemon.settings.api
     assert daemon.listeners.api is not None  # noqa: S101 - it is prepared where the API is
     scheme = "https" if daemon.listeners.tls else "http"
-    url = f"{scheme}://{format_address(api.host, bound_port(daemon.listeners.api))}"
-    used = {
-        "api": url,
+    return {
+        "api": f"{scheme}://{format_address(api.host, bound_port(daemon.listeners.api))}",
         "proxy": format_address(bought.host, bought.port),
         "username": bought.username,
         "secret": bought.password,
+        "token_file": shlex.quote(str(files.token_path)),
     }
-    exits = worker = ""
-    if daemon.exit_port is not None:
-        make_exit = _make("exit", daemon.settings, url)
-        exits = EXITS.format(make_exit=make_exit, owner=OWNER_EMAIL, **used)
-    if is_sqlite(daemon.settings.storage.url):
-        make_worker = _make("worker", daemon.settings, url)
-        worker = WORKER.format(make_worker=make_worker, owner=OWNER_EMAIL, job=JOB, api=url)
-        worker += APPS.format(page=PAGE, api=url)
-    return TEXT.format(
-        email=EMAIL, password=PASSWORD, token=token, exits=exits, worker=worker, **used
-    )
+
+
+def _command(settings: Settings, words: str) -> str:
+    """Return a command of proxyd for this demonstration, to be pasted in its folder."""
+    program = Path(sys.executable).with_name("proxyd")
+    if program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
+    command = f"{shlex.quote(str(program))} {words}"
+    url = settings.storage.url
+    if is_sqlite(url) and url != StorageSettings().url:
+        return f"PROXYD_STORAGE__URL={shlex.quote(url)} {command}"
+    return command
 
 
 def _make(target: str, settings: Settings, url: str) -> str:
@@ -311,7 +347,7 @@ def _make(target: str, settings: Settings, url: str) -> str:
     words = [f"make {target}"]
     if settings.api.port != ApiSettings().port:
         words.append(f"API={url}")
-    name = _database(settings).stem
+    name = database_file(settings).stem
     if name != USUAL_NAME:
         words.append(f"DEMO={name}")
     return " ".join(words)

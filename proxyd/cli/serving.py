@@ -1,8 +1,9 @@
-"""`proxyd serve`: everything that serves is imported here, and nowhere else on the command line."""
+"""`proxyd serve`: the only module of the command line that imports the servers."""
 
 import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from config.load import load
 from config.settings import Settings
 from proxyd.build import build, import_for_tokens, import_the_rest
 from proxyd.cli import demo
+from proxyd.cli.demo_files import DemoFiles
 from proxyd.daemon import serve
 from proxyd.listeners import Listeners
 from proxyd.loop import runner
@@ -25,19 +27,19 @@ _logger = logging.getLogger("daemon")
 
 
 class Reporting(Protocol):
-    """Does some work, and says on standard error why it failed; returns the exit status."""
+    """Runs some work, and writes the reason of a failure to standard error; returns the status."""
 
     def __call__(self, work: Callable[[], int], source: str = "") -> int:
-        """Do the work; `source` goes before what is said."""
+        """Do the work; `source` is the prefix of each message."""
 
 
 def run(settings: Settings, path: Path | None, reporting: Reporting, *, with_demo: bool) -> int:
-    """Run the daemon until it is told to stop; return the exit status.
+    """Run the daemon until a signal stops it, and return the exit status.
 
     Args:
-        settings: what the operator wants.
-        path: where they are read again.
-        reporting: says why a process failed.
+        settings: the operator's settings.
+        path: file of the settings, for a reload.
+        reporting: runs a process, and writes the reason of its failure.
         with_demo: whether to prepare a demonstration.
     """
 
@@ -48,28 +50,44 @@ def run(settings: Settings, path: Path | None, reporting: Reporting, *, with_dem
     for warning in cautions(settings):
         _logger.warning("%s", warning)
     listeners = Listeners.open(settings, inherited(os.environ))
+    with ExitStack() as closing:
+        closing.callback(listeners.close)
+        files = DemoFiles.open(settings) if with_demo else None
+        if files is not None:
+            closing.callback(files.close)
+        return _run(settings, listeners, read, reporting, files)
+
+
+def _run(
+    settings: Settings,
+    listeners: Listeners,
+    read: Callable[[], Settings],
+    reporting: Reporting,
+    files: DemoFiles | None,
+) -> int:
+    """Serve in one process or in several; return the exit status."""
     if settings.proxy.processes == 1:
-        return runner.run(_serve(settings, listeners, None, read, with_demo=with_demo))
+        return runner.run(_serve(settings, listeners, None, read, files))
 
     def work(settings: Settings, listeners: Listeners, role: Role) -> int:
         # A successor leaves the demonstration as it is: its sessions are in use.
-        prepares = with_demo and role.has_services and not role.is_successor
+        prepares = role.has_services and not role.is_successor
+        its_files = files if prepares else None
         return reporting(
-            lambda: runner.run(_serve(settings, listeners, role, read, with_demo=prepares)),
+            lambda: runner.run(_serve(settings, listeners, role, read, its_files)),
             f"process {role.index}: " if role.index else "",
         )
 
-    # One process alone need not wait for them.
+    # A daemon of one process does not wait for these imports.
     from proxyd.supervisor.supervisor import Supervisor  # noqa: PLC0415
     from storage.engines.claim import take_claim  # noqa: PLC0415
 
     claim = None
     try:
-        claim = take_claim(settings.storage.url)  # the processes inherit it: it is theirs, too
+        claim = take_claim(settings.storage.url)  # the processes inherit it: it is also theirs
         import_the_rest(settings)
         return Supervisor(settings, listeners, work, read, service_manager(os.environ)).run()
     finally:
-        listeners.close()
         if claim is not None:
             os.close(claim)
 
@@ -79,17 +97,17 @@ async def _serve(
     listeners: Listeners,
     role: Role | None,
     read: Callable[[], Settings],
-    *,
-    with_demo: bool,
+    files: DemoFiles | None,
 ) -> int:
     built = await build(settings, listeners, role)
     manager = service_manager(os.environ) if role is None else role.manager()
 
     async def introduce() -> None:
-        if role is None:  # what several processes need was imported before they were forked
+        if role is None:  # several processes have imported these modules before the fork
             built.tasks.spawn("late imports", import_for_tokens(built.market.tokens))
-        if with_demo:
-            print(await demo.prepare(built), flush=True)  # noqa: T201 - what a person came for
+        if files is not None:
+            text = await demo.prepare(built, files)
+            print(text, end="", flush=True)  # noqa: T201 - the user reads it in the terminal
 
     await serve(built, introduce, lambda: reload(built, read), manager)
     return FAILED if built.tasks.has_failed else 0

@@ -1,9 +1,9 @@
 """A record of each proxied connection, one JSON object a line, one file a day.
 
-A thread of its own writes. Records that a slow disk cannot keep up with are dropped and counted;
-no connection waits for them. Several processes write to the same files: what one of them writes at
-once is whole lines, and goes behind what the others wrote (O_APPEND, open(2)). A full disk
-takes a part only: the half line that is left is ended before the next one, which stays whole.
+A thread of its own writes. Records that a slow disk cannot keep up with are dropped and counted; no
+connection waits for them. Several processes write to the same files: one write consists of whole
+lines, and is appended to those of the others (O_APPEND, open(2)). A full disk takes a part only:
+the half line that is left is ended before the next one, which stays whole.
 """
 
 import json
@@ -23,11 +23,11 @@ from proxyd.access import Access
 from proxyd.ops.errors import CannotServeError
 
 WAITING_MAX = 10_000  # a second or more of a busy proxy, a few megabytes of memory
-STOP_SECONDS = 5.0  # how long a hanging disk may hold up the end of the daemon, twice at most
+STOP_SECONDS = 5.0  # a hanging disk delays the end of the daemon by at most twice this time
 IDLE_SECONDS = 600.0
 TARGET_HASH_BYTES = 16  # two hosts never share a hash by chance
-NETWORK_BITS = {4: 24, 6: 48}  # 256 addresses of IPv4; what a provider gives one site of IPv6
-BURST_MAX_RECORDS = 256  # 64 KiB of text: more at once would save no more system calls
+NETWORK_BITS = {4: 24, 6: 48}  # 256 addresses of IPv4; the usual prefix of one IPv6 site
+BURST_MAX_RECORDS = 256  # 64 KiB of text: a larger write would save few system calls
 NAME = "access-{day}.jsonl"
 
 _logger = logging.getLogger("access")
@@ -37,9 +37,9 @@ class CannotRecordError(CannotServeError):
     """Records cannot be written; the message says why, for the operator."""
 
 
-# 16 fields: what it was given (seven), the queue, its thread, the open file, its day, whether it
-# may end in half a line, the lines for it, and what became of the records (three). Each belongs to
-# the one thread or to the one queue.
+# 16 fields: its arguments (seven), the queue, its thread, the open file, its day, whether it may
+# end in half a line, the lines for it, and the counts of records (three). Each belongs to the one
+# thread or to the one queue.
 class AccessLog:
     """Writes records until `close`.
 
@@ -52,7 +52,8 @@ class AccessLog:
         keep_days: files older than that are deleted.
         key: the key of the hashes.
         now: the wall clock, in UTC seconds.
-        process: which of several processes this is, for the records; None where there is one.
+        process: the number of this process in the records, if there are several; None where there
+            is one.
         waiting_max: how many records wait for the disk.
         idle_seconds: how often old files are looked for while no records come.
 
@@ -105,7 +106,7 @@ class AccessLog:
             self.dropped += 1
 
     def close(self) -> None:
-        """Write what is queued, for a bounded time, and close the file; idempotent."""
+        """Write the queued records, for a bounded time, and close the file; idempotent."""
         with suppress(queue.Full):
             self._waiting.put(None, timeout=STOP_SECONDS)
         self._thread.join(STOP_SECONDS)
@@ -162,7 +163,7 @@ class AccessLog:
         end = b"\n" if self._may_end_in_half_a_line and self._ends_in_half_a_line() else b""
         text, taken = end + b"".join(lines), 0
         try:
-            while taken < len(text):  # a part is taken only where the disk is full, as is said next
+            while taken < len(text):  # only a full disk takes a part
                 taken += os.write(self._file, text[taken:])
         finally:
             whole = text.count(b"\n", len(end), max(taken, len(end)))
@@ -171,7 +172,7 @@ class AccessLog:
             self._may_end_in_half_a_line = taken < len(text)
 
     def _ends_in_half_a_line(self) -> bool:
-        """Say whether the file of the day does, by what this process wrote or by another."""
+        """Return whether the file of the day does, after a write of this process or another."""
         with (self._folder / NAME.format(day=self._day)).open("rb") as file:
             if not file.seek(0, os.SEEK_END):
                 return False
@@ -199,8 +200,8 @@ class AccessLog:
             )
             fields["host_hash"] = hashed.hexdigest()
         if access.exit:
-            # Not left out like clients' addresses: an owner of a device must be cleared of what
-            # somebody else has done from their address.
+            # Not left out like clients' addresses: the record must clear a device's owner of acts
+            # of others from the owner's address.
             fields["exit"], fields["exit_address"] = access.exit, access.exit_address
         return fields | {
             "port": access.port,

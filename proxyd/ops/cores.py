@@ -1,4 +1,4 @@
-"""Whether there are cores for as many processes as the operator wants."""
+"""Check that the machine has a core for each process of `proxy.processes`."""
 
 import os
 

@@ -102,7 +102,7 @@ def listen_again(sock: socket.socket) -> socket.socket:
 def listen_for_processes() -> socket.socket:
     """Return a Unix socket that listens for other processes of this machine; no file has its name.
 
-    The kernel chooses the name (unix(7), autobind), and nobody else can have it while it listens.
+    The kernel chooses the name (unix(7), autobind), and no other socket can have it meanwhile.
 
     Raises:
         CannotListenError: the kernel refuses.
@@ -114,7 +114,7 @@ def listen_for_processes() -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        message = f"cannot listen for other processes that ask for exits: {error.strerror}"
+        message = f"cannot listen for other processes that use exits: {error.strerror}"
         raise CannotListenError(message) from error
     return sock
 

@@ -25,7 +25,8 @@ class TextFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.000Z INFO gateway: what happened`, or `… INFO [2] gateway: …`.
 
     Args:
-        process: which of several processes writes the lines; None where there is one.
+        process: the number of the process that writes the lines, if there are several; None where
+            there is one.
     """
 
     def __init__(self, process: int | None = None) -> None:
@@ -47,8 +48,8 @@ class JsonFormatter(logging.Formatter):
     """One object a line: time, level, logger, message, and traceback if there is one.
 
     Args:
-        process: which of several processes writes the lines, for the field `process`; None where
-            there is one.
+        process: the number of the process that writes the lines, for the field `process`; None
+            where there is one.
     """
 
     def __init__(self, process: int | None = None) -> None:
@@ -95,7 +96,7 @@ def set_up(level: str, style: Literal["text", "json"], process: int | None = Non
     Args:
         level: the least one that is written.
         style: of the lines.
-        process: which of several processes this is; None where there is one.
+        process: the number of this process, if there are several; None where there is one.
     """
     handler = logging.StreamHandler(sys.stderr)
     formatter = TextFormatter(process) if style == "text" else JsonFormatter(process)
@@ -106,11 +107,11 @@ def set_up(level: str, style: Literal["text", "json"], process: int | None = Non
 
 
 def log_reload(changed: Collection[str], *, has_certificate: bool) -> None:
-    """Say what a reload has changed, and what waits for a restart.
+    """Log the changes of a reload, and the settings that wait for a restart.
 
     Args:
         changed: the settings that were changed, each as `section.key`.
-        has_certificate: whether a certificate was read again, too.
+        has_certificate: whether a certificate was also read again.
     """
     logger, live = logging.getLogger("reload"), reloadable().intersection(changed)
     names = [*sorted(live), *(["the certificate"] if has_certificate else [])]

@@ -78,7 +78,7 @@ class Metrics(Collector):
 
     Args:
         sources: the parts that the numbers are read from.
-        role: which of several processes this is; None where there is one.
+        role: the number of this process, if there are several; None where there is one.
     """
 
     def __init__(self, sources: Sources, role: Role | None = None) -> None:
@@ -102,7 +102,7 @@ class Metrics(Collector):
     def render(self) -> bytes:
         """Return every metric as text (Prometheus' exposition format, version 0.0.4).
 
-        Those of several processes are added up.
+        The metrics of several processes are added up.
         """
         # Here, because it brings the HTTP servers of two packages: some milliseconds, once.
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415
@@ -359,7 +359,7 @@ def _dispatched(dispatch: Dispatch) -> Iterator[Metric]:
 
 
 def _tunnel_metrics(tunnels: DeviceTunnels) -> Iterator[Metric]:
-    """Return what is counted of streams into jobs."""
+    """Return the metrics of streams into jobs."""
     yield _gauge("proxyd_tunnel_devices", "Devices attached as workers", len(tunnels))
     yield _gauge("proxyd_tunnel_streams", "Streams into jobs that are open", tunnels.streams)
     yield _count("proxyd_tunnel_attachments", "Devices that have attached", tunnels.attached)

@@ -1,4 +1,4 @@
-"""Checks who else on this machine may read a file that is meant for its owner alone."""
+"""Checks which other users of this machine may read a private file."""
 
 import stat
 from enum import StrEnum
@@ -11,7 +11,7 @@ BESIDE_DATABASE = ("", "-wal", "-shm")
 
 
 class Readers(StrEnum):
-    """Who may read or change a file beside its owner; the values are words of a message."""
+    """Users who may read or change a file beside its owner; the values are words of a message."""
 
     NOBODY = "nobody else"
     GROUP = "its group"
@@ -21,8 +21,8 @@ class Readers(StrEnum):
 def readers(path: Path) -> Readers:
     """Return who may read or change a file, considering the folders above it too.
 
-    Which users are in which groups is not looked up: a folder that its own group or everybody may
-    enter is taken to be open to the file's group.
+    The members of groups are not looked up: a folder that its own group or everybody may enter is
+    taken to be open to the file's group.
 
     Raises:
         OSError: the file is not there, or cannot be looked at.

@@ -1,4 +1,4 @@
-"""What the supervisor gives each of several processes (`proxy.processes`) when it starts it.
+"""The role that the supervisor gives each of several processes (`proxy.processes`) at its start.
 
 A process is forked from the supervisor, so all of this is handed over as it is: no variable of the
 environment and no option says which process one is.
@@ -19,7 +19,7 @@ OVERVIEW_MAX_BYTES = 4096  # 64 numbers of processes, and one more
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """Which processes live, by index and as pids (0: none), and how often one was started again."""
+    """Pids of the living processes by index (0: none), and the number of restarts."""
 
     pids: list[int]
     restarts: int
@@ -36,17 +36,18 @@ class Overview(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Which process this is, and what it has in common with the others.
+    """The number of this process, and the objects that it shares with the others.
 
     Attributes:
         index: its number, from 0; its log lines have it.
         is_successor: whether a process of this number has served before.
-        channel: to the supervisor, which reads what a service manager would be told; at its end the
+        channel: to the supervisor, which reads the messages for a service manager; at its end the
             supervisor is gone.
-        watchdog_seconds: a process that is silent for so long is killed.
-        metrics: what each process has counted, by index.
-        overview: which processes live, and how often one was started again.
-        exits_desk: listens for what the others ask of exits; None in these, and without exits.
+        watchdog_seconds: a process that is silent for this time is killed.
+        metrics: the counts of each process, by index.
+        overview: the living processes, and the number of restarts.
+        exits_desk: listens for the requests of the others to exits; None in these, and without
+            exits.
         exits_address: where that is; empty without exits.
     """
 

@@ -39,7 +39,7 @@ class ServiceManager:
         self._send("STOPPING=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """Notify of what `systemctl status` shows."""
+        """Set the status line of `systemctl status`."""
         self._send(f"STATUS={status}")
 
     def alive(self) -> None:
@@ -47,7 +47,7 @@ class ServiceManager:
         self._send("WATCHDOG=1")
 
     async def feed(self) -> None:
-        """Feed the watchdog for as long as the event loop runs; return at once if there is none."""
+        """Feed the watchdog for as long as the event loop runs; return immediately without one."""
         if self.watchdog_seconds is None:
             return
         while True:
@@ -62,7 +62,7 @@ class ServiceManager:
 
 
 def service_manager(environment: Mapping[str, str]) -> ServiceManager:
-    """Return the service manager that the environment names, or one to which nothing is sent.
+    """Return the service manager that the environment names, or a silent one.
 
     Args:
         environment: variables; `NOTIFY_SOCKET` is the manager's address, `WATCHDOG_USEC` the

@@ -1,9 +1,9 @@
 """The metrics of several processes as those of one daemon.
 
-Each process writes its own into a record that all share, every `SHARE_SECONDS`; whoever is asked
-adds them up. A counter must not fall, so the successor of a process goes on from what that one had
-written, and what the dead have counted stays in the sum. A gauge is about what is now: those of the
-dead are left out.
+Each process writes its own into a record that all share, every `SHARE_SECONDS`; the process that
+serves `/metrics` adds them up. A counter must not fall, so the successor of a process continues
+from its last record, and the counts of dead processes stay in the sum. A gauge describes the
+present: the gauges of dead processes are left out.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Family(msgspec.Struct):
 
     @property
     def is_gauge(self) -> bool:
-        """Whether it is about what is now, and may fall."""
+        """Whether it describes the present, and may fall."""
         return self.type == "gauge"
 
 
@@ -52,17 +52,17 @@ class _Family(msgspec.Struct, array_like=True):
 
 
 class _Record(msgspec.Struct, array_like=True):
-    """What a process has written."""
+    """Record of a process: its pid and its metrics."""
 
     pid: int
     families: list[_Family]
 
 
 class SharedMetrics(Collector):
-    """The sum of what this process and the others count.
+    """The sum of the metrics of this process and the others.
 
     Args:
-        role: which of the processes this is.
+        role: the number of this process, and the shared records.
         collect: returns the metrics of this process alone.
     """
 
@@ -70,7 +70,7 @@ class SharedMetrics(Collector):
         self._role = role
         self._collect = collect
         self._is_failing = False
-        # What earlier processes of this number have counted.
+        # The counts of earlier processes of this number.
         self._earlier = {
             name: family
             for name, family in _families(_decoded(role.metrics[role.index].read())).items()
@@ -109,7 +109,7 @@ class SharedMetrics(Collector):
             await asyncio.sleep(SHARE_SECONDS)
 
     def share(self) -> None:
-        """Write this process' metrics down, with what its predecessors have counted."""
+        """Write the metrics of this process, with the counts of its predecessors."""
         total: dict[str, Family] = {}
         for families in (self._earlier, {each.name: _family(each) for each in self._collect()}):
             for name, family in families.items():

@@ -1,8 +1,8 @@
 """A record in memory that several processes share: one writes it, the others read it.
 
-It is written in turns to two halves, each with a number and a checksum. So whoever reads gets the
-last record that was written whole, also while the next one is being written, and after its writer
-was killed in the middle of one.
+It is written in turns to two halves, each with a number and a checksum. So a reader gets the last
+complete record, also while the next one is being written, and after its writer was killed in the
+middle of one.
 """
 
 import mmap
@@ -10,7 +10,7 @@ import struct
 import zlib
 from typing import Final
 
-_HEAD: Final = struct.Struct("=QII")  # which record this is, its size in bytes, its checksum
+_HEAD: Final = struct.Struct("=QII")  # the number of the record, its size in bytes, its checksum
 
 
 class TooLargeError(Exception):

@@ -49,7 +49,7 @@ def signing_key(settings: Settings) -> bytes:
 
 
 def key_problems(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with the key's file, if it exists."""
+    """Yield the problems of the key's file, if it exists."""
     path = key_file(settings)
     try:
         if not settings.auth.signing_key and path.exists():

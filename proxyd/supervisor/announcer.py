@@ -1,7 +1,7 @@
-"""What the supervisor says of its processes together, in the log and to its service manager.
+"""Reports of the supervisor about all its processes, to the log and to its service manager.
 
-A process says in the log what concerns it alone. What would be the same from each of them, such as
-where they listen or what a reload has changed, is said here, once.
+A process says in the log what concerns it alone. Lines that all of them would repeat, such as their
+addresses or the changes of a reload, are written here once.
 """
 
 import logging
@@ -17,45 +17,47 @@ _logger = logging.getLogger("supervisor")
 
 
 class Announcer:
-    """Tells the service manager, in the words of one daemon, and writes the log's lines for all.
+    """Notifies the service manager like one daemon, and writes the log lines that all share.
 
     Args:
-        manager: is told.
-        children: the processes, of which the first has the API.
+        manager: receives the reports.
+        children: the processes; the first one has the API.
     """
 
     def __init__(self, manager: ServiceManager, children: Sequence[Child]) -> None:
         self._manager = manager
         self._children = children
-        self._told = ""  # what was told last; "" before the start is complete
-        self._where = ""  # where everything listens, as process 0 says when it is ready
-        self._ready: frozenset[int] = frozenset()  # the pids of those that were ready last
+        self._told = ""  # the last status; "" before the start is complete
+        self._where = ""  # the addresses, from the message of process 0 when it is ready
+        self._ready: frozenset[int] = (
+            frozenset()
+        )  # the pids of the processes that were ready at the last call
         self._is_reloading = False
         self._changed: set[str] | None = None  # by a reload; None if none was passed on
         self._has_certificate = False
         self._is_stopping = False
 
     def starting(self) -> None:
-        """Say what is about to run."""
+        """Log the version that starts."""
         _logger.info("this is proxyd %s, %s", __version__, finder.description())
 
     def reloading(self) -> None:
-        """Tell that the processes are about to reload."""
+        """Report that the processes are about to reload."""
         self._is_reloading = True
         self._manager.reloading()
 
     def reloaded(self, changed: Collection[str], *, has_certificate: bool) -> None:
-        """Take note of what the processes are told to reload; it is said when all of them have.
+        """Store the changes that the processes are to reload; `look` logs them when all have.
 
         Args:
             changed: the settings that were changed, each as `section.key`.
-            has_certificate: whether a certificate was read again, too.
+            has_certificate: whether a certificate was also read again.
         """
         self._changed = (self._changed or set()).union(changed)
         self._has_certificate = has_certificate
 
     def stopping(self, drain_seconds: float) -> None:
-        """Tell that the processes drain, for so long."""
+        """Report that the processes drain, and for how many seconds."""
         self._is_stopping = True
         living = sum(child.pid > 0 for child in self._children)
         _logger.info(
@@ -77,7 +79,7 @@ class Announcer:
             self._manager.alive()
 
     def look(self) -> None:
-        """Tell what is new: the start or a reload is complete, or another number is ready."""
+        """Report a complete start or reload, or a new number of ready processes."""
         if not (self._told or all(child.is_settled for child in self._children)):
             return
         if self._children[0].is_ready:

@@ -1,4 +1,4 @@
-"""One of the processes, as the supervisor sees it: what it has said, and when it is due again."""
+"""One of the processes in the supervisor: its messages, and the time of its next start."""
 
 import signal
 import socket
@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection
 from proxyd.listeners import Listeners
 
 PAUSE_FIRST_SECONDS = 0.1  # before a process is started again; clients wait in its queue
-PAUSE_MOST_SECONDS = 10.0  # one that dies at every start costs little, and is back soon
-STEADY_SECONDS = 10.0  # a process that was ready for so long begins with the shortest pause again
+PAUSE_MOST_SECONDS = 10.0  # bounds the cost of a process that dies at every start
+STEADY_SECONDS = 10.0  # after this time ready, the next pause is the shortest again
 DATAGRAM_MAX_BYTES = 65_536
 
 
-# 16 fields: which process it is and where it listens (two), the clock, its life (five), what it
-# has said (four), what it is yet to do (two), and when the next one is due (two).
+# 16 fields: its number and its sockets (two), the clock, its life (five), its messages (four), its
+# open orders (two), and the time of the next start (two).
 class Child:
-    """A process number, and whichever process has it.
+    """A process number, and the process that has it now.
 
     Args:
         index: the number.
@@ -27,7 +27,7 @@ class Child:
         self.index = index
         self.listeners = listeners
         self._monotonic = monotonic
-        self.pid = 0  # 0 while there is none
+        self.pid = 0  # 0: no process
         self.channel: socket.socket | None = None
         self.was_ever_ready = False
         self._pause = PAUSE_FIRST_SECONDS
@@ -46,17 +46,17 @@ class Child:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its first start has come to something."""
+        """Whether its first start has succeeded or failed."""
         return self.is_ready or self.was_ever_ready or self._has_failed
 
     @property
     def is_draining(self) -> bool:
-        """Whether it was ready and has said that it ends."""
+        """Whether it was ready and has announced its end."""
         return self._ready_at > 0 and not self.is_ready
 
     @property
     def may_reload(self) -> bool:
-        """Whether it is to be told to reload, and would answer for that alone."""
+        """Whether it can reload now: it is ready, and no other reload is open."""
         return self.must_reload and self.is_ready and not self.is_reloading
 
     def started(self, pid: int, channel: socket.socket) -> None:
@@ -66,7 +66,7 @@ class Child:
         self.started_at = self._monotonic()
 
     def hear(self) -> bool:
-        """Take what the process says; False once it says nothing more."""
+        """Read the messages of the process. Return False when the channel has ended."""
         while self.channel is not None:
             try:
                 datagram = self.channel.recv(DATAGRAM_MAX_BYTES)
@@ -95,7 +95,7 @@ class Child:
             self.fed_at = self._monotonic()
 
     def ended(self) -> float:
-        """Take note that the process is gone; return in how many seconds the next one is due.
+        """Note the end of the process. Return the seconds until the next start.
 
         New clients go to the other processes until it is ready: it listens only then.
         """
@@ -114,7 +114,7 @@ class Child:
         return pause
 
     def close(self, but: Collection[socket.socket] = ()) -> None:
-        """Close what is open of it here, the channel and the sockets, except for some of these."""
+        """Close its channel and its sockets, except for some sockets."""
         if self.channel is not None:
             self.channel.close()
         self.close_listeners(but)

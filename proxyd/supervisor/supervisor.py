@@ -4,16 +4,16 @@ Theory of operation
 -------------------
 The supervisor imports all that a process needs, binds the ports, takes the claim on the database,
 and forks: so a process starts in the time that it takes to open the store, shares the memory of the
-code with the others, and runs the same code as they do, whatever has become of the files since. It
-has no event loop, no thread and no connection to the database: it waits for signals and for what
-the processes say, in the words of sd_notify(3), each over a socket of its own. That socket is also
-how a process notices that the supervisor was killed.
+code with the others, and runs the same code, even if the files have changed since. It has no event
+loop, no thread and no connection to the database: it waits for signals and for messages of the
+processes, in the form of sd_notify(3), each over its own socket. That socket is also how a process
+notices that the supervisor was killed.
 
-- Process 0 has the API and what only one should do. Before it was ever ready its failure is the
-  daemon's: everything stops, with its exit status. From then on, and for the others always, a
-  process that ends is started again, after a pause that grows.
-- The sockets stay open here. At those for the proxy's clients of a process that drains or has died
-  nobody listens until its successor is ready, so that new clients go to the others. At the API's
+- Process 0 has the API and the work that only one process should do. Before it was ever ready its
+  failure is the daemon's: everything stops, with its exit status. From then on, and for the others
+  always, a process that ends is started again, after a pause that grows.
+- The sockets stay open here. When a process drains or has died, its sockets for the proxy's clients
+  stop listening until its successor is ready, so that new clients go to the others. At the API's
   they wait for the next process 0, and at those that the service manager holds for any process.
 - A process that has fed its watchdog and then does not for the whole timeout is killed and started
   again. The service manager's watchdog is fed as long as the supervisor itself runs.
@@ -60,9 +60,9 @@ from proxyd.supervisor.child import Child, in_words
 from proxyd.supervisor.signals import Signals, blocked
 
 FAILED = 1
-WATCHDOG_SECONDS = 30.0  # where no service manager says how long: what its unit says
+WATCHDOG_SECONDS = 30.0  # the value of the unit, without a service manager
 START_SECONDS = 600.0  # a new version may have a large database to migrate first
-TASKS = Path("/proc/self/task")  # the threads of this process, those of libraries too
+TASKS = Path("/proc/self/task")  # the threads of this process, also of libraries
 
 _logger = logging.getLogger("supervisor")
 
@@ -70,12 +70,12 @@ Work = Callable[[Settings, Listeners, Role], int]
 
 
 class Supervisor:
-    """Runs `proxy.processes` processes until it is told to stop.
+    """Runs `proxy.processes` processes until a signal stops it.
 
     Args:
-        settings: what the operator wants.
-        listeners: the sockets of process 0; those of the others are made beside them.
-        work: what a process does, until its exit status.
+        settings: the operator's settings.
+        listeners: the sockets of process 0; the other processes get sockets beside them.
+        work: runs in each process, and returns its exit status.
         read: reads the settings again, and raises `SettingsError`.
         manager: the supervisor's own service manager.
 
@@ -110,7 +110,7 @@ class Supervisor:
         self._exits_desk = listen_for_processes() if listeners.exits is not None else None
         self._announcer = Announcer(manager, self._children)
         self._restarts = 0
-        self._stops = 0  # how often it was told to stop
+        self._stops = 0  # number of signals to stop
         self._status = 0
         self._looked_at = time.monotonic()
 
@@ -188,7 +188,7 @@ class Supervisor:
             except OSError as error:
                 pause = child.ended()
                 _logger.error(
-                    "process %d cannot be started: %s; it is tried again in %.1f s",
+                    "process %d: fork failed: %s; next attempt in %.1f s",
                     child.index,
                     error.strerror,
                     pause,
@@ -220,7 +220,7 @@ class Supervisor:
             for other in self._children:
                 if other is not child:
                     other.close(but=child.listeners.sockets)
-            with suppress(OSError):  # only a name for whoever looks with `top` or `ps`
+            with suppress(OSError):  # only a name for `top` and `ps`
                 Path("/proc/self/comm").write_text(f"proxyd-{child.index}")
             log = self._settings.log
             logs.set_up(log.level, log.format, child.index)
@@ -229,7 +229,7 @@ class Supervisor:
         except BaseException:
             logging.getLogger("daemon").critical("the process failed", exc_info=True)
         finally:
-            # Not `sys.exit`: what the supervisor does at its end is not for this process to do.
+            # Not `sys.exit`: this process must not run the supervisor's own clean-up.
             try:
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -300,7 +300,7 @@ class Supervisor:
             silent = now - (child.started_at if child.fed_at is None else child.fed_at)
             if silent > (START_SECONDS if child.fed_at is None else self._watchdog_seconds):
                 _logger.error(
-                    "process %d (pid %d) hangs: it was silent for %.0f s, and is killed",
+                    "process %d (pid %d) timed out: silent for %.0f s; killed",
                     child.index,
                     child.pid,
                     silent,
@@ -330,7 +330,7 @@ class Supervisor:
     def _reload(self) -> None:
         """Have every process read the settings again; those started later get them from here.
 
-        If they or the certificate are wrong, no process is told: all keep the old ones.
+        If they or the certificate are wrong, no process reloads: all keep the old ones.
         """
         self._announcer.reloading()
         try:
@@ -353,7 +353,8 @@ class Supervisor:
     def _reload_due(self) -> None:
         """Pass a reload on to each process as soon as it is ready: before that, SIGHUP ends it.
 
-        The next one waits for the end of the one before: what a process says is told apart so.
+        The next one waits for the end of the one before: this tells the messages of the processes
+        apart.
         """
         for child in self._living:
             if child.may_reload:

@@ -420,10 +420,18 @@ def test_the_readme_leads_to_every_document() -> None:
     assert documents <= links
 
 
-def test_the_readme_names_every_target() -> None:
+def test_the_page_for_contributors_names_every_target() -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text()))
+    _, _, section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Targets\n")
+    named = set(re.findall(r"`make ([a-z-]+)", section.partition("\n## ")[0]))
     assert targets - named == {"clean"}
+
+
+def test_the_readme_is_one_page_that_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    assert "\n    make run\n" in text
+    assert "`make test`" in text
 
 
 @cases("document", DOCUMENTS)
@@ -433,14 +441,14 @@ def test_every_target_that_is_named_exists(document: Path) -> None:
 
 
 def test_the_architecture_says_why_each_dependency_is_there() -> None:
-    _, _, table = (ROOT / "ARCHITECTURE.md").read_text().partition("## What it stands on")
+    _, _, table = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")
     named = re.findall(r"^\| ([\w, -]+) \| \w", table, re.MULTILINE)[1:]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {name for row in named for name in row.split(", ")} == set(project["dependencies"])
 
 
-def test_the_readme_names_every_command() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_page_of_commands_names_every_command() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
     listed = re.findall(r"^\| `proxyd (\w+(?: \w+)?)", text, re.MULTILINE)
     for command in listed:
         done = process.run("sqlite:///unused.db", *command.split(), "--help")

@@ -9,7 +9,7 @@ from support.daemons.process import ROOT
 from config.settings import Settings
 
 TEXT = (ROOT / "SECURITY.md").read_text()
-THREATS, _, COSTS = TEXT.partition("## What they can cost you")
+THREATS, _, COSTS = TEXT.partition("## The worst case")
 SETTING = re.compile(r"`([a-z]+)\.([a-z_0-9]+)`")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 

@@ -21,12 +21,14 @@ from support.daemons.service import running_in
 from support.market.jobs import on, specified
 from support.market.market import Market
 
+from config.settings import Settings, StorageSettings
 from market.accounts import accounts
 from market.base.errors import MarketError
 from market.base.ids import Identifiers
 from market.events.context import Context
 from market.money.money import Currency
 from proxyd import __version__
+from proxyd.cli.demo_files import DemoFiles
 from proxyd.compiled import finder
 from storage.engines.open import open_store
 
@@ -38,6 +40,7 @@ DEPOSIT = ["wallet", "deposit", EMAIL]
 AUDIT = ["ledger", "audit"]
 LEAVES = [
     ["serve"],
+    ["demo"],
     ["user", "create"],
     ["wallet", "deposit"],
     ["jobs", "disputes"],
@@ -209,6 +212,21 @@ async def test_a_created_user_can_log_in(
         assert answer.status == 200
         assert answer.body["user"]["usd_balance"] == 7.5
         await service.assert_audit()
+
+
+def test_there_are_no_examples_without_a_demonstration(run: Run, database: Path) -> None:
+    refused(run(["demo", "--examples"]), "no demonstration runs here", "make run")
+    misused(run(["demo"]), "--examples")
+    assert not database.exists()
+    held = DemoFiles.open(Settings(storage=StorageSettings(url=f"sqlite:///{database}")))
+    try:
+        refused(run(["demo", "--examples"]), "still starting")
+        held.write("a token", "an example\n")
+        done = run(["demo", "--examples"])
+        assert (done.returncode, done.stdout, done.stderr) == (0, "an example\n", "")
+    finally:
+        held.close()
+    refused(run(["demo", "--examples"]), "no demonstration runs here")
 
 
 def test_an_account_is_created_with_money_in_it(run: Run, database: Path) -> None:

@@ -455,20 +455,26 @@ def lines_of_curl(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith("curl ")]
 
 
-def is_told(text: str) -> bool:
-    """Say whether all of the demonstration's text is there."""
-    return "earlier demonstrations.\n" in text
+def is_printed(text: str) -> bool:
+    """Return whether all of the demonstration's text is there."""
+    return text.endswith("ends its earlier sessions.\n")
 
 
 def token_in(text: str) -> str:
-    """Return the line that the others need before them; no other has a token in it."""
-    [line] = re.findall(r"^  (export TOKEN=\S+)$", text, re.MULTILINE)
-    assert text.count("eyJ") == line.count("eyJ")
+    """Return the line that sets the token for the other lines."""
+    [line] = re.findall(r"^  (export TOKEN=.+)$", text, re.MULTILINE)
+    assert "eyJ" not in text  # only its file has the token
     return str(line)
 
 
+def examples(text: str, folder: Path) -> str:
+    """Run the command for more examples that the demonstration prints; return them."""
+    [command] = re.findall(r"^More examples, in this folder:  (.+)$", text, re.MULTILINE)
+    return in_bash(command, folder)
+
+
 def in_bash(line: str, folder: Path, text: str = "") -> str:
-    """Run a line as a person pastes it into a shell, behind the one of the text with the token."""
+    """Run a line as it is pasted into a shell, after the line of the text that sets the token."""
     before = f"{token_in(text)}\n" if text else ""
     done = subprocess.run(
         ["bash", "-c", before + line],
@@ -495,19 +501,23 @@ def opened_by_curl(address: str) -> str:
 
 
 def test_the_demonstration_prints_lines_that_work(
-    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path, database: Path
 ) -> None:
     daemon = serve("--demo")
     url = until_ready(daemon, err)
-    until_true(lambda: is_told(out()), "the demonstration is told")
+    until_true(lambda: is_printed(out()), "the demonstration is printed")
     assert url in out()
-    by_socks, by_http, look, through, _ = lines_of_curl(out())
-    assert "socks5h://" in by_socks
+    assert len((out() + err()).splitlines()) <= 20
+    fetch, look = lines_of_curl(out())
+    assert "socks5h://" in fetch
+    more = examples(out(), tmp_path)
+    by_http, through, _ = lines_of_curl(more)
     assert "http://" in by_http
     assert "-country-xx:" in through
-    assert f"\n  make exit API={url}\n" in out()  # its port was moved
-    for fetch in (by_socks, by_http):
-        assert in_bash(fetch, tmp_path) == ALIVE
+    assert token_in(more) == token_in(out())
+    assert f"\n  make exit API={url}\n" in more  # its port was moved
+    for each in (fetch, by_http):
+        assert in_bash(each, tmp_path) == ALIVE
     until_true(lambda: '"bytes_used":0,' not in in_bash(look, tmp_path, out()), "it is counted")
     assert '"status":"active"' in in_bash(look, tmp_path, out())
     login = re.search(r"login +(\S+) / (\S+)", out())
@@ -515,7 +525,28 @@ def test_the_demonstration_prints_lines_that_work(
     body = f'{{"email": "{login[1]}", "password": "{login[2]}"}}'
     as_json = ("-H", "Content-Type: application/json")
     assert '"usd_balance":99.0' in curl(*as_json, "-d", body, f"{url}/auth/login")
+    private = [database.with_name(f"proxyd-demo.{suffix}") for suffix in ("token", "txt")]
+    assert [each.stat().st_mode & 0o777 for each in private] == [0o600, 0o600]
     stopped(daemon, err)
+    assert [each for each in private if each.exists()] == []
+
+
+def test_the_examples_of_a_demonstration_that_was_killed_are_refused(
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path, database: Path
+) -> None:
+    daemon = serve("--demo")
+    until_ready(daemon, err)
+    until_true(lambda: is_printed(out()), "the demonstration is printed")
+    [command] = re.findall(r"^More examples, in this folder:  (.+)$", out(), re.MULTILINE)
+    daemon.kill()
+    daemon.wait()
+    assert database.with_name("proxyd-demo.txt").exists()
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no demonstration runs here" in done.stderr
+    assert "make run" in done.stderr
 
 
 @pytest.mark.long
@@ -529,8 +560,9 @@ def test_a_device_carries_the_requests_of_the_demonstration(
     port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     url = until_ready(daemon, err)
-    until_true(lambda: is_told(out()), "the demonstration is told")
-    _, _, look, through, _ = lines_of_curl(out())
+    until_true(lambda: is_printed(out()), "the demonstration is printed")
+    _, look = lines_of_curl(out())
+    _, through, _ = lines_of_curl(examples(out(), tmp_path))
     with pytest.raises(AssertionError):
         in_bash(through, tmp_path)  # there is no exit yet
     token = database.with_name(f"{database.stem}-exit.token")
@@ -572,9 +604,10 @@ def test_a_device_works_as_the_demonstration_says(
     port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     url = until_ready(daemon, err)
-    until_true(lambda: is_told(out()), "the demonstration is told")
-    assert f"\n  make worker API={url}\n" in out()
-    line, page_line = re.findall(r"  (job=.*?)\n\n", out(), re.DOTALL)
+    until_true(lambda: is_printed(out()), "the demonstration is printed")
+    more = examples(out(), tmp_path)
+    assert f"\n  make worker API={url}\n" in more
+    line, page_line = re.findall(r"  (job=.*?)\n\n", more, re.DOTALL)
     token = database.with_name(f"{database.stem}-worker.token")
     assert token.stat().st_mode & 0o777 == 0o600
     folder = ("--folder", str(tmp_path / "worker"))
@@ -599,7 +632,7 @@ def test_a_device_works_as_the_demonstration_says(
             assert ".localhost:" in address
             until_true(lambda: "Directory listing" in opened_by_curl(address), "the page is there")
             job_id = address.removeprefix("http://").partition(".")[0]
-            cancel = lines_of_curl(out())[-1]
+            cancel = lines_of_curl(more)[-1]
             assert '"ok":true' in in_bash(f"job={job_id}; {cancel}", tmp_path, out())
         finally:
             agent.terminate()
@@ -615,12 +648,12 @@ def test_a_device_of_the_demonstration_may_reach_the_port_that_the_api_has_now(
 ) -> None:
     daemon = serve("--demo")
     until_ready(daemon, err)
-    until_true(lambda: is_told(out()), "the demonstration is told")
+    until_true(lambda: is_printed(out()), "the demonstration is printed")
     stopped(daemon, err)
     port = free_port(2)  # the apps are at the next one
     daemon = serve("--demo", PROXYD_API__PORT=str(port))
     until_ready(daemon, err)
-    until_true(lambda: is_told(out()), "the demonstration is told again")
+    until_true(lambda: is_printed(out()), "the demonstration is printed again")
     with closing(sqlite3.connect(database)) as opened:
         [(ports,)] = opened.execute("SELECT ports FROM exits")
     assert str(port) in ports.split(",")
@@ -629,13 +662,13 @@ def test_a_device_of_the_demonstration_may_reach_the_port_that_the_api_has_now(
 
 @pytest.mark.long
 def test_the_demonstration_has_exits_in_several_processes_and_a_line_of_its_own(
-    serve: Serve, out: Callable[[], str], err: Callable[[], str], database: Path
+    serve: Serve, out: Callable[[], str], err: Callable[[], str], tmp_path: Path, database: Path
 ) -> None:
     second = database.with_name("second.db")
     daemon = serve("--demo", PROXYD_PROXY__PROCESSES="2", PROXYD_STORAGE__URL=f"sqlite:///{second}")
     url = until_ready(daemon, err)
-    until_true(lambda: is_told(out()), "the demonstration is told")
-    assert f"\n  make exit API={url} DEMO=second\n" in out()
+    until_true(lambda: is_printed(out()), "the demonstration is printed")
+    assert f"\n  make exit API={url} DEMO=second\n" in examples(out(), tmp_path)
     assert second.with_name("second-exit.token").exists()
     stopped(daemon, err)
 
@@ -647,8 +680,8 @@ def test_the_demonstration_can_be_had_again(
     for _ in range(2):
         daemon = serve("--demo")
         until_ready(daemon, err)
-        until_true(lambda: is_told(out()), "the demonstration is told")
-        fetch, _, look, *_ = lines_of_curl(out())
+        until_true(lambda: is_printed(out()), "the demonstration is printed")
+        fetch, look = lines_of_curl(out())
         assert in_bash(fetch, tmp_path) == ALIVE
         assert in_bash(look, tmp_path, out()).count('"id":') == 1
         stopped(daemon, err)
@@ -659,7 +692,7 @@ def test_the_demonstration_s_own_settings_are_no_change_at_a_reload(
     serve: Serve, out: Callable[[], str], err: Callable[[], str]
 ) -> None:
     daemon = serve("--demo")
-    until_true(lambda: is_told(out()), "it serves")
+    until_true(lambda: is_printed(out()), "it serves")
     daemon.send_signal(signal.SIGHUP)
     until_true(lambda: "reloaded: nothing has changed" in err(), "it is reloaded")
     assert "with a restart only" not in err()

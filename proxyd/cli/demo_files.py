@@ -1,0 +1,119 @@
+"""Files beside the database of a demonstration that runs: its token and its examples.
+
+Only the user of the daemon can read them. The file of the examples is locked while the
+demonstration runs, in whichever process: the kernel frees the lock when the last process has ended,
+so a file that a killed daemon left behind is not mistaken for a demonstration.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+from config.settings import Settings, StorageSettings
+from proxyd.ops.errors import CannotServeError
+from storage.engines.place import is_sqlite
+
+TOKEN_SUFFIX = "-demo.token"  # noqa: S105 - the end of a file's name
+EXAMPLES_SUFFIX = "-demo.txt"
+_FLAGS = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class DemoFilesError(CannotServeError):
+    """No demonstration runs, or its files cannot be written; the message says which."""
+
+
+def database_file(settings: Settings) -> Path:
+    """Return the file of the SQLite database; the default one where PostgreSQL is the database."""
+    url = settings.storage.url
+    return Path((url if is_sqlite(url) else StorageSettings().url).removeprefix("sqlite:///"))
+
+
+def beside(settings: Settings, suffix: str) -> Path:
+    """Return the file of a demonstration whose name ends with a suffix."""
+    database = database_file(settings)
+    return database.with_name(database.stem + suffix)
+
+
+class DemoFiles:
+    """The two files, from the start of a demonstration to its end.
+
+    Args:
+        settings: name the database that the files lie beside.
+        examples: descriptor of the file of the examples, which is locked.
+    """
+
+    def __init__(self, settings: Settings, examples: int) -> None:
+        self._settings = settings
+        self._examples = examples
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        """Make and lock the file of the examples, which stays empty until `write`.
+
+        Raises:
+            DemoFilesError: the file cannot be written, or another demonstration holds it.
+        """
+        path = beside(settings, EXAMPLES_SUFFIX)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path, _FLAGS, 0o600)
+        except OSError as error:
+            raise DemoFilesError(f"{path}: {error.strerror or error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise DemoFilesError(f"{path}: another demonstration runs in this folder") from None
+        os.fchmod(descriptor, 0o600)
+        os.ftruncate(descriptor, 0)
+        return cls(settings, descriptor)
+
+    @property
+    def token_path(self) -> Path:
+        """The file of the token."""
+        return beside(self._settings, TOKEN_SUFFIX).absolute()
+
+    def write(self, token: str, examples: str) -> None:
+        """Write both files; the examples last, because their reader needs the token."""
+        path = self.token_path
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, _FLAGS | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(token + "\n")
+        with os.fdopen(os.dup(self._examples), "w", encoding="utf-8") as file:
+            file.write(examples)
+
+    def close(self) -> None:
+        """Remove both files, and free the lock."""
+        self.token_path.unlink(missing_ok=True)
+        beside(self._settings, EXAMPLES_SUFFIX).unlink(missing_ok=True)
+        os.close(self._examples)
+
+
+def examples(settings: Settings) -> str:
+    """Return the examples of the demonstration that runs beside these settings' database.
+
+    Raises:
+        DemoFilesError: none runs, it is still starting, or its file cannot be read.
+    """
+    path = beside(settings, EXAMPLES_SUFFIX)
+    none = DemoFilesError(
+        f"no demonstration runs here ({path} is not in use); start one with `make run`, and repeat "
+        "this command in the same folder with the same PROXYD_ variables"
+    )
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise none from None
+    except OSError as error:
+        raise DemoFilesError(f"{path}: {error.strerror or error}") from error
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = file.read()
+        else:
+            raise none
+    if not text:
+        raise DemoFilesError("the demonstration is still starting; repeat the command in a moment")
+    return text
