@@ -29,11 +29,8 @@ RECORDS = {"NamedTuple", "Struct", "TypedDict"}
 LARGER = {
     "api/server.py:HttpServer": 18,
     "client/proxyctl/attach/relay/halfpipe.py:HalfPipe": 22,
-    "client/proxyctl/exit/agent/agent.py:Agent": 20,
-    "client/proxyctl/exit/agent/watcher.py:Watcher": 13,
     "client/proxyctl/exit/carrying/carrier.py:Carrier": 22,
     "client/proxyctl/exit/carrying/datagrams.py:DatagramRelay": 17,
-    "client/proxyctl/exit/carrying/pool.py:Pool": 14,
     "client/proxyctl/worker/agent/agent.py:Agent": 15,
     "client/proxyctl/worker/agent/agent.py:_Orders": 14,
     "client/proxyctl/worker/attempt/attempt.py:Attempt": 15,

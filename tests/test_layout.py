@@ -49,6 +49,7 @@ TESTED_IN = {
     "client/proxyctl/attach/relay/relays.py": (
         "tests/client/proxyctl/attach/relay/test_relay_linux.py"
     ),
+    "client/proxyctl/exit/agent/attaching.py": "tests/client/proxyctl/exit/agent/test_doors.py",
     "client/proxyctl/exit/agent/restraints.py": "tests/client/proxyctl/exit/agent/test_agent.py",
     "client/proxyctl/exit/agent/watcher.py": "tests/client/proxyctl/exit/agent/test_agent.py",
     "client/proxyctl/exit/base/api.py": "tests/client/proxyctl/exit/commands/test_consent.py",
