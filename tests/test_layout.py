@@ -63,9 +63,31 @@ TESTED_IN = {
     ),
     "client/proxyctl/status.py": "tests/client/proxyctl/exit/commands/test_commands.py",
     "client/proxyctl/words.py": "tests/client/proxyctl/exit/commands/test_consent.py",
+    "client/proxyctl/worker/agent/asking.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/attempts.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/agent/bell.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/agent/benchmark.py": "tests/api/devices/test_benchmarks.py",
+    "client/proxyctl/worker/agent/device.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/intake.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/lifecycle.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/reporting.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/resting.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/sweeping.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/syncing.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/agent/workshop.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/attempt/endings.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/attempt/delivery.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
+    ),
+    "client/proxyctl/worker/attempt/interruption.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
+    ),
+    "client/proxyctl/worker/attempt/listening.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
+    ),
+    "client/proxyctl/worker/attempt/traces.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
+    ),
     "client/proxyctl/worker/attempt/pump.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/attempt/supervisors.py": (
         "tests/client/proxyctl/worker/attempt/test_supervisor.py"

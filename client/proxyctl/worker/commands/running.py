@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl.power import read_power
 from proxyctl.words import OwnerError
-from proxyctl.worker.agent.agent import Agent, Device
+from proxyctl.worker.agent.agent import Agent
+from proxyctl.worker.agent.device import Device
 from proxyctl.worker.agent.rules import Readings, Rules
 from proxyctl.worker.attempt import sandboxes
 from proxyctl.worker.attempt.log_sender import LogSender

@@ -361,7 +361,7 @@ def test_a_job_writes_what_its_inputs_have_left_of_its_disk(device: Device) -> N
 def test_an_agent_that_leaves_throws_no_result_away(device: Device) -> None:
     for state in (State.UPLOADING, State.REPORTING):
         attempt = device.attempt(state, report=Report("complete", {"result": ""}))
-        attempt._is_leaving = True  # between two looks at it
+        attempt._interruption.leave()  # between two looks at it
         attempt._STEPS[state](attempt)
         assert attempt.entry.state is not State.DONE or device.posted
 
