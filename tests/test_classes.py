@@ -31,8 +31,6 @@ LARGER = {
     "client/proxyctl/attach/relay/halfpipe.py:HalfPipe": 22,
     "client/proxyctl/exit/carrying/carrier.py:Carrier": 22,
     "client/proxyctl/exit/carrying/datagrams.py:DatagramRelay": 17,
-    "client/proxyctl/worker/attempt/supervisor.py:Supervisor": 16,
-    "client/proxyctl/worker/executors/containers/containers.py:Containers": 13,
     "client/proxyctl/worker/network/tunnel.py:JobTunnel": 14,
     "market/deploys/rollouts.py:Rollouts": 13,
     "market/devices/devices.py:Devices": 14,

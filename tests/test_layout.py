@@ -89,6 +89,9 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/attempt/test_attempt.py"
     ),
     "client/proxyctl/worker/attempt/pump.py": "tests/client/proxyctl/worker/agent/test_agent.py",
+    "client/proxyctl/worker/attempt/streams.py": (
+        "tests/client/proxyctl/worker/attempt/test_supervisor.py"
+    ),
     "client/proxyctl/worker/attempt/supervisors.py": (
         "tests/client/proxyctl/worker/attempt/test_supervisor.py"
     ),
@@ -129,6 +132,21 @@ TESTED_IN = {
         "tests/client/proxyctl/worker/executors/bwrap/test_seccomp.py"
     ),
     "client/proxyctl/worker/executors/containers/container_watch.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/creation.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/naming.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/networks.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/suitability.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/watches.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
     "client/proxyctl/worker/executors/containers/docker.py": (
