@@ -128,18 +128,15 @@ class JobTunnel:
     ) -> None:
         self._bounds = bounds
         self._loop = asyncio.get_running_loop()
-        self._api_host = urlsplit(api).hostname or ""
         self._token = token
-        self._ask = ask
-        self._guard = guard
+        self._list_doors = partial(self._loop.run_in_executor, pool, ask, "/api/worker/tunnel")
+        self._way = _Way(urlsplit(api).hostname or "", guard)
         self._allowance = allowance
-        self._pool = pool
-        self._relays = AsyncioRelays(self._loop, acknowledges=True)
+        self._joiner = _Joiner(self._loop, allowance, pool)
         self._attempts: dict[str, _Attempt] = {}
         self._attaching: asyncio.Task[None] | None = None
         self._over: set[asyncio.Task[None]] = set()  # that were cancelled, until they have ended
-        self._dials = asyncio.Semaphore(DIALS_AT_ONCE)
-        self._says = ""
+        self._words = ""
 
     @property
     def streams(self) -> int:
@@ -180,38 +177,17 @@ class JobTunnel:
         tending = self._loop.create_task(self._tend_forever())
         try:
             seconds = self._bounds.refused_seconds
-            await Doors(self._doors, self._hold, self._say, refused_seconds=seconds).keep()
+            await Doors(self._doors, self._hold, self._report, refused_seconds=seconds).keep()
         finally:
             tending.cancel()
             with suppress(asyncio.CancelledError):
                 await tending
 
     async def _hold(self, door: Door, retries: Retries) -> float:
-        return await _Attachment(self, retries).hold(door, self._way_to(door))
+        return await _Attachment(self, retries).hold(door, self._way.to(door))
 
     async def _doors(self) -> list[Door]:
-        path = "/api/worker/tunnel"
-        return doors_of(await self._loop.run_in_executor(self._pool, self._ask, path))
-
-    def _way_to(self, door: Door) -> Callable[[], Awaitable[socket.socket]] | None:
-        """Return how to connect to the door; None for as anybody does.
-
-        The API is where its owner has agreed to. Anything else that it names is judged like what a
-        stranger names, or it could make this device knock at doors of the owner's network.
-        """
-        if door.host == self._api_host:
-            return None
-
-        async def judged() -> socket.socket:
-            if self._guard is None:
-                raise PermissionError("it is not where the marketplace is")
-            self._guard.surroundings.refresh()
-            rows = await self._loop.getaddrinfo(self._api_host, None)
-            home = ip_address(str(rows[0][4][0]).partition("%")[0])
-            there = Borrower(door.host, door.port, home, self._guard, self._loop)
-            return await there.connect(ATTACH_SECONDS)
-
-        return judged
+        return doors_of(await self._list_doors())
 
     async def _tend_forever(self) -> None:
         while True:
@@ -224,9 +200,9 @@ class JobTunnel:
         bounds = self._bounds
         return attempt.streams >= bounds.streams_per_attempt or self.streams >= bounds.streams_max
 
-    def _say(self, words: str) -> None:
-        if words != self._says:
-            self._says = words
+    def _report(self, words: str) -> None:
+        if words != self._words:
+            self._words = words
             _logger.info("%s", plain_line(words))
 
     # --- what an attachment uses -----------------------------------------------------------------
@@ -237,7 +213,7 @@ class JobTunnel:
 
     def attached(self, host: str) -> None:
         """The daemon has taken this device in."""
-        self._say(f"ports of jobs can be reached through {host}")
+        self._report(f"ports of jobs can be reached through {host}")
 
     def open(self, attachment: _Attachment, order: Open) -> None:
         """Begin with a stream that the daemon asks for, or say why not."""
@@ -251,7 +227,7 @@ class JobTunnel:
         elif self._is_full(attempt):
             outcome = Outcome.AT_LIMIT
         else:
-            task = self._loop.create_task(self._carry(attachment, order, attempt))
+            task = self._loop.create_task(self._joiner.carry(attachment, order, attempt))
             attempt.opening.add(task)
 
             def done(task: asyncio.Task[None]) -> None:
@@ -265,11 +241,64 @@ class JobTunnel:
 
     def _spent(self) -> None:
         """Cut everything: as much has gone through as may in a day."""
-        self._say("as much has gone through ports of jobs as may in a day; nobody is let in")
+        self._report("as much has gone through ports of jobs as may in a day; nobody is let in")
         for attempt in self._attempts.values():
             attempt.cut_streams()
 
-    async def _carry(self, attachment: _Attachment, order: Open, attempt: _Attempt) -> None:
+
+class _Way:
+    """The way to the doors that the API names.
+
+    Args:
+        api_host: the host that the owner has agreed to.
+        guard: judges doors at other hosts; None where a door may be at no other host.
+    """
+
+    def __init__(self, api_host: str, guard: Guard | None) -> None:
+        self._api_host = api_host
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+
+    def to(self, door: Door) -> Callable[[], Awaitable[socket.socket]] | None:
+        """Return how to connect to a door; None for an ordinary connection.
+
+        The owner has agreed to the host of the API. The guard judges any other host that the API
+        names, like a host that a stranger names. Otherwise the API could make this device connect
+        to programs in the owner's network.
+        """
+        if door.host == self._api_host:
+            return None
+        return partial(self._connect, door)
+
+    async def _connect(self, door: Door) -> socket.socket:
+        if self._guard is None:
+            raise PermissionError("the port for devices is not at the marketplace's host")
+        self._guard.surroundings.refresh()
+        rows = await self._loop.getaddrinfo(self._api_host, None)
+        home = ip_address(str(rows[0][4][0]).partition("%")[0])
+        there = Borrower(door.host, door.port, home, self._guard, self._loop)
+        return await there.connect(ATTACH_SECONDS)
+
+
+class _Joiner:
+    """Joins ports of jobs with work connections to the daemon.
+
+    Args:
+        loop: the event loop.
+        allowance: of what may go through.
+        pool: of threads that may block.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, allowance: Allowance, pool: ThreadPoolExecutor
+    ) -> None:
+        self._allowance = allowance
+        self._pool = pool
+        self._relays = AsyncioRelays(loop, acknowledges=True)
+        self._dials = asyncio.Semaphore(DIALS_AT_ONCE)
+
+    async def carry(self, attachment: _Attachment, order: Open, attempt: _Attempt) -> None:
+        """Connect to the port of an order and to the daemon, and relay between both."""
         try:
             served = attempt.served
             target = await connected(served.connect, order.port, self._pool, CONNECT_SECONDS)
