@@ -75,17 +75,14 @@ TESTED_IN = {
     "client/proxyctl/worker/agent/sweeping.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/agent/syncing.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/agent/workshop.py": "tests/client/proxyctl/worker/agent/test_agent.py",
-    "client/proxyctl/worker/attempt/endings.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/attempt/delivery.py": (
         "tests/client/proxyctl/worker/attempt/test_attempt.py"
     ),
+    "client/proxyctl/worker/attempt/endings.py": "tests/client/proxyctl/worker/agent/test_agent.py",
     "client/proxyctl/worker/attempt/interruption.py": (
         "tests/client/proxyctl/worker/attempt/test_attempt.py"
     ),
     "client/proxyctl/worker/attempt/listening.py": (
-        "tests/client/proxyctl/worker/attempt/test_attempt.py"
-    ),
-    "client/proxyctl/worker/attempt/traces.py": (
         "tests/client/proxyctl/worker/attempt/test_attempt.py"
     ),
     "client/proxyctl/worker/attempt/pump.py": "tests/client/proxyctl/worker/agent/test_agent.py",
@@ -94,6 +91,9 @@ TESTED_IN = {
     ),
     "client/proxyctl/worker/attempt/supervisors.py": (
         "tests/client/proxyctl/worker/attempt/test_supervisor.py"
+    ),
+    "client/proxyctl/worker/attempt/traces.py": (
+        "tests/client/proxyctl/worker/attempt/test_attempt.py"
     ),
     "client/proxyctl/worker/base/libc.py": "tests/client/proxyctl/worker/files/test_confinement.py",
     "client/proxyctl/worker/base/lock.py": "tests/client/proxyctl/worker/agent/test_agent.py",
@@ -137,18 +137,6 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/containers/creation.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
-    "client/proxyctl/worker/executors/containers/naming.py": (
-        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
-    ),
-    "client/proxyctl/worker/executors/containers/networks.py": (
-        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
-    ),
-    "client/proxyctl/worker/executors/containers/suitability.py": (
-        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
-    ),
-    "client/proxyctl/worker/executors/containers/watches.py": (
-        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
-    ),
     "client/proxyctl/worker/executors/containers/docker.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
@@ -161,7 +149,19 @@ TESTED_IN = {
     "client/proxyctl/worker/executors/containers/gvisor.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
+    "client/proxyctl/worker/executors/containers/naming.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/networks.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/suitability.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
     "client/proxyctl/worker/executors/containers/trial.py": (
+        "tests/client/proxyctl/worker/executors/containers/test_containers.py"
+    ),
+    "client/proxyctl/worker/executors/containers/watches.py": (
         "tests/client/proxyctl/worker/executors/containers/test_containers.py"
     ),
     "client/proxyctl/worker/executors/limits/base.py": (

@@ -1,4 +1,4 @@
-"""The files of an agent: what its owner agreed to, what it does now, and what is asked of it.
+"""The files of an agent: its owner's consent, its present state, and the owner's requests.
 
 Every file is JSON, belongs to its owner alone, and is replaced whole, so that no reader meets half
 of one. Commands and the running agent talk through them and through nothing else: that works
@@ -19,7 +19,7 @@ from typing import Any, Final
 from proxyctl.words import OwnerError
 
 _FILE_MAX_BYTES: Final = 1 << 20
-_REPLACE_TRIES: Final = 5  # on Windows a file that somebody reads just now cannot be replaced
+_REPLACE_TRIES: Final = 5  # on Windows a file cannot be replaced while a program reads it
 
 
 class FileError(OwnerError):
@@ -35,11 +35,9 @@ def default_folder() -> Path:
 
 
 def read(path: Path, max_bytes: int = _FILE_MAX_BYTES) -> dict[str, Any] | None:
-    """Return what a file says, or None if there is none.
+    """Return the fields of a file, or None if the file does not exist.
 
-    Args:
-        path: of the file.
-        max_bytes: that it may have; what has more cannot be understood.
+    Args: path: of the file. max_bytes: that it may have; a larger file is not understood.
 
     Raises:
         FileError: it cannot be read, or it says nothing that could be understood.
@@ -71,11 +69,9 @@ def is_empty(path: Path) -> bool:
 def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
     """Replace a file, readable by its owner alone.
 
-    Args:
-        path: of the file; its folder is made if need be.
-        fields: what it is to say.
-        durable: wait until it outlives a loss of power. What is written again and again is not
-            worth that: it wears out the memory cards of small devices.
+    Args: path: of the file; its folder is made if need be. fields: the new fields. durable: wait
+        until it outlives a loss of power. A file that is written again and again is not worth the
+        cost: it wears out the memory cards of small devices.
 
     Raises:
         FileError: it cannot be written.

@@ -1,12 +1,12 @@
-"""What a stranger's connection may reach from this device, and that it never reaches the owner's.
+"""Keeps strangers' connections away from the owner's network, by judging their addresses.
 
-Four judges, each of which refuses alone; the operating system may be a fifth (the units in
-`client/autostart`), and the daemon has judged before:
+There are four judges, and each of them can refuse; the operating system may be a fifth (the units
+in `client/autostart`), and the daemon has judged before:
 
 1. the policy that the daemon has, on the address that is dialled;
 2. the networks that this device stands in (`surroundings.py`), with its public address, its
    gateways and its name servers;
-3. the kernel: which route would it take, just now?
+3. the kernel: is its present route to the address the default route?
 4. the connected socket: where did it lead?
 
 A name is resolved once, each of its addresses is judged, and one of those is dialled, so it does
@@ -37,7 +37,7 @@ NEVER_PORTS: Final = frozenset(
 )
 
 # Names that are answered at home, by the router or by devices themselves: RFC 6761, 6762, 7686 and
-# 8375, ICANN's `internal`, and what routers give out.
+# 8375, ICANN's `internal`, and the names that routers assign.
 _HOME_NAMES: Final = frozenset(
     (
         "alt",
@@ -64,7 +64,7 @@ _NAME_MAX_CHARACTERS: Final = 253
 
 
 class Kernel(Protocol):
-    """What is asked about routes."""
+    """Answers questions about the routes of this device."""
 
     def leads_out(self, address: Address) -> bool:
         """Say whether the way to an address is the default route; raises OSError."""
@@ -73,13 +73,11 @@ class Kernel(Protocol):
 class Guard:
     """Judges where connections may go.
 
-    Args:
-        policy: the first judge; it refuses `NEVER_PORTS`, too.
-        surroundings: the second.
-        kernel: the third; None where the system cannot be asked.
-        allow: networks that the owner opens to strangers, to try an exit out on one machine.
-        must_know: whether it permits a family of addresses only if the public address of this
-            device is known there. A daemon tells it to exits; workers ask for it.
+    Args: policy: the first judge; it also refuses `NEVER_PORTS`. surroundings: the second. kernel:
+        the third; None if the system has no interface for this question. allow: networks that the
+        owner opens to strangers, to try an exit out on one machine. must_know: whether it permits a
+        family of addresses only if the public address of this device is known there. A daemon tells
+        it to exits; workers ask for it.
     """
 
     def __init__(
@@ -145,7 +143,7 @@ class Guard:
             return True
         try:
             return self._kernel.leads_out(address)
-        except OSError:  # out of descriptors or memory: what is not known is not allowed
+        except OSError:  # out of descriptors or memory: an unknown route is not allowed
             return False
 
 

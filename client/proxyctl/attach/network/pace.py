@@ -11,10 +11,8 @@ if TYPE_CHECKING:
 class Pace:
     """Says how long to wait after something was taken.
 
-    Args:
-        per_second: how much flows in; 0 is no limit.
-        burst_seconds: for so long it may flow in unused.
-        now: a clock that never goes back, in seconds.
+    Args: per_second: how much flows in; 0 is no limit. burst_seconds: unused flow collects for this
+        many seconds at most. now: a clock that never goes back, in seconds.
     """
 
     def __init__(self, per_second: float, burst_seconds: float, now: Callable[[], float]) -> None:
@@ -31,7 +29,7 @@ class Pace:
             self._level = min(self._level, per_second * self._burst_seconds)
 
     def take(self, amount: float) -> float:
-        """Take an amount; return the seconds until there is something again, 0 for at once."""
+        """Take an amount; return the seconds to wait until more may be taken, or 0."""
         if not self.per_second:
             return 0.0
         now = self._now()

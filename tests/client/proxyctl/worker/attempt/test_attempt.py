@@ -15,6 +15,7 @@ from proxyctl.files import FileError
 from proxyctl.worker.attempt import attempt as attempts
 from proxyctl.worker.attempt.attempt import Attempt, AttemptTimes, Tools
 from proxyctl.worker.attempt.supervisor import write
+from proxyctl.worker.attempt.traces import Traces
 from proxyctl.worker.base import names
 from proxyctl.worker.base.link import LinkError, RefusedError
 from proxyctl.worker.base.record import Consent
@@ -528,7 +529,7 @@ LISTENING = {
 def running(device: Device, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Attempt:
     """Return an attempt that runs, and goes on to do so."""
     monkeypatch.setitem(WORK, "payload", LISTENING["payload"])
-    monkeypatch.setattr(Attempt, "_is_unended", lambda _: True)
+    monkeypatch.setattr(Traces, "is_unended", True)
     return device.attempt(State.RUNNING, **changes)
 
 
