@@ -1,4 +1,4 @@
-"""Which addresses and ports a session may reach. Pure: it looks nothing up."""
+"""Judges the addresses and ports that a session may reach. Pure: it looks nothing up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Network = Union[IPv4Network, IPv6Network]
 
 VERDICTS_KEPT: Final = 4096
 
-# What the standard library calls global and a proxy must not reach all the same: multicast, the
+# Networks that the standard library calls global and that a proxy must not reach: multicast, the
 # forms that carry an IPv4 address inside, ranges that no version of its tables has (RFC 6890 and
-# the IANA special-purpose registries), and what clouds have taken for themselves.
+# the IANA special-purpose registries), and networks that clouds use for themselves.
 _NEVER: Final = tuple(
     ip_network(text)
     for text in (
@@ -60,7 +60,7 @@ _LOW_32_BITS: Final = 0xFFFFFFFF
 
 
 class Verdict(Enum):
-    """What is said of an address once and for all: the machine's own ones change."""
+    """Fixed judgement of an address; only the list of the machine's own addresses changes."""
 
     ALLOWED = auto()
     DENIED = auto()
@@ -70,7 +70,7 @@ class Verdict(Enum):
 class Policy:
     """The operator's rules over the built-in ones.
 
-    A denied network is refused whatever else holds; an allowed one is reachable although it is not
+    A denied network is refused without exception; an allowed one is reachable although it is not
     globally routable, or this machine's own; blocked ports are refused everywhere.
 
     Args:

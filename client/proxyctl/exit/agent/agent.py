@@ -78,14 +78,10 @@ class Stop(NamedTuple):
 class Agent:
     """One exit; made inside of a running event loop.
 
-    Args:
-        consent: what its owner agreed to.
-        folder: where its files are.
-        guard: judges where connections may go.
-        now: the device's own time.
-        read_power: returns why the device should rest, in words; may block.
-        relays: makes what carries connections here.
-        bounds: its waits, and the bounds on its connections.
+    Args: consent: the consent of its owner. folder: where its files are. guard: judges where
+        connections may go. now: the device's own time. read_power: returns why the device should
+        rest, in words; may block. relays: makes what carries connections here. bounds: its waits,
+        and the bounds on its connections.
     """
 
     def __init__(
@@ -139,8 +135,7 @@ class Agent:
     async def run(self) -> Stop:
         """Work until the owner or the daemon ends it; leaves nothing open.
 
-        Raises:
-            FileError: the journal cannot be written in the end.
+        Raises: FileError: the last save of the journal failed.
         """
         await self._watcher.prepare()
         tasks = [

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from proxyctl.exit.agent.restraints import Restraints
     from proxyctl.exit.base.journal import Journal
 
-WATCH_SECONDS: Final = 1.0  # a pause is obeyed within this time
-SAVE_TICKS: Final = 5  # an owner who looks sees what was then
+WATCH_SECONDS: Final = 1.0  # the exit obeys a pause within this time
+SAVE_TICKS: Final = 5  # the owner sees a state of this age at most
 POWER_TICKS: Final = 30
 
 # A state that was written longer ago than this is of an agent that is gone.

@@ -1,4 +1,4 @@
-"""What the owner of a device agreed to, when, and with whom: the record that `run` needs."""
+"""The consent of a device's owner: the terms, the date and the service. `run` needs this record."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ class Consent:
 def load(path: Path) -> Consent:
     """Return the agreement in a file.
 
-    Raises:
-        ConsentError: there is none, or it is not the owner's alone.
-        FileError: the file cannot be used.
+    Raises: ConsentError: there is no record, or other users can read it. FileError: the file cannot
+        be used.
     """
     fields = files.read(path)
     if fields is None:

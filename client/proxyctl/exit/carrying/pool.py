@@ -1,8 +1,9 @@
 """Work connections ahead of need: as many as the daemon asks for wait, each behind its preface.
 
 The number of new connections in a second is bounded, because carriers and routers at home take a
-burst for an attack, and so is the number of those that wait, whatever is asked for. Both bounds
-(`Room`) are for all pools together: where the exit is lent, each borrower has one of its own.
+burst for an attack. The number of waiting connections is bounded as well, even if the daemon asks
+for more. Both bounds (`Room`) are for all pools together: where the exit is lent, each borrower has
+one of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from proxyctl.attach.relay.relays import Relays, Work
 
 PARKED_MAX: Final = 64  # four times what a daemon asks for; a router at home maps some thousand
-SURPLUS_MAX: Final = 8  # so many more than asked for may wait: the daemon may ask for fewer
+SURPLUS_MAX: Final = 8  # beyond the wanted number: the daemon may ask for fewer later
 TICKETS_KEPT: Final = 4 * TICKETS_MAX
 RETRY_SECONDS: Final = 1.0  # after the first that failed; doubled with each further one
 RETRY_MAX_SECONDS: Final = 30.0
@@ -48,7 +49,7 @@ class Room:
         self.most = most
         self._pace = Pace(per_second, 1.0, now)
         self._taken = 0
-        self._waiting: dict[Pool, None] = {}  # those that would open more, the first come first
+        self._waiting: dict[Pool, None] = {}  # pools without a place, the longest wait first
 
     def take(self, pool: Pool) -> bool:
         """Take a place for one; a pool that gets none is called when a place is free."""
@@ -237,7 +238,7 @@ class Pool:
             self._unpark(number).reset()
 
     def fill(self) -> None:
-        """Open as many as are wanted, as far as there is room."""
+        """Open connections until the wanted number waits, or no place is free."""
         if self._pause.is_on:
             return
         while self._tickets and self._coming() < self._wanted:
@@ -307,7 +308,7 @@ class Pool:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the system find out that the other side is gone, where it can be told how soon."""
+    """Have the system notice a dead peer, within a minute and a half where it has the options."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),

@@ -102,7 +102,7 @@ def _add_consent_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _consent(arguments: argparse.Namespace) -> int:
-    # Here, and below: what asks over HTTP takes 4 MB of memory, which `run` is spared.
+    # Here, and below: a module that uses HTTP takes 4 MB of memory, which `run` does not need.
     from proxyctl.exit.commands import consent  # noqa: PLC0415 - see above
 
     path = arguments.folder / names.CONSENT
@@ -125,7 +125,7 @@ def _consent(arguments: argparse.Namespace) -> int:
 
 
 def _limits(arguments: argparse.Namespace, path: Path) -> DeviceLimits:
-    """Return the limits of before, with what the command line changes."""
+    """Return the present limits, with the changes of the command line."""
     stored = files.read(path) or {}
     fields: dict[str, Any] = dict(stored.get("limits") or {})
     for name in DeviceLimits().as_fields():
@@ -152,7 +152,7 @@ def _run(arguments: argparse.Namespace) -> int:
             "STRANGERS MAY REACH %s THROUGH THIS DEVICE, because of --allow", network
         )
     stop = asyncio.run(_work(agreement, arguments.folder, arguments.allow))
-    # Why the daemon refuses it for good has been said just now.
+    # The log has just named the reason of the refusal.
     words = "the same would happen again" if stop.in_vain else stop.words
     logging.getLogger("exit").info("ended: %s", words)
     return IN_VAIN if stop.in_vain else DONE
