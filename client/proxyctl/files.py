@@ -37,7 +37,9 @@ def default_folder() -> Path:
 def read(path: Path, max_bytes: int = _FILE_MAX_BYTES) -> dict[str, Any] | None:
     """Return the fields of a file, or None if the file does not exist.
 
-    Args: path: of the file. max_bytes: that it may have; a larger file is not understood.
+    Args:
+        path: of the file.
+        max_bytes: that it may have; a larger file is not understood.
 
     Raises:
         FileError: it cannot be read, or it says nothing that could be understood.
@@ -69,9 +71,11 @@ def is_empty(path: Path) -> bool:
 def write(path: Path, fields: dict[str, Any], *, durable: bool = False) -> None:
     """Replace a file, readable by its owner alone.
 
-    Args: path: of the file; its folder is made if need be. fields: the new fields. durable: wait
-        until it outlives a loss of power. A file that is written again and again is not worth the
-        cost: it wears out the memory cards of small devices.
+    Args:
+        path: of the file; its folder is made if need be.
+        fields: the new fields.
+        durable: wait until it outlives a loss of power. A file that is written again and again is
+            not worth the cost: it wears out the memory cards of small devices.
 
     Raises:
         FileError: it cannot be written.

@@ -24,7 +24,8 @@ def read_token(token_file: str | None, ask: Callable[[str], str]) -> str:
 
     Never from the command line, where everybody on the machine could read it.
 
-    Raises: TokenError: there is no token.
+    Raises:
+        TokenError: there is no token.
     """
     if token_file is not None:
         try:

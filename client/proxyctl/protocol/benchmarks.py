@@ -86,8 +86,9 @@ def block(seed: bytes, number: int, size: int) -> bytes:
 def walk(task: Walk, read: Callable[[int, int, int], bytes]) -> list[bytes]:
     """Return the steps of a walk.
 
-    Args: task: which. read: returns bytes of a block; its arguments are the block, the offset and
-        the size.
+    Args:
+        task: which.
+        read: returns bytes of a block; its arguments are the block, the offset and the size.
     """
     steps, value = [], task.start
     for _ in range(task.steps):

@@ -557,7 +557,8 @@ def encode(frame: Frame) -> bytes:
 def decode(kind: int, body: bytes) -> Frame | None:
     """Return the frame of a type with a body; None for a type that is not known.
 
-    Raises: FrameError: the body does not fit the type.
+    Raises:
+        FrameError: the body does not fit the type.
     """
     try:
         return _decode_body(kind, body)
@@ -831,7 +832,8 @@ def _capacity(fields: dict[str, Any]) -> Capacity:
 def integer_of(value: object, most: int = (1 << 64) - 1) -> int:
     """Return a whole number out of JSON.
 
-    Raises: ValueError: the value is no whole number, or out of range.
+    Raises:
+        ValueError: the value is no whole number, or out of range.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError
@@ -841,7 +843,8 @@ def integer_of(value: object, most: int = (1 << 64) - 1) -> int:
 def line_of(value: object) -> str:
     """Return a text out of JSON as one line that can be shown and written anywhere.
 
-    Raises: ValueError: the value is no text, or too long.
+    Raises:
+        ValueError: the value is no text, or too long.
     """
     if not isinstance(value, str) or len(value) > TEXT_MAX_CHARACTERS:
         raise ValueError

@@ -61,7 +61,8 @@ class Borrower:
         Args:
             seconds: how long that may take; None for as long as a buyer waits.
 
-        Raises: OSError: no address connects, or none is permitted.
+        Raises:
+            OSError: no address connects, or none is permitted.
         """
         until = self._loop.time() + (self._seconds if seconds is None else seconds)
         for address in await self._addresses():

@@ -39,10 +39,12 @@ class ControlConnection(asyncio.Protocol):
     The token is in the Hello, so the client sends it only to a daemon with the expected
     certificate.
 
-    Args: hello: the first frame. pin: the SHA-256 of the daemon's certificate, in hexadecimal;
-        empty where authorities vouch. receive: called with this connection and each frame of the
-        daemon. loop: the event loop. mismatch: the words for the owner when the certificate is
-        another one.
+    Args:
+        hello: the first frame.
+        pin: the SHA-256 of the daemon's certificate, in hexadecimal; empty where authorities vouch.
+        receive: called with this connection and each frame of the daemon.
+        loop: the event loop.
+        mismatch: the words for the owner when the certificate is another one.
     """
 
     def __init__(
@@ -154,10 +156,14 @@ async def open_control(
 ) -> ControlConnection:
     """Connect to a daemon and say hello.
 
-    Args: host: its name or address. port: its port. hello: the first frame. pin: the SHA-256 of its
-        certificate, in hexadecimal; empty where authorities vouch. receive: called with the
-        connection and each frame of the daemon. connect: returns a socket that is connected to it,
-        or raises OSError; None to connect to the addresses that the resolver returns for the name.
+    Args:
+        host: its name or address.
+        port: its port.
+        hello: the first frame.
+        pin: the SHA-256 of its certificate, in hexadecimal; empty where authorities vouch.
+        receive: called with the connection and each frame of the daemon.
+        connect: returns a socket that is connected to it, or raises OSError; None to connect to the
+            addresses that the resolver returns for the name.
         mismatch: the words for the owner when the certificate is another one.
 
     Raises:

@@ -103,9 +103,11 @@ class SecureStream(asyncio.Protocol):
 
     After a hand-over `taker` gets the calls instead of the end.
 
-    Args: end: gets the same calls as from a socket. hello: is sent first, as it is. is_ours: says
-        of a certificate (DER) whether it is the daemon's. ready: called with the end before the
-        hello is sent.
+    Args:
+        end: gets the same calls as from a socket.
+        hello: is sent first, as it is.
+        is_ours: says of a certificate (DER) whether it is the daemon's.
+        ready: called with the end before the hello is sent.
     """
 
     def __init__(

@@ -73,11 +73,13 @@ class Kernel(Protocol):
 class Guard:
     """Judges where connections may go.
 
-    Args: policy: the first judge; it also refuses `NEVER_PORTS`. surroundings: the second. kernel:
-        the third; None if the system has no interface for this question. allow: networks that the
-        owner opens to strangers, to try an exit out on one machine. must_know: whether it permits a
-        family of addresses only if the public address of this device is known there. A daemon tells
-        it to exits; workers ask for it.
+    Args:
+        policy: the first judge; it also refuses `NEVER_PORTS`.
+        surroundings: the second.
+        kernel: the third; None if the system has no interface for this question.
+        allow: networks that the owner opens to strangers, to try an exit out on one machine.
+        must_know: whether it permits a family of addresses only if the public address of this
+            device is known there. A daemon tells it to exits; workers ask for it.
     """
 
     def __init__(

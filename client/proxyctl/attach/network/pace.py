@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 class Pace:
     """Says how long to wait after something was taken.
 
-    Args: per_second: how much flows in; 0 is no limit. burst_seconds: unused flow collects for this
-        many seconds at most. now: a clock that never goes back, in seconds.
+    Args:
+        per_second: how much flows in; 0 is no limit.
+        burst_seconds: unused flow collects for this many seconds at most.
+        now: a clock that never goes back, in seconds.
     """
 
     def __init__(self, per_second: float, burst_seconds: float, now: Callable[[], float]) -> None:

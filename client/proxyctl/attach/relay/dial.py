@@ -107,7 +107,8 @@ class Dialer:
             permits_port: says whether the limits have this port at an address; at some address for
                 None.
 
-        Raises: DialError: the reason for a failure.
+        Raises:
+            DialError: the reason for a failure.
         """
         deadline = self._loop.time() + self._seconds
         if port in NEVER_PORTS or not permits_port(None):
@@ -209,7 +210,8 @@ class Dialer:
 async def connect(address: Address, port: int, seconds: float) -> socket.socket:
     """Return a socket that is connected to an address.
 
-    Raises: OSError: it cannot be connected; TimeoutError after this time.
+    Raises:
+        OSError: it cannot be connected; TimeoutError after this time.
     """
     loop = asyncio.get_running_loop()
     sock = new_socket(address)

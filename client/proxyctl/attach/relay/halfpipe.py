@@ -1,8 +1,9 @@
 """One direction of a relay on Linux: reads, and writes it on, by copies or by splice(2).
 
 Theory of operation
-------------------- Small reads are copied. When a stream turns out to be bulk, its bytes are
-spliced through a pipe and never reach this process. Bytes that the sink does not take wait in
+-------------------
+Small reads are copied. When a stream turns out to be bulk, its bytes are spliced through a pipe and
+never reach this process. Bytes that the sink does not take wait in
 memory (`_pending`) or in a pipe (`_pipe`), never in both. The half reads nothing more meanwhile: a
 slow sink slows its source down.
 
@@ -95,9 +96,13 @@ class HalfPipe:
     `ended` says that nothing more will come this way: the source's stream has ended, or (`gave_up`)
     the sink takes no more, perhaps because it `was_reset`.
 
-    Args: relay: the relay that it is half of. shared: the objects that all relays share. source: is
-        read from. sink: is written to. meter: counts every byte. said: called once, with the first
-        bytes from the source; None if they are not needed.
+    Args:
+        relay: the relay that it is half of.
+        shared: the objects that all relays share.
+        source: is read from.
+        sink: is written to.
+        meter: counts every byte.
+        said: called once, with the first bytes from the source; None if they are not needed.
     """
 
     # More than 12 fields: they are one state, which every read and write touches.

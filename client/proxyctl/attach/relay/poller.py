@@ -128,7 +128,8 @@ class Poller:
     async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
         """Return a socket that is connected to an address.
 
-        Raises: OSError: it cannot be connected; TimeoutError after this time.
+        Raises:
+            OSError: it cannot be connected; TimeoutError after this time.
         """
         sock = new_socket(address)
         fd = sock.fileno()

@@ -157,9 +157,14 @@ class End(asyncio.BufferedProtocol):
 class Relay:
     """Two ends, joined.
 
-    Args: work: the end towards the daemon. target: the other one. meter: counts every byte, both
-        ways. said: called once, with the first bytes from the daemon's side. over: called once,
-        when both sockets are gone. loop: the event loop. acknowledges: see `AsyncioRelays`.
+    Args:
+        work: the end towards the daemon.
+        target: the other one.
+        meter: counts every byte, both ways.
+        said: called once, with the first bytes from the daemon's side.
+        over: called once, when both sockets are gone.
+        loop: the event loop.
+        acknowledges: see `AsyncioRelays`.
     """
 
     def __init__(
@@ -249,9 +254,11 @@ def ignore(_: object) -> None:
 class AsyncioRelays:
     """Makes relays on every system. See `Relays`.
 
-    Args: loop: the event loop. acknowledges: whether bytes of a target are acknowledged without
-        delay. Simple servers write an answer in two parts, and the second one waits for that, 40 ms
-        if the system delays it.
+    Args:
+        loop: the event loop.
+        acknowledges: whether bytes of a target are acknowledged without delay. Simple servers write
+            an answer in two parts, and the second one waits for that, 40 ms if the system delays
+            it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, acknowledges: bool = False) -> None:

@@ -188,10 +188,14 @@ class _Parked:
 class _EpollRelay:
     """Two connected sockets; both are owned from here on.
 
-    Args: shared: the objects that all relays share. closer: closes them. work: the side towards the
-        daemon. target: the other one. meter: counts every byte, both ways. said: called once, with
-        the first bytes from the daemon's side. over: called once, when the relay has let go of both
-        sockets.
+    Args:
+        shared: the objects that all relays share.
+        closer: closes them.
+        work: the side towards the daemon.
+        target: the other one.
+        meter: counts every byte, both ways.
+        said: called once, with the first bytes from the daemon's side.
+        over: called once, when the relay has let go of both sockets.
     """
 
     __slots__ = (

@@ -64,7 +64,8 @@ class Relays(Protocol):
     async def connect(self, address: Address, port: int, seconds: float) -> socket.socket:
         """Return a socket that is connected to an address.
 
-        Raises: OSError: it cannot be connected; TimeoutError after this time.
+        Raises:
+            OSError: it cannot be connected; TimeoutError after this time.
         """
 
     async def park(
@@ -76,7 +77,9 @@ class Relays(Protocol):
     ) -> Work:
         """Have a socket wait as a work connection.
 
-        Args: sock: owned by the callee from here on, even after an error. hello: is sent on it.
+        Args:
+            sock: owned by the callee from here on, even after an error.
+            hello: is sent on it.
             lost: called once when the other side has ended it, before `join`; and perhaps later.
             ready: called with the later return value, before the other side can have the hello.
 
@@ -96,10 +99,13 @@ class Relays(Protocol):
     ) -> None:
         """Relay between a work connection and a target. Of a lost one the target is reset.
 
-        Args: work: the return value of `park`. target: it is owned from here on, unless an error is
-            raised. meter: counts every byte, both ways. said: called once, with the first bytes
-            from the daemon's side. over: called once, when the relay has ended. began: called with
-            the relay before it moves a byte.
+        Args:
+            work: the return value of `park`.
+            target: it is owned from here on, unless an error is raised.
+            meter: counts every byte, both ways.
+            said: called once, with the first bytes from the daemon's side.
+            over: called once, when the relay has ended.
+            began: called with the relay before it moves a byte.
 
         Raises:
             OSError: the target broke.

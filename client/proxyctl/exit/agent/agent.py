@@ -78,10 +78,14 @@ class Stop(NamedTuple):
 class Agent:
     """One exit; made inside of a running event loop.
 
-    Args: consent: the consent of its owner. folder: where its files are. guard: judges where
-        connections may go. now: the device's own time. read_power: returns why the device should
-        rest, in words; may block. relays: makes what carries connections here. bounds: its waits,
-        and the bounds on its connections.
+    Args:
+        consent: the consent of its owner.
+        folder: where its files are.
+        guard: judges where connections may go.
+        now: the device's own time.
+        read_power: returns why the device should rest, in words; may block.
+        relays: makes what carries connections here.
+        bounds: its waits, and the bounds on its connections.
     """
 
     def __init__(
@@ -135,7 +139,8 @@ class Agent:
     async def run(self) -> Stop:
         """Work until the owner or the daemon ends it; leaves nothing open.
 
-        Raises: FileError: the last save of the journal failed.
+        Raises:
+            FileError: the last save of the journal failed.
         """
         await self._watcher.prepare()
         tasks = [

@@ -33,7 +33,8 @@ def get_terms(api: str) -> dict[str, Any]:
 def try_token(api: str, token: str) -> None:
     """Ask something that only a device may, and changes nothing.
 
-    Raises: ApiError: the marketplace does not know the token, or does not answer.
+    Raises:
+        ApiError: the marketplace does not know the token, or does not answer.
     """
     headers = {**_HEADERS, "X-Worker-Token": token}
     _ask(Request(f"{api}/api/worker/jobs?limit=1", headers=headers))  # noqa: S310 - see api_address

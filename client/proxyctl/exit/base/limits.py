@@ -24,13 +24,18 @@ class LimitError(OwnerError):
 class DeviceLimits:
     """The owner's limits; 0 is no limit, and no `hours` are all hours.
 
-    Attributes: connections: at the same time. bytes_per_second: both ways together, as are the next two.
-        bytes_per_day: of the device's own calendar. bytes_per_month: the same. hours: when the exit
-        works, in the device's own time: `22:00-07:00`. ports: of targets. battery_percent: rest
-        below this charge while on battery; 101 rests whenever on battery. on_metered: work although
-        the network is metered. udp: carry datagrams as well. dials_per_second: new connections to
-        the daemon, one for each that it carries; carriers throttle a line that opens many in a
-        short time.
+    Attributes:
+        connections: at the same time.
+        bytes_per_second: both ways together, as are the next two.
+        bytes_per_day: of the device's own calendar.
+        bytes_per_month: the same.
+        hours: when the exit works, in the device's own time: `22:00-07:00`.
+        ports: of targets.
+        battery_percent: rest below this charge while on battery; 101 rests whenever on battery.
+        on_metered: work although the network is metered.
+        udp: carry datagrams as well.
+        dials_per_second: new connections to the daemon, one for each that it carries; carriers
+            throttle a line that opens many in a short time.
     """
 
     connections: int = 16
@@ -86,7 +91,8 @@ def lesser(own: int, asked: int) -> int:
 def size_from(text: str) -> int:
     """Return the bytes that an owner writes as `5GB`, `500 MB` or `1.5g`; decimal units.
 
-    Raises: LimitError: the text is no size.
+    Raises:
+        LimitError: the text is no size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

@@ -49,8 +49,9 @@ class Consent:
 def load(path: Path) -> Consent:
     """Return the agreement in a file.
 
-    Raises: ConsentError: there is no record, or other users can read it. FileError: the file cannot
-        be used.
+    Raises:
+        ConsentError: there is no record, or other users can read it.
+        FileError: the file cannot be used.
     """
     fields = files.read(path)
     if fields is None:

@@ -74,8 +74,9 @@ class Retries:
     def delay(self, *, is_exhausted: bool) -> float:
         """Return for how many seconds to wait after an attempt in vain.
 
-        Args: is_exhausted: whether all nodes were tried; while other nodes are left, the pauses do
-            not grow.
+        Args:
+            is_exhausted: whether all nodes were tried; while other nodes are left, the pauses do
+                not grow.
         """
         self._failures += is_exhausted
         # Full jitter: a thousand exits that lost the same daemon do not come back together.

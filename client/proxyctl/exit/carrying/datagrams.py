@@ -86,7 +86,8 @@ def wrapped(address: Address, port: int, payload: bytes) -> bytes:
 def unwrapped(data: bytes) -> tuple[Address | str, int, bytes]:
     """Return where to the daemon wants a datagram sent, and its payload.
 
-    Raises: DatagramError: the bytes are no datagram.
+    Raises:
+        DatagramError: the bytes are no datagram.
     """
     kind = data[3] if len(data) > _HEAD else 0
     start = _HEAD + (kind == _NAME)
@@ -120,10 +121,14 @@ class _Target:
 class DatagramRelay:
     """One buyer's datagrams, until the work connection ends.
 
-    Args: permits: says whether an address and port may be sent to. look_up: looks names up. meter:
-        counts every byte of payload, both ways. noted: called with the host and the port of each
-        new target. over: called once, when all its sockets are gone. loop: the event loop. times:
-        how long it and its names are kept.
+    Args:
+        permits: says whether an address and port may be sent to.
+        look_up: looks names up.
+        meter: counts every byte of payload, both ways.
+        noted: called with the host and the port of each new target.
+        over: called once, when all its sockets are gone.
+        loop: the event loop.
+        times: how long it and its names are kept.
     """
 
     def __init__(
@@ -158,7 +163,8 @@ class DatagramRelay:
     async def open(self) -> None:
         """Open a socket for each family of addresses that the device has.
 
-        Raises: OSError: no socket could be opened.
+        Raises:
+            OSError: no socket could be opened.
         """
         for family, host in _ANYWHERE.items():
             with suppress(OSError):
@@ -214,7 +220,8 @@ class DatagramRelay:
     def send(self, data: bytes) -> None:
         """Send a datagram where the daemon wants it, if it may go there.
 
-        Raises: DatagramError: the bytes are no datagram.
+        Raises:
+            DatagramError: the bytes are no datagram.
         """
         host, port, payload = unwrapped(data)
         if not isinstance(host, str):
@@ -405,7 +412,8 @@ class WorkStream(asyncio.Protocol):
 class _Outer(asyncio.DatagramProtocol):
     """A socket that targets see.
 
-    Args: answered: receives the answers of the targets.
+    Args:
+        answered: receives the answers of the targets.
     """
 
     def __init__(self, answered: Callable[[bytes, tuple[str, int]], None]) -> None:

@@ -42,18 +42,25 @@ def agree(
 ) -> bool:
     """Try the token, show the terms, and write down that they were agreed to.
 
-    Args: path: of the record. api_url: of the marketplace. limits: the owner's. token: returns the
-        worker token; called before the terms are shown, because reading them is in vain with a
-        token that the marketplace does not know. show: shows lines to the person at the device.
-        ask: shows a question and returns the typed answer. asks_again: show the question also where
-        the record has an agreement to the same terms, limits and place.
+    Args:
+        path: of the record.
+        api_url: of the marketplace.
+        limits: the owner's.
+        token: returns the worker token; called before the terms are shown, because reading them is
+            in vain with a token that the marketplace does not know.
+        show: shows lines to the person at the device.
+        ask: shows a question and returns the typed answer.
+        asks_again: show the question also where the record has an agreement to the same terms,
+            limits and place.
 
     Returns:
         Whether there was a question. Without one, only a new token is written down.
 
-    Raises: ApiError: the terms cannot be had. NoConsentError: the answer was not `yes`, the terms
-        do not match the service, or the marketplace refuses the token. FileError: it cannot be
-        written down.
+    Raises:
+        ApiError: the terms cannot be had.
+        NoConsentError: the answer was not `yes`, the terms do not match the service, or the
+            marketplace refuses the token.
+        FileError: it cannot be written down.
     """
     address = api_address(api_url)
     reply = api.get_terms(address)
@@ -102,7 +109,8 @@ def _agreed_before(path: Path, consent: record.Consent) -> record.Consent | None
 def withdraw(folder: Path) -> str:
     """End the consent here at once, and then in the account.
 
-    Returns: a description of the result.
+    Returns:
+        a description of the result.
 
     Raises:
         ApiError: it ended here, and the marketplace does not know yet; asking again is right.
@@ -133,7 +141,8 @@ def withdraw(folder: Path) -> str:
 def _try(address: str, token: str) -> None:
     """Have the marketplace say that it knows the token, before anything is written down.
 
-    Raises: NoConsentError: it does not, or it does not answer.
+    Raises:
+        NoConsentError: it does not, or it does not answer.
     """
     try:
         api.try_token(address, token)

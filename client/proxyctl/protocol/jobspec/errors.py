@@ -6,8 +6,9 @@ from __future__ import annotations
 class SpecError(Exception):
     """A specification that no device could run as its author means it.
 
-    Attributes: field: the path of the wrong value, as in `inputs[0].path`. message: the error, in
-        one sentence for the author of the specification.
+    Attributes:
+        field: the path of the wrong value, as in `inputs[0].path`.
+        message: the error, in one sentence for the author of the specification.
     """
 
     def __init__(self, field: str, message: str) -> None:

@@ -193,7 +193,8 @@ class _Reading:
     def take(self, name: str, value: Any) -> None:  # noqa: ANN401 - as the field is
         """Take the need for one thing; of two amounts the larger.
 
-        Raises: SpecError: the amount is above the limit, or two texts differ.
+        Raises:
+            SpecError: the amount is above the limit, or two texts differ.
         """
         had = getattr(self.resources, name)
         if had and had != value:
