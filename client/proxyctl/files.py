@@ -61,7 +61,7 @@ def read(path: Path, max_bytes: int = _FILE_MAX_BYTES) -> dict[str, Any] | None:
 
 
 def is_empty(path: Path) -> bool:
-    """Say whether a file is there and holds nothing, as a loss of power may leave one."""
+    """Return whether a file is there and holds nothing, as a loss of power may leave one."""
     try:
         return path.stat().st_size == 0
     except OSError:
@@ -113,7 +113,7 @@ def remove(path: Path) -> None:
 
 
 def is_private(path: Path) -> bool:
-    """Say whether others on this machine are kept from reading a file, as far as its mode tells."""
+    """Return whether the mode of a file keeps other users from reading it."""
     return os.name != "posix" or not path.stat().st_mode & 0o077
 
 

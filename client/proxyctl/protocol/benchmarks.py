@@ -72,7 +72,7 @@ def link(task: Chains, value: bytes) -> bytes:
 
 
 def is_link(task: Chains, links: Sequence[bytes], spot: int) -> bool:
-    """Say whether one of the links of all chains, one chain after the other, is right."""
+    """Return whether one of the links of all chains, one chain after the other, is right."""
     number, at = divmod(spot, LINKS)
     before = links[spot - 1] if at else first(task, number)
     return link(task, before) == links[spot]
@@ -98,7 +98,7 @@ def walk(task: Walk, read: Callable[[int, int, int], bytes]) -> list[bytes]:
 
 
 def is_step(task: Walk, steps: Sequence[bytes], spot: int) -> bool:
-    """Say whether one of the steps is right; it makes the block that this leads to."""
+    """Return whether one of the steps is right; it makes the block that this leads to."""
     before = steps[spot - 1] if spot else task.start
     number, offset = _place(task, before)
     # The rest of the block is not needed.

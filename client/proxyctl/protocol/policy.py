@@ -102,7 +102,7 @@ class Policy:
         self._verdict_of_ipv4 = lru_cache(maxsize=VERDICTS_KEPT)(self._judge_ipv4)
 
     def permits(self, address: Address, port: int) -> bool:
-        """Say whether a connection to this address and port may be made."""
+        """Return whether a connection to this address and port may be made."""
         if port in self._blocked_ports:
             return False
         if self._is_closed is not None and self._is_closed(plain(address), port):
@@ -116,7 +116,7 @@ class Policy:
         return not self._is_own(plain(address))
 
     def permits_port(self, port: int) -> bool:
-        """Say whether any address may be reached at this port."""
+        """Return whether any address may be reached at this port."""
         return port not in self._blocked_ports
 
     def _judge_ipv4(self, number: int) -> Verdict:
@@ -135,7 +135,7 @@ class Policy:
 
 
 def is_global(address: Address) -> bool:
-    """Say whether an address is globally routable unicast, with no other address hidden inside."""
+    """Return whether an address is globally routable unicast, without another address inside."""
     if isinstance(address, IPv4Address):
         return address.is_global and not _within(address, _NEVER)
     return address.is_global and address in _GLOBAL_UNICAST_V6 and not _within(address, _NEVER_V6)

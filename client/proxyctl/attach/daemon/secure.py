@@ -156,7 +156,7 @@ class SecureStream(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell of it: without the end of the stream before it, it was broken."""
+        """Report the loss; without an end of the stream before it, the connection was broken."""
         if exc is None and not self._reader.has_ended:
             exc = ConnectionResetError()
         self._told.connection_lost(exc)

@@ -67,7 +67,7 @@ class Kernel(Protocol):
     """Answers questions about the routes of this device."""
 
     def leads_out(self, address: Address) -> bool:
-        """Say whether the way to an address is the default route; raises OSError."""
+        """Return whether the way to an address is the default route; raises OSError."""
 
 
 class Guard:
@@ -98,7 +98,7 @@ class Guard:
         self._allow = tuple(allow)
 
     def permits(self, address: Address, port: int) -> bool:
-        """Say whether a connection may be made, as things stand now."""
+        """Return whether a connection may be made, as things stand now."""
         if port in NEVER_PORTS or not 0 < port < 1 << 16:
             return False
         if self.is_opened(address):
@@ -106,7 +106,7 @@ class Guard:
         return self.is_far(address, port) and self.knows(address)
 
     def knows(self, address: Address) -> bool:
-        """Say whether enough is known of this device to judge an address of this family."""
+        """Return whether enough is known of this device to judge an address of this family."""
         return plain(address).version not in self._must_know or self.surroundings.knows(address)
 
     def must_know(self, versions: Iterable[int]) -> None:
@@ -114,7 +114,7 @@ class Guard:
         self._must_know = frozenset(versions)
 
     def is_far(self, address: Address, port: int) -> bool:
-        """Say whether an address is outside of the home, as far as is known."""
+        """Return whether an address is outside of the home, as far as is known."""
         return (
             port not in NEVER_PORTS
             and self._policy.permits(address, port)
@@ -128,7 +128,7 @@ class Guard:
         return bool(self._allow)
 
     def is_opened(self, address: Address) -> bool:
-        """Say whether the owner opened this address to strangers by `--allow`."""
+        """Return whether the owner opened this address to strangers by `--allow`."""
         inner = plain(address)
         return any(inner.version == each.version and inner in each for each in self._allow)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     Network = Union[IPv4Network, IPv6Network]
 
-# A route to fewer addresses leads to the owner's own network, or to one configured by hand. It is no
-# way to the internet. The default route has length 0; programs that replace it use halves and
+# A route to fewer addresses leads to the owner's own network, or to one configured by hand. It is
+# no way to the internet. The default route has length 0; programs that replace it use halves and
 # quarters.
 PREFIX_MIN_LENGTH: Final = {4: 8, 6: 16}
 

@@ -88,7 +88,7 @@ class Surroundings:
         self._own = frozenset(each.version for each in self._read_own() if is_global(each))
 
     def knows(self, address: Address) -> bool:
-        """Say whether the public address of this device is known, in the family of an address."""
+        """Return whether this device knows its public address in the family of an address."""
         version = plain(address).version
         return version in self._own or version in self._seen
 
@@ -115,7 +115,7 @@ class Surroundings:
         self._seen |= {network.version}
 
     def contains(self, address: Address) -> bool:
-        """Say whether an address, or one that it carries inside, is near."""
+        """Return whether an address, or one that it carries inside, is near."""
         inside = embedded_ipv4(address)
         return self._has(address) or (inside is not None and self._has(inside))
 

@@ -185,7 +185,7 @@ class HalfPipe:
             self._pump()
 
     def is_stuck(self) -> bool:
-        """Say whether the source is gone, and its last bytes wait for the sink."""
+        """Return whether the source is gone, and its last bytes wait for the sink."""
         return self._is_gone and self._is_waiting()
 
     def sink_ready(self) -> None:

@@ -154,7 +154,7 @@ class Doors:
 
 
 def _is_sound(node: Node) -> bool:
-    """Say whether a node may be dialled; one without a certificate could be anybody."""
+    """Return whether a node may be dialled; one without a certificate could be anybody."""
     return (
         isinstance(node.host, str)
         and isinstance(node.port, int)

@@ -55,7 +55,7 @@ class Denied:
         self._begun.clear()
 
     def has(self, address: Address, port: int) -> bool:
-        """Say whether the service denies an address at a port."""
+        """Return whether the service denies an address at a port."""
         inside = embedded_ipv4(address)
         return (plain(address), port) in self._places or any(
             each.version == network.version and each in network

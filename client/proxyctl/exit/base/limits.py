@@ -54,7 +54,7 @@ class DeviceLimits:
         return {**asdict(self), "ports": list(self.ports)}
 
     def is_hour(self, now: datetime) -> bool:
-        """Say whether the exit works at this time of the day."""
+        """Return whether the exit works at this time of the day."""
         match = _HOURS.fullmatch(self.hours)
         if match is None:
             return True

@@ -85,7 +85,7 @@ _TEXTS: Final = ("api", "host", "pin", "token", "terms", "agreed_at")
 
 
 def is_digest(text: str) -> bool:
-    """Say whether a text is a SHA-256 in hexadecimal."""
+    """Return whether a text is a SHA-256 in hexadecimal."""
     return _SHA256.fullmatch(text) is not None
 
 

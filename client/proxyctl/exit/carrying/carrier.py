@@ -417,7 +417,7 @@ class Carrier:
         task.add_done_callback(self._calls.discard)
 
     def _permits_call(self, address: Address, port: int) -> bool:
-        """Say whether a call may go to an address: the daemon's, or one outside of the home.
+        """Return whether a call may go to an address: the daemon's, or one outside of the home.
 
         A family whose public address is not known is no reason against it: the call finds that out.
         """

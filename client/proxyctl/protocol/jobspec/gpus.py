@@ -68,7 +68,7 @@ class _Name(NamedTuple):
 
 @lru_cache(maxsize=PAIRS_KEPT)
 def fits(wanted: str, name: str) -> bool:
-    """Say whether a GPU of some name, as its driver has it, is the one that is wanted."""
+    """Return whether a GPU of some name, as its driver has it, is the one that is wanted."""
     ours, theirs = _cut(wanted), _cut(name)
     if not ours.words:
         return _is_made_by(ours, theirs)
@@ -97,7 +97,7 @@ def memory_gb(name: str) -> int:
 
 
 def is_known(name: str) -> bool:
-    """Say whether a name looks like one of a GPU."""
+    """Return whether a name looks like one of a GPU."""
     cut = _cut(name)
     if not cut.words:
         return bool(cut.makers)
@@ -116,7 +116,7 @@ def count_and_name(told: str) -> tuple[int, str]:
 
 
 def _is_made_by(wanted: _Name, name: _Name) -> bool:
-    """Say whether a GPU is of a maker, where nothing else is wanted."""
+    """Return whether a GPU is of a maker, where nothing else is wanted."""
     others = {"amd", "radeon", "instinct", "intel", "arc"}
     if wanted.makers == {"nvidia"}:  # NVIDIA's drivers do not always name the maker
         return bool(name.words) and not name.makers & others

@@ -247,7 +247,7 @@ def _longest(rest: str) -> tuple[_Form, re.Match[str]]:
 
 
 def _counts(part: str) -> bool:
-    """Say whether a part has a number or a word of the trade in it."""
+    """Return whether a part has a number or a word of the trade in it."""
     return any(each.isnumeric() for each in part) or _WORDS_OF_THE_TRADE.search(part) is not None
 
 

@@ -61,7 +61,7 @@ class Agent:
 
     Args:
         consent: of the owner.
-        folder: which the caller has locked.
+        folder: of the agent; the caller has locked it.
         link: with the marketplace.
         device: that it works on.
         patience_s: how long the owner's rules may be broken before jobs are stopped.

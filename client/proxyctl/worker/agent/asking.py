@@ -39,7 +39,7 @@ class Question:
 
     Args:
         capabilities: returns what the device can do.
-        lend: what the owner lends.
+        lend: the loan of the owner.
         attempts: on this device.
         lifecycle: of the agent.
     """
@@ -60,7 +60,7 @@ class Question:
         self._sent: Mapping[str, Any] = {}  # the capabilities of the last question
 
     def sign(self, name: str) -> None:
-        """Set the name of the agent, by which the daemon distinguishes two agents."""
+        """Set the name of the agent; with it the daemon recognises two agents with one token."""
         self._name = name
 
     def is_outdated(self) -> bool:
@@ -98,7 +98,7 @@ class Asker:
         attempts: on this device.
         lifecycle: of the agent.
         state: receives words for the owner.
-        lend: what the owner lends, which a benchmark may use.
+        lend: the loan of the owner, which a benchmark may use.
         revoked: called when the marketplace does not know the token of this device.
     """
 

@@ -1,4 +1,4 @@
-"""The attempts on this device, and their shares of what it lends."""
+"""The attempts on this device, and their shares of the loan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Attempts:
     """The attempts on this device, by their identifiers; several threads use it.
 
     Args:
-        shares: of what the device lends.
+        shares: of the owner's loan.
         make: makes an attempt from its entry; the flag marks an attempt of an earlier agent.
     """
 
@@ -111,7 +111,7 @@ class Attempts:
             attempt.join(seconds)
 
     def capacity(self) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
-        """Return the free part of what the device lends, and the attempts that use the rest."""
+        """Return the free capacity, and the attempts that use the rest."""
         with self._lock:
             free = capacity_fields(self._shares.free())
             attempts = [

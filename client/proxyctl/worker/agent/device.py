@@ -25,7 +25,7 @@ class Device:
 
     Attributes:
         executors: the usable ones, by name, in the order of preference.
-        executor_for: returns the executor for a payload; raises TaskError if there is none.
+        executor_for: returns the executor for a payload; raises TaskError if no executor fits.
         log_sender: makes the sender of an attempt's log.
         transfers: of files.
         ports: of jobs that listen on ports.

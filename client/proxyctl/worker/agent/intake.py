@@ -62,7 +62,9 @@ class Intake:
         if self._attempts.find(attempt_id) is not None:
             return
         if len(self._attempts) >= self._most:
-            _logger.warning("job %s: not taken: far more are given than were asked for", attempt_id)
+            _logger.warning(
+                "job %s: not taken: the daemon gives far more than requested", attempt_id
+            )
             return
         gpus = self._attempts.take_share(attempt_id, work)
         try:

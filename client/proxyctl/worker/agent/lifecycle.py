@@ -16,7 +16,7 @@ class Lifecycle:
 
     Attributes:
         changed: set when the main thread should look at the flags.
-        drains: how often somebody has asked the agent to end.
+        drains: the number of requests to end the agent.
         rest: why it takes no work at this moment, in words.
         is_leaving: the agent ends now, and its jobs run on.
         is_revoked: the marketplace does not know the token of this device.

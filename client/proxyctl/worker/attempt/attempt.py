@@ -104,7 +104,7 @@ class Transfers(Protocol):
     def upload(
         self, entry: Entry, folder: Path, is_stopped: Callable[[], bool], seconds: float
     ) -> dict[str, Any] | None:
-        """Bring the outputs back within a time; return the report of those that were not taken."""
+        """Send the outputs within a time; return the report of the outputs that were not taken."""
 
     def begin_checkpoints(self, entry: Entry, folder: Path) -> Closable | None:
         """Begin to send checkpoints of a job that runs; None if it has none."""
@@ -112,14 +112,14 @@ class Transfers(Protocol):
 
 @dataclass(frozen=True)
 class Tools:
-    """What attempts share.
+    """The tools that attempts share.
 
     Attributes:
         consent: of the owner.
         link: with the marketplace.
         journal: of all attempts.
         supervisors: that wait.
-        executor_for: returns the one for a payload; raises TaskError where there is none.
+        executor_for: returns the one for a payload; raises TaskError if no executor fits.
         log_sender: makes the one of an attempt, which has this folder.
         transfers: of files.
         ports: of jobs that listen on some.
@@ -217,18 +217,18 @@ class Attempt:
         self.ring()
 
     def join(self, seconds: float) -> bool:
-        """Wait for its threads; say whether they have ended."""
+        """Wait for its threads; return whether they have ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def said(self) -> dict[str, Any] | None:
-        """Return what the daemon is told of it with every `sync`; None once it has the report."""
+        """Return its state for `sync`; None once the daemon has the report."""
         entry = self.entry
         if entry.state is State.DONE:
             return None
         return {"job_id": entry.job_id, "attempt": entry.attempt, "state": TOLD[entry.state]}
 
-    # What follows runs in the thread of the attempt.
+    # The methods from here on run in the thread of the attempt.
 
     def _run(self) -> None:
         mistakes = 0
@@ -242,7 +242,7 @@ class Attempt:
                 self._interruption.wait(self._tools.times.journal_seconds)
                 continue
             except Exception:
-                # Whatever it was, no job may run on unseen, and its buyer must hear of its end.
+                # After any exception, no job may run on unseen, and its buyer must get the end.
                 _logger.exception("job %s: %s did not succeed", self.attempt_id, state.value)
                 mistakes += 1
                 self._interruption.wait(mistakes * self._tools.times.look_seconds)
@@ -286,7 +286,7 @@ class Attempt:
             self._fail_early(failure)
 
     def _make_ready(self, patience: Patience) -> bool:
-        """Lay out what the supervisor needs; say whether all of it is there."""
+        """Lay out what the supervisor needs; return whether all of it is there."""
         folder = self._traces.folder
         payload = payload_of_work(self.entry.work)
         task = task_of(self.entry, payload, folder, self._tools.consent)
@@ -353,7 +353,7 @@ class Attempt:
                 return
             has_ended = self._tools.supervisors.has_ended(self._traces.folder)
             if has_ended and not (self._traces.folder / names.BEGUN).exists():
-                # It was killed before it had read what it was given.
+                # It was killed before it had read its launch file.
                 self._tools.supervisors.give(self._traces.folder)
             self._wait()
             if self._interruption.is_leaving:
@@ -399,7 +399,7 @@ class Attempt:
         self._end_sending()
         executor = self._executor()
         ended = self._traces.read(names.ENDED)
-        executor.stop(self.attempt_id, 0)  # whatever becomes of its supervisor, nothing runs on
+        executor.stop(self.attempt_id, 0)  # nothing runs on, even if its supervisor is dead
         if self._interruption.is_unwanted:
             self._move(State.DONE)
             return
@@ -440,7 +440,7 @@ class Attempt:
             self._move(State.REPORTING, report=report)
 
     def _report(self) -> None:
-        """Tell the daemon, without end: what a job was paid for is not thrown away."""
+        """Send the report until the daemon has it: a result that is paid for is never lost."""
         report = self.entry.report
         assert report is not None  # noqa: S101 - it is written with this state
         if self._interruption.is_unwanted:
@@ -521,7 +521,7 @@ class Attempt:
             image = self._traces.read(names.IMAGE)
             self._post("started", {} if image is None else {"image_digest": image["digest"]})
         except LinkError:
-            return  # it is told again after the next look
+            return  # the next look sends it again
         except RefusedError as error:
             self._heed(error, "its start is not taken")
         self.entry = self._tools.journal.note(self.entry, is_start_known=True)
@@ -532,7 +532,7 @@ class Attempt:
         try:
             self._post("ready", {})
         except LinkError:
-            return  # it is told again after the next look
+            return  # the next look sends it again
         except RefusedError as error:
             self._heed(error, "that it is ready is not taken")
         self.entry = self._tools.journal.note(self.entry, is_ready_known=True)
@@ -544,7 +544,7 @@ class Attempt:
         self._retries.succeeded()
 
     def _heed(self, error: RefusedError, words: str) -> bool:
-        """Act on a refusal; say whether that decides what becomes of the attempt."""
+        """Act on a refusal; return whether that decides what becomes of the attempt."""
         if error.is_revoked:
             self._tools.revoked()
             return True
@@ -568,7 +568,7 @@ class Attempt:
         self._interruption.wait(self._tools.times.look_seconds)
 
     def _give_up(self) -> bool:
-        """Report a failure instead; say whether that is written down. What is over stays over."""
+        """Report a failure; return False if the journal cannot keep it. An attempt stays done."""
         if self.entry.state is State.DONE:
             return False
         with suppress(Exception):

@@ -44,7 +44,7 @@ class Interruption:
         return self.is_leaving or self.is_unwanted
 
     def request(self, stop: Stop) -> bool:
-        """Keep a reason to stop; return whether it replaces the present one.
+        """Keep a reason to stop; return False if an earlier reason prevails.
 
         A stop that makes the report unwanted replaces any other stop, and nothing replaces it.
         """

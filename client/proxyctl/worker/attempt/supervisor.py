@@ -1,9 +1,9 @@
-"""Starts the program of one attempt, and sees it to its end, whatever becomes of the agent.
+"""Starts the program of one attempt, and watches it to its end, even without the agent.
 
 A process of its own. One waits in advance, with everything imported; the agent names it the folder
-of an attempt on its standard input. The program gets pipes, never a file: what it is given as a
-file it could open anew and rewrite. What it prints is appended to the attempt's logs here, and how
-it ended is written to `ended.json`, whole or not at all.
+of an attempt on its standard input. The program gets pipes, never a file: it could open a file anew
+and rewrite it. Its output is appended to the attempt's logs here, and its end is written to
+`ended.json`, whole or not at all.
 
 A program whose supervisor is killed is killed by the kernel.
 
@@ -46,14 +46,14 @@ _MS_PRIVATE: Final = 1 << 18
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # Timers stand still while the machine sleeps, and the time limit does not: so it is looked at.
 _TURN_SECONDS: Final = 5.0
-_DRAIN_SECONDS: Final = 2.0  # for what a pipe still holds when everything was killed
-_AGAIN_SECONDS: Final = 0.1  # between two tries to kill what does not end at once
+_DRAIN_SECONDS: Final = 2.0  # for the rest in a pipe when everything was killed
+_AGAIN_SECONDS: Final = 0.1  # between two tries to kill a process that does not end
 # For the room of a job that was killed to come back: a moment by the kernel, some seconds by an
 # engine, which ends a container only when its client is gone.
 _BACK_SECONDS: Final = 2.0
 _BACK_FROM_ENGINE_SECONDS: Final = 8.0
-_HIGH: Final = 100  # descriptors from here on are our own between fork and exec
-_BALLAST_BYTES: Final = 256 << 10  # how it ended, and what the agent writes down of that
+_HIGH: Final = 100  # the first descriptor that is reserved between fork and exec
+_BALLAST_BYTES: Final = 256 << 10  # for the record of the end, and the agent's entry
 _STATUS_MAX_BYTES: Final = 4096  # a few short lines
 _NICE: Final = 19
 _OOM_SCORE: Final = 500  # of 1000: the kernel ends jobs before anything of the owner's
@@ -74,14 +74,14 @@ class Supervisor:
         self._bell = Bell(os.path.basename(folder))  # noqa: PTH119 - spares the supervisor pathlib
         self._streams = Streams(self._bell, self._filled)
         self._program = _Program(folder)
-        self._terms = 0  # how often the end was asked for
+        self._terms = 0  # the number of requests to end
         self._is_asked = False  # by a signal from outside
         self._kill_at: float | None = None
         self._is_timed_out = False
         self._disk = _Disk(os.path.dirname(folder))  # noqa: PTH120 - as above
 
     def run(self) -> None:
-        """Start the program unless somebody has had this attempt before; return when it is over."""
+        """Start the program unless the attempt was claimed before; return when it is over."""
         if not claim(self._folder, Identity.of(os.getpid())):
             return
         started = _now()
@@ -281,7 +281,7 @@ class _Disk:
             self.look_at = _now() + self._watch.pause_seconds
 
     def fill(self) -> None:
-        """Note that there is no room; whether this job has taken it is looked at at once."""
+        """Note that the disk is full; the next look checks whether this job has filled it."""
         self.is_full = True
         if self._watch is not None:
             self.look_at = 0.0
@@ -292,7 +292,7 @@ class _Disk:
         self.is_over(_now())
 
     def is_over(self, now: float) -> bool:
-        """Say whether the job must end; add up if it is time for that."""
+        """Return whether the job must end; add up if it is time for that."""
         watch = self._watch
         if watch is not None and now >= self.look_at:
             words = watch.look()
@@ -327,7 +327,7 @@ class _Disk:
         self._end_turn()
 
     def _has_turn(self) -> bool:
-        """Take the lock of the one job that is ended for want of room; say whether it is free."""
+        """Take the lock of the job that ends for lack of room; return False if another has it."""
         try:
             self._turn = os.open(self._attempts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -345,9 +345,10 @@ class _Disk:
 
 
 def _sweep(seconds: float) -> None:
-    """Kill what has outlived the program; all of it has this process as its parent now.
+    """Kill the processes that have outlived the program; all are children of this process now.
 
-    What an executor has left behind to clean up, if the agent does not, ends by itself first.
+    A process that an executor has left behind to clean up ends by itself first, if the agent does
+    not end it.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -365,7 +366,7 @@ def _sweep(seconds: float) -> None:
 
 
 def claim(folder: str, identity: Identity | None) -> bool:
-    """Make the one file that says who has an attempt; say whether nobody had it before.
+    """Make the file that assigns an attempt; return False if the file exists.
 
     Args:
         folder: of the attempt.
@@ -387,8 +388,8 @@ def claim(folder: str, identity: Identity | None) -> bool:
 def write(path: str, fields: Mapping[str, Any], *, is_durable: bool = True) -> None:
     """Replace a file, and return when it outlives a loss of power.
 
-    What is not durable tells of a process, which does not outlive that either; afterwards such a
-    file may be missing, or empty.
+    A file that is not durable describes a process, which does not outlive that either; afterwards
+    such a file may be missing, or empty.
     """
     fresh = f"{path}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -479,7 +480,7 @@ def _arrange(sources: Mapping[int, int], fails: int) -> int:
 
 
 def step_down(launch: Launch) -> None:
-    """Become the user that the program is to be, who has its places where it can reach them.
+    """Become the user of the program, and put its places where this user can reach them.
 
     Raises:
         OSError: the kernel does not allow that.
@@ -540,7 +541,7 @@ def _words(error: BaseException) -> str:
 
 
 def _now() -> float:
-    """Seconds that go on while the machine sleeps, whatever its calendar does."""
+    """Return seconds that also count while the machine sleeps; no setting changes them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

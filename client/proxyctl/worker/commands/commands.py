@@ -151,7 +151,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _work(folder: Path, *, drains: int) -> End:
-    """Be the agent of a folder; with `drains`, one that was asked to end before it begins."""
+    """Run the agent of a folder; `drains` asks it to end before it begins."""
     from proxyctl.worker.commands import running  # noqa: PLC0415 - it imports all executors
 
     shown = logging.StreamHandler()
@@ -180,7 +180,7 @@ def _work(folder: Path, *, drains: int) -> End:
 
 
 def _end_early(number: int, _: object) -> NoReturn:
-    """End an agent that tries its sandboxes out: whatever it has made for that is removed."""
+    """End an agent that tries its sandboxes; the trials remove their containers."""
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number if number == signal.SIGINT else DONE)

@@ -47,7 +47,7 @@ _NAME_MAX_CHARACTERS: Final = 200  # of a GPU, as the daemon takes it
 
 
 class CannotWorkError(OwnerError):
-    """This device cannot run anything; the message says what is missing."""
+    """This device cannot run any job; the message names the missing part."""
 
 
 def agent_of(consent: Consent, folder: Path) -> Agent:
@@ -176,7 +176,7 @@ def lent_gpus(consent: Consent) -> tuple[Gpu, ...]:
 def capabilities(
     consent: Consent, executors: Mapping[str, Executor], gpus: tuple[Gpu, ...]
 ) -> dict[str, Any]:
-    """Return what the daemon is told of a device."""
+    """Return the capabilities of a device for the daemon."""
     return {
         "executors": list(executors),
         "ports": [name for name, each in executors.items() if each.can_reach_ports()],

@@ -1,4 +1,4 @@
-"""The second key: somebody at the device reads what is lent, and types `yes`."""
+"""The second key: a person at the device reads the loan, and types `yes`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from proxyctl.worker.commands.checks import Requirements
 
 _YES: Final = "yes"
-_DISK_PART: Final = 0.25  # of what is free, unless the owner says otherwise
+_DISK_PART: Final = 0.25  # of the free space, unless the owner sets an amount
 _DISK_MOST_GB: Final = 100
-_RESERVE_GB: Final = 1  # of disk, that stays the owner's whatever is lent
+_RESERVE_GB: Final = 1  # of disk, which is never lent
 
 _TEXT: Final = """\
 Jobs of strangers will run on this device, walled in:
@@ -104,8 +104,8 @@ def agree(
         ask: shows a question and returns the typed answer.
 
     Returns:
-        Whether there was a question. With `unless_agreed` there is none if the owner has agreed to
-        the same text before: then only a new token is written down.
+        Whether there was a question. With `unless_agreed` an earlier consent to the same text needs
+        no question: then only a new token is written down.
 
     Raises:
         ApiError: the address is not one of an API.
@@ -170,7 +170,7 @@ def _is_agreed(path: Path, consent: Consent) -> bool:
 def _agreed_api(stored: Mapping[str, Any]) -> str:
     api = stored.get("api")
     if not isinstance(api, str) or not api:
-        raise NoConsentError("say with which marketplace: --api URL")
+        raise NoConsentError("name the marketplace: --api URL")
     return api
 
 
@@ -196,7 +196,7 @@ def _try(consent: Consent) -> None:
 
 
 def _refuse_beside_agent(folder: Path) -> None:
-    """An agent keeps to what it has read when it was started: nothing is changed beside it."""
+    """Refuse a change beside a running agent, which has read its record at its start."""
     pid = lock.holder(folder)
     if pid is not None:
         raise NoConsentError(
@@ -206,7 +206,7 @@ def _refuse_beside_agent(folder: Path) -> None:
 
 
 def not_there(lend: Lend, sandbox: Sandbox, folder: Path) -> list[str]:
-    """Return what is lent and not there, in words."""
+    """Return the lent things that the device does not have, in words."""
     problems = not_in_machine(lend, sandbox, folder)
     disk_gb = _free_gb(folder)
     if lend.disk_gb > disk_gb:

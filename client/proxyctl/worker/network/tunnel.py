@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 As long as an attempt with ports runs, a control connection is kept with the port where devices
 attach (`protocol/frames.py`), of each daemon of the service (`doors.py`). On it that asks for one
-stream after the other, each into a port of an attempt. What it asks is compared with what runs here
-and with what the buyer has declared: so it reaches those ports, on the loopback of that sandbox,
-and nothing else of this device or its network. The socket into the job and a connection to the
-daemon under TLS are then relayed as an exit relays (`attach/relay/relay.py`): half closes, resets
-and slow readers go through.
+stream after the other, each into a port of an attempt. The device compares each request with the
+running attempts and with the ports that the buyer has declared: so it reaches those ports, on the
+loopback of that sandbox, and nothing else of this device or its network. The socket into the job
+and a connection to the daemon under TLS are then relayed as an exit relays
+(`attach/relay/relay.py`): half closes, resets and slow readers go through.
 
 Streams outlive a lost control connection, and end with their attempt and with the agent.
 """
@@ -71,9 +71,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("worker")
 
-# Handshakes with the daemon at once, which takes so many from one network.
+# Handshakes with the daemon at the same time; it limits those from one network.
 DIALS_AT_ONCE: Final = 16
-CONNECT_SECONDS: Final = 10.0  # into the sandbox, and as long again to the daemon
+CONNECT_SECONDS: Final = 10.0  # into the sandbox, and the same time again to the daemon
 _DRAIN_GRACE_SECONDS: Final = 5.0  # behind the time that a daemon takes to stop
 _DRAIN_MOST_SECONDS: Final = 3600.0
 _CLOSE_SECONDS: Final = 2.0  # for streams that are cut to let go of their sockets
@@ -111,7 +111,7 @@ class JobTunnel:
         token: of this device.
         ask: returns what the API says of a path; blocks, and raises LinkError and RefusedError.
         guard: judges the door, if it is elsewhere than the API; None where it may not be.
-        allowance: of what may go through; closed with the tunnel.
+        allowance: of the bytes through ports; closed with the tunnel.
         pool: of threads that may block.
         bounds: how many streams there are, and for how long.
     """
@@ -208,7 +208,7 @@ class JobTunnel:
     # --- what an attachment uses -----------------------------------------------------------------
 
     def hello(self) -> Tunnel:
-        """Return what is said first."""
+        """Return the first frame."""
         return Tunnel(VERSION, self._token, __version__)
 
     def attached(self, host: str) -> None:
@@ -240,7 +240,7 @@ class JobTunnel:
         attachment.answer(order, outcome)
 
     def _spent(self) -> None:
-        """Cut everything: as much has gone through as may in a day."""
+        """Cut everything: the limit of bytes for a day is reached."""
         self._report("as much has gone through ports of jobs as may in a day; nobody is let in")
         for attempt in self._attempts.values():
             attempt.cut_streams()
@@ -285,7 +285,7 @@ class _Joiner:
 
     Args:
         loop: the event loop.
-        allowance: of what may go through.
+        allowance: of the bytes through ports.
         pool: of threads that may block.
     """
 
@@ -328,7 +328,8 @@ class _Joiner:
         preface = attachment.preface_of(order).encode()
 
         def began(relay: AnyRelay) -> None:
-            # Not before: what the daemon's user says comes right behind it, and has its way now.
+            # Not before: the bytes of the daemon's user come right behind it, and have their way
+            # now.
             attempt.relays.add(relay)
             if not self._allowance.left():  # it was on its way while the rest of the day went
                 attachment.answer(order, Outcome.PAUSED)
@@ -369,7 +370,7 @@ class _Attempt:
 
     @property
     def streams(self) -> int:
-        """How many are open or on their way."""
+        """Number of streams that are open or on their way."""
         return len(self.opening) + len(self.relays)
 
     def count(self, size: int) -> float:
@@ -385,7 +386,7 @@ class _Attempt:
         return self._allowance.left()
 
     def tend(self, before: float) -> None:
-        """Cut what is broken, or has been idle since some time of the loop."""
+        """Cut the streams that are broken, or idle since some time of the loop."""
         for relay in tuple(self.relays):
             if relay.moved_at < before:
                 relay.abort()
@@ -393,7 +394,7 @@ class _Attempt:
                 relay.tend()
 
     def cut(self) -> None:
-        """End all of them at once."""
+        """End all of them immediately."""
         for task in tuple(self.opening):
             task.cancel()
         self.cut_streams()
@@ -456,7 +457,7 @@ class _Attachment:
             control.close("nobody has to be let in any more")
 
     def answer(self, order: Open, outcome: Outcome) -> None:
-        """Say why there is no stream."""
+        """Send the daemon the reason for a missing stream."""
         if self._control is not None:
             self._control.send(Dialled(order.number, outcome, 0, None, 0))
 
@@ -465,10 +466,10 @@ class _Attachment:
         return Preface(self._welcomed.result().attachment, order.number, order.ticket)
 
     async def dial(self) -> End:
-        """Open a work connection, on which nothing is said yet.
+        """Open a work connection, without a byte on it yet.
 
         Raises:
-            OSError: there is none.
+            OSError: it cannot be opened.
         """
         assert self._door is not None  # noqa: S101 - orders come over a connection through it
         host, port = self._endpoint
@@ -491,7 +492,7 @@ class _Attachment:
             self._tunnel.open(self, frame)
 
     def _drain(self, control: ControlConnection, seconds: int) -> None:
-        """Leave a daemon that stops when it has stopped; what is open goes on until then."""
+        """Leave a stopping daemon when it has stopped; open streams go on until then."""
         if self._leaving is None:
             delay = min(seconds, _DRAIN_MOST_SECONDS) + _DRAIN_GRACE_SECONDS
             words = "the daemon is stopping"
@@ -517,7 +518,7 @@ def job_tunnel(
 
 
 def _outcome_of(error: OSError | TaskError) -> Outcome:
-    """Return what the daemon is told of a job that was not connected to."""
+    """Return the outcome for the daemon when a job cannot be connected."""
     if isinstance(error, TaskError):
         return Outcome.REFUSED
     if isinstance(error, TimeoutError):

@@ -2,8 +2,8 @@
 
 `prepare` makes the container and starts nothing. The supervisor starts it, by the engine's own
 client, which stays attached and so hands the job's output to the supervisor's pipes; `guarded.py`
-ends the container when that client has ended. What an attempt has left behind is found by name and
-label alone, and another agent on the machine, with another folder, is left alone.
+ends the container when that client has ended. The executor finds leftovers of an attempt by name
+and label. It does not touch those of another agent on the machine, which has another folder.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _GUARD_SECONDS: Final = 60  # after the supervisor would have ended it
 # States of a container whose program has not run.
 _NEVER_RAN: Final = frozenset(("created", "configured", "initialized"))
 _GATE: Final = 12  # a descriptor of the launch
-_KILLED: Final = 128 + 9  # the status of what SIGKILL has ended
-# docker tells of an end after whoever is attached has seen it: on a busy machine, a second.
+_KILLED: Final = 128 + 9  # the status after SIGKILL
+# docker reports an end after the attached client has seen it: on a busy machine, a second later.
 _EVENT_LOOKS: Final = 10
 _EVENT_SECONDS: Final = 0.2
-_OVER: Final = ("exited", "stopped", "dead")  # whatever ended it, it was nobody here
+_OVER: Final = ("exited", "stopped", "dead")  # ended by another cause than this agent
 
 
 class Containers:
@@ -77,7 +77,7 @@ class Containers:
         engine: which.
         folder: the agent's; it tells its containers from those of another agent.
         has_gpus: whether this device lends GPUs, which an engine then has to know.
-        images: fetches the images of jobs; None where nobody runs any.
+        images: fetches the images of jobs; None if no images are fetched.
         network: gives jobs a way out; None if the owner does not want that.
     """
 
@@ -108,7 +108,7 @@ class Containers:
         return self._suitability.check()
 
     def prepare(self, task: Task) -> Launch:
-        """Make the container of an attempt, and return how it is started.
+        """Make the container of an attempt, and return its launch.
 
         Raises:
             TaskError: it cannot be run here; nothing is left behind.
@@ -144,7 +144,7 @@ class Containers:
         )
 
     def attach(self, task: Task, pid: int) -> None:
-        """Take up an attempt that runs: watch what it uses, and serve its network."""
+        """Take up an attempt that runs: watch its use, and serve its network."""
         self._watches.begin(task.attempt_id, pid)
         self._networks.open(task)
 
@@ -160,10 +160,10 @@ class Containers:
         return self._spaces.connect(attempt_id, port, lambda: self._pid(name))
 
     def stop(self, attempt_id: str, grace_s: float) -> None:
-        """Ask the job to end, and end all of it after so many seconds.
+        """Ask the job to end, and kill it after the grace.
 
         Raises:
-            TaskError: the engine does not answer, so nobody knows.
+            TaskError: the engine does not answer, so the state is unknown.
         """
         name = name_of(attempt_id)
         try:
@@ -180,22 +180,22 @@ class Containers:
             raise TaskError("host", str(error)) from None
 
     def running(self) -> set[str]:
-        """Return the attempts of this agent of which a container runs.
+        """Return the attempts of this agent that have a running container.
 
         Raises:
-            TaskError: the engine does not answer, so nobody knows.
+            TaskError: the engine does not answer, so the state is unknown.
         """
         containers = self._named()
         return {each.removeprefix(PREFIX) for each in containers if not is_network(each)}
 
     def left(self) -> set[str]:
-        """Return the attempts of this agent that have a container, whatever it does.
+        """Return the attempts of this agent that have a container, in any state.
 
-        An engine may make one after its client was killed, and nobody has ever been told of it.
-        What is on trial just now is left to whoever tries it.
+        An engine may make one after its client was killed, and no attempt then knows of it. A
+        container on trial is left to its trial.
 
         Raises:
-            TaskError: the engine does not answer, so nobody knows.
+            TaskError: the engine does not answer, so the state is unknown.
         """
         containers = [
             each for each in self._named("--all") if not self._suitability.is_on_trial(each)
@@ -203,7 +203,7 @@ class Containers:
         return {each.removeprefix(NETWORK_PREFIX).removeprefix(PREFIX) for each in containers}
 
     def ended(self, attempt_id: str) -> Ending:
-        """Say what the engine knows of an attempt's end."""
+        """Return the engine's knowledge of an attempt's end."""
         name = name_of(attempt_id)
         try:
             state = self._state(name)
@@ -218,11 +218,11 @@ class Containers:
         is_lost = is_lost or (watch is not None and watch.has_ended_client)
         is_lost = is_lost or self._has_lost_monitor(name, state)
         lost = f"the client of {self.name} that was attached to it went away" if is_lost else ""
-        # podman often misses it: the control group is gone with the process. But nothing within
-        # can kill the first process of a container, so if nobody here did, the kernel did.
+        # podman often misses it: the control group is gone with the process. But nothing within can
+        # kill the first process of a container. So if this agent did not kill it, the kernel did.
         was_killed = state.get("ExitCode") == _KILLED and attempt_id not in self._stopped
         is_new = state.get("Status") in _NEVER_RAN
-        # podman says 0 of all that it could not start, whatever the reason.
+        # podman reports 0 for every container that it could not start.
         tells_why = self.engine.name == "docker"
         return Ending(
             is_unstarted=is_new and tells_why and state.get("ExitCode") not in CANNOT_BE_RUN,
@@ -260,19 +260,20 @@ class Containers:
         self._spaces.close()
 
     def _has_lost_monitor(self, name: str, state: Mapping[str, Any]) -> bool:
-        """Say whether docker has lost what watched a container for it, and so has killed that.
+        """Return whether docker has lost what watched a container for it, and so has killed that.
 
         It shows the status of a kill then, and at the moment itself it has said another one.
         """
         is_killed = state.get("ExitCode") == _KILLED and not state.get("OOMKilled")
         if self.engine.name != "docker" or not is_killed:
             return False
-        # In whole seconds: docker cuts off the rest of what is now, and refuses a later beginning.
+        # In whole seconds: docker cuts off the fraction of the present time, and refuses a later
+        # beginning.
         started = str(state.get("StartedAt")).partition(".")[0].removesuffix("Z")
         since = ("--since", f"{started}Z", "--until", "0s")
         filters = ("--filter", f"container={name}", "--filter", "event=die")
         shown = ("--format", "{{.Actor.Attributes.exitCode}}")
-        with suppress(EngineError):  # nobody knows: it is what it looks like
+        with suppress(EngineError):  # the events are unknown: the state counts as it is
             for _ in range(_EVENT_LOOKS):
                 said = call(self.engine, "events", *since, *filters, *shown, seconds=PROBE_SECONDS)
                 if said.split():
@@ -309,7 +310,7 @@ class Containers:
         return int(text) or None
 
     def _state(self, name: str) -> Mapping[str, Any]:
-        """Return what the engine knows of a container, nothing if there is none.
+        """Return the engine's state of a container; empty if the container does not exist.
 
         Raises:
             EngineError: it does not answer.

@@ -216,8 +216,8 @@ def _most_files() -> int:
 
 
 def _most_processes() -> int:
-    # Counted over all of a user's processes on the machine, so it bounds no single job: that is
-    # the control group's part. It is named only because podman would ask for more than it may.
+    # Counted over all of a user's processes on the machine, so it bounds no single job: that is the
+    # control group's part. It is set because podman would otherwise ask for more than it may.
     return _at_most("RLIMIT_NPROC", _USER_PROCESSES)
 
 

@@ -726,6 +726,6 @@ def test_a_marketplace_that_gives_more_than_was_asked_for_is_not_obeyed(
     market.stop()
     agent.start()
     market.start()
-    until(lambda: "far more are given" in agent.log, agent)
+    until(lambda: "far more than requested" in agent.log, agent)
     until(lambda: len(market.questions) > 1, agent)
     assert len(market.questions[-1]["attempts"]) <= 2 + 16
