@@ -548,7 +548,7 @@ def encode(frame: Frame) -> bytes:
     try:
         kind, body = _encode_body(frame)
     except (error, ValueError):
-        raise FrameError(f"a frame of the type {name} that cannot be said") from None
+        raise FrameError(f"a frame of the type {name} that cannot be encoded") from None
     if len(body) >= FRAME_MAX_BYTES:
         raise FrameError(f"a frame of the type {name} with {len(body)} bytes")
     return _HEAD.pack(1 + len(body), kind) + body

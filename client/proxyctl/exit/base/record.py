@@ -55,7 +55,7 @@ def load(path: Path) -> Consent:
     """
     fields = files.read(path)
     if fields is None:
-        raise ConsentError(f"nobody at this device has agreed yet; {AGREE}")
+        raise ConsentError(f"no user of this device has agreed yet; {AGREE}")
     if not files.is_private(path):
         raise ConsentError(
             f"others on this machine can read {path}, which holds a token; run: chmod 600 {path}"

@@ -327,11 +327,11 @@ def _model(reading: _Reading, match: re.Match[str], _is_beside_gpu: bool) -> boo
         raise SpecError("gpu_model", "is not understood")
     count = said.get("count") or said.get("after")
     if said.get("count") and said.get("after"):
-        raise SpecError("gpus", "says twice how many")
+        raise SpecError("gpus", "gives two numbers")
     _take_model(reading, name)
     if count:
         if int(count) == 0:
-            raise SpecError("gpus", "asks for none of them")
+            raise SpecError("gpus", "asks for 0 of them")
         reading.take("gpus", int(count))
     if said.get("size") and "mig" not in name.lower():
         reading.take("vram_gb", _gigabytes(match))

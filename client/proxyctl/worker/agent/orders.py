@@ -79,7 +79,7 @@ def work_of(work: object) -> dict[str, Any]:
     if not _is_number(attempt) or not 1 <= attempt <= _ATTEMPT_MAX:  # type: ignore[operator]
         raise NotUnderstoodError(f"{job_id}: its attempt is no number")
     if not _is_number(seconds) or not 1 <= seconds <= _SECONDS_MAX:  # type: ignore[operator]
-        raise NotUnderstoodError(f"{job_id}: its timeout_s cannot be")
+        raise NotUnderstoodError(f"{job_id}: its timeout_s is out of range")
     return work
 
 

@@ -217,7 +217,7 @@ class Attempt:
         self.ring()
 
     def join(self, seconds: float) -> bool:
-        """Wait for its threads; return whether they have ended."""
+        """Wait for its thread; return False if the thread still runs."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -273,7 +273,7 @@ class Attempt:
             self._wait_for_link(error)
             return
         except RefusedError as error:
-            if not self._heed(error, "its inputs cannot be had"):
+            if not self._heed(error, "the marketplace refuses its inputs"):
                 reason = f"the marketplace does not give its inputs: {error}"
                 self._move(State.REPORTING, report=failed("input", reason))
             return
@@ -286,7 +286,7 @@ class Attempt:
             self._fail_early(failure)
 
     def _make_ready(self, patience: Patience) -> bool:
-        """Lay out what the supervisor needs; return whether all of it is there."""
+        """Prepare the files for the supervisor; return False if some are missing."""
         folder = self._traces.folder
         payload = payload_of_work(self.entry.work)
         task = task_of(self.entry, payload, folder, self._tools.consent)
@@ -433,9 +433,9 @@ class Attempt:
             self._wait_for_link(error)
             return
         except RefusedError as error:
-            if self._heed(error, "its results are not taken"):
+            if self._heed(error, "the marketplace refuses its results"):
                 return
-            report = failed("host", f"its results are not taken: {error}")
+            report = failed("host", f"the marketplace refuses its results: {error}")
         if not self._interruption.is_leaving:
             self._move(State.REPORTING, report=report)
 
@@ -455,7 +455,7 @@ class Attempt:
             if error.code == "log_incomplete" and self.entry.state is State.REPORTING:
                 self._move_back(report)
                 return
-            if not self._heed(error, "the report is not taken"):
+            if not self._heed(error, "the marketplace refuses its report"):
                 self._move(State.DONE)
             return
         _logger.info("job %s: %s", self.attempt_id, _words_of(report))
@@ -523,7 +523,7 @@ class Attempt:
         except LinkError:
             return  # the next look sends it again
         except RefusedError as error:
-            self._heed(error, "its start is not taken")
+            self._heed(error, "the marketplace refuses the report of its start")
         self.entry = self._tools.journal.note(self.entry, is_start_known=True)
 
     def _tell_ready(self) -> None:
@@ -534,7 +534,7 @@ class Attempt:
         except LinkError:
             return  # the next look sends it again
         except RefusedError as error:
-            self._heed(error, "that it is ready is not taken")
+            self._heed(error, "the marketplace refuses the report that it is ready")
         self.entry = self._tools.journal.note(self.entry, is_ready_known=True)
 
     def _post(self, verb: str, fields: dict[str, Any]) -> None:
@@ -544,7 +544,7 @@ class Attempt:
         self._retries.succeeded()
 
     def _heed(self, error: RefusedError, words: str) -> bool:
-        """Act on a refusal; return whether that decides what becomes of the attempt."""
+        """Act on a refusal; return True if the attempt must stop."""
         if error.is_revoked:
             self._tools.revoked()
             return True
@@ -556,7 +556,7 @@ class Attempt:
 
     def _wait_for_link(self, error: LinkError) -> None:
         seconds = self._retries.failed(error.after)
-        _logger.info("job %s: %s; tried again in %.0f s", self.attempt_id, error, seconds)
+        _logger.info("job %s: %s; next try in %.0f s", self.attempt_id, error, seconds)
         self._interruption.wait(seconds)
 
     def _move(self, state: State, **changes: object) -> None:
@@ -583,7 +583,11 @@ class Attempt:
         if self._sending is None:
             sender = self._tools.log_sender(self.entry, self._traces.folder)
             checkpoints = self._tools.transfers.begin_checkpoints(self.entry, self._traces.folder)
-            log = Pump(self.attempt_id, sender, lambda error: self._heed(error, "its log"))
+            log = Pump(
+                self.attempt_id,
+                sender,
+                lambda error: self._heed(error, "the marketplace refuses its log"),
+            )
             self._sending = _Sending(log, checkpoints)
 
     def _end_sending(self) -> None:

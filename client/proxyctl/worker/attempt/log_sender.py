@@ -66,7 +66,7 @@ class LogSender:
         return (has_moved and stream.has_more()) or len(waiting) > 1
 
     def _send(self, stream: _Stream) -> bool:
-        """Send a chunk of a stream; return whether the daemon took it, or is elsewhere."""
+        """Send a chunk of a stream; return False if it has to be sent again."""
         offset, data = stream.chunk()
         answer = self._post(stream.name, offset, data)
         stored, wait_ms = answer.get("offset"), answer.get("next_after_ms", 0)

@@ -144,7 +144,7 @@ def load(path: Path) -> Consent:
     """
     stored = files.read(path)
     if stored is None:
-        raise ConsentError(f"nobody at this device has agreed to lend anything yet; {AGREE}")
+        raise ConsentError(f"no user of this device has agreed to lend anything yet; {AGREE}")
     if not files.is_private(path):
         raise ConsentError(
             f"others on this machine can read {path}, which holds a token; run: chmod 600 {path}"

@@ -50,7 +50,7 @@ def doors_of(said: Mapping[str, Any]) -> list[Door]:
             for each in named
         ]
     except (KeyError, ValueError, TypeError):
-        raise LinkError("the marketplace does not say where devices attach") from None
+        raise LinkError("the marketplace does not name the port for devices") from None
     return list(dict.fromkeys(doors))[:DOORS_MAX]
 
 

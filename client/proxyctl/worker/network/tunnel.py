@@ -241,7 +241,7 @@ class JobTunnel:
 
     def _spent(self) -> None:
         """Cut everything: the limit of bytes for a day is reached."""
-        self._report("as much has gone through ports of jobs as may in a day; nobody is let in")
+        self._report("the daily limit of bytes through ports of jobs is reached; no user is let in")
         for attempt in self._attempts.values():
             attempt.cut_streams()
 

@@ -45,7 +45,7 @@ def payload_of_work(work: dict[str, object]) -> Payload:
     """
     stored = work.get("payload")
     if not isinstance(stored, dict):
-        raise TaskError("refused", "the job says nothing that could be run")
+        raise TaskError("refused", "the job names no program to run")
     try:
         payload = payload_of(stored)
         check(payload, str(work.get("job_type")))

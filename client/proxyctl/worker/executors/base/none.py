@@ -29,7 +29,7 @@ class NoExecutor:
     name = "none"
 
     def __init__(self, words: str) -> None:
-        self._words = f"what the job was begun with is not on this device any more: {words}"
+        self._words = f"the sandbox of the job is not on this device any more: {words}"
 
     def check(self) -> list[Finding]:
         """Return nothing: no caller needs its needs."""

@@ -534,7 +534,7 @@ def test_without_consent_nothing_runs(agent: WorkerAgent) -> None:
     (agent.folder / names.CONSENT).unlink()
     done = agent.command("run")
     assert done.returncode == 2
-    assert "nobody at this device has agreed" in done.stderr
+    assert "no user of this device has agreed" in done.stderr
 
 
 def test_what_the_daemon_is_told(agent: WorkerAgent, market: WorkerMarket) -> None:
