@@ -19,4 +19,4 @@ def test_the_client_starts_and_says_that_there_is_no_cluster(tmp_path: Path) -> 
     command = [*python(_CLIENT), str(exchange)]
     done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.endswith("the settings name no kubeconfig, and this is no pod of a cluster\n")
+    assert done.stderr.endswith("settings name no kubeconfig, and this is no pod of a cluster\n")
