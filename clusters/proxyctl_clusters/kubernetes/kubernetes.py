@@ -164,7 +164,7 @@ class Kubernetes:
 
         Raises:
             TaskError: the cluster does not answer, so the state is unknown; or it does not end the
-            pod.
+                pod.
         """
         try:
             self._stop(self._named(attempt_id), grace_s)

@@ -96,7 +96,7 @@ class Sandbox:
         executor: `auto` takes the present executors, in the order of `EXECUTORS`; a cluster is
             taken only by its name.
         limits: the mechanism that limits a job to its share of the machine; `auto` takes a present
-        one.
+            one.
         images: patterns of the images that may be run, like `docker.io/library/*`.
         registries: hosts with their ports, like `192.168.1.5:5000`, that images are fetched from
             although they are not on the public internet.

@@ -34,7 +34,7 @@ class Watch:
 
     Attributes:
         is_cut: whether it has shut the socket down. The last bytes that were read may be incomplete
-        then.
+            then.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The inputs of a job: fetched by the agent, checked, and laid where the job can only read them.
 
-A job has no network of its own for this, and files on servers of others are not trusted either: it
-has the size and the hash that the buyer named, or the job does not begin. A fetch that broke off
-goes on where it stopped, also with the next agent.
+A job has no network of its own for this, and files on servers of others are not trusted either: an
+input has the size and the hash that the buyer named, or the job does not begin. A fetch that broke
+off goes on where it stopped, also with the next agent.
 
 The answer of a buyer's address stays on this device: a status, a hash or an error of the network
 would let the buyer look around from the owner's connection.

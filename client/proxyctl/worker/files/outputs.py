@@ -57,8 +57,7 @@ class Leaving:
     Attributes:
         name: its path in the folder of the job.
         size_bytes: how large it was when it was found.
-        identity: device, number, and time of its last change, which together recognise it: device,
-        number, time of its last change.
+        identity: device, number, and time of its last change, which together recognise it.
     """
 
     name: str

@@ -181,7 +181,7 @@ class Body:
 
     Attributes:
         offset: where in the file it begins.
-        left: the number of announced bytes; None where that is not said.
+        left: the number of announced bytes; None if the server announces none.
         pace: of the received bytes.
     """
 
@@ -332,7 +332,7 @@ def _send(connection: http.client.HTTPConnection, read: Callable[[int], bytes], 
     while left:
         piece = read(min(PIECE_BYTES, left))
         if not piece:
-            # The announced bytes will not come: the receiver must not wait for it.
+            # The announced bytes will not come: the receiver must not wait for them.
             raise LinkError("a file became shorter while it was sent")
         connection.send(piece)
         left -= len(piece)

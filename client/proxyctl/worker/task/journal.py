@@ -1,8 +1,8 @@
 """The attempts that this device has taken, and the state of each: on disk before the work is done.
 
 Each attempt has a folder, and its entry is a file there that is replaced whole. A folder without an
-entry was made by an agent that was killed at once, before it had told anybody: it is removed. The
-program waits for the disk only once the daemon or the buyer knows of the attempt.
+entry was made by an agent that was killed right then, before it had sent anything: it is removed.
+The program waits for the disk only once the daemon or the buyer knows of the attempt.
 """
 
 from __future__ import annotations

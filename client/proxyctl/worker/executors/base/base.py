@@ -217,9 +217,9 @@ class Ending:
         is_unstarted: an engine has its container, or a node its walls, and has never started the
             program in it; why not, the exit status tells.
         message: for a person, if there is a message.
-        client: the engine whose client the supervisor had started. No signal of the job ends a
-            client, so the end of the client proves nothing about the job. one that has ended it
-            says nothing of the job. Empty if it was the job itself.
+        client: the engine whose client the supervisor had started; empty if it started the job
+            itself. No signal of the job ends a client, so a signal that ended the client proves
+            nothing about the job.
         lost: the engine, or the client that was attached to it, went away, in words: its exit
             status says nothing then, and the device is to blame, not the job. Empty if that did not
             happen.
@@ -287,7 +287,7 @@ class Executor(Protocol):
 
         Raises:
             OSError: no program listens there (ConnectionRefusedError), or no process of the job
-            runs.
+                runs.
             TaskError: this executor cannot do that (`can_reach_ports`).
         """
 

@@ -35,7 +35,7 @@ CONNECTIONS_MAX: Final = 64  # of one job at once; a client of packages opens a 
 HANDSHAKE_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 600.0  # without a byte either way; a download that stands still is over
 CHUNK_BYTES: Final = 64 << 10  # read at once, and all that is kept of a connection
-BURST_SECONDS: Final = 0.5  # of the rate: of bytes that may go in one moment
+BURST_SECONDS: Final = 0.5  # of the rate: the bytes that may go in one moment
 _START_SECONDS: Final = 10.0
 _SPARE_SECONDS: Final = 2.0  # for connections that are cut to notice it
 
@@ -109,9 +109,7 @@ class Egress:
             except (OSError, futures.TimeoutError) as error:
                 listening.close()
                 raise TaskError("host", f"the job's network cannot be served: {error}") from None
-            self._jobs[attempt_id] = (
-                job  # once it is: once it is served: a second try must not find it before
-            )
+            self._jobs[attempt_id] = job  # not before: a second try must not find it unserved
 
     def close(self, attempt_id: str) -> None:
         """Serve a job no more, and cut its connections."""

@@ -10,7 +10,7 @@ there to do so.
 
 The plan is JSON: `seconds` after which it is ended, the container's `name`, the `engine`'s program
 with its options, `mark` and `gate`. `mark` is a file that is made if the container did not end by
-itself. `gate` is a descriptor or null: the guard waits there for a byte first.
+itself. `gate` is a descriptor or null: the client begins after a byte from it.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class DiskWatch:
         max_bytes: it may hold.
         reserve_bytes: that must stay free where the folder is.
         processes: returns those of the job; files that they have removed and not closed also take
-        room.
+            room.
         bounds: on the sums.
     """
 
