@@ -309,7 +309,7 @@ def test_a_job_runs_on_while_the_marketplace_is_away_and_its_result_waits(
     until(lambda: list((agent.folder / names.ATTEMPTS).glob(f"*/{names.ENDED}")), agent)
     agent.kill()
     agent.start()
-    until(lambda: "tried again in" in agent.log, agent)
+    until(lambda: "next try in" in agent.log, agent)
     market.start()
     until(lambda: job.outcome == "complete", agent)
     agent.until_idle()
